@@ -1,0 +1,196 @@
+"""Make or refresh .venv, the one environment of the labs, the tests and the benchmarks.
+
+    python3 lib/setup_venv.py        (every `make` target runs it first)
+
+The one hard choice is which PyTorch to install: see `choose`. TORCH=... in the
+environment decides it by hand: `cpu`, `cuda`, or anything `pip install` takes (a
+requirement, a URL or path of a wheel, with pip's options behind it if need be).
+
+Standard library only, and no syntax newer than Python 3.7: an old Python must be
+able to read this file far enough to say that it is too old.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from importlib import util
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCK = ROOT / "requirements.lock"
+PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 11)
+
+# build: "given" (pip arguments in TORCH), "system" (already there), "normal", "cpu"
+Choice = namedtuple("Choice", "build why")
+
+
+def stop(message):
+    sys.exit("setup: " + message)
+
+
+def choose(override, base_torch, has_gpu, platform):
+    """Which build of torch this machine gets, and why. The first rule that fits wins."""
+    if override == "cpu":
+        return Choice("cpu", "TORCH=cpu")
+    if override == "cuda":
+        return Choice("normal", "TORCH=cuda")
+    if override:
+        return Choice("given", "TORCH is set")
+    if version_tuple(base_torch) >= OLDEST_TORCH:
+        return Choice("system", "this Python has torch %s already" % base_torch)
+    if platform.startswith("linux") and has_gpu:
+        return Choice("normal", "there is an NVIDIA GPU")
+    if platform == "darwin":
+        return Choice("normal", "macOS has one build only")
+    return Choice("cpu", "there is no NVIDIA GPU")
+
+
+def version_tuple(version):
+    """(2, 13) of "2.13.0+cpu"; () of ""."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def is_cpu_build(metadata):
+    """Whether the torch wheel with this metadata (of pip's report) comes without CUDA."""
+    local = metadata["version"].partition("+")[2]
+    if local:
+        return local.startswith("cpu")
+    needs = metadata.get("requires_dist", [])
+    return not any(re.match(r"(nvidia|cuda|triton)", need) for need in needs)
+
+
+def find_cpu_build(python, version):
+    """The pip arguments that install the CPU build of torch `version`.
+
+    On Linux `pip install torch` may mean 5 GB of CUDA. So ask pip what it would
+    take, here and from PyTorch's own index, and read that wheel's metadata first.
+    """
+    tried = []
+    for options in [], ["--index-url", PYTORCH_CPU_INDEX]:
+        command = [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet"]
+        command += ["--ignore-installed", "--report", "-", "torch==" + version, *options]
+        answer = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE)
+        place = options[-1] if options else "pip's configured places"
+        if answer.returncode:
+            tried.append("%s: no answer (pip's message is above)" % place)
+            continue
+        metadata = json.loads(answer.stdout.decode())["install"][0]["metadata"]
+        if is_cpu_build(metadata):
+            return ["--no-deps", "torch==" + metadata["version"], *options]
+        tried.append("%s: torch %s is a CUDA build" % (place, metadata["version"]))
+    stop(
+        "found no CPU build of torch %s.\n  tried %s\n"
+        "What to do: check the network, or name the build yourself, one of\n"
+        "  make ... TORCH=/path/of/torch-%s+cpu-....whl\n"
+        "  make ... TORCH=cuda    (the normal build: 5 GB on Linux, runs without a GPU too)"
+        % (version, "\n  tried ".join(tried), version)
+    )
+
+
+def base_torch_version():
+    """The torch of this Python, "" if none; metadata only, importing it takes seconds."""
+    from importlib import metadata  # Python 3.8
+
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def use_a_fit_python():
+    """Go on in the Python to build .venv from: outside any venv, and new enough."""
+    if sys.prefix != sys.base_prefix:  # a venv of a venv cannot see its packages
+        os.execv(sys._base_executable, [sys._base_executable, *sys.argv])
+    if sys.version_info < OLDEST_PYTHON:
+        for name in "python3.13", "python3.12", "python3.11":
+            found = shutil.which(name)
+            # It may be a version manager's stand-in that runs nothing: try it.
+            if found and not subprocess.call([found, "-c", ""], stderr=subprocess.DEVNULL):
+                os.execv(found, [found, *sys.argv])
+        stop(
+            "this is Python %d.%d, Lockstep needs 3.11, 3.12 or 3.13, and none of them is on "
+            "PATH.\nInstall one, or say where it is: make ... PYTHON=/path/of/python3.12"
+            % sys.version_info[:2]
+        )
+    if not util.find_spec("venv") or not util.find_spec("ensurepip"):
+        stop(
+            "%s cannot make virtual environments. On Debian and Ubuntu:\n"
+            "  sudo apt-get install python%d.%d-venv" % (sys.executable, *sys.version_info[:2])
+        )
+
+
+def run(*command):
+    command = [str(part) for part in command]
+    if subprocess.call(command):
+        full = shutil.disk_usage(str(ROOT)).free < 2e9
+        stop(
+            "this step failed, its message is above:\n  %s\n%s Then run the same command again: "
+            "it goes on from here."
+            % (
+                " ".join(map(shlex.quote, command)),
+                "The disk is nearly full: make room (.venv takes 2 GB, with CUDA 7 GB)."
+                if full
+                else "If it speaks of connections or finds no versions, check network and proxy.",
+            )
+        )
+
+
+def main():
+    use_a_fit_python()
+    override = os.environ.get("TORCH", "").strip()
+    has_gpu = bool(os.path.exists("/proc/driver/nvidia/version") or shutil.which("nvidia-smi"))
+    choice = choose(override, base_torch_version(), has_gpu, sys.platform)
+
+    # Two stamps: a different Python or torch needs a new .venv, a different lock
+    # only a refresh. The second is written last, so a failed run is taken up again.
+    base = "\n".join([sys.base_prefix, sys.version, override, *choice])
+    made_for = VENV / "made-for.txt"
+    contents = base.encode() + LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
+    stamp, digest = VENV / "complete.txt", hashlib.sha256(contents).hexdigest()
+    same_base = PYTHON.exists() and made_for.exists() and made_for.read_text() == base
+    if same_base and stamp.exists() and stamp.read_text() == digest:
+        return
+    if stamp.exists():
+        stamp.unlink()
+    if not same_base:
+        print("setup: making .venv with Python %d.%d.%d" % sys.version_info[:3], flush=True)
+        options = ["--system-site-packages"] if choice.build == "system" else []
+        run(sys.executable, "-m", "venv", "--clear", *options, VENV)
+        made_for.write_text(base)
+
+    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run(*pip, "pip>=24")  # older ones download a wheel whole to read its metadata
+    lines = LOCK.read_text().splitlines()
+    locked = next(line for line in lines if line.startswith("torch==")).partition("==")[2]
+    if choice.build == "given":
+        torch = shlex.split(override)
+    elif choice.build == "normal":
+        torch = ["torch==" + locked]
+    elif choice.build == "cpu":
+        torch = find_cpu_build(PYTHON, locked)
+    else:
+        torch = []
+    print("setup: torch: %s, because %s" % (" ".join(torch) or "as it is", choice.why), flush=True)
+    if torch:
+        run(*pip, *torch)
+    rest = VENV / "lock-without-torch.txt"
+    rest.write_text("\n".join(line for line in lines if not line.startswith("torch==")) + "\n")
+    print("setup: installing the rest of requirements.lock (a minute or so)", flush=True)
+    run(*pip, "--no-deps", "-r", rest)
+    run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    stamp.write_text(digest)
+    print("setup: .venv is ready")
+
+
+if __name__ == "__main__":
+    main()
