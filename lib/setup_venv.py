@@ -47,7 +47,7 @@ def choose(override, base_torch, has_gpu, platform):
     if override:
         return Choice("given", "TORCH is set")
     if version_tuple(base_torch) >= OLDEST_TORCH:
-        return Choice("system", "this Python has torch %s already" % base_torch)
+        return Choice("system", f"this Python has torch {base_torch} already")
     if platform.startswith("linux") and has_gpu:
         return Choice("normal", "there is an NVIDIA GPU")
     if platform == "darwin":
@@ -82,18 +82,18 @@ def find_cpu_build(python, version):
         answer = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE)
         place = options[-1] if options else "pip's configured places"
         if answer.returncode:
-            tried.append("%s: no answer (pip's message is above)" % place)
+            tried.append(f"{place}: no answer (pip's message is above)")
             continue
         metadata = json.loads(answer.stdout.decode())["install"][0]["metadata"]
         if is_cpu_build(metadata):
-            return ["--no-deps", "torch==" + metadata["version"], *options]
-        tried.append("%s: torch %s is a CUDA build" % (place, metadata["version"]))
+            return ["torch==" + metadata["version"], *options]
+        tried.append(f"{place}: torch {metadata['version']} is a CUDA build")
+    places = "\n  tried ".join(tried)
     stop(
-        "found no CPU build of torch %s.\n  tried %s\n"
+        f"found no CPU build of torch {version}.\n  tried {places}\n"
         "What to do: check the network, or name the build yourself, one of\n"
-        "  make ... TORCH=/path/of/torch-%s+cpu-....whl\n"
+        f"  make ... TORCH=/path/of/torch-{version}+cpu-....whl\n"
         "  make ... TORCH=cuda    (the normal build: 5 GB on Linux, runs without a GPU too)"
-        % (version, "\n  tried ".join(tried), version)
     )
 
 
@@ -108,9 +108,8 @@ def base_torch_version():
 
 
 def use_a_fit_python():
-    """Go on in the Python to build .venv from: outside any venv, and new enough."""
-    if sys.prefix != sys.base_prefix:  # a venv of a venv cannot see its packages
-        os.execv(sys._base_executable, [sys._base_executable, *sys.argv])
+    """Go on in the Python to build .venv from: new enough, and outside any venv."""
+    number = ".".join(map(str, sys.version_info[:2]))
     if sys.version_info < OLDEST_PYTHON:
         for name in "python3.13", "python3.12", "python3.11":
             found = shutil.which(name)
@@ -118,30 +117,28 @@ def use_a_fit_python():
             if found and not subprocess.call([found, "-c", ""], stderr=subprocess.DEVNULL):
                 os.execv(found, [found, *sys.argv])
         stop(
-            "this is Python %d.%d, Lockstep needs 3.11, 3.12 or 3.13, and none of them is on "
+            f"this is Python {number}, Lockstep needs 3.11, 3.12 or 3.13, and none of them is on "
             "PATH.\nInstall one, or say where it is: make ... PYTHON=/path/of/python3.12"
-            % sys.version_info[:2]
         )
+    if sys.prefix != sys.base_prefix:  # a venv of a venv cannot see its packages
+        os.execv(sys._base_executable, [sys._base_executable, *sys.argv])
     if not util.find_spec("venv") or not util.find_spec("ensurepip"):
         stop(
-            "%s cannot make virtual environments. On Debian and Ubuntu:\n"
-            "  sudo apt-get install python%d.%d-venv" % (sys.executable, *sys.version_info[:2])
+            f"{sys.executable} cannot make virtual environments. On Debian and Ubuntu:\n"
+            f"  sudo apt-get install python{number}-venv"
         )
 
 
 def run(*command):
     command = [str(part) for part in command]
     if subprocess.call(command):
-        full = shutil.disk_usage(str(ROOT)).free < 2e9
+        cause = "If it speaks of connections or finds no versions, check network and proxy."
+        if shutil.disk_usage(str(ROOT)).free < 2e9:
+            cause = "The disk is nearly full: make room (.venv takes 2 GB, with CUDA 7 GB)."
         stop(
-            "this step failed, its message is above:\n  %s\n%s Then run the same command again: "
-            "it goes on from here."
-            % (
-                " ".join(map(shlex.quote, command)),
-                "The disk is nearly full: make room (.venv takes 2 GB, with CUDA 7 GB)."
-                if full
-                else "If it speaks of connections or finds no versions, check network and proxy.",
-            )
+            "this step failed, its message is above:\n"
+            f"  {' '.join(map(shlex.quote, command))}\n"
+            f"{cause} Then run the same command again: it goes on from here."
         )
 
 
@@ -163,9 +160,10 @@ def main():
     if stamp.exists():
         stamp.unlink()
     if not same_base:
-        print("setup: making .venv with Python %d.%d.%d" % sys.version_info[:3], flush=True)
+        print("setup: making .venv with Python", sys.version.split()[0], flush=True)
         options = ["--system-site-packages"] if choice.build == "system" else []
-        run(sys.executable, "-m", "venv", "--clear", *options, VENV)
+        options += ["--clear"] if made_for.exists() else []  # never empty what is not ours
+        run(sys.executable, "-m", "venv", *options, VENV)
         made_for.write_text(base)
 
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -180,9 +178,10 @@ def main():
         torch = find_cpu_build(PYTHON, locked)
     else:
         torch = []
-    print("setup: torch: %s, because %s" % (" ".join(torch) or "as it is", choice.why), flush=True)
+    print(f"setup: torch: {' '.join(torch) or 'as it is'}, because {choice.why}", flush=True)
     if torch:
-        run(*pip, *torch)
+        # The CPU build needs nothing but what is in the lock; CUDA comes with the others.
+        run(*pip, *(["--no-deps"] if choice.build == "cpu" else []), *torch)
     rest = VENV / "lock-without-torch.txt"
     rest.write_text("\n".join(line for line in lines if not line.startswith("torch==")) + "\n")
     print("setup: installing the rest of requirements.lock (a minute or so)", flush=True)
