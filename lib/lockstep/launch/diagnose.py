@@ -1,0 +1,253 @@
+"""Why ranks do not go on: read off their call records, without asking them anything.
+
+A rank can still move if it is running, or if it waits in a call whose partners have entered it
+or can still move. Ranks that cannot move, cannot ever: that is a deadlock, and it is certain the
+moment it exists. Calls of one group that do not match are a mistake whether they hang or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from .record import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, Reader
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0–3", "ranks 0, 2 and 5" (no "and" before a run): for people."""
+    ordered = sorted(ranks)
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [
+        str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}"
+        for run in runs
+    ]
+    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong, in one sentence or two; and the ranks that are in it."""
+
+    sentence: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of one rank at one moment."""
+
+    reader: Reader
+    finished: bool
+
+    def blocked(self) -> Call | None:
+        return None if self.finished else self.reader.blocked_in()
+
+
+def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """The first place where the ranks' calls on one group contradict each other."""
+    calls: dict[tuple[object, int], dict[int, Call]] = {}
+    sends: dict[tuple[int, int | None, object, int, int], Call] = {}
+    for rank, seen in ranks.items():
+        for call in seen.reader.calls():
+            if call.operation == "send":
+                sends[(rank, call.peer, call.group, call.tag, call.number)] = call
+            elif call.operation not in POINT_TO_POINT:
+                calls.setdefault((call.group, call.number), {})[rank] = call
+    for at in sorted(calls, key=lambda at: min(c.start for c in calls[at].values())):
+        verdict = _contradiction(calls[at])
+        if verdict:
+            return verdict
+    for rank, seen in ranks.items():
+        for call in seen.reader.calls():
+            if call.operation != "recv" or call.peer in (None, ANY_SOURCE):
+                continue
+            sent = sends.get((call.peer, rank, call.group, call.tag, call.number))  # type: ignore[arg-type]
+            if sent and (sent.bytes, sent.dtype) != (call.bytes, call.dtype):
+                return Verdict(
+                    f"Rank {call.peer} sends {_tensors(sent)} to rank {rank}, which receives into "
+                    f"{_tensors(call)} (send #{sent.number} of this pair on {call.group}). Both "
+                    "sides of a message must agree on its size and dtype.",
+                    (sent.rank, rank),
+                )
+    return None
+
+
+def _contradiction(calls: Mapping[int, Call]) -> Verdict | None:
+    first = next(iter(calls.values()))
+
+    def disagree(what: Mapping[int, object]) -> bool:
+        return len(set(what.values())) > 1
+
+    where = f"#{first.number} on {first.group}"
+    ranks = tuple(sorted(calls))
+    if disagree({r: c.operation for r, c in calls.items()}):
+        said = _by_value({r: f"called {c.operation}" for r, c in calls.items()})
+        return Verdict(
+            f"The ranks are in different collectives: as call {where}, {said}. Every rank of a "
+            "group must call the same collectives in the same order.",
+            ranks,
+        )
+    if disagree({r: c.peer for r, c in calls.items()}):
+        said = _by_value({r: f"named rank {c.peer}" for r, c in calls.items()})
+        return Verdict(
+            f"The ranks disagree about the root of {first.operation} {where}: {said}.", ranks
+        )
+    sizes = {r: (c.bytes, c.dtype) for r, c in calls.items()}
+    if first.operation in SAME_SIZE and disagree(sizes):
+        said = _by_value({r: f"passed {_tensors(c)}" for r, c in calls.items()})
+        return Verdict(
+            f"The ranks disagree about {first.operation} {where}: {said}. All of them must pass "
+            "tensors of the same shape and dtype.",
+            ranks,
+        )
+    return None
+
+
+def _tensors(call: Call) -> str:
+    return f"{call.dtype}{', '.join(str(list(shape)) for shape in call.shapes)}"
+
+
+def _by_value(said: Mapping[int, str]) -> str:
+    """ "rank 0 called all_reduce, ranks 1–3 called barrier"."""
+    groups: dict[str, list[int]] = {}
+    for rank, text in sorted(said.items()):
+        groups.setdefault(text, []).append(rank)
+    return ", ".join(f"{ranks_text(ranks)} {text}" for text, ranks in groups.items())
+
+
+def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """Ranks that wait for each other, or for one that has left, when none can move any more."""
+    blocked = {rank: call for rank, seen in ranks.items() if (call := seen.blocked())}
+    unfinished = {rank for rank, seen in ranks.items() if not seen.finished}
+    if not blocked:
+        return None
+    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
+    missing = {rank: _missing(call, reached, ranks.keys()) for rank, call in blocked.items()}
+    movable = unfinished - blocked.keys()
+    while True:
+        freed = {
+            rank
+            for rank in blocked.keys() - movable
+            if all(peer in movable for peer in missing[rank])
+            or (_anybody(blocked[rank]) and movable)
+        }
+        if not freed:
+            break
+        movable |= freed
+    stuck = blocked.keys() - movable
+    if not stuck or movable:
+        return None
+    return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
+
+
+def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """On a GPU, ranks queue calls and go on, so a missing partner shows in the counts alone.
+
+    A rank that has finished, or only waits for its GPU, makes no more calls: collectives that
+    others have queued beyond its count can never complete.
+    """
+    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
+    closed = {
+        rank
+        for rank, seen in ranks.items()
+        if seen.finished or ((call := seen.blocked()) is not None and call.operation == SYNCHRONIZE)
+    }
+    for rank, lines in reached.items():
+        if ranks[rank].finished:
+            continue
+        for line, count in lines.items():
+            group, operation = line[0], line[1]
+            if operation or group.is_internal:
+                continue
+            short = [r for r in group.ranks if r in closed and reached[r].get(line, 0) < count]
+            if short:
+                fewest = min(reached[r].get(line, 0) for r in short)
+                call = next(
+                    c for c in ranks[rank].reader.calls() if c.line == line and c.number >= fewest
+                )
+                return Verdict(
+                    f"Rank {rank} waits in {call} for {ranks_text(short)}, which "
+                    f"{'has' if len(short) == 1 else 'have'} made only {fewest} calls on this "
+                    "group and will make no more. Every rank of a group must call the same "
+                    "collectives.",
+                    (rank, *short),
+                )
+    return None
+
+
+def _anybody(call: Call) -> bool:
+    return call.group.name == "store" or call.peer == ANY_SOURCE
+
+
+def _missing(
+    call: Call, reached: Mapping[int, Mapping[object, int]], everybody: Collection[int]
+) -> list[int]:
+    """The ranks that must still enter a call before it can complete."""
+    if _anybody(call):
+        return sorted(set(everybody) - {call.rank})
+    if call.operation in POINT_TO_POINT:
+        assert call.peer is not None
+        other = "recv" if call.operation == "send" else "send"
+        mirror = (call.group, other, call.rank, call.tag)
+        anonymous = (call.group, other, ANY_SOURCE, call.tag)
+        there = reached[call.peer]
+        if there.get(mirror, 0) > call.number or (other == "recv" and there.get(anonymous, 0)):
+            return []
+        return [call.peer]
+    members = everybody if call.group.is_internal else call.group.ranks
+    return [r for r in members if reached[r].get(call.line, 0) <= call.number]
+
+
+def _tell(
+    blocked: Mapping[int, Call], missing: Mapping[int, list[int]], ranks: Mapping[int, Seen]
+) -> str:
+    operations = {call.operation for call in blocked.values()}
+    if operations == {"send"}:
+        said = _by_value({r: f"to rank {c.peer}" for r, c in blocked.items()})
+        return (
+            f"Every waiting rank is in send ({said}) and nobody receives. A send of gloo returns "
+            "only when its receiver has begun to receive. Let one side of each pair receive "
+            "first, or use isend or batch_isend_irecv."
+        )
+    if operations == {"recv"}:
+        said = _by_value(
+            {
+                r: "from any rank" if c.peer == ANY_SOURCE else f"from rank {c.peer}"
+                for r, c in blocked.items()
+            }
+        )
+        return f"Every waiting rank is in recv ({said}) and nobody sends."
+    if all(call.group.name == "store" for call in blocked.values()):
+        said = _by_value({r: f"in {c.operation}" for r, c in blocked.items()})
+        return f"Every waiting rank waits for a key of the store ({said}) that nobody sets."
+    sentences = []
+    together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for rank, call in sorted(blocked.items()):
+        together.setdefault((str(call), tuple(missing[rank])), []).append(rank)
+    for (call, absent), waiting in together.items():
+        verb = "waits" if len(waiting) == 1 else "wait"
+        who = ranks_text(waiting)
+        sentence = f"{who[0].upper()}{who[1:]} {verb} in {call}"
+        finished = [r for r in absent if ranks[r].finished]
+        if finished:
+            sentence += f" for {ranks_text(finished)}, which already left without that call"
+        elif absent:
+            sentence += f" for {ranks_text(absent)}"
+        sentences.append(sentence)
+    text = "; ".join(sentences) + "."
+    if any(call.operation == "new_group" for call in blocked.values()):
+        text += " Every rank must call new_group, in the same order, members or not."
+    elif any(call.operation == "destroy_process_group" for call in blocked.values()):
+        text += (
+            " destroy_process_group waits for the group's work to end; on a GPU it also waits for "
+            "ever while a captured CUDA graph that holds NCCL work is alive: delete the graph "
+            "first."
+        )
+    else:
+        text += " Every rank of a group must call the same collectives in the same order."
+    return text

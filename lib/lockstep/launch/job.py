@@ -1,0 +1,148 @@
+"""What a job was and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .diagnose import ranks_text
+from .output import Output
+from .payload import Parcel
+from .record import Call, Reader
+from .report import Failure, format_failures
+
+
+class ResultNotSent(RuntimeError):
+    """A rank's value could not leave its process; the message says which and why."""
+
+
+class JobFailed(RuntimeError):
+    """A job that failed; `job` has everything that is known, the message is the report.
+
+    Where one exception of the learner's own was the cause, it is this error's `__cause__`.
+    """
+
+    def __init__(self, job: Job):
+        super().__init__(job.report)
+        self.job = job
+
+    def _render_traceback_(self) -> list[str]:  # IPython shows this instead of our own frames
+        return [type(self).__name__, *str(self).splitlines()]
+
+
+class JobInterrupted(KeyboardInterrupt):
+    """The learner pressed ■ (or Ctrl-C) while ranks ran; they are gone."""
+
+    def __init__(self, job: Job):
+        super().__init__(job.report)
+        self.job = job
+
+    def _render_traceback_(self) -> list[str]:
+        return [type(self).__name__, *str(self).splitlines()]
+
+
+@dataclass
+class Job:
+    """One run of N ranks.
+
+    nproc: how many ranks. backend: of the default process group, None where the job made its own.
+    device: what the ranks computed on. engine: what started them. seconds: from the start to the
+    last rank's answer. verdict: a sentence on what went wrong between the ranks, or "".
+    """
+
+    nproc: int
+    backend: str | None
+    engine: str = "warm"
+    device: str = ""
+    seconds: float = 0.0
+    note: str = ""
+    state: str = "running"  # then "ok", "failed" or "interrupted"
+    verdict: str = ""
+    failures: list[Failure] = field(default_factory=list)
+    peak_memory: dict[int, int] = field(default_factory=dict)  # bytes, by rank, where known
+    began: float = 0.0
+    cell: str = ""
+    outputs: list[Output] = field(default_factory=list, repr=False)
+    shown: list[str | None] = field(default_factory=list, repr=False)
+    readers: list[Reader] = field(default_factory=list, repr=False)
+    parcels: list[Parcel | None] = field(default_factory=list, repr=False)
+    unsent: dict[int, str] = field(default_factory=dict, repr=False)
+    bound: list[str] = field(default_factory=list, repr=False)  # names in a kept rank's namespace
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank finished without an error."""
+        return self.state == "ok"
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """One value a rank: what the function returned, or the cell's last expression.
+
+        Tensors are on the CPU. Raises ResultNotSent where a value could not leave its rank, and
+        JobFailed where the job has failed.
+        """
+        if not self.ok:
+            raise JobFailed(self)
+        if self.unsent:
+            rank, why = next(iter(self.unsent.items()))
+            raise ResultNotSent(f"the result of rank {rank} is {why}")
+        return [None if parcel is None else parcel.open() for parcel in self.parcels]
+
+    def __getitem__(self, rank: int) -> Any:
+        return self.results[rank]
+
+    def __len__(self) -> int:
+        return self.nproc
+
+    def output(self, rank: int) -> str:
+        """What this rank printed, to stdout and stderr, in order."""
+        return self.outputs[rank].text
+
+    @cached_property
+    def calls(self) -> list[list[Call]]:
+        """For each rank, the operations on process groups that it called, in order."""
+        return [reader.calls() for reader in self.readers]
+
+    @property
+    def report(self) -> str:
+        """What went wrong, for people; "" where nothing did."""
+        return format_failures(self.failures, self.verdict, self.cell)
+
+    def summary(self) -> str:
+        """One line: how many ranks, on what, how it ended. The same in every run."""
+        parts = [ranks_count(self.nproc)]
+        if self.backend:
+            parts.append(self.backend)
+        parts.append(self.device or "CPU")
+        if self.engine != "warm":
+            parts.append(f"started by {self.engine}")
+        parts.append(self.state)
+        return "live · " + " · ".join(parts)
+
+    def __str__(self) -> str:
+        from .view import text
+
+        return text(self)
+
+    def __repr__(self) -> str:
+        return f"<Job: {self.summary()}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        from .view import html, text
+
+        return {"text/plain": text(self), "text/html": html(self)}
+
+
+def ranks_count(nproc: int) -> str:
+    return "1 rank" if nproc == 1 else f"{nproc} ranks"
+
+
+def by_value(values: Sequence[str | None]) -> list[tuple[str, str]]:
+    """("ranks 0–3", text) for each distinct text, in the order of the first rank that has it."""
+    groups: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        if value is not None:
+            groups.setdefault(value, []).append(rank)
+    return [(ranks_text(ranks), value) for value, ranks in groups.items()]

@@ -1,0 +1,69 @@
+"""What a learner sees while ranks run: a panel in a notebook, prefixed lines in a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from . import view
+from .job import Job
+
+_FIRST, _EVERY = 0.3, 0.15  # seconds: until a panel appears, and between its updates
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class Panel:
+    """A display under the cell that follows the job; at its end it holds the final picture."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._next = time.perf_counter() + _FIRST
+
+    def __call__(self, job: Job) -> None:
+        now = time.perf_counter()
+        if now >= self._next:
+            self._next = now + max(_EVERY, 5 * self._draw(job))
+
+    def end(self, job: Job) -> None:
+        self._draw(job)
+
+    def _draw(self, job: Job) -> float:
+        """Returns how long it took, in seconds."""
+        from IPython.display import display
+
+        began = time.perf_counter()
+        data = {"text/plain": view.text(job), "text/html": view.html(job)}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+        return time.perf_counter() - began
+
+
+class Lines:
+    """Whole lines to stdout, each with its rank, as they come."""
+
+    def __call__(self, job: Job) -> None:
+        for rank, output in enumerate(job.outputs):
+            for line in output.new_lines():
+                print(f"rank {rank} │ {line}", flush=True)
+
+    def end(self, job: Job) -> None:
+        self(job)
+
+
+class Silence:
+    """Nothing until the end, and nothing then."""
+
+    def __call__(self, job: Job) -> None:
+        pass
+
+    def end(self, job: Job) -> None:
+        pass

@@ -1,0 +1,251 @@
+"""What runs inside of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
+
+A rank is told everything over its channel: first who it is and where its output goes, then one
+job after another. It answers each with `done` or `failed`. A rank that has finished stays until
+the notebook ends it: its peers never see a closed connection where the truth is that somebody
+left early.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+import traceback
+import types
+from typing import Any
+
+from . import payload, record
+from .cell import Cell, remember_source
+from .channel import Channel, map_file
+
+STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
+_REPR_LIMIT = 4000
+
+
+def main(channel: Channel) -> None:
+    """Serve one channel as long as the notebook is there. Never returns."""
+    try:
+        message, descriptors = channel.receive()
+        rank = _Rank(message, descriptors)
+        while True:
+            message, descriptors = channel.receive()
+            reply, attached = rank.run(message, descriptors)
+            channel.send(reply, attached)
+            for descriptor in attached:
+                os.close(descriptor)
+            if reply["did"] == "failed" and rank.exits_on_failure:
+                os._exit(1)
+    except (EOFError, OSError):
+        pass  # the notebook is gone, and so is the reason to be here
+    os._exit(0)
+
+
+class _Rank:
+    def __init__(self, message: dict[str, Any], descriptors: list[int]):
+        output, stacks, memory, *store = descriptors
+        self.rank: int = message["rank"]
+        self.exits_on_failure: bool = message["exits_on_failure"]
+        self._redirect(output)
+        os.environ.clear()
+        os.environ.update(message["environment"])
+        os.chdir(message["directory"])
+        sys.path[:] = message["path"]
+        self._stacks = open(stacks, "wb", buffering=0)  # noqa: SIM115 - open as long as the rank
+        faulthandler.enable(self._stacks, all_threads=False)
+        faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=False)
+
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        self._recorder = record.start(map_file(memory, shared=True), self.rank)
+        if store:
+            # torchrun's agent serves the store; here rank 0 does, on the loopback socket that
+            # was bound for it before any rank existed, so nobody has to try twice.
+            self._store = dist.TCPStore(
+                "127.0.0.1",
+                int(os.environ["MASTER_PORT"]),
+                int(os.environ["WORLD_SIZE"]),
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=store[0],
+            )
+        self._module = types.ModuleType("__main__")
+        self._module.__dict__.update(__builtins__=__builtins__, __file__=None)
+        sys.modules["__main__"] = self._module
+        self.namespace = self._module.__dict__
+
+    def _redirect(self, output: int) -> None:
+        """At the level of descriptors, so that what C++ prints is caught as well."""
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            stream = open(
+                descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
+            )  # noqa: SIM115, E501
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+    def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+        """Do one job; returns the reply and the descriptors that go with it."""
+        if message["again"]:
+            self._recorder.reset()
+        try:
+            if message["backend"] is not None:
+                _initialize(message["backend"])
+            task = payload.Parcel(descriptors[0], message["sizes"]).open(self.namespace)
+            left = self._do(task)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            return self._report(*left)
+        except BaseException as error:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            return {"did": "failed", "at": time.perf_counter(), **describe(error)}, []
+
+    def _do(self, task: dict[str, Any]) -> tuple[Any, bool]:
+        """The job itself; returns its value, and whether it left by sys.exit."""
+        for filename, source in task["sources"].items():
+            remember_source(filename, source)
+        value, left = None, False
+        try:
+            if task["kind"] == "cell":
+                self.namespace.update(task["values"])
+                value = Cell(task["source"], task["filename"]).run(self.namespace)
+            elif task["kind"] == "function":
+                value = task["function"](*task["args"], **task["kwargs"])
+            else:
+                sys.argv[:] = [task["script"], *task["arguments"]]
+                runpy.run_path(task["script"], run_name="__main__")
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise
+            left = True
+        if task["kind"] == "script":
+            atexit._run_exitfuncs()
+        _synchronize(self._recorder)
+        return value, left
+
+    def _report(self, value: Any, left: bool) -> tuple[dict[str, Any], Any]:
+        reply: dict[str, Any] = {"did": "done", "at": time.perf_counter(), "left": left}
+        reply["shown"] = None if value is None else _shown(value)
+        reply["digest"] = self._recorder.digest
+        reply["device"] = _device_name()
+        reply["bound"] = [name for name in self.namespace if not name.startswith("__")]
+        if value is None:
+            return reply, []
+        try:
+            descriptor, reply["sizes"] = payload.write(*payload.dump(value))
+        except (payload.CannotSend, OSError) as error:
+            reply["unsent"] = f"a {type(value).__name__} that cannot leave its rank: {error}"
+            return reply, []
+        return reply, [descriptor]
+
+
+def _initialize(backend: str) -> None:
+    """Make the default process group, unless this rank has one already."""
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    if backend == "gloo":
+        dist.init_process_group("gloo")
+        return
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group(backend, device_id=device)
+
+
+def _synchronize(recorder: record.Recorder) -> None:
+    """A job on a GPU has ended when the GPU has done it."""
+    torch = sys.modules["torch"]
+    if torch.cuda.is_initialized():
+        with recorder.internal("setup", record.SYNCHRONIZE):
+            torch.cuda.synchronize()
+
+
+def _device_name() -> str:
+    torch = sys.modules["torch"]
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_initialized() else "CPU"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # a value may well have a broken __repr__
+        text = f"<{type(value).__name__}; its repr() raised {type(error).__name__}: {error}>"
+    if len(text) > _REPR_LIMIT:
+        text = f"{text[:_REPR_LIMIT]}… ({len(text)} characters)"
+    return text
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data, the cause first: what, where, and itself if it can travel."""
+    blocks = []
+    at: BaseException | None = error
+    while at is not None:
+        frames = [
+            (frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+            for frame in traceback.extract_tb(at.__traceback__)
+        ]
+        if isinstance(at, SyntaxError) and at.filename:
+            frames.append((at.filename, at.lineno or 0, "<module>", at.text or ""))
+        text = "".join(traceback.format_exception_only(at)).strip()
+        blocks.append((text, frames))
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    code = error.code if isinstance(error, SystemExit) else None
+    try:
+        pickled, buffers = payload.dump(error.with_traceback(None))
+    except payload.CannotSend:
+        pickled, buffers = b"", []
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "blocks": blocks,
+        "exit_code": code,
+        "exception": None if buffers else pickled,
+    }
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends (Linux)."""
+    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what this process's descendants leave behind (Linux)."""
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    # A rank that was started as a program of its own, and not forked: the environment says where
+    # its notebook listens.
+    die_with_parent()
+    address = os.environ.pop("LOCKSTEP_CHANNEL")
+    if address.isdigit():
+        connection = socket.socket(fileno=int(address))
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+    greeting = Channel(connection)
+    greeting.send({"did": "hello", "pid": os.getpid(), "environment": dict(os.environ)})
+    record.install()
+    main(greeting)

@@ -1,0 +1,489 @@
+"""A set of live ranks, and one job after another on them: the loop that a cell waits in.
+
+Everything is read in the thread that called, so that what ranks print lands in the cell that
+runs them. The loop reads the ranks' output, their answers, and how processes ended; several times
+a second it looks whether the ranks can still move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import diagnose, record, report
+from .channel import Channel, anonymous_file, map_file
+from .engines import Arrival, Engine
+from .job import Job
+from .output import Output
+from .payload import Parcel, write
+from .rank import STACK_SIGNAL
+
+_TICK = 0.1  # seconds between two looks at the call records
+_STILL = 0.4  # seconds without any movement before ranks are judged
+_STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
+_GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
+_CHUNK = 1 << 16
+
+Show = Callable[[Job], None]
+
+
+@dataclass
+class Task:
+    """One job for a set of ranks: its packed content and how the ranks are to treat it."""
+
+    pickled: bytes
+    buffers: list[memoryview]
+    backend: str | None  # of the default group that the ranks make first; None: they make none
+    cell: str = ""  # the file name of the cell, for reports
+    may_leave: bool = False  # a script may end its process by itself
+
+
+@dataclass
+class _Slot:
+    """One rank as the notebook sees it."""
+
+    rank: int
+    channel: Channel | None = None
+    output: int = -1
+    stacks: int = -1
+    memory: mmap.mmap | None = None
+    reader: record.Reader = field(default_factory=lambda: record.Reader(bytes(32), 0))
+    state: str = "coming"  # running, done, failed, dead
+    reply: dict[str, Any] = field(default_factory=dict)
+    code: int | None = None
+    peak: int = 0
+    stack: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("done", "failed", "dead")
+
+
+class Ranks:
+    """N ranks that `engine` starts. Use as a context manager, or call `close()`.
+
+    environment: for the ranks, on top of what torchrun sets; directory: where they work.
+    Raises LaunchError where they cannot be started.
+    """
+
+    def __init__(self, nproc: int, engine: Engine, environment: Mapping[str, str]):
+        self.nproc = nproc
+        self._engine = engine
+        self._environment = dict(environment)
+        self._slots = [_Slot(rank) for rank in range(nproc)]
+        self._selector = selectors.DefaultSelector()
+        self._task: Task | None = None
+        self._payload: tuple[int, list[int]] | None = None
+        self._jobs = 0
+        self._agent_ended = False
+        self.closed = False
+        self.note = ""
+        engine.start(nproc, self._environment)
+        try:
+            self.note = engine.started()
+            self._selector.register(engine.events, selectors.EVENT_READ, self._on_event)
+            if engine.fileno() is not None:
+                self._selector.register(engine, selectors.EVENT_READ, self._on_arrival)
+            self._on_arrival()
+        except BaseException:
+            self.close()
+            raise
+
+    # ── One job ──────────────────────────────────────────────────────────────────────────────
+
+    def run(self, task: Task, job: Job, timeout: float | None, show: Show) -> None:
+        """Do one job and fill in `job`. After a failure the ranks are gone (`closed`).
+
+        timeout: seconds, None for no limit. Raises KeyboardInterrupt when interrupted, with the
+        job's state set, all ranks gone.
+        """
+        self._job, self._task = job, task
+        job.outputs = [Output(rank) for rank in range(self.nproc)]
+        self._payload = write(task.pickled, task.buffers)
+        try:
+            for slot in self._slots:
+                slot.state, slot.reply = "coming", {}
+                if slot.channel is not None:
+                    self._send_task(slot)
+            self._jobs += 1
+            verdict, kind = self._watch(timeout, show)
+            if kind == "ok":
+                self._collect()
+            else:
+                self._fail(verdict, kind)
+        except KeyboardInterrupt:
+            with _deaf():
+                self._fail("", "interrupted")
+            raise
+        finally:
+            os.close(self._payload[0])
+            self._payload = None
+            for output in job.outputs:
+                output.close()
+
+    def _watch(self, timeout: float | None, show: Show) -> tuple[str, str]:
+        """Wait until the job is over; returns the verdict and its kind ("ok" when all is well)."""
+        began = time.perf_counter()
+        watch = _StandstillWatch(self._slots)
+        first_failure: float | None = None
+        while True:
+            if all(slot.state == "done" for slot in self._slots):
+                for slot in self._slots:
+                    self._drain(slot)
+                verdict = self._compare()
+                return verdict, "failed" if verdict else "ok"
+            now = time.perf_counter()
+            if any(slot.state in ("failed", "dead") for slot in self._slots):
+                first_failure = first_failure or now
+                if self._settled(now - first_failure):
+                    return self._mismatch(), "failed"
+            elif self._agent_ended:
+                return "", "failed"
+            else:
+                first_failure = None
+            if timeout is not None and now - began > timeout:
+                return f"The time limit of {timeout:g} s has passed.", "timeout"
+            wait = _TICK if timeout is None else max(min(_TICK, began + timeout - now), 0)
+            for key, _ in self._selector.select(wait):
+                key.data(key)
+            self._job.seconds = time.perf_counter() - began
+            show(self._job)
+            if first_failure is None and (verdict := watch.look()):
+                return verdict.sentence, "stuck"
+
+    def _settled(self, since: float) -> bool:
+        """After a failure: whether the others can tell no more."""
+        if self._engine.restarts:
+            return self._agent_ended
+        return since > _GRACE or all(
+            slot.over or (since > _TICK and slot.reader.waits) for slot in self._slots
+        )
+
+    def _compare(self) -> str:
+        """All have finished: but did they do the same? An answer can be wrong without a hang."""
+        by_group: dict[Any, set[int]] = {}
+        for slot in self._slots:
+            for group, digest in slot.reply["digest"].items():
+                by_group.setdefault(group, set()).add(digest)
+        if all(len(digests) == 1 for digests in by_group.values()):
+            return ""
+        found = self._mismatch()
+        return found and f"{found} Nothing hung this time, but the values cannot be trusted."
+
+    def _mismatch(self) -> str:
+        verdict = diagnose.mismatch(_seen(self._slots))
+        return verdict.sentence if verdict else ""
+
+    def _collect(self) -> None:
+        job = self._job
+        job.shown = [slot.reply["shown"] for slot in self._slots]
+        job.parcels = [slot.reply.get("parcel") for slot in self._slots]
+        job.unsent = {s.rank: s.reply["unsent"] for s in self._slots if "unsent" in s.reply}
+        job.bound = self._slots[0].reply["bound"]
+        job.device = self._slots[0].reply["device"]
+        job.readers = [slot.reader.copy() for slot in self._slots]
+        job.state = "ok"
+
+    def _fail(self, verdict: str, kind: str) -> None:
+        """Find out what each rank was doing, end them all, and write it down."""
+        job = self._job
+        for slot in self._slots:
+            self._drain(slot)
+        if kind in ("stuck", "timeout", "interrupted", "failed"):
+            self._ask_for_stacks()
+        job.readers = [slot.reader.copy() for slot in self._slots]
+        self.close()
+        job.verdict = verdict
+        job.state = "interrupted" if kind == "interrupted" else "failed"
+        job.shown, job.parcels = [None] * self.nproc, [None] * self.nproc
+        failures = [self._failure(slot, kind) for slot in self._slots]
+        job.failures = sorted(
+            (f for f in failures if f is not None), key=lambda f: (f.is_consequence, f.at)
+        )
+
+    def _failure(self, slot: _Slot, kind: str) -> report.Failure | None:
+        if slot.state == "failed":
+            failure = report.raised(slot.rank, slot.reply)
+        elif slot.state == "dead" and kind != "ok":
+            frames = report.parse_stack(slot.stack)
+            failure = report.died(slot.rank, slot.code, slot.peak, time.perf_counter(), frames)
+        elif slot.state == "coming":
+            failure = report.Failure(slot.rank, kind, "had not come up yet", time.perf_counter())
+        elif slot.state == "done" or kind == "failed":
+            return None
+        else:
+            message = {"stuck": "waits", "timeout": "was still at work", "interrupted": "was here"}
+            frames = report.parse_stack(slot.stack)
+            failure = report.Failure(slot.rank, kind, message[kind], time.perf_counter(), frames)
+        call = slot.reader.blocked_in()
+        if call is not None:
+            failure.call = f"in {call}"
+        elif kind == "timeout" and (calls := slot.reader.calls()):
+            failure.call = f"last call: {calls[-1]}"
+        return failure
+
+    def _ask_for_stacks(self) -> None:
+        asked = []
+        for slot in self._slots:
+            if slot.state == "running" and slot.reader.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(slot.reader.pid, STACK_SIGNAL)
+                    asked.append(slot)
+        for slot in asked:
+            self._read_stack(slot, 0.3)
+
+    def _read_stack(self, slot: _Slot, patience: float) -> None:
+        """Read what faulthandler wrote; it has no end mark, so until it pauses."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(slot.stacks, selectors.EVENT_READ)
+            while selector.select(patience):
+                data = os.read(slot.stacks, _CHUNK)
+                if not data:
+                    break
+                slot.stack += data.decode(errors="replace")
+                patience = 0.01
+
+    # ── What arrives ─────────────────────────────────────────────────────────────────────────
+
+    def _on_arrival(self, _: Any = None) -> None:
+        for arrival in self._engine.arrivals():
+            self._admit(arrival)
+
+    def _admit(self, arrival: Arrival) -> None:
+        """Tell a rank that has come up who it is; it may replace one that failed."""
+        slot = self._slots[arrival.rank]
+        if slot.channel is not None:
+            self._drain(slot)
+            self._forget(slot)
+            again = arrival.environment["TORCHELASTIC_RESTART_COUNT"]
+            self._job.outputs[slot.rank].feed(f"[restart {again}]\n".encode())
+        slot.channel = arrival.channel
+        slot.state, slot.reply, slot.code = "coming", {}, None
+        slot.output, output = os.pipe()
+        slot.stacks, stacks = os.pipe()
+        os.set_blocking(slot.output, False)
+        memory = anonymous_file(f"calls-{slot.rank}")
+        os.ftruncate(memory, record.SIZE)
+        slot.memory = map_file(os.dup(memory), shared=True)
+        slot.reader = record.Reader(slot.memory, slot.rank)
+        environment = {**self._environment, **arrival.environment}
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // self.nproc)))
+        environment.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
+        descriptors = [output, stacks, memory]
+        if arrival.store is not None:
+            descriptors.append(arrival.store)
+        start = {
+            "rank": slot.rank,
+            "environment": environment,
+            "directory": os.getcwd(),
+            "path": list(sys.path),
+            "exits_on_failure": self._engine.name != "warm",
+        }
+        try:
+            slot.channel.send(start, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self._selector.register(slot.output, selectors.EVENT_READ, lambda _: self._drain(slot))
+        self._selector.register(slot.channel, selectors.EVENT_READ, lambda _: self._on_reply(slot))
+        if self._task is not None and self._payload is not None:
+            self._send_task(slot)
+
+    def _send_task(self, slot: _Slot) -> None:
+        assert self._task is not None and self._payload is not None and slot.channel is not None
+        descriptor, sizes = self._payload
+        message = {
+            "do": "run",
+            "backend": self._task.backend,
+            "sizes": sizes,
+            "again": self._jobs > 0,
+        }
+        slot.state = "running"
+        with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
+            slot.channel.send(message, [descriptor])
+
+    def _on_reply(self, slot: _Slot) -> None:
+        assert slot.channel is not None
+        try:
+            reply, descriptors = slot.channel.receive()
+        except EOFError:
+            self._selector.unregister(slot.channel)
+            if not slot.over:
+                self._drain(slot)
+                self._read_stack(slot, 0)
+                slot.state = "dead"
+                self._await_end(slot)
+            return
+        if reply["did"] == "hello":  # a rank that was started as a program of its own
+            return
+        self._drain(slot)
+        if descriptors:
+            reply["parcel"] = Parcel(descriptors[0], reply["sizes"])
+        slot.reply = reply
+        slot.state = reply["did"]
+
+    def _await_end(self, slot: _Slot) -> None:
+        """A rank's channel has closed, so its process ends now: hear how."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._engine.events, selectors.EVENT_READ)
+            while slot.code is None and selector.select(0.5):
+                if not self._on_event():
+                    break
+        if slot.code == 0 and self._task is not None and self._task.may_leave:
+            slot.state = "done"
+            slot.reply = {"shown": None, "digest": {}, "device": "CPU", "bound": []}
+
+    def _on_event(self, _: Any = None) -> bool:
+        try:
+            message, _ = self._engine.events.receive()
+        except EOFError:
+            return False
+        if message["did"] == "ended":
+            if self._engine.fileno() is not None:
+                self._agent_ended = True
+            else:
+                slot = self._slots[message["index"]]
+                slot.code, slot.peak = message["code"], message["peak"]
+                self._job.peak_memory[slot.rank] = slot.peak
+        return True
+
+    def _drain(self, slot: _Slot) -> None:
+        """Read all that the rank has printed so far."""
+        if slot.output < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(slot.output, _CHUNK):
+                self._job.outputs[slot.rank].feed(data)
+                if len(data) < _CHUNK:
+                    return  # that was all, for now
+            self._selector.unregister(slot.output)
+            os.close(slot.output)
+            slot.output = -1
+
+    # ── The end ──────────────────────────────────────────────────────────────────────────────
+
+    def _forget(self, slot: _Slot) -> None:
+        for end in (slot.output, slot.channel):
+            if end is not None and end != -1:
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(end)
+        if slot.channel is not None:
+            slot.channel.close()
+            slot.channel = None
+        for descriptor in (slot.output, slot.stacks):
+            if descriptor >= 0:
+                os.close(descriptor)
+        slot.output = slot.stacks = -1
+        if slot.memory is not None:
+            slot.reader = slot.reader.copy()
+            slot.memory.close()
+            slot.memory = None
+
+    def close(self) -> None:
+        """End all ranks and whatever they started; returns when nothing is left."""
+        if self.closed:
+            return
+        self.closed = True
+        with _deaf():
+            self._engine.kill()
+            for slot in self._slots:
+                self._forget(slot)
+            self._selector.close()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _StandstillWatch:
+    """Judges ranks only when nothing moves: no call begins or ends, no processor is used.
+
+    On a busy machine a rank that is ready to run but has no core is not mistaken for one that
+    waits.
+    """
+
+    def __init__(self, slots: list[_Slot]):
+        self._slots = slots
+        self._last: Any = None
+        self._still_since = 0.0
+        self._looked = 0.0
+
+    def look(self) -> diagnose.Verdict | None:
+        now = time.perf_counter()
+        if now - self._looked < _TICK:
+            return None
+        self._looked = now
+        state = [(slot.state, slot.reader.progress) for slot in self._slots]
+        waiting = [slot for slot in self._slots if slot.state == "running" and slot.reader.waits]
+        if state != self._last or not waiting:
+            self._last, self._still_since, self._used = state, now, _activity(waiting)
+            return None
+        if now - self._still_since < _STILL:
+            return None
+        used = _activity(waiting)
+        if used is None or used != self._used:
+            self._still_since, self._used = now, used
+            return None
+        seen = _seen(self._slots)
+        calls = [call for rank in seen.values() if (call := rank.blocked()) is not None]
+        in_setup = any(call.group.is_internal for call in calls)
+        if in_setup and now - self._still_since < _STILL_IN_SETUP:
+            return None
+        return diagnose.mismatch(seen) or diagnose.deadlock(seen) or diagnose.left_behind(seen)
+
+
+def _seen(slots: list[_Slot]) -> dict[int, diagnose.Seen]:
+    return {slot.rank: diagnose.Seen(slot.reader, slot.over) for slot in slots}
+
+
+def _activity(slots: list[_Slot]) -> tuple[int, ...] | None:
+    """Processor time that each rank's process has used so far, in clock ticks.
+
+    None while one of their threads runs or waits for a core. Empty where there is no /proc.
+    """
+    used = []
+    for slot in slots:
+        ticks = 0
+        try:
+            for thread in Path(f"/proc/{slot.reader.pid}/task").iterdir():
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] in "RD":
+                    return None
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            return ()
+        used.append(ticks)
+    return tuple(used)
+
+
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Cleaning up is short and must not be cut short by another Ctrl-C."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
