@@ -148,9 +148,9 @@ def main():
     has_gpu = bool(os.path.exists("/proc/driver/nvidia/version") or shutil.which("nvidia-smi"))
     choice = choose(override, base_torch_version(), has_gpu, sys.platform)
 
-    # Two stamps: a different Python or torch needs a new .venv, a different lock
+    # Two stamps: another Python, torch or place needs a new .venv, another lock
     # only a refresh. The second is written last, so a failed run is taken up again.
-    base = "\n".join([sys.base_prefix, sys.version, override, *choice])
+    base = "\n".join([str(VENV), sys.base_prefix, sys.version, override, *choice])
     made_for = VENV / "made-for.txt"
     contents = base.encode() + LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
     stamp, digest = VENV / "complete.txt", hashlib.sha256(contents).hexdigest()
