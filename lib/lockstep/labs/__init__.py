@@ -1,0 +1,17 @@
+"""The labs, in the order in which they are taken."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab: a notebook, its exercises and its checks."""
+
+    number: str  # "00"
+    name: str  # as in file names: "start_here"
+    title: str
+    minutes: str  # how long it takes: "15", "60–90"
+    needs: str  # to run live: "cpu", "1 gpu" or "2 gpus"; with less it shows recordings
+
+
+LABS = (Lab("00", "start_here", "Start here", "15", "cpu"),)
