@@ -245,6 +245,61 @@ def test_the_question_about_gpus_is_answered_in_a_process_of_its_own(here):
     assert (reply["error"] is None) == (len(here.gpus) > 0)
 
 
+STAND_IN_TORCH = """
+import sys
+from types import SimpleNamespace as Space
+
+# What lies beside machine.py must not hide modules of the same name, such as trace.
+assert not any(entry.endswith("/lockstep") for entry in sys.path)
+
+__version__ = "2.11.0+cu130"
+version = Space(cuda="13.0", hip=None)
+distributed = Space(
+    is_available=lambda: True,
+    is_gloo_available=lambda: True,
+    is_nccl_available=lambda: True,
+    is_mpi_available=lambda: False,
+    is_ucc_available=lambda: False,
+)
+gpus = [
+    Space(name=f"GPU {u}", total_memory=5, multi_processor_count=4, major=8, minor=6, uuid=u)
+    for u in ("cc", "aa", "bb")
+]
+cuda = Space(
+    current_device=lambda: 0,
+    device_count=lambda: len(gpus),
+    get_device_properties=gpus.__getitem__,
+    nccl=Space(version=lambda: (2, 28, 9)),
+)
+"""
+
+
+def test_links_follow_the_order_in_which_torch_sees_the_gpus(tmp_path):
+    (tmp_path / "torch.py").write_text(STAND_IN_TORCH)
+    (tmp_path / "topology").write_text(PCIE_BOX)
+    command = tmp_path / "nvidia-smi"
+    command.write_text(
+        f"#!/bin/sh\nif [ $1 = topo ]; then cat {tmp_path}/topology; else\n"
+        "for gpu in '0, GPU-aa' '1, GPU-bb' '2, GPU-cc' '3, GPU-dd'; do echo 570.1, $gpu; done\n"
+        "fi\n"
+    )
+    command.chmod(0o755)
+    code = (
+        "import dataclasses, json; from lockstep.machine import probe\n"
+        "print(json.dumps(dataclasses.asdict(probe())))"
+    )
+    env = environment()
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
+    env["PATH"] = os.pathsep.join([str(tmp_path), env["PATH"]])
+    machine = json.loads(subprocess.check_output([sys.executable, "-c", code], env=env))
+    assert machine["gpu_error"] is None
+    assert [gpu["name"] for gpu in machine["gpus"]] == ["GPU cc", "GPU aa", "GPU bb"]
+    assert machine["gpus"][0] == {"name": "GPU cc", "memory": 5, "sms": 4, "capability": [8, 6]}
+    assert machine["links"] == [["X", "SYS", "SYS"], ["SYS", "X", "PIX"], ["SYS", "PIX", "X"]]
+    assert machine["torch"]["build"] == "cu130"
+    assert machine["torch"]["nccl"] == "2.28.9"
+
+
 def test_topology_of_eight_gpus_behind_nvswitch():
     links = parse_topology(H200_NVSWITCH)
     assert len(links) == 8
@@ -270,7 +325,13 @@ def test_topology_of_one_gpu():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Failed to initialize NVML: Driver/library version mismatch\n", PCIE_BOX[:200]]
+    "text",
+    [
+        "",
+        "Failed to initialize NVML: Driver/library version mismatch\n",
+        PCIE_BOX[:200],
+        ONE_GPU.splitlines()[0],
+    ],
 )
 def test_no_topology_in_other_text(text):
     assert parse_topology(text) is None

@@ -232,12 +232,12 @@ def _memory(machine: Machine) -> Finding:
     if (total if available is None else available) >= LOW_MEMORY:
         return Finding("ok", what)
     return Finding(
-        "note", f"{what}: little", "Shut down other notebooks' kernels; start 2 ranks, not 4."
+        "note", f"Only {what}", "Shut down other notebooks' kernels; start 2 ranks, not 4."
     )
 
 
 def _compiler(machine: Machine) -> Finding:
-    without = "torch.compile falls back to aot_eager or recordings"
+    without = "torch.compile labs use aot_eager or recordings"
     if machine.compiler is None:
         return Finding(
             "note",
