@@ -11,6 +11,7 @@ import array
 import mmap
 import os
 import pickle
+import select
 import socket
 import struct
 import tempfile
@@ -29,6 +30,12 @@ class Channel:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def ready(self, patience: float = 0.0) -> bool:
+        """Whether something has come, or comes within `patience` seconds."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(patience * 1000))
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send one message; raises OSError when the other end is gone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from .record import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, Reader
+from .record import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, CallLine, Reader
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -66,7 +66,7 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
         for call in seen.reader.calls():
             if call.operation != "recv" or call.peer in (None, ANY_SOURCE):
                 continue
-            sent = sends.get((call.peer, rank, call.group, call.tag, call.number))  # type: ignore[arg-type]
+            sent = sends.get((call.peer, rank, call.group, call.tag, call.number))
             if sent and (sent.bytes, sent.dtype) != (call.bytes, call.dtype):
                 return Verdict(
                     f"Rank {call.peer} sends {_tensors(sent)} to rank {rank}, which receives into "
@@ -185,7 +185,7 @@ def _anybody(call: Call) -> bool:
 
 
 def _missing(
-    call: Call, reached: Mapping[int, Mapping[object, int]], everybody: Collection[int]
+    call: Call, reached: Mapping[int, Mapping[CallLine, int]], everybody: Collection[int]
 ) -> list[int]:
     """The ranks that must still enter a call before it can complete."""
     if _anybody(call):
@@ -229,10 +229,10 @@ def _tell(
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, call in sorted(blocked.items()):
         together.setdefault((str(call), tuple(missing[rank])), []).append(rank)
-    for (call, absent), waiting in together.items():
+    for (where, absent), waiting in together.items():
         verb = "waits" if len(waiting) == 1 else "wait"
         who = ranks_text(waiting)
-        sentence = f"{who[0].upper()}{who[1:]} {verb} in {call}"
+        sentence = f"{who} {verb} in {where}"
         finished = [r for r in absent if ranks[r].finished]
         if finished:
             sentence += f" for {ranks_text(finished)}, which already left without that call"
@@ -240,6 +240,7 @@ def _tell(
             sentence += f" for {ranks_text(absent)}"
         sentences.append(sentence)
     text = "; ".join(sentences) + "."
+    text = text[0].upper() + text[1:]
     if any(call.operation == "new_group" for call in blocked.values()):
         text += " Every rank must call new_group, in the same order, members or not."
     elif any(call.operation == "destroy_process_group" for call in blocked.values()):

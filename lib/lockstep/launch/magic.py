@@ -93,6 +93,7 @@ class TorchrunMagics(Magics):
         if options.help or not (cell or "").strip():
             print(_parser().format_help())
             return
+        assert self.shell is not None
         namespace = self.shell.user_ns
         program = Cell(cell or "", f"cell-{next(_number)}")
         env = dict(pair.split("=", 1) for pair in options.env)

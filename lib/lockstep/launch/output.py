@@ -85,7 +85,7 @@ class Output:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         descriptor, path = tempfile.mkstemp(".log", f"{stamp}-rank{self._rank}-", folder)
         self.path = Path(path)
-        return open(descriptor, "wb")  # noqa: SIM115
+        return open(descriptor, "wb")
 
 
 def cache_folder() -> Path:

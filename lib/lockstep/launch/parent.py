@@ -151,7 +151,8 @@ class _Parent:
     def _ended(self, pid: int, status: int, usage: Any) -> None:
         for job in self._jobs.values():
             if pid in job.running:
-                _kill_group(pid)  # what the rank left behind: data loader workers and the like
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # what it left behind: data loader workers, …
                 index = job.running.pop(pid)
                 scale = 1 if sys.platform == "darwin" else 1024
                 peak = usage.ru_maxrss * scale
@@ -169,15 +170,15 @@ class _Parent:
         while orphans := _children() - known:
             for pid in orphans:
                 _kill_group(pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
 
 def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    """A process and its group; one that was forked a moment ago leads no group yet."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def _children() -> set[int]:
@@ -221,7 +222,7 @@ def _cuda_is_initialized() -> bool:
     except OSError:
         return False
     count = ctypes.c_int()
-    return driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_NOT_INITIALIZED)
 
 
 def main(control: Channel) -> None:

@@ -147,10 +147,11 @@ class Parcel:
 
     def __init__(self, descriptor: int, sizes: Sequence[int]):
         self._sizes = sizes
-        if os.fstat(descriptor).st_size < _SMALL:
-            with open(descriptor, "rb") as file:
-                file.seek(0)
-                self._memory = memoryview(bytearray(file.read()))
+        size = os.fstat(descriptor).st_size
+        if size < _SMALL:
+            # pread: several ranks read one file, and its position is common to them.
+            self._memory = memoryview(bytearray(os.pread(descriptor, size, 0)))
+            os.close(descriptor)
         else:
             self._memory = memoryview(map_file(descriptor))
 

@@ -92,9 +92,9 @@ class _Rank:
         os.close(null)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            stream = open(
+            stream = open(  # noqa: SIM115
                 descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
-            )  # noqa: SIM115, E501
+            )
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
 

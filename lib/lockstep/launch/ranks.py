@@ -91,8 +91,9 @@ class Ranks:
         try:
             self.note = engine.started()
             self._selector.register(engine.events, selectors.EVENT_READ, self._on_event)
-            if engine.fileno() is not None:
-                self._selector.register(engine, selectors.EVENT_READ, self._on_arrival)
+            self._arrival = engine.fileno()
+            if self._arrival is not None:
+                self._selector.register(self._arrival, selectors.EVENT_READ, self._on_arrival)
             self._on_arrival()
         except BaseException:
             self.close()
@@ -139,8 +140,8 @@ class Ranks:
             if all(slot.state == "done" for slot in self._slots):
                 for slot in self._slots:
                     self._drain(slot)
-                verdict = self._compare()
-                return verdict, "failed" if verdict else "ok"
+                contradiction = self._compare()
+                return contradiction, "failed" if contradiction else "ok"
             now = time.perf_counter()
             if any(slot.state in ("failed", "dead") for slot in self._slots):
                 first_failure = first_failure or now
@@ -221,7 +222,7 @@ class Ranks:
         elif slot.state == "done" or kind == "failed":
             return None
         else:
-            message = {"stuck": "waits", "timeout": "was still at work", "interrupted": "was here"}
+            message = {"stuck": "", "timeout": "still at work", "interrupted": "interrupted"}
             frames = report.parse_stack(slot.stack)
             failure = report.Failure(slot.rank, kind, message[kind], time.perf_counter(), frames)
         call = slot.reader.blocked_in()
@@ -333,22 +334,22 @@ class Ranks:
 
     def _await_end(self, slot: _Slot) -> None:
         """A rank's channel has closed, so its process ends now: hear how."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._engine.events, selectors.EVENT_READ)
-            while slot.code is None and selector.select(0.5):
-                if not self._on_event():
-                    break
+        while slot.code is None and self._engine.events.ready(0.5):
+            if not self._on_event():
+                break
         if slot.code == 0 and self._task is not None and self._task.may_leave:
             slot.state = "done"
             slot.reply = {"shown": None, "digest": {}, "device": "CPU", "bound": []}
 
     def _on_event(self, _: Any = None) -> bool:
+        if not self._engine.events.ready():  # _await_end() has read it
+            return True
         try:
             message, _ = self._engine.events.receive()
         except EOFError:
             return False
         if message["did"] == "ended":
-            if self._engine.fileno() is not None:
+            if self._arrival is not None:  # what ended is the agent
                 self._agent_ended = True
             else:
                 slot = self._slots[message["index"]]

@@ -87,7 +87,10 @@ class Group:
         return self.name in ("store", "setup")
 
     def __str__(self) -> str:
-        return "the default group" if self.is_default else f"group {list(self.ranks)}"
+        if self.is_default:
+            return "the default group"
+        number = f" {self.name}" if len(self.name) < 4 else ""  # others are long hashes
+        return f"group{number} {list(self.ranks)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Call:
         return math.nan if self.end is None else self.end - self.start
 
     @property
-    def line(self) -> tuple[Group, str, int | None, int]:
+    def line(self) -> CallLine:
         """The sequence that `number` counts: a group's collectives, or one way of a pair."""
         return (self.group, *_line(self.operation, self.peer, self.tag))
 
@@ -145,6 +148,9 @@ class Call:
             more = f", … {len(self.shapes)} tensors" if len(self.shapes) > 3 else ""
             what += f" of {self.dtype}{shown}{more}"
         return f"{what} on {self.group}"
+
+
+CallLine = tuple[Group, str, int | None, int]
 
 
 def _line(operation: str, peer: int | None, tag: int) -> tuple[str, int | None, int]:
@@ -555,7 +561,7 @@ class Reader:
         """The call in which the rank's main thread waits, if it does."""
         return self.log().get(self._header()[2])
 
-    def reached(self) -> dict[tuple[Group, str, int | None, int], int]:
+    def reached(self) -> dict[CallLine, int]:
         """For each sequence of calls, how many of them this rank has entered."""
         calls = self.log().values()
         return self._before | {call.line: call.number + 1 for call in calls}

@@ -22,9 +22,10 @@ _CONSEQUENCE = re.compile(
     r"|recvvalue failed|failed to recv|remote process|peer.*(exited|gone|closed)",
     re.IGNORECASE,
 )
-_LIBRARIES = tuple(
-    {str(Path(sysconfig.get_paths()[name])) for name in ("stdlib", "purelib", "platlib")}
-    | {str(Path(__file__).parents[1])}
+_OWN = str(Path(__file__).parents[1])
+_LIBRARIES = (
+    _OWN,
+    *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},
 )
 
 
@@ -131,16 +132,18 @@ def format_frames(frames: Iterable[Frame], cell: str) -> list[str]:
 
     def flush() -> None:
         if hidden:
-            module = hidden[-1][0].split("site-packages/")[-1].removesuffix(".py")
             count = f"{len(hidden)} frame{'s' if len(hidden) > 1 else ''}"
-            lines.append(f"  … {count} of {module.split('/')[0]}, last in {hidden[-1][2]}()")
+            package = hidden[-1][0].partition("site-packages/")[2].split("/")[0] or "Python"
+            lines.append(f"  … {count} of {package}, last in {hidden[-1][2]}()")
             hidden.clear()
 
     shown = False
     for frame in frames:
         filename, number, function, text = frame
         if is_library(filename):
-            if shown:  # how the launcher came to the learner's code is of no interest
+            if shown and not filename.startswith(
+                _OWN
+            ):  # how the launcher came to the learner's code is of no interest
                 hidden.append(frame)
             continue
         flush()
@@ -170,22 +173,29 @@ def format_failures(failures: Sequence[Failure], verdict: str, cell: str) -> str
     parts: list[str] = [verdict] if verdict else []
     groups: dict[str, list[Failure]] = {}
     for failure in causes:
-        groups.setdefault("\n".join(_one(failure, cell, bool(verdict))), []).append(failure)
+        groups.setdefault(_body(failure, cell), []).append(failure)
     for body, alike in groups.items():
-        who = ranks_text(f.rank for f in alike)
-        parts.append(f"{who}: {body}")
+        parts.append("\n".join([*_headlines(alike), *([body] if body else [])]))
     if consequences:
         who = ranks_text(f.rank for f in consequences)
         parts.append(f"{who}: lost the connection to the failed rank, as a consequence")
     return "\n\n".join(parts)
 
 
-def _one(failure: Failure, cell: str, judged: bool) -> list[str]:
-    lines = failure.message.splitlines() or [""]
-    if failure.call and failure.kind != "raised":
-        lines[0] += f" {failure.call}" if judged else f", {failure.call}"
-    lines += format_frames(failure.frames, cell)
+def _headlines(alike: Sequence[Failure]) -> list[str]:
+    """Which ranks, and what happened to them; they were all in the same place."""
+    said: dict[str, list[int]] = {}
+    for failure in alike:
+        text = failure.message
+        if failure.call and failure.kind != "raised":
+            text = f"{text}, {failure.call}" if text else failure.call
+        said.setdefault(text, []).append(failure.rank)
+    return [f"{ranks_text(ranks)}: {text}" for text, ranks in said.items()]
+
+
+def _body(failure: Failure, cell: str) -> str:
+    lines = format_frames(failure.frames, cell)
     for text, frames in failure.causes:
         lines.append(f"  caused by, or while handling: {text}")
         lines += format_frames(frames, cell)
-    return lines
+    return "\n".join(lines)

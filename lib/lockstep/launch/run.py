@@ -283,7 +283,7 @@ def _run(
         raise JobInterrupted(job) from None
     display.end(job)
     if not job.ok and not may_fail:
-        cause = next((f.exception for f in job.failures if f.exception is not None), None)
+        cause = job.failures[0].exception if job.failures else None  # the cause comes first
         raise JobFailed(job) from cause
     return job
 
@@ -301,7 +301,11 @@ def _engine(name: str, max_restarts: int) -> Engine:
 def _nproc(asked: int | str) -> int:
     """How many ranks are meant. Raises ValueError for a number or a word that makes no sense."""
     if isinstance(asked, str) and not asked.isdigit():
-        words = {"gpu": gpu_count, "cpu": _cpu_count, "auto": lambda: gpu_count() or _cpu_count()}
+        words: dict[str, Callable[[], int]] = {
+            "gpu": gpu_count,
+            "cpu": _cpu_count,
+            "auto": lambda: gpu_count() or _cpu_count(),
+        }
         if asked not in words:
             raise ValueError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
         nproc = words[asked]()
@@ -361,4 +365,4 @@ def gpu_count() -> int:
 def _count_gpus() -> int:
     import torch
 
-    return torch.cuda.device_count()
+    return int(torch.cuda.device_count())
