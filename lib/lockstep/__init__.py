@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .checks import check
+from .doctor import Diagnosis
+from .labs import lab00  # noqa: F401 - registers its checks
 from .launch import (
     CannotSend,
     Job,
@@ -18,6 +21,7 @@ from .launch import (
     World,
     torchrun,
 )
+from .predict import compare
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,9 +32,24 @@ __all__ = [
     "LaunchError",
     "ResultNotSent",
     "World",
+    "check",
+    "compare",
     "device",
+    "doctor",
     "torchrun",
 ]
+
+
+def doctor() -> Diagnosis:
+    """What works on this machine and what to do about the rest; draws itself.
+
+    The machine is looked at from a rank, so that the notebook's own process stays free of torch
+    and CUDA.
+    """
+    from .doctor import diagnose
+    from .machine import probe
+
+    return diagnose(torchrun(probe, nproc_per_node=1, init=False, show=False).results[0])
 
 
 def device() -> Any:

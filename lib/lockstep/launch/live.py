@@ -31,15 +31,15 @@ class Panel:
         if now >= self._next:
             self._next = now + max(_EVERY, 5 * self._draw(job))
 
-    def end(self, job: Job) -> None:
-        self._draw(job)
+    def end(self, job: Job, report: bool) -> None:
+        self._draw(job, report)
 
-    def _draw(self, job: Job) -> float:
+    def _draw(self, job: Job, report: bool = True) -> float:
         """Returns how long it took, in seconds."""
         from IPython.display import display
 
         began = time.perf_counter()
-        data = {"text/plain": view.text(job), "text/html": view.html(job)}
+        data = {"text/plain": view.text(job, report), "text/html": view.html(job, report)}
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)
         else:
@@ -55,7 +55,7 @@ class Lines:
             for line in output.new_lines():
                 print(f"rank {rank} │ {line}", flush=True)
 
-    def end(self, job: Job) -> None:
+    def end(self, job: Job, report: bool) -> None:
         self(job)
 
 
@@ -65,5 +65,5 @@ class Silence:
     def __call__(self, job: Job) -> None:
         pass
 
-    def end(self, job: Job) -> None:
+    def end(self, job: Job, report: bool) -> None:
         pass

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from .cell import Cell
+from .cell import Cell, remember_source
 from .engines import parent
 from .run import BACKENDS, ENGINES, World, torchrun_cell
 
@@ -95,7 +95,9 @@ class TorchrunMagics(Magics):
             return
         assert self.shell is not None
         namespace = self.shell.user_ns
-        program = Cell(cell or "", f"cell-{next(_number)}")
+        # The magic's own line is line 1 of the cell that the learner sees.
+        program = Cell("\n" + (cell or ""), f"cell-{next(_number)}")
+        remember_source(program.filename, program.source)
         env = dict(pair.split("=", 1) for pair in options.env)
         common: dict[str, Any] = {"timeout": options.timeout, "may_fail": options.may_fail}
         try:

@@ -279,9 +279,9 @@ def _run(
     try:
         ranks.run(task, job, timeout, display)
     except KeyboardInterrupt:
-        display.end(job)
+        display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job) from None
-    display.end(job)
+    display.end(job, report=may_fail)
     if not job.ok and not may_fail:
         cause = job.failures[0].exception if job.failures else None  # the cause comes first
         raise JobFailed(job) from cause

@@ -16,8 +16,11 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _MOST_BARS = 400  # calls of one rank in the strip; a timeline is the place for more
 
 
-def text(job: Job) -> str:
-    """Output, results and state, with equal lines of several ranks folded."""
+def text(job: Job, report: bool = True) -> str:
+    """Output, results, what went wrong (unless `report` is False), and state.
+
+    Equal lines of several ranks are folded.
+    """
     blocks = [(ranks_text(who), lines) for who, lines in _output(job)]
     blocks += [(f"{who} →", value.splitlines()) for who, value in _results(job)]
     width = max((len(label) for label, _ in blocks), default=0)
@@ -26,6 +29,8 @@ def text(job: Job) -> str:
         for label, lines in blocks
         for at, line in enumerate(lines)
     ]
+    if report and job.report:
+        rows += ["", *job.report.splitlines(), ""]
     if job.note:
         rows.append(f"note: {job.note}")
     if calls := _calls_line(job):
@@ -66,7 +71,7 @@ _MUTED = "color:var(--jp-ui-font-color2,#666)"
 _LINE = "var(--jp-border-color2,#ddd)"
 
 
-def html(job: Job) -> str:
+def html(job: Job, report: bool = True) -> str:
     parts = [
         _block(ranks_text(who), min(who), "\n".join(lines), job.nproc)
         for who, lines in _output(job)
@@ -76,6 +81,7 @@ def html(job: Job) -> str:
     ]
     body = "".join(parts + results)
     strip = "" if job.state == "running" else _strip(job)
+    wrong = _report(job.report) if report and job.report else ""
     note = f'<div style="{_MUTED}">note: {_escape(job.note)}</div>' if job.note else ""
     sign = {"running": "…", "ok": "✓", "failed": "✗", "interrupted": "■"}[job.state]
     seconds = f" · {job.seconds:.3g} s" if job.seconds else ""
@@ -85,7 +91,7 @@ def html(job: Job) -> str:
     )
     return (
         f'<div class="lockstep-job" style="line-height:1.45;color:var(--jp-ui-font-color1,#111)">'
-        f"{body}{strip}{note}{foot}</div>"
+        f"{body}{wrong}{strip}{note}{foot}</div>"
     )
 
 
@@ -108,6 +114,24 @@ def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) 
         f"{_escape(who)}{arrow}</div>"
         f'<pre style="{_MONO};margin:0;padding:1px 4px;white-space:pre-wrap;overflow-wrap:anywhere;'
         f'background:transparent;color:inherit">{_escape(content)}</pre></div>'
+    )
+
+
+def _report(report: str) -> str:
+    """The headline in bold, the marked lines of the learner's code standing out."""
+    lines = []
+    for at, line in enumerate(report.splitlines()):
+        if at == 0:
+            lines.append(f"<b>✗ {_escape(line)}</b>")
+        elif line.lstrip().startswith("→"):
+            lines.append(f"<b>{_escape(line)}</b>")
+        else:
+            lines.append(_escape(line))
+    return (
+        f'<pre role="alert" style="{_MONO};margin:6px 0;padding:6px 10px;white-space:pre-wrap;'
+        'border-left:4px solid #D55E00;background:var(--jp-layout-color2,#f5f5f5);color:inherit">'
+        + "\n".join(lines)
+        + "</pre>"
     )
 
 

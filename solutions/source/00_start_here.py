@@ -1,0 +1,258 @@
+# %% [markdown] id="title"
+# # 00 · Start here
+#
+# **15 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+#
+# You will run one cell on several *ranks*, see what each of them did and when, get a number from
+# all of them, break something on purpose, and read what it says. Afterwards you can
+#
+# - start N ranks from a cell and get their prints and values back,
+# - say what a rank shares with its notebook and with other ranks (almost nothing),
+# - find the rank and the line that a failure comes from.
+#
+# Press **Shift+Enter** in each cell, from top to bottom.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+
+# %% [markdown] id="machine-text"
+# ## This machine
+#
+# What is here, what is missing, and what to do about it. `lockstep doctor` says the same in a shell.
+
+# %% id="machine" tags=["varies"]
+lockstep.doctor()
+
+# %% [markdown] id="first-text"
+# ## A first cell of ranks
+#
+# The first line says how many. The rest runs in every rank: the same program, at the same time,
+# in processes that know only their number.
+
+# %% id="first" tags=["nbval-check-output"]
+# %%torchrun --nproc-per-node {NPROC} --backend {BACKEND}
+import os
+
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+print("everybody prints this line, so you see it once")
+
+# %% [markdown] id="first-explained"
+# What you see is *live*: the last line under the cell says on what. Equal lines of several ranks
+# are folded into one, with the ranks named at the left. The variables `RANK` and `WORLD_SIZE` are
+# those that `torchrun` sets: any script written for it runs here unchanged.
+
+# %% [markdown] id="memory-text"
+# ## What is a rank?
+#
+# A rank is a process. **Predict before you run:** the cell below adds its rank's number to
+# `counter`, on every rank. What will `counter` be *in this notebook* afterwards?
+
+# %% id="memory-prediction"
+counter = 100
+# BEGIN SOLUTION
+prediction = 100
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="memory" tags=["nbval-check-output"]
+# %%torchrun -n {NPROC} --backend {BACKEND}
+import torch.distributed as dist
+
+counter += dist.get_rank()
+counter
+
+# %% id="memory-measured" tags=["nbval-check-output"]
+lockstep.compare(predicted=prediction, measured=counter)
+
+# %% [markdown] id="memory-explained"
+# Each rank got its own *copy* of `counter`, because the cell names it. Functions, classes, imports
+# and small values of the notebook travel to the ranks like that; nothing travels back but what the
+# rank prints and the value of its last expression. Ranks share no variable with the notebook, and
+# none with each other. To learn anything from another rank, a rank must *communicate*.
+
+# %% [markdown] id="reduce-text"
+# ## Four lines that communicate
+#
+# `all_reduce` adds a tensor up over all ranks and leaves the sum on each of them. Rank r starts
+# with the number r + 1. **Predict:** what does every rank hold afterwards?
+
+# %% id="reduce-prediction"
+# BEGIN SOLUTION
+prediction = NPROC * (NPROC + 1) / 2
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="reduce" tags=["nbval-check-output"]
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+import torch
+import torch.distributed as dist
+
+x = torch.ones(1, device=lockstep.device()) * (dist.get_rank() + 1)
+dist.all_reduce(x)
+x.item()
+
+# %% id="reduce-measured" tags=["nbval-check-output"]
+lockstep.compare(predicted=prediction, measured=job[0])
+
+# %% [markdown] id="job-text"
+# `--into job` kept the whole run in a variable: `job[0]` is the value of rank 0, `job.output(2)`
+# is what rank 2 printed, and `job.calls` is what every rank asked of the communication library.
+
+# %% id="job" tags=["nbval-check-output"]
+for call in job.calls[0]:
+    print(call, "·", call.bytes, "bytes")
+
+# %% [markdown] id="waiting-text"
+# ## Who waits for whom?
+#
+# One rank is late. **Predict:** rank 0 sleeps for 0.3 seconds before the `all_reduce`. How long, in
+# seconds, will the *other* ranks spend inside their `all_reduce`? Then look at the strip under the
+# cell: one lane for each rank, one bar for each call.
+
+# %% id="waiting-prediction"
+# BEGIN SOLUTION
+prediction = 0.3
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="waiting" tags=["nbval-check-output"]
+# %%torchrun -n {NPROC} --backend gloo --into job
+import time
+
+import torch
+import torch.distributed as dist
+
+if dist.get_rank() == 0:
+    time.sleep(0.3)
+dist.all_reduce(torch.ones(1))
+
+# %% id="waiting-measured" tags=["varies"]
+lockstep.compare(predicted=prediction, measured=job.calls[1][0].seconds, unit="s")
+
+# %% [markdown] id="waiting-explained"
+# The sum needs every rank's number, so nobody has it before the last one has come. Most of the time
+# that programs seem to spend in communication is this: *waiting*. Half of this course is about
+# telling the two apart.
+#
+# **What changes under NCCL:** this cell asked for gloo, where a call returns when the sum is there.
+# On GPUs a call returns as soon as it is queued, and the waiting moves to the GPU. Its record then
+# shows short bars; what the GPU did is what traces show, in a later lab.
+
+# %% [markdown] id="exercise-text"
+# ## Exercise: the mean over all ranks
+#
+# **Goal:** `average(x)` returns the mean of `x` over all ranks, on every rank, with exactly one
+# collective. It will be tried with other numbers of ranks than yours, and the check counts your
+# calls.
+
+# %% id="average"
+import torch.distributed as dist
+
+
+def average(x):
+    # BEGIN SOLUTION
+    dist.all_reduce(x)
+    return x / dist.get_world_size()
+    # END SOLUTION
+    # BEGIN WRONG returns-none
+    # return dist.all_reduce(x)
+    # END WRONG
+    # BEGIN WRONG sum-not-mean
+    # dist.all_reduce(x)
+    # return x
+    # END WRONG
+    # BEGIN WRONG nothing-sent
+    # return x
+    # END WRONG
+    # BEGIN WRONG not-on-all
+    # dist.reduce(x, dst=0)
+    # return x / dist.get_world_size()
+    # END WRONG
+    # BEGIN WRONG fixed-number
+    # dist.all_reduce(x)
+    # return x / 4
+    # END WRONG
+    # BEGIN WRONG several-collectives
+    # dist.reduce(x, dst=0)
+    # dist.broadcast(x, src=0)
+    # return x / dist.get_world_size()
+    # END WRONG
+
+
+# %% id="average-check" tags=["nbval-check-output"]
+lockstep.check("average", average)
+
+# %% [markdown] id="failure-text"
+# ## A failure, on purpose
+#
+# In the next cell one rank skips the collective that the others enter. With most tools this hangs
+# for half an hour and then says nothing useful. `--may-fail` lets the notebook go on afterwards.
+#
+# **Predict:** how many ranks will be named as waiting, and which one for?
+
+# %% id="failure" tags=["nbval-check-output"]
+# %%torchrun -n 4 --backend gloo --may-fail
+import torch
+import torch.distributed as dist
+
+x = torch.ones(1)
+dist.all_reduce(x)
+if dist.get_rank() != 2:
+    dist.all_reduce(x)
+
+# %% [markdown] id="failure-explained"
+# How to read it: the first sentence is the cause. Then, for each group of ranks that stood in the
+# same place, the call they were in (its number, the operation, the tensor, the group) and the line
+# of *your* code, marked with an arrow. It came without a time limit: none of these ranks could move
+# any more, and that can be known. All four processes are gone; the next cell works.
+#
+# A mistake in Python reads the same way:
+
+# %% id="error" tags=["nbval-check-output"]
+# %%torchrun -n 4 --backend gloo --may-fail
+shares = [10, 20, 30]
+print("my share is", shares[dist.get_rank()])
+
+# %% [markdown] id="world-text"
+# ## Ranks that stay
+#
+# So far every cell had fresh ranks: nothing survived. A `World` keeps its ranks, and their
+# variables, between cells. On GPUs, where starting a rank takes seconds, you will want that.
+
+# %% id="world"
+world = lockstep.World(nproc_per_node=2, backend=BACKEND)
+
+# %% id="world-set"
+# %%torchrun --world world
+mine = dist.get_rank() * 10
+
+# %% id="world-get" tags=["nbval-check-output"]
+# %%torchrun --world world
+mine + 1
+
+# %% id="world-close"
+world.close()
+
+# %% [markdown] id="stuck-text"
+# ## When you are stuck
+#
+# - `%torchrun --help` shows every flag. A wrong one is answered with the one that was meant.
+# - The ■ button ends the ranks at once and shows where each of them was.
+# - Restarting the kernel leaves no process behind.
+# - `lockstep doctor` in a terminal says what this machine lacks.
+# - The folder `solutions/` has this notebook complete, with its outputs.
+#
+# ## What you have seen
+#
+# A rank is a process with a number. Ranks share nothing and learn from each other only by
+# communicating; a collective ends when the last rank has come; and a rank that never comes can be
+# found. **Next:** in lab 01 you will build the thing that made these ranks find each other, the
+# *communicator*.
