@@ -25,24 +25,21 @@ from .rank import die_with_parent
 class LoopbackRendezvous(RendezvousHandler):
     """One agent meets itself. torchrun's own store would listen on every interface."""
 
-    def __init__(self) -> None:
+    def next_rendezvous(self) -> RendezvousInfo:
+        # A new store for each attempt, as PyTorch's handlers do: ranks that come again would
+        # find the addresses of the dead in the old one.
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)
-        self._port = listener.getsockname()[1]
-        self._store = dist.TCPStore(
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
             "127.0.0.1",
-            self._port,
+            port,
             is_master=True,
             wait_for_workers=False,
             master_listen_fd=listener.detach(),
         )
-        self._round = 0
-
-    def next_rendezvous(self) -> RendezvousInfo:
-        self._round += 1
-        store = dist.PrefixStore(f"round_{self._round}", self._store)
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo("127.0.0.1", self._port))
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo("127.0.0.1", port))
 
     @property
     def use_agent_store(self) -> bool:

@@ -97,7 +97,7 @@ class TorchrunMagics(Magics):
         namespace = self.shell.user_ns
         # The magic's own line is line 1 of the cell that the learner sees.
         program = Cell("\n" + (cell or ""), f"cell-{next(_number)}")
-        remember_source(program.filename, program.source)
+        remember_source(program.filename, f"%%torchrun {line}\n{cell}")
         env = dict(pair.split("=", 1) for pair in options.env)
         common: dict[str, Any] = {"timeout": options.timeout, "may_fail": options.may_fail}
         try:

@@ -67,6 +67,7 @@ def _calls_line(job: Job) -> str:
 # theme and in a saved notebook. All text is escaped: what a rank prints is data.
 
 _MONO = "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
+_WRAP = "word-break:normal;overflow-wrap:anywhere"
 _MUTED = "color:var(--jp-ui-font-color2,#666)"
 _LINE = "var(--jp-border-color2,#ddd)"
 
@@ -112,7 +113,7 @@ def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) 
         f'<div style="display:flex;border-left:4px solid {colour};margin:1px 0;{background}">'
         f'<div style="flex:0 0 7.5em;padding:1px 8px;{_MUTED};font-size:12px;white-space:nowrap">'
         f"{_escape(who)}{arrow}</div>"
-        f'<pre style="{_MONO};margin:0;padding:1px 4px;white-space:pre-wrap;overflow-wrap:anywhere;'
+        f'<pre style="{_MONO};margin:0;padding:1px 4px;white-space:pre-wrap;{_WRAP};'
         f'background:transparent;color:inherit">{_escape(content)}</pre></div>'
     )
 
@@ -128,10 +129,9 @@ def _report(report: str) -> str:
         else:
             lines.append(_escape(line))
     return (
-        f'<pre role="alert" style="{_MONO};margin:6px 0;padding:6px 10px;white-space:pre-wrap;'
-        'border-left:4px solid #D55E00;background:var(--jp-layout-color2,#f5f5f5);color:inherit">'
-        + "\n".join(lines)
-        + "</pre>"
+        f'<pre role="alert" style="{_MONO};{_WRAP};margin:6px 0;padding:6px 10px;'
+        "white-space:pre-wrap;border-left:4px solid #D55E00;color:inherit;"
+        'background:var(--jp-layout-color2,#f5f5f5)">' + "\n".join(lines) + "</pre>"
     )
 
 
