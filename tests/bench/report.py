@@ -1,0 +1,102 @@
+"""What `launch.py` found: rows of samples, goals, and how they are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import statistics
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lockstep import machine
+
+PACKAGES = ("torch", "ipykernel", "jupyter_client", "accelerate", "ipyparallel", "lockstep")
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    unit: str
+    samples: list[float]
+    torchrun: float | None = None  # torchrun's median for the same job
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+
+@dataclass
+class Goal:
+    text: str
+    measured: str
+    met: bool
+
+
+@dataclass
+class Report:
+    rows: list[Row] = field(default_factory=list)
+    goals: list[Goal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def row(self, name: str, unit: str, samples: list[float]) -> Row:
+        self.rows.append(Row(name, unit, samples))
+        return self.rows[-1]
+
+    def goal(self, text: str, measured: str, met: bool) -> None:
+        self.goals.append(Goal(text, measured, met))
+
+    def beside_torchrun(self, part: str, samples: dict[str, list[float]]) -> dict[str, Row]:
+        """One row a way, in seconds, each with its ratio to torchrun."""
+        rows = {name: self.row(f"{part}: {name}", "s", s) for name, s in samples.items()}
+        for row in rows.values():
+            row.torchrun = rows["torchrun"].median
+        return rows
+
+
+def text(value: float, unit: str) -> str:
+    """Three digits in a unit that fits."""
+    if unit == "s" and value < 1:
+        value, unit = value * 1000, "ms"
+    digits = max(0, 2 - len(str(int(value))) + 1)
+    return f"{value:.{digits}f} {unit}"
+
+
+def table(rows: list[Row]) -> str:
+    lines = [("", "median", "min", "max", "n", "torchrun ÷ it")]
+    for row in rows:
+        ratio = f"{row.torchrun / row.median:.3g}" if row.torchrun else ""
+        values = [text(value, row.unit) for value in (row.median, min(row.samples))]
+        worst = text(max(row.samples), row.unit)
+        lines.append((row.name, *values, worst, str(len(row.samples)), ratio))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    form = f"{{:<{widths[0]}}}" + "".join(f"  {{:>{width}}}" for width in widths[1:])
+    return "\n".join(form.format(*line).rstrip() for line in lines)
+
+
+def circumstances() -> dict[str, Any]:
+    here = machine.probe()
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
+    versions = {"python": here.python}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["tests/bench/launch.py", *sys.argv[1:]]),
+        "machine": {
+            "platform": here.platform,
+            "cpu": models[0] if models else None,
+            "cores": here.cores,
+            "memory_bytes": here.memory_total,
+            "load_1_min": os.getloadavg()[0],
+        },
+        "versions": versions,
+    }
