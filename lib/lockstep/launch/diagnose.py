@@ -210,9 +210,10 @@ def _tell(
     if operations == {"send"}:
         said = _by_value({r: f"to rank {c.peer}" for r, c in blocked.items()})
         return (
-            f"Every waiting rank is in send ({said}) and nobody receives. A send of gloo returns "
-            "only when its receiver has begun to receive. Let one side of each pair receive "
-            "first, or use isend or batch_isend_irecv."
+            f"Every waiting rank is in send ({said}) and nobody receives. A send waits for "
+            "its receiver (gloo: always; NCCL: on the GPU, and the host waits at the first message "
+            "of a pair). Let one side of each pair receive first, or use isend or "
+            "batch_isend_irecv."
         )
     if operations == {"recv"}:
         said = _by_value(

@@ -30,6 +30,7 @@ from .rank import STACK_SIGNAL
 _TICK = 0.1  # seconds between two looks at the call records
 _STILL = 0.4  # seconds without any movement before ranks are judged
 _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
+_STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
 _CHUNK = 1 << 16
 
@@ -56,7 +57,7 @@ class _Slot:
     output: int = -1
     stacks: int = -1
     memory: mmap.mmap | None = None
-    reader: record.Reader = field(default_factory=lambda: record.Reader(bytes(32), 0))
+    reader: record.Reader = field(default_factory=lambda: record.Reader(bytes(40), 0))
     state: str = "coming"  # running, done, failed, dead
     reply: dict[str, Any] = field(default_factory=dict)
     code: int | None = None
@@ -411,14 +412,17 @@ class _StandstillWatch:
     """Judges ranks only when nothing moves: no call begins or ends, no processor is used.
 
     On a busy machine a rank that is ready to run but has no core is not mistaken for one that
-    waits.
+    waits. Ranks on GPUs may spin while they wait, and may wait outside of any call: for them the
+    records alone decide.
     """
 
     def __init__(self, slots: list[_Slot]):
         self._slots = slots
         self._last: Any = None
+        self._used: tuple[int, ...] | None = None
         self._still_since = 0.0
         self._looked = 0.0
+        self._judged = False
 
     def look(self) -> diagnose.Verdict | None:
         now = time.perf_counter()
@@ -426,22 +430,32 @@ class _StandstillWatch:
             return None
         self._looked = now
         state = [(slot.state, slot.reader.progress) for slot in self._slots]
-        waiting = [slot for slot in self._slots if slot.state == "running" and slot.reader.waits]
-        if state != self._last or not waiting:
-            self._last, self._still_since, self._used = state, now, _activity(waiting)
+        if state != self._last:
+            self._last, self._still_since, self._judged = state, now, False
+            self._used = _activity(self._slots)
             return None
-        if now - self._still_since < _STILL:
+        still = now - self._still_since
+        if self._judged or still < _STILL:
             return None
-        used = _activity(waiting)
-        if used is None or used != self._used:
+        if any(slot.reader.on_gpu for slot in self._slots):
+            if still < _STILL_ON_GPU:
+                return None
+        elif (used := _activity(self._slots)) is None or used != self._used:
             self._still_since, self._used = now, used
             return None
         seen = _seen(self._slots)
         calls = [call for rank in seen.values() if (call := rank.blocked()) is not None]
-        in_setup = any(call.group.is_internal for call in calls)
-        if in_setup and now - self._still_since < _STILL_IN_SETUP:
+        if still < _STILL_IN_SETUP and any(call.group.is_internal for call in calls):
             return None
-        return diagnose.mismatch(seen) or diagnose.deadlock(seen) or diagnose.left_behind(seen)
+        self._judged = True  # the same records would be judged the same
+        on_gpu = any(slot.reader.on_gpu for slot in self._slots)
+        if calls or on_gpu:
+            return (
+                diagnose.mismatch(seen)
+                or diagnose.deadlock(seen)
+                or (diagnose.left_behind(seen) if on_gpu else None)
+            )
+        return None
 
 
 def _seen(slots: list[_Slot]) -> dict[int, diagnose.Seen]:
@@ -449,12 +463,14 @@ def _seen(slots: list[_Slot]) -> dict[int, diagnose.Seen]:
 
 
 def _activity(slots: list[_Slot]) -> tuple[int, ...] | None:
-    """Processor time that each rank's process has used so far, in clock ticks.
+    """Processor time that the ranks which wait in a call have used so far, in clock ticks.
 
     None while one of their threads runs or waits for a core. Empty where there is no /proc.
     """
     used = []
     for slot in slots:
+        if slot.state != "running" or not slot.reader.waits:
+            continue
         ticks = 0
         try:
             for thread in Path(f"/proc/{slot.reader.pid}/task").iterdir():

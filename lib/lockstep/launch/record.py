@@ -5,11 +5,11 @@ there even while the rank is blocked inside C++ or after it was killed. The call
 PyTorch's dispatcher, which every path to a process group passes: `torch.distributed`, DDP's
 reducer, functional collectives, compiled code.
 
-Layout of the shared memory: a header of four unsigned 64-bit numbers (bytes used, process id,
-offset of the entry in which the rank's main thread now waits or 0, calls that no longer fitted),
-then entries: start and end (float64, seconds), length (uint32), marshalled tuple. An entry is
-a call, the introduction of a process group, or (where a kept world goes on with its next cell)
-how many calls of one sequence came before.
+Layout of the shared memory: a header of five unsigned 64-bit numbers (bytes used, process id,
+offset of the entry in which the rank's main thread now waits or 0, calls that no longer fitted,
+1 once a call was on a GPU), then entries: start and end (float64, seconds), length (uint32),
+marshalled tuple. An entry is a call, the introduction of a process group, or (where a kept world
+goes on with its next cell) how many calls of one sequence came before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SIZE = 64 << 20  # bytes of address space; memory is used only as the record grows
-_HEADER = struct.Struct("<QQQQ")
-_USED, _PID, _WAITING, _LOST = 0, 8, 16, 24
+_HEADER = struct.Struct("<QQQQQ")
+_USED, _PID, _WAITING, _LOST, _ON_GPU = 0, 8, 16, 24, 32
 _TIMES = struct.Struct("<dd")
 _ENTRY = struct.Struct("<ddI")
 _U64 = struct.Struct("<Q")
@@ -178,14 +178,14 @@ class Recorder:
         self.pending: dict[int, tuple[Any, int]] = {}  # id of a Work: the Work, its entry
         self.newest = 0
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
-        _HEADER.pack_into(memory, 0, self._used, os.getpid(), 0, 0)
+        _HEADER.pack_into(memory, 0, self._used, os.getpid(), 0, 0, 0)
 
     def reset(self) -> None:
         """Forget the entries: a kept world begins its next cell. Counts and groups go on."""
         with self._lock:
             self._used, self.newest = _HEADER.size, 0
             self.pending.clear()
-            _HEADER.pack_into(self._memory, 0, self._used, os.getpid(), 0, 0)
+            _HEADER.pack_into(self._memory, 0, self._used, os.getpid(), 0, 0, 0)
             for number, group in self._groups.values():
                 self._append(math.nan, ("group", number, group.name, group.ranks))
             for line, count in self._counts.items():
@@ -226,6 +226,9 @@ class Recorder:
             self._counts[line] = number + 1
             entry = ("call", operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
             return self._append(time.perf_counter(), entry)
+
+    def on_gpu(self) -> None:
+        _U64.pack_into(self._memory, _ON_GPU, 1)
 
     def sum_up(self, group: Group, *call: Any) -> None:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
@@ -371,13 +374,16 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
             tag,
             asynchronous,
         )
+        on_gpu = bool(tensors) and tensors[0].is_cuda
+        if on_gpu:
+            recorder.on_gpu()
         try:
             with recorder.blocking(offset):  # most return at once, some block right here
                 out = operation.redispatch(keyset & below, *args)
         except BaseException:
             recorder.end(offset)
             raise
-        _follow(recorder, offset, out, asynchronous, bool(tensors) and tensors[0].is_cuda)
+        _follow(recorder, offset, out, asynchronous, on_gpu)
         return out
 
     return hook
@@ -533,9 +539,14 @@ class Reader:
         """The rank's process; 0 until it has begun."""
         return self._header()[1]
 
-    def _header(self) -> tuple[int, int, int, int]:
-        used, pid, waiting, lost = _HEADER.unpack_from(self._memory, 0)
-        return used, pid, waiting, lost
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the rank has made calls on a GPU, which return when they are queued."""
+        return self._header()[4] != 0
+
+    def _header(self) -> tuple[int, int, int, int, int]:
+        used, pid, waiting, lost, on_gpu = _HEADER.unpack_from(self._memory, 0)
+        return used, pid, waiting, lost, on_gpu
 
     @property
     def lost(self) -> int:
@@ -545,8 +556,8 @@ class Reader:
     @property
     def progress(self) -> tuple[int, int]:
         """Changes whenever the rank's main thread enters or leaves a call."""
-        used, _, waiting, _ = self._header()
-        return used, waiting
+        header = self._header()
+        return header[0], header[2]
 
     @property
     def waits(self) -> bool:
