@@ -157,26 +157,26 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
         for rank, seen in ranks.items()
         if seen.finished or ((call := seen.blocked()) is not None and call.operation == SYNCHRONIZE)
     }
-    for rank, lines in reached.items():
-        if ranks[rank].finished:
+    lines = {line for lines in reached.values() for line in lines}
+    for line in lines:
+        group, operation = line[0], line[1]
+        if operation or group.is_internal:
             continue
-        for line, count in lines.items():
-            group, operation = line[0], line[1]
-            if operation or group.is_internal:
-                continue
-            short = [r for r in group.ranks if r in closed and reached[r].get(line, 0) < count]
-            if short:
-                fewest = min(reached[r].get(line, 0) for r in short)
-                call = next(
-                    c for c in ranks[rank].reader.calls() if c.line == line and c.number >= fewest
-                )
-                return Verdict(
-                    f"Rank {rank} waits in {call} for {ranks_text(short)}, which "
-                    f"{'has' if len(short) == 1 else 'have'} made only {fewest} calls on this "
-                    "group and will make no more. Every rank of a group must call the same "
-                    "collectives.",
-                    (rank, *short),
-                )
+        counts = {r: reached[r].get(line, 0) for r in group.ranks}
+        short = [r for r in group.ranks if r in closed and counts[r] < max(counts.values())]
+        waiting = [r for r in group.ranks if not ranks[r].finished and r not in short]
+        if short and waiting:
+            fewest = min(counts[r] for r in short)
+            calls = ranks[waiting[0]].reader.calls()
+            missed = next((c for c in calls if c.line == line and c.number >= fewest), None)
+            one, only = len(waiting) == 1, len(short) == 1
+            text = (
+                f"{ranks_text(waiting)} wait{'s' if one else ''} in {missed} for "
+                f"{ranks_text(short)}, which {'has' if only else 'have'} left or wait"
+                f"{'s' if only else ''} for the GPU without that call. Every rank of a group must "
+                "call the same collectives."
+            )
+            return Verdict(text[0].upper() + text[1:], tuple(sorted([*waiting, *short])))
     return None
 
 

@@ -229,8 +229,9 @@ class Ranks:
         call = slot.reader.blocked_in()
         if call is not None:
             failure.call = f"in {call}"
-        elif kind == "timeout" and (calls := slot.reader.calls()):
-            failure.call = f"last call: {calls[-1]}"
+        elif failure.kind in ("timeout", "stuck", "interrupted"):
+            calls = slot.reader.calls()
+            failure.call = f"last call: {calls[-1]}" if calls else "no call so far"
         return failure
 
     def _ask_for_stacks(self) -> None:
