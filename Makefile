@@ -12,7 +12,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-comma
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test lint format bench doctor lock clean
+.PHONY: help setup labs test lint format bench notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: setup  ## put the code in the project's style
 
 bench: setup  ## time how ranks are launched, beside other launchers
 	$(BIN)/python tests/bench/launch.py
+
+notebooks: setup  ## write the notebooks anew from solutions/source
+	$(BIN)/python -m lockstep.labs.build
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor

@@ -94,9 +94,15 @@ def wrong_answers(source: Path) -> dict[str, dict[str, str]]:
 
 
 def execute(notebook: Any, folder: Path) -> Any:
-    """Run a notebook in `folder` and keep what may be published of its outputs."""
+    """Run a notebook in `folder`; returns it as it may be published."""
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    return published(notebook)
+
+
+def published(notebook: Any) -> Any:
+    """An executed notebook without what differs from one execution to the next."""
     for cell in notebook.cells:
+        cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
             varies = "varies" in cell.metadata.get("tags", [])

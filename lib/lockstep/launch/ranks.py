@@ -200,9 +200,10 @@ class Ranks:
         job = self._job
         for slot in self._slots:
             self._drain(slot)
-        if kind in ("stuck", "timeout", "interrupted", "failed"):
-            self._ask_for_stacks()
-        job.readers = [slot.reader.copy() for slot in self._slots]
+        self._ask_for_stacks()
+        for slot in self._slots:  # now: ranks that are being ended stir each other
+            slot.reader = slot.reader.copy()
+        job.readers = [slot.reader for slot in self._slots]
         self.close()
         job.verdict = verdict
         job.state = "interrupted" if kind == "interrupted" else "failed"
