@@ -97,7 +97,7 @@ def probe(root: Path = Path("/")) -> Machine:
         system=host.system,
         platform=f"{host.system} {host.release} {host.machine}",
         python=platform.python_version(),
-        cores=_cores(root),
+        cores=usable_cores(root),
         memory_total=total,
         memory_available=available,
         shm=_shm(root),
@@ -212,7 +212,7 @@ def _cgroup_levels(root: Path, controller: str) -> list[Path]:
     return levels
 
 
-def _cores(root: Path) -> int:
+def usable_cores(root: Path = Path("/")) -> int:
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

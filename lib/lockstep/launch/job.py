@@ -130,8 +130,11 @@ class Job:
         return f"<Job: {self.summary()}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        from .live import is_drawn
         from .view import html, text
 
+        if is_drawn(self):  # `torchrun(f)` as the last line of a cell: once is enough
+            return {"text/plain": repr(self)}
         return {"text/plain": text(self), "text/html": html(self)}
 
 

@@ -19,6 +19,14 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+_drawn: list[Job] = []  # in the cell that runs now
+
+
+def is_drawn(job: Job) -> bool:
+    """Whether the cell that runs now shows this job already."""
+    return any(job is other for other in _drawn)
+
+
 class Panel:
     """A display under the cell that follows the job; at its end it holds the final picture."""
 
@@ -32,7 +40,13 @@ class Panel:
             self._next = now + max(_EVERY, 5 * self._draw(job))
 
     def end(self, job: Job, report: bool) -> None:
+        from IPython import get_ipython
+
         self._draw(job, report)
+        events = get_ipython().events
+        if _forget not in events.callbacks["pre_run_cell"]:
+            events.register("pre_run_cell", _forget)
+        _drawn.append(job)
 
     def _draw(self, job: Job, report: bool = True) -> float:
         """Returns how long it took, in seconds."""
@@ -45,6 +59,10 @@ class Panel:
         else:
             self._handle.update(data, raw=True)
         return time.perf_counter() - began
+
+
+def _forget(_: Any) -> None:
+    _drawn.clear()
 
 
 class Lines:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..machine import usable_cores
 from . import diagnose, record, report
 from .channel import Channel, anonymous_file, map_file
 from .engines import Arrival, Engine
@@ -85,6 +86,7 @@ class Ranks:
         self._task: Task | None = None
         self._payload: tuple[int, list[int]] | None = None
         self._jobs = 0
+        self._threads = str(max(1, usable_cores() // nproc))
         self._agent_ended = False
         self.closed = False
         self.note = ""
@@ -280,8 +282,9 @@ class Ranks:
         slot.memory = map_file(os.dup(memory), shared=True)
         slot.reader = record.Reader(slot.memory, slot.rank)
         environment = {**self._environment, **arrival.environment}
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // self.nproc)))
-        environment.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
+        environment.setdefault("OMP_NUM_THREADS", self._threads)
+        for backend in ("GLOO", "NCCL"):  # all ranks are here: nobody else needs to reach them
+            environment.setdefault(f"{backend}_SOCKET_IFNAME", _LOOPBACK)
         descriptors = [output, stacks, memory]
         if arrival.store is not None:
             descriptors.append(arrival.store)
@@ -487,12 +490,6 @@ def _activity(slots: list[_Slot]) -> tuple[int, ...] | None:
 
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
