@@ -92,10 +92,15 @@ x.tolist()
 
 
 def check_of_talkative_cell(number: int) -> str:
+    """Says which lines are lost, and which have come that the cell did not print."""
     return f"""\
 assert job.results == [[{number * RANKS}, {sum(range(RANKS))}]] * {RANKS}, job.results
 for rank in range({RANKS}):
-    lines = [f"notebook {number} rank {{rank}} line {{line}}" for line in range({LINES})]
-    assert job.output(rank).splitlines() == lines, (rank, job.output(rank))
-print("complete")
+    expected = [f"notebook {number} rank {{rank}} line {{line}}" for line in range({LINES})]
+    came = job.output(rank).splitlines()
+    strange = [line for line in came if line not in expected]
+    if [line for line in came if line in expected] != expected:
+        print("LOST or out of order on rank", rank)
+    if strange:
+        print("strange:", *strange)
 """

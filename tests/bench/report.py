@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(form.format(*line).rstrip() for line in lines)
 
 
-def circumstances() -> dict[str, Any]:
+def circumstances(load: float) -> dict[str, Any]:
     here = machine.probe()
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
@@ -96,7 +95,7 @@ def circumstances() -> dict[str, Any]:
             "cpu": models[0] if models else None,
             "cores": here.cores,
             "memory_bytes": here.memory_total,
-            "load_1_min": os.getloadavg()[0],
+            "load_at_start": load,
         },
         "versions": versions,
     }
