@@ -96,6 +96,7 @@ class _WarmParent:
                 stdout=self._words,
                 stderr=self._words,
                 start_new_session=True,
+                cwd="/",  # it must not depend on a directory that may go
             )
             theirs.close()
             self._control = Channel(ours)

@@ -9,6 +9,7 @@ left early.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -31,9 +32,14 @@ _REPR_LIMIT = 4000
 
 def main(channel: Channel) -> None:
     """Serve one channel as long as the notebook is there. Never returns."""
-    try:
+    with contextlib.suppress(EOFError, ConnectionError):  # the notebook is gone, so it is over
         message, descriptors = channel.receive()
-        rank = _Rank(message, descriptors)
+        try:
+            rank = _Rank(message, descriptors)
+        except Exception as error:  # such as a working directory that is no more
+            channel.send(_failed(error))
+            channel.receive()
+            os._exit(1)
         while True:
             message, descriptors = channel.receive()
             reply, attached = rank.run(message, descriptors)
@@ -42,9 +48,11 @@ def main(channel: Channel) -> None:
                 os.close(descriptor)
             if reply["did"] == "failed" and rank.exits_on_failure:
                 os._exit(1)
-    except (EOFError, OSError):
-        pass  # the notebook is gone, and so is the reason to be here
     os._exit(0)
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    return {"did": "failed", "at": time.perf_counter(), **describe(error)}
 
 
 class _Rank:
@@ -113,7 +121,7 @@ class _Rank:
         except BaseException as error:
             sys.stdout.flush()
             sys.stderr.flush()
-            return {"did": "failed", "at": time.perf_counter(), **describe(error)}, []
+            return _failed(error), []
 
     def _do(self, task: dict[str, Any]) -> tuple[Any, bool]:
         """The job itself; returns its value, and whether it left by sys.exit."""

@@ -22,7 +22,7 @@ from typing import Any
 from ..machine import usable_cores
 from . import diagnose, record, report
 from .channel import Channel, anonymous_file, map_file
-from .engines import Arrival, Engine
+from .engines import Arrival, Engine, LaunchError
 from .job import Job
 from .output import Output
 from .payload import Parcel, write
@@ -78,6 +78,12 @@ class Ranks:
     """
 
     def __init__(self, nproc: int, engine: Engine, environment: Mapping[str, str]):
+        try:
+            self._directory = os.getcwd()
+        except FileNotFoundError:
+            raise LaunchError(
+                "the directory in which this process works is no more; os.chdir() to another"
+            ) from None
         self.nproc = nproc
         self._engine = engine
         self._environment = dict(environment)
@@ -291,7 +297,7 @@ class Ranks:
         start = {
             "rank": slot.rank,
             "environment": environment,
-            "directory": os.getcwd(),
+            "directory": self._directory,
             "path": list(sys.path),
             "exits_on_failure": self._engine.name != "warm",
         }
