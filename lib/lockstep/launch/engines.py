@@ -305,6 +305,6 @@ def torchrun_environment(rank: int, nproc: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": "lockstep",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": os.devnull,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        "PYTHON_EXEC": sys.executable,
     }

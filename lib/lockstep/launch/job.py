@@ -69,7 +69,7 @@ class Job:
     readers: list[Reader] = field(default_factory=list, repr=False)
     parcels: list[Parcel | None] = field(default_factory=list, repr=False)
     unsent: dict[int, str] = field(default_factory=dict, repr=False)
-    bound: list[str] = field(default_factory=list, repr=False)  # names in a kept rank's namespace
+    bound: list[str] = field(default_factory=list, repr=False)  # by cells, in a kept rank
 
     @property
     def ok(self) -> bool:

@@ -89,6 +89,7 @@ class _Rank:
         self._module.__dict__.update(__builtins__=__builtins__, __file__=None)
         sys.modules["__main__"] = self._module
         self.namespace = self._module.__dict__
+        self._bound: set[str] = set()  # names that cells have bound, and not the notebook
 
     def _redirect(self, output: int) -> None:
         """At the level of descriptors, so that what C++ prints is caught as well."""
@@ -113,8 +114,14 @@ class _Rank:
         try:
             if message["backend"] is not None:
                 _initialize(message["backend"])
-            task = payload.Parcel(descriptors[0], message["sizes"]).open(self.namespace)
+            task = self._unpack(payload.Parcel(descriptors[0], message["sizes"]))
+            before = dict(self.namespace)
             left = self._do(task)
+            self._bound |= {
+                name
+                for name, value in self.namespace.items()
+                if name not in before or before[name] is not value
+            }
             sys.stdout.flush()
             sys.stderr.flush()
             return self._report(*left)
@@ -123,6 +130,14 @@ class _Rank:
             sys.stderr.flush()
             return _failed(error), []
 
+    def _unpack(self, parcel: payload.Parcel) -> dict[str, Any]:
+        """A job's content. What cells have bound here stays, whatever comes along with it."""
+        own = {name: self.namespace[name] for name in self._bound if name in self.namespace}
+        task: dict[str, Any] = parcel.open(self.namespace)
+        self.namespace.update(task.get("values", {}))
+        self.namespace.update(own)
+        return task
+
     def _do(self, task: dict[str, Any]) -> tuple[Any, bool]:
         """The job itself; returns its value, and whether it left by sys.exit."""
         for filename, source in task["sources"].items():
@@ -130,7 +145,6 @@ class _Rank:
         value, left = None, False
         try:
             if task["kind"] == "cell":
-                self.namespace.update(task["values"])
                 value = Cell(task["source"], task["filename"]).run(self.namespace)
             elif task["kind"] == "function":
                 value = task["function"](*task["args"], **task["kwargs"])
@@ -151,7 +165,7 @@ class _Rank:
         reply["shown"] = None if value is None else _shown(value)
         reply["digest"] = self._recorder.digest
         reply["device"] = _device_name()
-        reply["bound"] = [name for name in self.namespace if not name.startswith("__")]
+        reply["bound"] = sorted(self._bound)
         if value is None:
             return reply, []
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -91,12 +92,13 @@ class World:
     def _run(self, job: Job, task: Task, timeout: float | None, may_fail: bool, show: bool) -> Job:
         if self._ranks is None:
             self._ranks = Ranks(self.nproc, Warm(), {**os.environ, **self._env})
+            weakref.finalize(self, self._ranks.close)  # a world that nobody can name any more
             if self._torn_down:
                 job.note = "this world had failed, so its ranks are new and know no variables"
         try:
             limit = self._timeout if timeout is None else timeout
             _run(self._ranks, job, task, limit, may_fail, show, self._note)
-            self._bound |= set(job.bound) - self._sent.keys()
+            self._bound = set(job.bound)
             return job
         finally:
             if self._ranks is not None and self._ranks.closed:
