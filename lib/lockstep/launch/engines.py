@@ -36,7 +36,10 @@ class Arrival:
     rank: int
     channel: Channel
     environment: dict[str, str]  # what torchrun would have set for it
-    store: int | None  # a bound socket on which this rank serves the store; its owner closes it
+    # Descriptors by name, which whoever takes the arrival closes: "file", an anonymous file in
+    # which the ranks meet to make the default group; "listener", a bound socket on which this rank
+    # serves the store of a job that makes its group by itself.
+    descriptors: dict[str, int]
 
 
 class Engine(Protocol):
@@ -199,14 +202,15 @@ class Warm(_Supervised):
         listener.listen(1024)
         port = listener.getsockname()[1]
         self._arrivals = [
-            Arrival(
-                rank,
-                Channel(ours),
-                torchrun_environment(rank, nproc, port),
-                listener.detach() if rank == 0 else None,
-            )
+            Arrival(rank, Channel(ours), torchrun_environment(rank, nproc, port), {})
             for rank, (ours, _) in enumerate(pairs)
         ]
+        self._arrivals[0].descriptors["listener"] = listener.detach()
+        if hasattr(os, "memfd_create"):  # else they meet at the store, too
+            file = anonymous_file("rendezvous")
+            for arrival in self._arrivals:
+                arrival.descriptors["file"] = os.dup(file)
+            os.close(file)
         self._begin(nproc, [], environment, [theirs.detach() for _, theirs in pairs])
         self.started()
 
@@ -220,8 +224,8 @@ class Warm(_Supervised):
     def kill(self) -> None:
         for arrival in self._arrivals:
             arrival.channel.close()
-            if arrival.store is not None:
-                os.close(arrival.store)
+            for descriptor in arrival.descriptors.values():
+                os.close(descriptor)
         self._arrivals = []
         super().kill()
 
@@ -277,7 +281,7 @@ class Elastic(_Supervised):
                 channel = Channel(connection)
                 hello, _ = channel.receive()
                 environment = hello["environment"]
-                arrivals.append(Arrival(int(environment["RANK"]), channel, environment, None))
+                arrivals.append(Arrival(int(environment["RANK"]), channel, environment, {}))
         return arrivals
 
     def kill(self) -> None:

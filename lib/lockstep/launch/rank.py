@@ -57,34 +57,25 @@ def _failed(error: BaseException) -> dict[str, Any]:
 
 class _Rank:
     def __init__(self, message: dict[str, Any], descriptors: list[int]):
-        output, stacks, memory, *store = descriptors
+        named = dict(zip(message["descriptors"], descriptors, strict=True))
         self.rank: int = message["rank"]
         self.exits_on_failure: bool = message["exits_on_failure"]
-        self._redirect(output)
+        self._redirect(named["output"])
         os.environ.clear()
         os.environ.update(message["environment"])
         os.chdir(message["directory"])
         sys.path[:] = message["path"]
-        self._stacks = open(stacks, "wb", buffering=0)  # noqa: SIM115 - open as long as the rank
+        self._stacks = open(named["stacks"], "wb", buffering=0)  # noqa: SIM115 - open as long as the rank
         faulthandler.enable(self._stacks, all_threads=False)
         faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=False)
 
         import torch
-        import torch.distributed as dist
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        self._recorder = record.start(map_file(memory, shared=True), self.rank)
-        if store:
-            # torchrun's agent serves the store; here rank 0 does, on the loopback socket that
-            # was bound for it before any rank existed, so nobody has to try twice.
-            self._store = dist.TCPStore(
-                "127.0.0.1",
-                int(os.environ["MASTER_PORT"]),
-                int(os.environ["WORLD_SIZE"]),
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=store[0],
-            )
+        self._recorder = record.start(map_file(named["record"], shared=True), self.rank)
+        self._meeting: int | None = named.get("file")
+        self._listener: int | None = named.get("listener")
+        self._store: Any = None
         self._module = types.ModuleType("__main__")
         self._module.__dict__.update(__builtins__=__builtins__, __file__=None)
         sys.modules["__main__"] = self._module
@@ -112,8 +103,10 @@ class _Rank:
         if message["again"]:
             self._recorder.reset()
         try:
+            if message["backend"] is None or self._meeting is None:
+                self._serve_store()
             if message["backend"] is not None:
-                _initialize(message["backend"])
+                self._initialize(message["backend"])
             task = self._unpack(payload.Parcel(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
             left = self._do(task)
@@ -129,6 +122,46 @@ class _Rank:
             sys.stdout.flush()
             sys.stderr.flush()
             return _failed(error), []
+
+    def _initialize(self, backend: str) -> None:
+        """Make the default process group, unless this rank has one already.
+
+        The ranks meet in a file that has no name. A store on a socket would ask for the host's
+        name at each connection, and where the name server does not answer that takes seconds.
+        """
+        import torch
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            return
+        options: dict[str, Any] = {}
+        if self._meeting is not None:
+            world_size = int(os.environ["WORLD_SIZE"])
+            store = dist.FileStore(f"/proc/self/fd/{self._meeting}", world_size)
+            options = {"store": store, "rank": self.rank, "world_size": world_size}
+        if backend == "nccl":
+            options["device_id"] = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(options["device_id"])
+        dist.init_process_group(backend, **options)
+
+    def _serve_store(self) -> None:
+        """Let init_process_group() without arguments find its store.
+
+        torchrun's agent serves it; here rank 0 does, on the loopback socket that was bound for it
+        before any rank existed, so nobody has to try twice.
+        """
+        import torch.distributed as dist
+
+        if self._listener is not None:
+            self._store = dist.TCPStore(
+                "127.0.0.1",
+                int(os.environ["MASTER_PORT"]),
+                int(os.environ["WORLD_SIZE"]),
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=self._listener,
+            )
+            self._listener = None
 
     def _unpack(self, parcel: payload.Parcel) -> dict[str, Any]:
         """A job's content. What cells have bound here stays, whatever comes along with it."""
@@ -174,21 +207,6 @@ class _Rank:
             reply["unsent"] = f"a {type(value).__name__} that cannot leave its rank: {error}"
             return reply, []
         return reply, [descriptor]
-
-
-def _initialize(backend: str) -> None:
-    """Make the default process group, unless this rank has one already."""
-    import torch
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        return
-    if backend == "gloo":
-        dist.init_process_group("gloo")
-        return
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group(backend, device_id=device)
 
 
 def _synchronize(recorder: record.Recorder) -> None:

@@ -291,20 +291,21 @@ class Ranks:
         environment.setdefault("OMP_NUM_THREADS", self._threads)
         for backend in ("GLOO", "NCCL"):  # all ranks are here: nobody else needs to reach them
             environment.setdefault(f"{backend}_SOCKET_IFNAME", _LOOPBACK)
-        descriptors = [output, stacks, memory]
-        if arrival.store is not None:
-            descriptors.append(arrival.store)
+        # A store asks the name server about 127.0.0.1, and five seconds are long for no answer.
+        environment.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+        descriptors = {"output": output, "stacks": stacks, "record": memory, **arrival.descriptors}
         start = {
             "rank": slot.rank,
+            "descriptors": list(descriptors),
             "environment": environment,
             "directory": self._directory,
             "path": list(sys.path),
             "exits_on_failure": self._engine.name != "warm",
         }
         try:
-            slot.channel.send(start, descriptors)
+            slot.channel.send(start, list(descriptors.values()))
         finally:
-            for descriptor in descriptors:
+            for descriptor in descriptors.values():
                 os.close(descriptor)
         self._selector.register(slot.output, selectors.EVENT_READ, lambda _: self._drain(slot))
         self._selector.register(slot.channel, selectors.EVENT_READ, lambda _: self._on_reply(slot))
