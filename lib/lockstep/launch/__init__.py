@@ -1,8 +1,7 @@
 """Ranks from a notebook cell: started in milliseconds, watched, explained, and gone."""
 
-from .engines import LaunchError
-from .job import Job, JobFailed, JobInterrupted, ResultNotSent
-from .payload import CannotSend
+from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, ResultNotSent
+from .job import Job
 from .run import World, torchrun
 
 __all__ = [

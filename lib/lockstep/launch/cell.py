@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import payload
+from .errors import CannotSend
 
 MOST_BYTES = 100_000_000  # of the notebook's own values in one job; more belongs into the ranks
 
@@ -187,14 +188,14 @@ def blame(values: Mapping[str, Any]) -> NoReturn:
     for name, value in values.items():
         try:
             pickled, buffers = payload.dump(value)
-        except payload.CannotSend as error:
-            raise payload.CannotSend(
+        except CannotSend as error:
+            raise CannotSend(
                 f"{name!r} (a {type(value).__name__}) cannot be sent to the ranks: {error}. "
                 "Make it inside of the cell or the function."
             ) from None
         sizes[name] = len(pickled) + sum(b.nbytes for b in buffers)
     largest = max(sizes, key=lambda name: sizes[name])
-    raise payload.CannotSend(
+    raise CannotSend(
         f"{largest!r} is {sizes[largest] / 1e6:.0f} MB; what travels from the notebook to its "
         f"ranks may be {MOST_BYTES / 1e6:.0f} MB together. Make it inside of the cell, or save it "
         "to a file and load it there."

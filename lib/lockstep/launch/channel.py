@@ -8,14 +8,16 @@ and gone when the last of them lets go. Both ends are processes that we started 
 from __future__ import annotations
 
 import array
+import contextlib
 import mmap
 import os
 import pickle
 import select
+import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _HEADER = struct.Struct("<QI")  # length of the pickle, number of descriptors that come along
@@ -40,8 +42,9 @@ class Channel:
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send one message; raises OSError when the other end is gone."""
         data = pickle.dumps(message)
-        socket.send_fds(self._socket, [_HEADER.pack(len(data), len(descriptors))], descriptors)
-        self._socket.sendall(data)
+        with deaf():
+            socket.send_fds(self._socket, [_HEADER.pack(len(data), len(descriptors))], descriptors)
+            self._socket.sendall(data)
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
         """Wait for one message; raises EOFError when the other end is gone."""
@@ -82,6 +85,16 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Hold back Ctrl-C for a moment: half a message, or half a clean-up, helps nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def anonymous_file(name: str) -> int:

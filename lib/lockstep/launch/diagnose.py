@@ -53,8 +53,11 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
     calls: dict[tuple[object, int], dict[int, Call]] = {}
     sends: dict[tuple[int, int | None, object, int, int], Call] = {}
     for rank, seen in ranks.items():
-        for call in seen.reader.calls():
-            if call.operation == "send":
+        for call in seen.reader.log().values():
+            if call.group.is_internal:
+                if call.operation.startswith("new_group"):
+                    calls.setdefault((call.group, call.number), {})[rank] = call
+            elif call.operation == "send":
                 sends[(rank, call.peer, call.group, call.tag, call.number)] = call
             elif call.operation not in POINT_TO_POINT:
                 calls.setdefault((call.group, call.number), {})[rank] = call
@@ -83,6 +86,15 @@ def _contradiction(calls: Mapping[int, Call]) -> Verdict | None:
     def disagree(what: Mapping[int, object]) -> bool:
         return len(set(what.values())) > 1
 
+    if first.group.is_internal:  # new_group
+        if not disagree({r: c.operation for r, c in calls.items()}):
+            return None
+        said = _by_value({r: f"called {c.operation}" for r, c in calls.items()})
+        return Verdict(
+            f"The ranks are in new_group for different groups: {said}. Every rank must call "
+            "new_group, in the same order, for the groups of the others too.",
+            tuple(sorted(calls)),
+        )
     where = f"#{first.number} on {first.group}"
     ranks = tuple(sorted(calls))
     if disagree({r: c.operation for r, c in calls.items()}):
@@ -146,10 +158,10 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
 
 
 def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
-    """On a GPU, ranks queue calls and go on, so a missing partner shows in the counts alone.
+    """Ranks may wait for a collective outside of the call: on the GPU, or inside of a backward.
 
     A rank that has finished, or only waits for its GPU, makes no more calls: collectives that
-    others have queued beyond its count can never complete.
+    others have begun beyond its count can never complete.
     """
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     closed = {
@@ -169,12 +181,12 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
             fewest = min(counts[r] for r in short)
             calls = ranks[waiting[0]].reader.calls()
             missed = next((c for c in calls if c.line == line and c.number >= fewest), None)
-            one, only = len(waiting) == 1, len(short) == 1
+            verb = "waits" if len(waiting) == 1 else "wait"
+            left = "already left" if all(ranks[r].finished for r in short) else "only wait to leave"
             text = (
-                f"{ranks_text(waiting)} wait{'s' if one else ''} in {missed} for "
-                f"{ranks_text(short)}, which {'has' if only else 'have'} left or wait"
-                f"{'s' if only else ''} for the GPU without that call. Every rank of a group must "
-                "call the same collectives."
+                f"{ranks_text(waiting)} {verb} in {missed} for {ranks_text(short)}, which {left} "
+                "without that call. Every rank of a group must call the same collectives in the "
+                "same order."
             )
             return Verdict(text[0].upper() + text[1:], tuple(sorted([*waiting, *short])))
     return None
@@ -207,6 +219,8 @@ def _tell(
     blocked: Mapping[int, Call], missing: Mapping[int, list[int]], ranks: Mapping[int, Seen]
 ) -> str:
     operations = {call.operation for call in blocked.values()}
+    if any(ranks[peer].finished for absent in missing.values() for peer in absent):
+        operations = set()  # somebody has left: that is what to say
     if operations == {"send"}:
         said = _by_value({r: f"to rank {c.peer}" for r, c in blocked.items()})
         return (
@@ -242,7 +256,7 @@ def _tell(
         sentences.append(sentence)
     text = "; ".join(sentences) + "."
     text = text[0].upper() + text[1:]
-    if any(call.operation == "new_group" for call in blocked.values()):
+    if any(call.operation.startswith("new_group") for call in blocked.values()):
         text += " Every rank must call new_group, in the same order, members or not."
     elif any(call.operation == "destroy_process_group" for call in blocked.values()):
         text += (

@@ -22,11 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .channel import Channel, anonymous_file
-
-
-class LaunchError(RuntimeError):
-    """Ranks could not be started; the message says why and what to do."""
+from .channel import Channel, anonymous_file, deaf
+from .errors import LaunchError
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Engine(Protocol):
 
     name: str
     restarts: bool  # whether ranks that fail may come back by themselves
-    events: Channel  # `started`, `ended` (index, exit code, peak memory) and `gone`
+    events: Channel  # `started`, `ended` (index, exit code, peak memory); closed: all are gone
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
         """Raises LaunchError where nothing can be started."""
@@ -105,15 +102,16 @@ class _WarmParent:
             self._control = Channel(ours)
 
     def send(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        self.wake()
-        assert self._control is not None
-        try:
-            with self._lock:
-                self._control.send(message, descriptors)
-        except OSError:
+        with deaf():
             self.wake()
-            with self._lock:
-                self._control.send(message, descriptors)
+            assert self._control is not None
+            try:
+                with self._lock:
+                    self._control.send(message, descriptors)
+            except OSError:  # it has died; once more, with a new one
+                self.wake()
+                with self._lock:
+                    self._control.send(message, descriptors)
 
     def last_words(self) -> str:
         """What it printed, which is something only when it could not go on."""
@@ -183,8 +181,7 @@ class _Supervised:
         self._killed = True
         with contextlib.suppress(OSError):
             self._raw.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(EOFError, OSError):
-            while self.events.receive()[0]["did"] != "gone":
+            while self._raw.recv(4096):  # until the other end is closed: then nothing is left
                 pass
         self.events.close()
 

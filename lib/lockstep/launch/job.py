@@ -8,39 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from .diagnose import ranks_text
+from .errors import JobFailed, ResultNotSent
 from .output import Output
 from .payload import Parcel
 from .record import Call, Reader
 from .report import Failure, format_failures
-
-
-class ResultNotSent(RuntimeError):
-    """A rank's value could not leave its process; the message says which and why."""
-
-
-class JobFailed(RuntimeError):
-    """A job that failed; `job` has everything that is known, the message is the report.
-
-    Where one exception of the learner's own was the cause, it is this error's `__cause__`.
-    """
-
-    def __init__(self, job: Job):
-        super().__init__(job.report)
-        self.job = job
-
-    def _render_traceback_(self) -> list[str]:  # IPython shows this instead of our own frames
-        return [type(self).__name__, *str(self).splitlines()]
-
-
-class JobInterrupted(KeyboardInterrupt):
-    """The learner pressed ■ (or Ctrl-C) while ranks ran; they are gone."""
-
-    def __init__(self, job: Job):
-        super().__init__(job.report)
-        self.job = job
-
-    def _render_traceback_(self) -> list[str]:
-        return [type(self).__name__, *str(self).splitlines()]
 
 
 @dataclass

@@ -18,10 +18,12 @@ import gc
 import importlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +51,7 @@ _CUDA_NOT_INITIALIZED = 3
 @dataclass
 class _Job:
     channel: Channel
+    directory: str  # for files that must go with the job
     running: dict[int, int] = field(default_factory=dict)  # pid: index of the process in its job
 
 
@@ -77,22 +80,23 @@ class _Parent:
 
     def _receive(self, _: Any) -> None:
         message, (events, *ends) = self._control.receive()
-        job = _Job(Channel(socket.socket(fileno=events)))
+        job = _Job(Channel(socket.socket(fileno=events)), tempfile.mkdtemp(prefix="lockstep-"))
         self._jobs[events] = job
         why = "" if message["argv"] else _why_not_fork()
         argv = message["argv"] or ([sys.executable, "-m", rank.__spec__.name] if why else None)
         for index in range(message["count"]):
             if argv is None:
-                pid = self._fork(ends, index)
+                pid = self._fork(ends, index, job.directory)
             else:
-                pid = _start_program(argv, message["environment"], ends[index : index + 1])
+                environment = {**message["environment"], "LOCKSTEP_DIRECTORY": job.directory}
+                pid = _start_program(argv, environment, ends[index : index + 1])
             job.running[pid] = index
         for end in ends:
             os.close(end)
         self._tell(job, {"did": "started", "pids": list(job.running), "note": why})
         self._selector.register(job.channel, selectors.EVENT_READ, self._let_go)
 
-    def _fork(self, ends: list[int], index: int) -> int:
+    def _fork(self, ends: list[int], index: int, directory: str) -> int:
         gc.freeze()  # keep the garbage collector from copying the pages that are shared
         pid = os.fork()
         if pid:
@@ -111,7 +115,7 @@ class _Parent:
                 if other != index:
                     os.close(end)
             _reseed()
-            rank.main(Channel(socket.socket(fileno=ends[index])))
+            rank.main(Channel(socket.socket(fileno=ends[index])), directory)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -123,13 +127,13 @@ class _Parent:
         self._kill(self._jobs[key.fd])
 
     def _kill(self, job: _Job) -> None:
-        """Kill what is left of a job, wait until it is gone, and say so."""
+        """Kill what is left of a job and wait until it is gone; then close its channel."""
         for pid in job.running:
             _kill_group(pid)
         while job.running:
             self._ended(*os.wait4(next(iter(job.running)), 0)[:3])
         self._kill_orphans()
-        self._tell(job, {"did": "gone"})
+        shutil.rmtree(job.directory, ignore_errors=True)
         for descriptor, known in list(self._jobs.items()):
             if known is job:
                 with contextlib.suppress(KeyError):

@@ -18,13 +18,10 @@ from typing import Any
 import cloudpickle
 
 from .channel import anonymous_file, map_file
+from .errors import CannotSend
 
 _ALIGNMENT = 64
 _SMALL = 1 << 20  # bytes; below it a copy is cheaper than a mapping, which keeps a descriptor
-
-
-class CannotSend(TypeError):
-    """A value that cannot leave its process; the message names it and says why."""
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import multiprocessing.process
 import os
 import runpy
 import signal
@@ -25,13 +26,19 @@ from typing import Any
 from . import payload, record
 from .cell import Cell, remember_source
 from .channel import Channel, map_file
+from .errors import CannotSend
 
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
 _REPR_LIMIT = 4000
 
 
-def main(channel: Channel) -> None:
-    """Serve one channel as long as the notebook is there. Never returns."""
+def main(channel: Channel, directory: str) -> None:
+    """Serve one channel as long as the notebook is there. Never returns.
+
+    directory: goes with the job; for what multiprocessing puts into files, which a rank that is
+    killed cannot clean up.
+    """
+    multiprocessing.process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
     with contextlib.suppress(EOFError, ConnectionError):  # the notebook is gone, so it is over
         message, descriptors = channel.receive()
         try:
@@ -203,7 +210,7 @@ class _Rank:
             return reply, []
         try:
             descriptor, reply["sizes"] = payload.write(*payload.dump(value))
-        except (payload.CannotSend, OSError) as error:
+        except (CannotSend, OSError) as error:
             reply["unsent"] = f"a {type(value).__name__} that cannot leave its rank: {error}"
             return reply, []
         return reply, [descriptor]
@@ -249,7 +256,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     code = error.code if isinstance(error, SystemExit) else None
     try:
         pickled, buffers = payload.dump(error.with_traceback(None))
-    except payload.CannotSend:
+    except CannotSend:
         pickled, buffers = b"", []
     return {
         "kind": type(error).__name__,
@@ -288,4 +295,4 @@ if __name__ == "__main__":
     greeting = Channel(connection)
     greeting.send({"did": "hello", "pid": os.getpid(), "environment": dict(os.environ)})
     record.install()
-    main(greeting)
+    main(greeting, os.environ.pop("LOCKSTEP_DIRECTORY"))

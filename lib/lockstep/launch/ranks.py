@@ -11,18 +11,18 @@ import contextlib
 import mmap
 import os
 import selectors
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..machine import usable_cores
 from . import diagnose, record, report
-from .channel import Channel, anonymous_file, map_file
-from .engines import Arrival, Engine, LaunchError
+from .channel import Channel, anonymous_file, deaf, map_file
+from .engines import Arrival, Engine
+from .errors import LaunchError
 from .job import Job
 from .output import Output
 from .payload import Parcel, write
@@ -131,7 +131,7 @@ class Ranks:
             else:
                 self._fail(verdict, kind)
         except KeyboardInterrupt:
-            with _deaf():
+            with deaf():
                 self._fail("", "interrupted")
             raise
         finally:
@@ -407,7 +407,7 @@ class Ranks:
         if self.closed:
             return
         self.closed = True
-        with _deaf():
+        with deaf():
             self._engine.kill()
             for slot in self._slots:
                 self._forget(slot)
@@ -432,9 +432,12 @@ class _StandstillWatch:
         self._slots = slots
         self._last: Any = None
         self._used: tuple[int, ...] | None = None
-        self._still_since = 0.0
+        self._still_since = self._quiet_since = 0.0
         self._looked = 0.0
         self._judged = False
+        self._certain: diagnose.Verdict | None = None
+        self._likely: diagnose.Verdict | None = None  # certain once it is clear that none moves
+        self._in_setup = False
 
     def look(self) -> diagnose.Verdict | None:
         now = time.perf_counter()
@@ -444,30 +447,29 @@ class _StandstillWatch:
         state = [(slot.state, slot.reader.progress) for slot in self._slots]
         if state != self._last:
             self._last, self._still_since, self._judged = state, now, False
-            self._used = _activity(self._slots)
+            self._quiet_since, self._used = now, _activity(self._slots)
             return None
-        still = now - self._still_since
-        if self._judged or still < _STILL:
+        if now - self._still_since < _STILL:
             return None
+        if not self._judged:
+            self._judge()  # once: the same records would be judged the same
+        if self._certain or self._likely is None:
+            return self._certain
         if any(slot.reader.on_gpu for slot in self._slots):
-            if still < _STILL_ON_GPU:
-                return None
-        elif (used := _activity(self._slots)) is None or used != self._used:
-            self._still_since, self._used = now, used
-            return None
+            return self._likely if now - self._still_since >= _STILL_ON_GPU else None
+        used = _activity(self._slots)
+        if used is None or used != self._used:
+            self._quiet_since, self._used = now, used
+        patience = _STILL_IN_SETUP if self._in_setup else _STILL
+        return self._likely if now - self._quiet_since >= patience else None
+
+    def _judge(self) -> None:
+        self._judged = True
         seen = _seen(self._slots)
+        self._certain = diagnose.mismatch(seen)
+        self._likely = diagnose.deadlock(seen) or diagnose.left_behind(seen)
         calls = [call for rank in seen.values() if (call := rank.blocked()) is not None]
-        if still < _STILL_IN_SETUP and any(call.group.is_internal for call in calls):
-            return None
-        self._judged = True  # the same records would be judged the same
-        on_gpu = any(slot.reader.on_gpu for slot in self._slots)
-        if calls or on_gpu:
-            return (
-                diagnose.mismatch(seen)
-                or diagnose.deadlock(seen)
-                or (diagnose.left_behind(seen) if on_gpu else None)
-            )
-        return None
+        self._in_setup = any(call.group.is_internal for call in calls)
 
 
 def _seen(slots: list[_Slot]) -> dict[int, diagnose.Seen]:
@@ -475,13 +477,13 @@ def _seen(slots: list[_Slot]) -> dict[int, diagnose.Seen]:
 
 
 def _activity(slots: list[_Slot]) -> tuple[int, ...] | None:
-    """Processor time that the ranks which wait in a call have used so far, in clock ticks.
+    """Processor time that the unfinished ranks have used so far, in clock ticks.
 
     None while one of their threads runs or waits for a core. Empty where there is no /proc.
     """
     used = []
     for slot in slots:
-        if slot.state != "running" or not slot.reader.waits:
+        if slot.state != "running":
             continue
         ticks = 0
         try:
@@ -497,16 +499,3 @@ def _activity(slots: list[_Slot]) -> tuple[int, ...] | None:
 
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-
-
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Cleaning up is short and must not be cut short by another Ctrl-C."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

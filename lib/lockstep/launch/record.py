@@ -493,7 +493,13 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         if name == "destroy_process_group":
             _refuse_while_a_graph_lives()
-        with recorder.internal("setup", name):
+        what = name
+        if name == "new_group":
+            if kwargs.get("use_local_synchronization"):  # a matter of the members alone
+                return original(*args, **kwargs)
+            ranks = args[0] if args else kwargs.get("ranks")
+            what = f"new_group({'' if ranks is None else sorted(ranks)})"
+        with recorder.internal("setup", what):
             result = original(*args, **kwargs)
         if name == "destroy_process_group" and not _default_group_exists():
             recorder.default_ended()

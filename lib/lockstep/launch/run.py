@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .engines import Elastic, Engine, LaunchError, Warm
-from .job import Job, JobFailed, JobInterrupted, ranks_count
+from .engines import Elastic, Engine, Warm
+from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError
+from .job import Job, ranks_count
 from .live import Lines, Panel, Silence, in_notebook
 from .ranks import Ranks, Task
 
@@ -78,7 +79,7 @@ class World:
         for name in names:
             try:
                 pickled, buffers = payload.dump(namespace[name], namespace)
-            except payload.CannotSend:
+            except CannotSend:
                 cells.blame({name: namespace[name]})
             digest = hashlib.sha256(b"".join([pickled, *buffers])).digest()
             if self._sent.get(name) != digest:
@@ -119,7 +120,7 @@ class World:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise payload.CannotSend("a World belongs to the notebook: its ranks are processes")
+        raise CannotSend("a World belongs to the notebook: its ranks are processes")
 
     def __repr__(self) -> str:
         state = "up" if self._ranks is not None else "not up: its ranks start at the first use"
@@ -154,8 +155,8 @@ def torchrun(
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
 
     Raises JobFailed (its `__cause__` is what the first rank raised, where that could travel),
-    JobInterrupted, LaunchError where the ranks cannot be started, CannotSend for an argument that
-    cannot travel, ValueError and FileNotFoundError for bad input.
+    JobInterrupted, LaunchError where what is asked for makes no sense or cannot be started here,
+    CannotSend for an argument that cannot travel, FileNotFoundError for a missing script.
     """
     nproc = _nproc(nproc_per_node)
     chosen, note = _backend(backend, nproc)
@@ -241,7 +242,7 @@ def _pack(
     content["sources"] = cells.sources()
     try:
         pickled, buffers = payload.dump(content, namespace)
-    except payload.CannotSend:
+    except CannotSend:
         cells.blame(parts)
     if len(pickled) + sum(buffer.nbytes for buffer in buffers) > cells.MOST_BYTES:
         cells.blame(parts)
@@ -292,16 +293,16 @@ def _run(
 
 def _engine(name: str, max_restarts: int) -> Engine:
     if name not in ENGINES:
-        raise ValueError(f"there is no engine {name!r}; there are {' and '.join(ENGINES)}")
+        raise LaunchError(f"there is no engine {name!r}; there are {' and '.join(ENGINES)}")
     if name == "torchrun":
         return Elastic(max_restarts)
     if max_restarts:
-        raise ValueError("max_restarts needs engine='torchrun': the elastic agent restarts ranks")
+        raise LaunchError("max_restarts needs engine='torchrun': the elastic agent restarts ranks")
     return Warm()
 
 
 def _nproc(asked: int | str) -> int:
-    """How many ranks are meant. Raises ValueError for a number or a word that makes no sense."""
+    """How many ranks are meant. Raises LaunchError where that makes no sense here."""
     if isinstance(asked, str) and not asked.isdigit():
         words: dict[str, Callable[[], int]] = {
             "gpu": gpu_count,
@@ -309,7 +310,7 @@ def _nproc(asked: int | str) -> int:
             "auto": lambda: gpu_count() or _cpu_count(),
         }
         if asked not in words:
-            raise ValueError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
+            raise LaunchError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
         nproc = words[asked]()
         if nproc == 0:
             raise LaunchError(
@@ -319,7 +320,7 @@ def _nproc(asked: int | str) -> int:
         return nproc
     nproc = int(asked)
     if not 1 <= nproc <= _MOST_RANKS:
-        raise ValueError(f"nproc_per_node must be from 1 to {_MOST_RANKS}, not {nproc}")
+        raise LaunchError(f"nproc_per_node must be from 1 to {_MOST_RANKS}, not {nproc}")
     return nproc
 
 
@@ -330,10 +331,10 @@ def _cpu_count() -> int:
 def _backend(asked: str, nproc: int) -> tuple[str, str]:
     """The backend that is meant, and a note for the learner where that may surprise.
 
-    Raises ValueError for an unknown one, LaunchError where this machine cannot have it.
+    Raises LaunchError for an unknown one, and where this machine cannot have it.
     """
     if asked not in BACKENDS:
-        raise ValueError(
+        raise LaunchError(
             f"there is no backend {asked!r} here; there are {', '.join(BACKENDS)}. For one of "
             "your own make the process group yourself: init=False, or --no-init in a cell."
         )

@@ -1,0 +1,433 @@
+"""What a learner sees when something goes wrong on the ranks, and that nothing is left of it."""
+
+import textwrap
+import time
+
+import psutil
+import pytest
+from kernel import Kernel
+
+HEAD = """\
+%%torchrun -n 4 {flags}
+import os, sys, time, torch, torch.distributed as dist
+rank = dist.get_rank()
+x = torch.ones(4)
+"""  # the magic is line 1, so what follows begins at line 5
+
+
+def cell(body: str, flags: str = "") -> str:
+    return HEAD.format(flags=flags) + textwrap.dedent(body)
+
+
+# ── A rank raises ────────────────────────────────────────────────────────────────────────────
+
+
+def test_cause_comes_first_with_the_line_marked(run):
+    reply = run(cell("if rank == 2:\n    raise ValueError('no such shard')\ndist.all_reduce(x)"))
+    assert reply.error_name == "JobFailed"
+    assert reply.error.splitlines()[1] == "rank 2: ValueError: no such shard"
+    assert "this cell, line 6" in reply.error
+    assert "→    6 │     raise ValueError('no such shard')" in reply.error
+    assert "  5 │ if rank == 2:" in reply.error, "the lines around it are missing"
+    assert "rank 0" not in reply.error
+
+
+def test_traceback_is_cut_to_the_learners_code(run):
+    run("def halve(t):\n    return t.view(2, 3)")
+    reply = run(cell("torch.utils.checkpoint.checkpoint(halve, x, use_reentrant=False)"))
+    assert "ranks 0–3: RuntimeError: shape '[2, 3]' is invalid" in reply.error
+    assert "this cell, line 5" in reply.error
+    assert "an earlier cell, line 2, in halve" in reply.error
+    assert "→    2 │     return t.view(2, 3)" in reply.error
+    assert "frames of torch" in reply.error
+    assert "lockstep/launch" not in reply.error and "site-packages" not in reply.error
+
+
+def test_both_exceptions_of_a_chain_are_shown(run):
+    reply = run(cell("try:\n    {}['lr']\nexcept KeyError:\n    raise RuntimeError('no config')"))
+    assert "ranks 0–3: RuntimeError: no config" in reply.error
+    assert "while handling: KeyError: 'lr'" in reply.error
+
+
+def test_failures_of_several_ranks_are_told_apart(run):
+    reply = run(cell("raise (ValueError if rank % 2 else TypeError)(f'on {rank % 2}')"))
+    assert "ranks 0, 2: TypeError: on 0" in reply.error
+    assert "ranks 1, 3: ValueError: on 1" in reply.error
+
+
+def test_closed_connections_are_consequences(run):
+    reply = run(cell("if rank == 1:\n    os._exit(7)\ndist.all_reduce(x)"))
+    assert reply.error.splitlines()[1].startswith("rank 1: left by os._exit(7)")
+    assert ": lost the connection to the failed rank, as a consequence" in reply.error
+    assert "losed by peer" not in reply.error
+
+
+def test_exception_of_the_rank_is_the_cause(run):
+    run("import lockstep\ndef bad():\n    raise ZeroDivisionError('mine')")
+    reply = run(
+        "try:\n    lockstep.torchrun(bad, nproc_per_node=2)\n"
+        "except lockstep.JobFailed as error:\n    print(repr(error.__cause__), error.job.state)"
+    )
+    assert "ZeroDivisionError('mine') failed" in reply.stdout
+
+
+def test_a_cell_that_may_fail_shows_why(run):
+    reply = run(cell("raise ValueError('on purpose')", "--may-fail --into job"))
+    assert not reply.error
+    assert "failed" in reply.shown
+    assert "ValueError: on purpose" in reply.shown
+    assert "→    5 │ raise ValueError('on purpose')" in reply.shown
+
+
+# ── Ranks that can never go on ───────────────────────────────────────────────────────────────
+
+STANDSTILLS = {
+    "different collectives": (
+        "if rank == 0:\n    dist.barrier()\nelse:\n    dist.all_reduce(x)",
+        ["rank 0 called barrier, ranks 1–3 called all_reduce", "all_reduce #0 of float32[4]"],
+        {6: "    dist.barrier()", 8: "    dist.all_reduce(x)"},
+    ),
+    "different order": (
+        "if rank == 3:\n    dist.broadcast(x, 0)\n    dist.all_reduce(x)\n"
+        "else:\n    dist.all_reduce(x)\n    dist.broadcast(x, 0)",
+        ["ranks 0–2 called all_reduce, rank 3 called broadcast"],
+        {},
+    ),
+    "shapes": (
+        "dist.all_reduce(torch.ones(4 + rank // 3))",
+        ["ranks 0–2 passed float32[4], rank 3 passed float32[5]", "same shape"],
+        {5: "dist.all_reduce(torch.ones(4 + rank // 3))"},
+    ),
+    "shapes, later": (
+        "for step in range(3):\n    dist.all_reduce(torch.ones(5 if rank == step == 2 else 4))",
+        ["all_reduce #2 on the default group", "rank 2 passed float32[5]"],
+        {},
+    ),
+    "one leaves early": (
+        "if rank != 1:\n    dist.all_reduce(x)",
+        ["Ranks 0, 2, 3 wait in all_reduce #0", "for rank 1, which already left without"],
+        {6: "    dist.all_reduce(x)"},
+    ),
+    "one is a step short": (
+        "for step in range(4 if rank else 3):\n    dist.all_reduce(x)",
+        ["Ranks 1–3 wait in all_reduce #3 of float32[4]", "for rank 0, which already left"],
+        {6: "    dist.all_reduce(x)"},
+    ),
+    "all send": (
+        "dist.send(x, (rank + 1) % 4)",
+        ["Every waiting rank is in send (rank 0 to rank 1", "nobody receives", "isend"],
+        {5: "dist.send(x, (rank + 1) % 4)"},
+    ),
+    "all receive": (
+        "dist.recv(x, (rank + 1) % 4)",
+        ["Every waiting rank is in recv (rank 0 from rank 1", "nobody sends"],
+        {5: "dist.recv(x, (rank + 1) % 4)"},
+    ),
+    "receives from a rank that does not send": (
+        "if rank == 0:\n    dist.recv(x, 2)",
+        ["recv #0 from rank 2", "rank 2, which already left"],
+        {6: "    dist.recv(x, 2)"},
+    ),
+    "sizes of a message": (
+        "if rank == 0:\n    dist.send(torch.ones(8), 1)\nelif rank == 1:\n    dist.recv(x, 0)",
+        ["Rank 0 sends float32[8] to rank 1, which receives into float32[4]"],
+        {},
+    ),
+    "roots": (
+        "dist.broadcast(x, rank // 2)",
+        ["disagree about the root of broadcast #0", "ranks 0, 1 named rank 0"],
+        {},
+    ),
+    "an async call that is waited for": (
+        "work = dist.all_reduce(x, async_op=True) if rank else None\nif work:\n    work.wait()",
+        ["Ranks 1–3 wait in all_reduce #0", "for rank 0, which already left"],
+        {7: "    work.wait()"},
+    ),
+    "a subgroup": (
+        "half = dist.new_group([0, 1])\nif rank == 0:\n    dist.all_reduce(x, group=half)",
+        ["Rank 0 waits in all_reduce #0", "[0, 1]", "for rank 1, which already left"],
+        {7: "    dist.all_reduce(x, group=half)"},
+    ),
+    "new_group in another order": (
+        "for pair in sorted([[0, 1], [1, 2]], reverse=rank == 1):\n    dist.new_group(pair)",
+        ["in new_group", "Every rank must call new_group, in the same order"],
+        {6: "    dist.new_group(pair)"},
+    ),
+    "crosswise": (
+        "if rank == 0:\n    dist.recv(x, 1)\ndist.barrier()",
+        ["Rank 0 waits in recv #0 from rank 1", "anks 1–3 wait in barrier #0", "for rank 0"],
+        {6: "    dist.recv(x, 1)", 7: "dist.barrier()"},
+    ),
+    "DDP with a layer that one rank skips": (
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))\n"
+        "if rank != 2:\n    model(x).sum().backward()",
+        ["Ranks 0, 1, 3 wait in all_reduce", "for rank 2, which already left"],
+        {7: "    model(x).sum().backward()"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STANDSTILLS)
+def test_standstill_is_found_and_explained(run, case):
+    body, sentences, lines = STANDSTILLS[case]
+    reply = run(cell(body))
+    verdict, *stacks = reply.error.removeprefix("JobFailed\n").split("\n\n")
+    for sentence in sentences:
+        assert sentence in verdict + "".join(stacks)
+    assert sentences[0] in verdict
+    for number, line in lines.items():
+        assert f"this cell, line {number}" in reply.error
+        assert f"→ {number:>4} │ {line}" in reply.error
+
+
+def test_wrong_dtypes_are_found_though_nothing_hangs(run):
+    reply = run(cell("dist.all_reduce(x if rank else x.int())"))
+    assert "rank 0 passed int32[4], ranks 1–3 passed float32[4]" in reply.error
+    assert "cannot be trusted" in reply.error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if rank == 0:\n    time.sleep(2)\ndist.all_reduce(x)",
+        "if rank == 0:\n    end = time.time() + 2\n    while time.time() < end:\n        pass\n"
+        "dist.barrier()",
+        "if rank == 0:\n    import subprocess\n    subprocess.run(['sleep', '2'])\ndist.barrier()",
+    ],
+    ids=["asleep", "busy", "in another process"],
+)
+def test_waiting_for_a_slow_rank_is_no_standstill(run, body):
+    reply = run(cell(body))
+    assert "4 ranks · gloo · CPU · ok" in reply.shown
+
+
+# ── Time limit, interrupt ────────────────────────────────────────────────────────────────────
+
+
+def test_time_limit_shows_stacks_and_last_calls(run):
+    body = """\
+    dist.all_reduce(x)
+    def spin():
+        while True:
+            pass
+    if rank == 0:
+        spin()
+    dist.barrier()
+    """
+    reply = run(cell(body, "--timeout 1"))
+    assert "The time limit of 1 s has passed." in reply.error
+    assert "rank 0: still at work, last call: all_reduce #0 of float32[4]" in reply.error
+    assert "ranks 1–3: still at work, in barrier #1" in reply.error
+    assert "this cell, line 10" in reply.error and "→   10 │     spin()" in reply.error
+    assert "in spin" in reply.error
+    assert "→   11 │ dist.barrier()" in reply.error
+
+
+def test_interrupt_reports_and_leaves_the_kernel_ready(kernel, run):
+    body = "dist.all_reduce(x)\nprint('ready', flush=True)\ntime.sleep(600 if rank == 0 else 0)"
+    kernel.start(cell(body + "\ndist.barrier()"))
+    kernel.wait_for(lambda reply: reply.shown.count("ready") > 0)
+    kernel.interrupt()
+    reply = kernel.finish()
+    print(f"{reply.seconds:.2f} s after the interrupt", reply.error, sep="\n")
+    assert reply.error_name == "JobInterrupted"
+    assert "rank 0: interrupted" in reply.error
+    assert "→    7 │ time.sleep(600 if rank == 0 else 0)" in reply.error
+    assert "ranks 1–3: interrupted, in barrier #1" in reply.error
+    assert "ready" in reply.shown and "interrupted" in reply.shown
+
+
+def test_interrupt_twice(kernel, run):
+    kernel.start(cell("print('ready', flush=True)\ntime.sleep(600)"))
+    kernel.wait_for(lambda reply: "ready" in reply.shown)
+    kernel.interrupt()
+    kernel.interrupt()
+    assert "Interrupt" in kernel.finish().error_name
+    kernel.execute("1")
+
+
+def test_interrupt_while_ranks_come_up(kernel, run):
+    for _ in range(5):
+        kernel.start("%%torchrun -n 32 --no-init\nimport time\ntime.sleep(600)")
+        kernel.wait_for(lambda reply: True)  # the kernel says that it is busy
+        kernel.interrupt()
+        assert "Interrupt" in kernel.finish().error_name
+        assert kernel.leftovers() == []
+
+
+def test_ranks_that_ignore_signals_are_ended_too(kernel, run):
+    body = """\
+    import signal
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    print("ready", flush=True)
+    time.sleep(600)
+    """
+    kernel.start(cell(body))
+    kernel.wait_for(lambda reply: "ready" in reply.shown)
+    kernel.interrupt()
+    assert kernel.finish().error_name == "JobInterrupted"
+
+
+# ── A rank dies ──────────────────────────────────────────────────────────────────────────────
+
+DEATHS = {
+    "killed": ("os.kill(os.getpid(), 9)", ["ended by SIGKILL", "out of memory"]),
+    "segfault": ("import ctypes; ctypes.string_at(0)", ["ended by SIGSEGV", "this cell, line 6"]),
+    "abort": ("os.abort()", ["ended by SIGABRT", "this cell, line 6"]),
+    "terminated": ("os.kill(os.getpid(), 15); time.sleep(60)", ["ended by SIGTERM"]),
+    "os._exit": ("os._exit(7)", ["left by os._exit(7)"]),
+    "os._exit(0)": ("os._exit(0)", ["left by os._exit(0)"]),
+    "sys.exit": ("sys.exit(3)", ["sys.exit(3) was called", "this cell, line 6"]),
+    "sys.exit with words": ("sys.exit('no data')", ["sys.exit('no data') was called"]),
+    "memory": ("torch.empty(1 << 50)", ["RuntimeError", "can't allocate memory"]),
+    "numpy memory": ("import numpy; numpy.ones(1 << 50)", ["Unable to allocate"]),
+}
+
+
+@pytest.mark.parametrize("case", DEATHS)
+def test_death_of_a_rank_is_explained(run, case):
+    body, sentences = DEATHS[case]
+    reply = run(cell(f"if rank == 1:\n    {body}\ndist.barrier()"))
+    headline = reply.error.splitlines()[1]
+    assert headline.startswith("rank 1: ")
+    assert all(sentence in reply.error for sentence in sentences)
+    assert sentences[0] in headline
+
+
+def test_sys_exit_0_is_no_failure(run):
+    reply = run(cell("print('bye')\nsys.exit()"))
+    assert "ranks 0–3 │ bye" in reply.shown and "ok" in reply.shown
+
+
+# ── Nothing is left ──────────────────────────────────────────────────────────────────────────
+
+BROOD = """\
+import subprocess, tempfile
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return torch.full((1000,), float(i))
+batches = iter(torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1))
+next(batches)
+subprocess.Popen(["sleep", "600"])
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+shared = torch.ones(1000).share_memory_()
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["'ok'", "raise ValueError('late')", "os.kill(os.getpid(), 9)", "dist.recv(x)"]
+)
+def test_nothing_is_left_of_what_ranks_started(run, end):
+    reply = run(cell(BROOD + end))  # the fixture looks at what is left
+    assert ("ok" in reply.shown) == (end == "'ok'")
+
+
+def test_descriptors_do_not_run_out(kernel, run):
+    before = kernel.process.num_fds(), kernel.warm_parent.num_fds()
+    for _ in range(5):
+        kernel.execute(cell("print(rank)\nx", "--into job"))
+        kernel.execute(cell("raise ValueError"))
+        kernel.execute(cell("dist.recv(x)", "--timeout 0.2"))
+    after = kernel.process.num_fds(), kernel.warm_parent.num_fds()
+    assert all(now < then + 5 for now, then in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("how", ["kill -9", "restart"])
+def test_nothing_is_left_when_the_kernel_goes(how):
+    kernel = Kernel()
+    kernel_itself = kernel.process
+    try:
+        body = BROOD + "print('ready', flush=True)\ndist.recv(x) if rank else time.sleep(600)"
+        kernel.start(cell(body, "--timeout 600"))
+        kernel.wait_for(lambda reply: "ready" in reply.shown)
+        children = [p for p in kernel.processes() if p != kernel_itself]
+        assert len(children) >= 4 + 4 + 8  # ranks, data loader workers, sleepers
+        if how == "restart":
+            kernel.restart()
+        else:
+            kernel_itself.kill()
+        began = time.perf_counter()
+        _, alive = psutil.wait_procs(children, timeout=2)
+        print(f"nothing left {time.perf_counter() - began:.2f} s after {how}")
+        assert alive == []
+        if how == "restart":
+            assert kernel.leftovers() == []
+            assert "ranks 0–3 → │ 1" in kernel.execute(cell("1")).shown
+        else:
+            assert [p for p in kernel.processes() if p != kernel_itself] == []
+            assert kernel.files() == []
+    finally:
+        kernel.close()
+
+
+# ── What cannot travel, what makes no sense ──────────────────────────────────────────────────
+
+
+def test_result_that_cannot_be_pickled_is_named(run):
+    reply = run(cell("import threading\nthreading.Lock() if rank == 1 else rank", "--into job"))
+    assert "rank 1 → │ a lock that cannot leave its rank" in reply.shown
+    assert "rank 0 → │ 0" in reply.shown
+    reply = run("job.results")
+    assert reply.error_name == "ResultNotSent" and "the result of rank 1 is a lock" in reply.error
+
+
+def test_argument_that_cannot_be_pickled_is_named(run):
+    run("import threading, lockstep\nguard = threading.Lock()\ndef use(lock): pass")
+    message = "(a lock) cannot be sent to the ranks: cannot pickle '_thread.lock' object"
+    assert f"'guard' {message}" in run(cell("guard.acquire()")).error
+    assert f"'lock' {message}" in run("lockstep.torchrun(use, lock=guard)").error
+    assert f"'argument 0' {message}" in run("lockstep.torchrun(use, guard)").error
+
+
+def test_argument_that_is_too_large_is_named(run):
+    run("import numpy\ntable, small = numpy.zeros(20_000_000), 1")
+    error = run(cell("table, small")).error
+    assert "'table' is 160 MB" in error and "save it to a file" in error
+    run("del table")
+
+
+def test_large_result_costs_its_size_once(kernel, run):
+    peak = "int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1e6"
+    before = float(kernel.value(peak))
+    reply = run(
+        "%%torchrun -n 2 --into job\nimport os, numpy\n"
+        "numpy.ones(1 << 27) if os.environ['RANK'] == '1' else None"
+    )
+    assert "ok" in reply.shown
+    assert kernel.value("(int(job[1].sum()), job[1].nbytes)") == f"({1 << 27}, {1 << 30})"
+    grown = float(kernel.value(peak)) - before
+    print(f"1.07 GB grew the kernel by {grown:.2f} GB")
+    assert grown < 1.3
+    run("%reset -f out\ndel job")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("-n 9 --backend nccl", ["no GPU that PyTorch can use", "--backend gloo"]),
+        ("-n gpu", ["no GPU that PyTorch can use", "Say a number of ranks"]),
+        ("-n 0", ["from 1 to"]),
+        ("-n many", ["a number, gpu, cpu or auto, not 'many'"]),
+        ("--backend mpi", ["'mpi'", "gloo", "nccl"]),
+        ("--nprocs 9", ["there is no --nprocs: did you mean --nproc-per-node?"]),
+        ("--xyzzy", ["there is no --xyzzy: see %%torchrun --help"]),
+        ("--into 3x", ["the name of a variable, not '3x'"]),
+        ("--env FOO", ["NAME=VALUE, not 'FOO'"]),
+        ("--world nowhere", ["nowhere is not a World; make it first"]),
+        ("--max-restarts 2", ["max_restarts needs engine='torchrun'"]),
+        ("-n 'a", ["quot"]),
+    ],
+)
+def test_wrong_flag_says_what_to_do(run, flags, says):
+    reply = run(f"%%torchrun {flags}\n1")
+    told = reply.shown + reply.error
+    assert all(words in told for words in says)
+    assert "torchrun_cell" not in told, "the launcher's own frames are of no interest"
+
+
+def test_cell_with_a_syntax_error_or_a_magic(run):
+    assert "was never closed" in run("%%torchrun -n 2\nx = (").error
+    assert "belongs to the notebook" in run("%%torchrun -n 2\n%timeit 1").error
