@@ -171,7 +171,12 @@ def test_every_variable_of_torchrun_is_set(tmp_path):
     theirs, ours = names(real.stdout), names(launch(script).output(0))
     assert "TORCHELASTIC_RUN_ID" in theirs  # so it did look
     assert theirs - ours == set()
-    assert ours - theirs <= {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", *os.environ}
+    assert ours - theirs <= {
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+        "RES_OPTIONS",
+        *os.environ,
+    }
 
 
 @pytest.mark.parametrize("how", ["script", "-c"])

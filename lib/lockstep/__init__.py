@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .checks import check
-from .doctor import Diagnosis
+from .checkup import Diagnosis
 from .labs import lab00  # noqa: F401 - registers its checks
 from .launch import (
     CannotSend,
@@ -46,7 +46,7 @@ def doctor() -> Diagnosis:
     The machine is looked at from a rank, so that the notebook's own process stays free of torch
     and CUDA.
     """
-    from .doctor import diagnose
+    from .checkup import diagnose
     from .machine import probe
 
     return diagnose(torchrun(probe, nproc_per_node=1, init=False, show=False).results[0])

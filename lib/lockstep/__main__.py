@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from lockstep import __version__
-from lockstep.doctor import diagnose, runs_live
+from lockstep.checkup import diagnose, runs_live
 from lockstep.machine import probe
 
 

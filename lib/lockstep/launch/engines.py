@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -141,17 +140,27 @@ class _Supervised:
 
     def __init__(self) -> None:
         self._note: str | None = None
-        self._killed = False
+        self._raw: socket.socket | None = None
 
     def _begin(
-        self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
+        self,
+        count: int,
+        argv: list[str],
+        environment: Mapping[str, str],
+        ends: list[int],
+        directory: str | None = None,
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX)
         self._raw = ours
         self.events = Channel(ours)
         try:
             parent.send(
-                {"count": count, "argv": argv, "environment": dict(environment)},
+                {
+                    "count": count,
+                    "argv": argv,
+                    "environment": dict(environment),
+                    "directory": directory,
+                },
                 [theirs.fileno(), *ends],
             )
         finally:
@@ -176,14 +185,14 @@ class _Supervised:
         return self._note
 
     def kill(self) -> None:
-        if self._killed:
+        raw, self._raw = self._raw, None
+        if raw is None:
             return
-        self._killed = True
         with contextlib.suppress(OSError):
-            self._raw.shutdown(socket.SHUT_WR)
-            while self._raw.recv(4096):  # until the other end is closed: then nothing is left
+            raw.shutdown(socket.SHUT_WR)
+            while raw.recv(4096):  # until the other end is closed: then nothing is left
                 pass
-        self.events.close()
+        raw.close()
 
 
 class Warm(_Supervised):
@@ -191,6 +200,10 @@ class Warm(_Supervised):
 
     name = "warm"
     restarts = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrivals: list[Arrival] = []
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
         pairs = [socket.socketpair(socket.AF_UNIX) for _ in range(nproc)]
@@ -236,12 +249,12 @@ class Elastic(_Supervised):
         super().__init__()
         self._max_restarts = max_restarts
         self.restarts = max_restarts > 0
+        self._listener = socket.socket(socket.AF_UNIX)
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
         # Ranks that an agent starts inherit nothing, so they find us by a path. The directory is
-        # ours alone (0700); it goes as soon as nobody can come up any more.
+        # ours alone (0700), and the warm parent removes it with the job.
         self._directory = tempfile.mkdtemp(prefix="lockstep-")
-        self._listener = socket.socket(socket.AF_UNIX)
         address = os.path.join(self._directory, "channel")
         self._listener.bind(address)
         self._listener.listen(1024)
@@ -263,6 +276,7 @@ class Elastic(_Supervised):
                 "LOCKSTEP_CHANNEL": address,
             },
             [],
+            self._directory,
         )
         self.started()
 
@@ -284,7 +298,6 @@ class Elastic(_Supervised):
     def kill(self) -> None:
         self._listener.close()
         super().kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def torchrun_environment(rank: int, nproc: int, port: int) -> dict[str, str]:

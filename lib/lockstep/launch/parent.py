@@ -80,7 +80,8 @@ class _Parent:
 
     def _receive(self, _: Any) -> None:
         message, (events, *ends) = self._control.receive()
-        job = _Job(Channel(socket.socket(fileno=events)), tempfile.mkdtemp(prefix="lockstep-"))
+        directory = message["directory"] or tempfile.mkdtemp(prefix="lockstep-")
+        job = _Job(Channel(socket.socket(fileno=events)), directory)
         self._jobs[events] = job
         why = "" if message["argv"] else _why_not_fork()
         argv = message["argv"] or ([sys.executable, "-m", rank.__spec__.name] if why else None)

@@ -96,8 +96,8 @@ class Ranks:
         self._agent_ended = False
         self.closed = False
         self.note = ""
-        engine.start(nproc, self._environment)
         try:
+            engine.start(nproc, self._environment)
             self.note = engine.started()
             self._selector.register(engine.events, selectors.EVENT_READ, self._on_event)
             self._arrival = engine.fileno()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from lockstep import __version__
-from lockstep import doctor as doctor_module
-from lockstep.doctor import diagnose, runs_live
+from lockstep import checkup as doctor_module
+from lockstep.checkup import diagnose, runs_live
 from lockstep.labs import LABS, Lab
 from lockstep.machine import Compiler, Gpu, Machine, Torch
 
