@@ -248,8 +248,12 @@ def test_interrupt_twice(kernel, run):
 
 def test_interrupt_while_ranks_come_up(kernel, run):
     for _ in range(5):
-        kernel.start("%%torchrun -n 32 --no-init\nimport time\ntime.sleep(600)")
-        kernel.wait_for(lambda reply: True)  # the kernel says that it is busy
+        kernel.start(
+            "print('begun', flush=True)\n"
+            "body = 'import time; time.sleep(600)'\n"
+            "get_ipython().run_cell_magic('torchrun', '-n 32 --no-init', body)"
+        )
+        kernel.wait_for(lambda reply: "begun" in reply.stdout)
         kernel.interrupt()
         assert "Interrupt" in kernel.finish().error_name
         assert kernel.leftovers() == []
