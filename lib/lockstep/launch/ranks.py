@@ -1,8 +1,8 @@
 """A set of live ranks, and one job after another on them: the loop that a cell waits in.
 
 Everything is read in the thread that called, so that what ranks print lands in the cell that
-runs them. The loop reads the ranks' output, their answers, and how processes ended; several times
-a second it looks whether the ranks can still move.
+runs them. The loop reads the ranks' output, their answers, and how processes ended, and asks the
+standstill watch whether the ranks can still move.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..machine import usable_cores
@@ -27,11 +26,9 @@ from .job import Job
 from .output import Output
 from .payload import Parcel, write
 from .rank import STACK_SIGNAL
+from .standstill import StandstillWatch
 
-_TICK = 0.1  # seconds between two looks at the call records
-_STILL = 0.4  # seconds without any movement before ranks are judged
-_STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
-_STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
+_TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
 _CHUNK = 1 << 16
 
@@ -143,7 +140,7 @@ class Ranks:
     def _watch(self, timeout: float | None, show: Show) -> tuple[str, str]:
         """Wait until the job is over; returns the verdict and its kind ("ok" when all is well)."""
         began = time.perf_counter()
-        watch = _StandstillWatch(self._slots)
+        watch = StandstillWatch()
         first_failure: float | None = None
         while True:
             if all(slot.state == "done" for slot in self._slots):
@@ -167,7 +164,7 @@ class Ranks:
                 key.data(key)
             self._job.seconds = time.perf_counter() - began
             show(self._job)
-            if first_failure is None and (verdict := watch.look()):
+            if first_failure is None and (verdict := watch.look(self._seen())):
                 return verdict.sentence, "stuck"
 
     def _settled(self, since: float) -> bool:
@@ -190,8 +187,11 @@ class Ranks:
         return found and f"{found} Nothing hung this time, but the values cannot be trusted."
 
     def _mismatch(self) -> str:
-        verdict = diagnose.mismatch(_seen(self._slots))
+        verdict = diagnose.mismatch(self._seen())
         return verdict.sentence if verdict else ""
+
+    def _seen(self) -> dict[int, diagnose.Seen]:
+        return {slot.rank: diagnose.Seen(slot.reader, slot.over) for slot in self._slots}
 
     def _collect(self) -> None:
         job = self._job
@@ -224,7 +224,7 @@ class Ranks:
     def _failure(self, slot: _Slot, kind: str) -> report.Failure | None:
         if slot.state == "failed":
             failure = report.raised(slot.rank, slot.reply)
-        elif slot.state == "dead" and kind != "ok":
+        elif slot.state == "dead":
             frames = report.parse_stack(slot.stack)
             failure = report.died(slot.rank, slot.code, slot.peak, time.perf_counter(), frames)
         elif slot.state == "coming":
@@ -418,84 +418,6 @@ class Ranks:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _StandstillWatch:
-    """Judges ranks only when nothing moves: no call begins or ends, no processor is used.
-
-    On a busy machine a rank that is ready to run but has no core is not mistaken for one that
-    waits. Ranks on GPUs may spin while they wait, and may wait outside of any call: for them the
-    records alone decide.
-    """
-
-    def __init__(self, slots: list[_Slot]):
-        self._slots = slots
-        self._last: Any = None
-        self._used: tuple[int, ...] | None = None
-        self._still_since = self._quiet_since = 0.0
-        self._looked = 0.0
-        self._judged = False
-        self._certain: diagnose.Verdict | None = None
-        self._likely: diagnose.Verdict | None = None  # certain once it is clear that none moves
-        self._in_setup = False
-
-    def look(self) -> diagnose.Verdict | None:
-        now = time.perf_counter()
-        if now - self._looked < _TICK:
-            return None
-        self._looked = now
-        state = [(slot.state, slot.reader.progress) for slot in self._slots]
-        if state != self._last:
-            self._last, self._still_since, self._judged = state, now, False
-            self._quiet_since, self._used = now, _activity(self._slots)
-            return None
-        if now - self._still_since < _STILL:
-            return None
-        if not self._judged:
-            self._judge()  # once: the same records would be judged the same
-        if self._certain or self._likely is None:
-            return self._certain
-        if any(slot.reader.on_gpu for slot in self._slots):
-            return self._likely if now - self._still_since >= _STILL_ON_GPU else None
-        used = _activity(self._slots)
-        if used is None or used != self._used:
-            self._quiet_since, self._used = now, used
-        patience = _STILL_IN_SETUP if self._in_setup else _STILL
-        return self._likely if now - self._quiet_since >= patience else None
-
-    def _judge(self) -> None:
-        self._judged = True
-        seen = _seen(self._slots)
-        self._certain = diagnose.mismatch(seen)
-        self._likely = diagnose.deadlock(seen) or diagnose.left_behind(seen)
-        calls = [call for rank in seen.values() if (call := rank.blocked()) is not None]
-        self._in_setup = any(call.group.is_internal for call in calls)
-
-
-def _seen(slots: list[_Slot]) -> dict[int, diagnose.Seen]:
-    return {slot.rank: diagnose.Seen(slot.reader, slot.over) for slot in slots}
-
-
-def _activity(slots: list[_Slot]) -> tuple[int, ...] | None:
-    """Processor time that the unfinished ranks have used so far, in clock ticks.
-
-    None while one of their threads runs or waits for a core. Empty where there is no /proc.
-    """
-    used = []
-    for slot in slots:
-        if slot.state != "running":
-            continue
-        ticks = 0
-        try:
-            for thread in Path(f"/proc/{slot.reader.pid}/task").iterdir():
-                fields = (thread / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] in "RD":
-                    return None
-                ticks += int(fields[11]) + int(fields[12])
-        except OSError:
-            return ()
-        used.append(ticks)
-    return tuple(used)
 
 
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

@@ -1,0 +1,88 @@
+"""When to judge ranks: only while nothing moves, so that a busy machine is no deadlock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from . import diagnose
+from .diagnose import Seen, Verdict
+
+_EVERY = 0.1  # seconds between two looks
+_STILL = 0.4  # seconds without any movement before ranks are judged
+_STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
+_STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
+
+
+class StandstillWatch:
+    """Judges ranks when no call begins or ends, and no processor is used.
+
+    A rank that is ready to run but has no core is thus not mistaken for one that waits. Ranks on
+    GPUs may spin while they wait, and may wait outside of any call: for them the records alone
+    decide.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[bool, tuple[int, int]]] = {}
+        self._used: tuple[int, ...] | None = None
+        self._still_since = self._quiet_since = 0.0
+        self._looked = 0.0
+        self._judged = False
+        self._certain: Verdict | None = None
+        self._likely: Verdict | None = None  # certain once it is clear that none moves
+        self._in_setup = False
+
+    def look(self, ranks: Mapping[int, Seen]) -> Verdict | None:
+        """What is wrong with the ranks, once that is certain; call it as often as you like."""
+        now = time.perf_counter()
+        if now - self._looked < _EVERY:
+            return None
+        self._looked = now
+        state = {rank: (seen.finished, seen.reader.progress) for rank, seen in ranks.items()}
+        if state != self._last:
+            self._last, self._still_since, self._judged = state, now, False
+            self._quiet_since, self._used = now, _processor_time(ranks)
+            return None
+        if now - self._still_since < _STILL:
+            return None
+        if not self._judged:
+            self._judge(ranks)  # once: the same records would be judged the same
+        if self._certain or self._likely is None:
+            return self._certain
+        if any(seen.reader.on_gpu for seen in ranks.values()):
+            return self._likely if now - self._still_since >= _STILL_ON_GPU else None
+        used = _processor_time(ranks)
+        if used is None or used != self._used:
+            self._quiet_since, self._used = now, used
+        patience = _STILL_IN_SETUP if self._in_setup else _STILL
+        return self._likely if now - self._quiet_since >= patience else None
+
+    def _judge(self, ranks: Mapping[int, Seen]) -> None:
+        self._judged = True
+        self._certain = diagnose.mismatch(ranks)
+        self._likely = diagnose.deadlock(ranks) or diagnose.left_behind(ranks)
+        calls = [call for seen in ranks.values() if (call := seen.blocked()) is not None]
+        self._in_setup = any(call.group.is_internal for call in calls)
+
+
+def _processor_time(ranks: Mapping[int, Seen]) -> tuple[int, ...] | None:
+    """What the unfinished ranks have used of the processor so far, in clock ticks.
+
+    None while one of their threads runs or waits for a core. Empty where there is no /proc.
+    """
+    used = []
+    for seen in ranks.values():
+        if seen.finished:
+            continue
+        ticks = 0
+        try:
+            for thread in Path(f"/proc/{seen.reader.pid}/task").iterdir():
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] in "RD":
+                    return None
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            return ()
+        used.append(ticks)
+    return tuple(used)
