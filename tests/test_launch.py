@@ -159,16 +159,15 @@ def test_unmodified_script(tmp_path):
 
 def test_every_variable_of_torchrun_is_set(tmp_path):
     script = tmp_path / "show.py"
-    script.write_text("import os\nprint('set:', *sorted(os.environ))")
+    script.write_text(
+        "import os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[1] + os.environ['RANK']).write_text(' '.join(os.environ))"
+    )  # into files: two ranks that print at the same time tear each other's lines
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(script)]
-    real = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-
-    def names(output: str) -> set[str]:
-        (line,) = {line for line in output.splitlines() if line.startswith("set:")}
-        return set(line.split()[1:])
-
-    theirs, ours = names(real.stdout), names(launch(script).output(0))
+    subprocess.run([*command, str(tmp_path / "theirs")], env=environment, check=True)
+    launch(script, tmp_path / "ours")
+    theirs, ours = (set((tmp_path / f"{w}0").read_text().split()) for w in ("theirs", "ours"))
     assert "TORCHELASTIC_RUN_ID" in theirs  # so it did look
     assert theirs - ours == set()
     assert ours - theirs <= {
