@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # What JupyterLab is started with besides, such as LAB_ARGS="--no-browser --port 8899"
 LAB_ARGS ?=
+# JupyterLab does not run as root unless told to; in a container one often is.
+ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # make lock UPGRADE=--upgrade moves every version that pyproject.toml leaves open
 UPGRADE ?=
 UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" pyproject.toml
@@ -21,7 +23,7 @@ setup:  ## make or refresh .venv
 	@$(PYTHON) lib/setup_venv.py
 
 labs: setup  ## open the labs in JupyterLab
-	$(BIN)/jupyter lab --notebook-dir=. $(LAB_ARGS) labs/00_start_here.ipynb
+	$(BIN)/jupyter lab --notebook-dir=. $(ALLOW_ROOT) $(LAB_ARGS) labs/00_start_here.ipynb
 
 test: lint  ## check style and types, then run every test
 	$(BIN)/pytest
