@@ -193,8 +193,9 @@ lockstep.check("average", average)
 # %% [markdown] id="failure-text"
 # ## A failure, on purpose
 #
-# In the next cell one rank skips the collective that the others enter. With most tools this hangs
-# for half an hour and then says nothing useful. `--may-fail` lets the notebook go on afterwards.
+# In the next cell one rank skips the collective that the others enter. Left alone, the others wait
+# until the time limit of their group, which for gloo is half an hour. `--may-fail` lets the notebook
+# go on after the failure.
 #
 # **Predict:** how many ranks will be named as waiting, and which one for?
 

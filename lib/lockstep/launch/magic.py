@@ -43,7 +43,7 @@ def _parser() -> _Parser:
     )
     add = parser.add_argument
     add("-h", "--help", action="store_true", help="show this")
-    add("-n", "--nproc-per-node", default="4", metavar="N|gpu|cpu|auto", help="ranks (default 4)")
+    add("-n", "--nproc-per-node", metavar="N|gpu|cpu|auto", help="how many ranks (default 4)")
     add("--backend", choices=BACKENDS, default="auto", help="of the default process group")
     add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this long")
     add("--env", action="append", default=[], metavar="K=V", help="a variable for the ranks")
@@ -108,12 +108,17 @@ class TorchrunMagics(Magics):
                         f"%%torchrun: {options.world} is not a World; make it first: "
                         f"{options.world} = World(nproc_per_node=4)"
                     )
+                if options.nproc_per_node or env or options.max_restarts or options.no_init:
+                    raise UsageError(
+                        f"%%torchrun: the ranks of {options.world} are there already: number, "
+                        "backend and variables are said where it is made, World(...)"
+                    )
                 job = world.run_cell(program, namespace, **common)
             else:
                 job = torchrun_cell(
                     program,
                     namespace,
-                    nproc_per_node=options.nproc_per_node,
+                    nproc_per_node=options.nproc_per_node or 4,
                     backend=options.backend,
                     env=env,
                     init=not options.no_init,

@@ -14,6 +14,7 @@ import ctypes
 import faulthandler
 import multiprocessing.process
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -30,6 +31,7 @@ from .errors import CannotSend
 
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
 _REPR_LIMIT = 4000
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 def main(channel: Channel, directory: str) -> None:
@@ -205,6 +207,7 @@ class _Rank:
         reply["shown"] = None if value is None else _shown(value)
         reply["digest"] = self._recorder.digest
         reply["device"] = _device_name()
+        reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
         reply["bound"] = sorted(self._bound)
         if value is None:
             return reply, []

@@ -200,6 +200,7 @@ class Ranks:
         job.unsent = {s.rank: s.reply["unsent"] for s in self._slots if "unsent" in s.reply}
         job.bound = self._slots[0].reply["bound"]
         job.device = self._slots[0].reply["device"]
+        job.peak_memory |= {slot.rank: slot.reply["peak"] for slot in self._slots}
         job.readers = [slot.reader.copy() for slot in self._slots]
         job.state = "ok"
 
@@ -352,7 +353,7 @@ class Ranks:
                 break
         if slot.code == 0 and self._task is not None and self._task.may_leave:
             slot.state = "done"
-            slot.reply = {"shown": None, "digest": {}, "device": "CPU", "bound": []}
+            slot.reply = {"shown": None, "digest": {}, "device": "CPU", "bound": [], "peak": 0}
 
     def _on_event(self, _: Any = None) -> bool:
         if not self._engine.events.ready():  # _await_end() has read it
