@@ -430,11 +430,13 @@ def test_large_result_costs_its_size_once(kernel, run):
         ("--into 3x", ["the name of a variable, not '3x'"]),
         ("--env FOO", ["NAME=VALUE, not 'FOO'"]),
         ("--world nowhere", ["nowhere is not a World; make it first"]),
+        ("--world w -n 8", ["there already", "World(...)"]),
         ("--max-restarts 2", ["max_restarts needs engine='torchrun'"]),
         ("-n 'a", ["quot"]),
     ],
 )
 def test_wrong_flag_says_what_to_do(run, flags, says):
+    run("import lockstep\nw = lockstep.World(2)")
     reply = run(f"%%torchrun {flags}\n1")
     told = reply.shown + reply.error
     assert all(words in told for words in says)

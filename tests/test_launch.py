@@ -552,3 +552,32 @@ def test_calls_of_ddp_and_functional_collectives():
             ("all_gather_into_tensor_coalesced", 20),
         ]
         assert all(c.end is not None for c in calls)
+
+
+def test_where_nothing_can_be_forked_programs_are_started(tmp_path):
+    """A second thread in the warm parent, as some site packages start one."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, threading\n"
+        "if any('launch.parent' in word for word in sys.orig_argv):\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    (tmp_path / "job.py").write_text(
+        "from lockstep import torchrun\n"
+        "def rank():\n"
+        "    import torch.distributed as dist\n"
+        "    dist.barrier()\n"
+        "    return dist.get_rank()\n"
+        "if __name__ == '__main__':\n"
+        "    print(torchrun(rank, nproc_per_node=2))\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1] / "lib")])
+    done = subprocess.run(
+        [sys.executable, "job.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "rank 0 → │ 0\nrank 1 → │ 1\n" in done.stdout
+    assert "note: the warm parent has 2 threads" in done.stdout
