@@ -4,7 +4,7 @@ import pytest
 from kernel import Kernel, Reply
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kernel() -> Iterator[Kernel]:
     kernel = Kernel()
     yield kernel

@@ -61,7 +61,7 @@ class Kernel:
             "CUDA_VISIBLE_DEVICES": "",
             **environment,
         }
-        self._manager = KernelManager()
+        self._manager = KernelManager(shutdown_wait_time=1.0)
         self._manager.start_kernel(env=self._environment, cwd=str(self.work))
         self._connect()
 

@@ -189,10 +189,11 @@ def test_wrong_dtypes_are_found_though_nothing_hangs(run):
 @pytest.mark.parametrize(
     "body",
     [
-        "if rank == 0:\n    time.sleep(2)\ndist.all_reduce(x)",
-        "if rank == 0:\n    end = time.time() + 2\n    while time.time() < end:\n        pass\n"
+        "if rank == 0:\n    time.sleep(1.2)\ndist.all_reduce(x)",
+        "if rank == 0:\n    end = time.time() + 1.2\n    while time.time() < end:\n        pass\n"
         "dist.barrier()",
-        "if rank == 0:\n    import subprocess\n    subprocess.run(['sleep', '2'])\ndist.barrier()",
+        "if rank == 0:\n    import subprocess\n    subprocess.run(['sleep', '1.2'])\n"
+        "dist.barrier()",
     ],
     ids=["asleep", "busy", "in another process"],
 )
@@ -237,13 +238,21 @@ def test_interrupt_reports_and_leaves_the_kernel_ready(kernel, run):
     assert "ready" in reply.shown and "interrupted" in reply.shown
 
 
-def test_interrupt_twice(kernel, run):
-    kernel.start(cell("print('ready', flush=True)\ntime.sleep(600)"))
+def test_interrupt_again_while_the_report_is_made(kernel, run):
+    run("import os\nkernel_itself = os.getpid()")
+    body = """\
+    import signal
+    def again(*_):  # when the report asks for this rank's stack
+        os.kill(kernel_itself, signal.SIGINT)
+    signal.signal(signal.SIGQUIT, again)
+    print("ready", flush=True)
+    time.sleep(600)
+    """
+    kernel.start(cell(body))
     kernel.wait_for(lambda reply: "ready" in reply.shown)
     kernel.interrupt()
-    kernel.interrupt()
-    assert "Interrupt" in kernel.finish().error_name
-    kernel.execute("1")
+    reply = kernel.finish()
+    assert reply.error_name == "JobInterrupted" and "ranks 0–3: interrupted" in reply.error
 
 
 def test_interrupt_while_ranks_come_up(kernel, run):

@@ -282,6 +282,18 @@ def test_cell_defines_functions_and_classes_of_its_own(run):
     assert run("print(job[0].hi())").stdout == "hi\n"
 
 
+def test_functions_of_the_cell_see_the_notebook(run):
+    run("base, power = 3, 2\ndef raised(n): return n**power")
+    body = """\
+    def once(): return base
+    class Holder:
+        start = base
+        def get(self): return self.start + raised(base)
+    [once(), Holder().get(), *(raised(i) for i in range(base)), (lambda: power)()]
+    """
+    assert "→ │ [3, 12, 0, 1, 4, 2]" in run(cell(body)).shown
+
+
 def test_missing_name_is_told_by_the_rank(run):
     assert "NameError: name 'nobody' is not defined" in run(cell("nobody")).error
 
@@ -304,12 +316,16 @@ def test_variables_for_the_ranks_and_a_job_to_keep(run):
 
 def test_only_loopback_listens(kernel, run):
     kernel.start(
-        cell("dist.barrier()\nprint('ready', flush=True)\nwhile not os.path.exists('go'): pass")
+        cell(
+            "dist.barrier()\nprint('ready', flush=True)\nwhile not os.path.exists('go'): pass\n"
+            "os.environ['GLOO_SOCKET_IFNAME']"
+        )
     )
     kernel.wait_for(lambda reply: "ready" in reply.shown)
     listeners = [(pid, address) for pid, address in kernel.listeners() if pid != kernel.process.pid]
     (kernel.work / "go").touch()
-    assert "ok" in kernel.finish().shown
+    # on a machine whose own name means loopback the ports alone would not tell
+    assert "→ │ 'lo" in kernel.finish().shown
     (kernel.work / "go").unlink()
     assert len(listeners) >= 2  # the store and gloo's pairs: so it did look
     assert {address.removeprefix("::ffff:") for _, address in listeners} <= {"127.0.0.1", "::1"}
@@ -500,6 +516,22 @@ def test_calls_know_operation_size_peer_and_group():
         assert [call.start for call in calls] == sorted(call.start for call in calls)
     # one clock: nobody leaves the barrier before the last one has come
     assert min(c[-1].end for c in job.calls) >= max(c[-1].start for c in job.calls)
+
+
+def test_peers_in_a_subgroup_are_ranks_of_the_world():
+    def work():
+        pair, x = dist.new_group([1, 2]), torch.ones(1)
+        if dist.get_rank() in (1, 2):
+            dist.broadcast(x, 2, group=pair)
+        if dist.get_rank() == 1:
+            dist.send(x, 2, group=pair)
+        if dist.get_rank() == 2:
+            dist.recv(x, 1, group=pair)
+
+    zero, one, two = launch(work, nproc_per_node=3).calls
+    assert zero == []
+    assert [(c.operation, c.peer) for c in one] == [("broadcast", 2), ("send", 2)]
+    assert [(c.operation, c.peer) for c in two] == [("broadcast", 2), ("recv", 1)]
 
 
 def test_async_calls_end_when_the_work_ends():

@@ -22,7 +22,10 @@ def pids(reply) -> list[int]:
 
 def test_processes_variables_and_groups_stay(world):
     before = pids(
-        world("pair = dist.new_group([0, 1])\nweights = torch.ones(2) * rank\nos.getpid()")
+        world(
+            "pair = dist.new_group([0, 1])\nweights = torch.ones(2) * rank\n"
+            "dist.barrier()\nos.getpid()"
+        )
     )
     assert len(set(before)) == 2
     assert pids(world("os.getpid()")) == before
@@ -83,6 +86,7 @@ def test_standstill_in_a_later_cell(world):
     reply = world("if rank == 0:\n    dist.all_reduce(x)")
     assert "Rank 0 waits in all_reduce #3" in reply.error
     assert "for rank 1, which already left" in reply.error
+    assert "calls: 1 all_reduce on rank 0" in reply.shown
 
 
 def test_interrupt_of_a_world(kernel, world):
@@ -90,7 +94,7 @@ def test_interrupt_of_a_world(kernel, world):
     kernel.wait_for(lambda reply: "ready" in reply.shown)
     kernel.interrupt()
     assert kernel.finish().error_name == "JobInterrupted"
-    assert "had failed" in world("rank").shown or "interrupted" in world("rank").shown
+    assert "ranks are new" in world("rank").shown
 
 
 def test_death_between_cells(world):
@@ -103,10 +107,9 @@ def test_death_between_cells(world):
 
 
 def test_close_and_context_manager_leave_nothing(kernel, run):
+    run("from lockstep import World")
     reply = run(
         "with World(2) as inside:\n    print(inside, inside.run(abs, -3).results)\nprint(inside)"
-        if run("from lockstep import World").error == ""
-        else ""
     )
     assert "up>" in reply.stdout and "[3, 3]" in reply.stdout and "not up" in reply.stdout
     assert kernel.leftovers() == []
