@@ -55,6 +55,27 @@ def test_failures_of_several_ranks_are_told_apart(run):
     assert "ranks 1, 3: ValueError: on 1" in reply.error
 
 
+def test_endless_recursion_is_folded(run):
+    reply = run(cell("def deeper(n):\n    return deeper(n + 1)\ndeeper(0)"))
+    assert reply.error.splitlines()[1].startswith("ranks 0–3: RecursionError: maximum recursion")
+    assert "→    6 │     return deeper(n + 1)" in reply.error
+    assert len(reply.error.splitlines()) < 40
+
+
+def test_error_of_the_compiler_comes_first_too(run):
+    reply = run(cell("async def fetch(): pass\nawait fetch()"))
+    headline = "SyntaxError: 'await' outside function"
+    assert any(headline in line for line in reply.error.splitlines()[:2])
+    assert "→    6 │ await fetch()" in reply.error
+
+
+def test_exception_that_cannot_be_printed_is_named(run):
+    body = "class Odd(Exception):\n    def __str__(self): return 1 / 0\nraise Odd"
+    reply = run(cell(body))
+    assert reply.error.splitlines()[1].startswith("ranks 0–3: Odd")
+    assert "→    7 │ raise Odd" in reply.error
+
+
 def test_closed_connections_are_consequences(run):
     reply = run(cell("if rank == 1:\n    os._exit(7)\ndist.all_reduce(x)"))
     assert reply.error.splitlines()[1].startswith("rank 1: left by os._exit(7)")
@@ -194,8 +215,11 @@ def test_wrong_dtypes_are_found_though_nothing_hangs(run):
         "dist.barrier()",
         "if rank == 0:\n    import subprocess\n    subprocess.run(['sleep', '1.2'])\n"
         "dist.barrier()",
+        "import threading\nif rank == 0:\n"
+        "    threading.Timer(1.2, dist.send, (x, 1)).start()\n    dist.recv(x.clone(), 1)\n"
+        "if rank == 1:\n    dist.recv(x, 0)\n    dist.send(x, 0)",
     ],
-    ids=["asleep", "busy", "in another process"],
+    ids=["asleep", "busy", "in another process", "with another thread"],
 )
 def test_waiting_for_a_slow_rank_is_no_standstill(run, body):
     reply = run(cell(body))

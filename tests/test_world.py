@@ -75,9 +75,11 @@ def test_failure_tears_it_down_says_so_and_the_next_use_is_fresh(run, world):
     assert "NameError: name 'kept' is not defined" in world("kept").error
 
 
-def test_note_of_a_failure_comes_once(world):
+def test_note_of_a_failure_comes_once(run, world):
     world("1 / 0")
     assert "had failed" in world("rank").shown
+    assert "had failed" not in world("rank").shown
+    run("w.close()")
     assert "had failed" not in world("rank").shown
 
 
