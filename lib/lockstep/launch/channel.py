@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -89,12 +90,21 @@ class Channel:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[None]:
-    """Hold back Ctrl-C for a moment: half a message, or half a clean-up, helps nobody."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold back Ctrl-C for a moment: half a message, or half a clean-up, helps nobody.
+
+    A signal mask would not do: a kernel has other threads, and one of them would take it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python raises KeyboardInterrupt in the main thread only
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def anonymous_file(name: str) -> int:

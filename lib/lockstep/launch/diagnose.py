@@ -134,7 +134,11 @@ def _by_value(said: Mapping[int, str]) -> str:
 
 def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     """Ranks that wait for each other, or for one that has left, when none can move any more."""
-    blocked = {rank: call for rank, seen in ranks.items() if (call := seen.blocked())}
+    blocked = {
+        rank: call
+        for rank, seen in ranks.items()
+        if (call := seen.blocked()) and not seen.reader.has_threads
+    }
     unfinished = {rank for rank, seen in ranks.items() if not seen.finished}
     if not blocked:
         return None

@@ -124,13 +124,13 @@ class _Rank:
                 for name, value in self.namespace.items()
                 if name not in before or before[name] is not value
             }
-            sys.stdout.flush()
-            sys.stderr.flush()
             return self._report(*left)
         except BaseException as error:
-            sys.stdout.flush()
-            sys.stderr.flush()
             return _failed(error), []
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # a cell may have closed them
+                    stream.flush()
 
     def _initialize(self, backend: str) -> None:
         """Make the default process group, unless this rank has one already.
@@ -253,7 +253,9 @@ def describe(error: BaseException) -> dict[str, Any]:
         ]
         if isinstance(at, SyntaxError) and at.filename:
             frames.append((at.filename, at.lineno or 0, "<module>", at.text or ""))
-        text = "".join(traceback.format_exception_only(at)).strip()
+            text = f"{type(at).__name__}: {at.msg}"
+        else:
+            text = "".join(traceback.format_exception_only(at)).strip()
         blocks.append((text, frames))
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     code = error.code if isinstance(error, SystemExit) else None
@@ -263,7 +265,6 @@ def describe(error: BaseException) -> dict[str, Any]:
         pickled, buffers = b"", []
     return {
         "kind": type(error).__name__,
-        "message": str(error),
         "blocks": blocks,
         "exit_code": code,
         "exception": None if buffers else pickled,

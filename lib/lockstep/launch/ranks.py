@@ -55,7 +55,7 @@ class _Slot:
     output: int = -1
     stacks: int = -1
     memory: mmap.mmap | None = None
-    reader: record.Reader = field(default_factory=lambda: record.Reader(bytes(40), 0))
+    reader: record.Reader = field(default_factory=lambda: record.Reader(bytes(48), 0))
     state: str = "coming"  # running, done, failed, dead
     reply: dict[str, Any] = field(default_factory=dict)
     code: int | None = None

@@ -5,11 +5,12 @@ there even while the rank is blocked inside C++ or after it was killed. The call
 PyTorch's dispatcher, which every path to a process group passes: `torch.distributed`, DDP's
 reducer, functional collectives, compiled code.
 
-Layout of the shared memory: a header of five unsigned 64-bit numbers (bytes used, process id,
+Layout of the shared memory: a header of six unsigned 64-bit numbers (bytes used, process id,
 offset of the entry in which the rank's main thread now waits or 0, calls that no longer fitted,
-1 once a call was on a GPU), then entries: start and end (float64, seconds), length (uint32),
-marshalled tuple. An entry is a call, the introduction of a process group, or (where a kept world
-goes on with its next cell) how many calls of one sequence came before.
+1 once a call was on a GPU, 1 if other threads may act while the main one waits), then entries:
+start and end (float64, seconds), length (uint32), marshalled tuple. An entry is a call, the
+introduction of a process group, or (where a kept world goes on with its next cell) how many calls
+of one sequence came before.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SIZE = 64 << 20  # bytes of address space; memory is used only as the record grows
-_HEADER = struct.Struct("<QQQQQ")
-_USED, _PID, _WAITING, _LOST, _ON_GPU = 0, 8, 16, 24, 32
+_HEADER = struct.Struct("<QQQQQQ")
+_USED, _PID, _WAITING, _LOST, _ON_GPU, _THREADS = 0, 8, 16, 24, 32, 40
 _TIMES = struct.Struct("<dd")
 _ENTRY = struct.Struct("<ddI")
 _U64 = struct.Struct("<Q")
@@ -178,14 +179,14 @@ class Recorder:
         self.pending: dict[int, tuple[Any, int]] = {}  # id of a Work: the Work, its entry
         self.newest = 0
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
-        _HEADER.pack_into(memory, 0, self._used, os.getpid(), 0, 0, 0)
+        _HEADER.pack_into(memory, 0, self._used, os.getpid(), 0, 0, 0, 0)
 
     def reset(self) -> None:
         """Forget the entries: a kept world begins its next cell. Counts and groups go on."""
         with self._lock:
             self._used, self.newest = _HEADER.size, 0
             self.pending.clear()
-            _HEADER.pack_into(self._memory, 0, self._used, os.getpid(), 0, 0, 0)
+            _HEADER.pack_into(self._memory, 0, self._used, os.getpid(), 0, 0, 0, 0)
             for number, group in self._groups.values():
                 self._append(math.nan, ("group", number, group.name, group.ranks))
             for line, count in self._counts.items():
@@ -259,6 +260,7 @@ class Recorder:
         outermost = self._outermost == 0 and threading.get_ident() == self._main
         if outermost:
             self._outermost = offset
+            _U64.pack_into(self._memory, _THREADS, _others_may_act())
             _U64.pack_into(self._memory, _WAITING, offset)
         try:
             yield
@@ -279,6 +281,14 @@ class Recorder:
         finally:
             self.quiet = before
             self.end(offset)
+
+
+def _others_may_act() -> int:
+    """1 if threads run besides the main one; daemons, such as a progress bar's, do not count."""
+    if threading.active_count() == 1:
+        return 0
+    main = threading.main_thread()
+    return int(any(not t.daemon for t in threading.enumerate() if t is not main))
 
 
 _recorder: Recorder | None = None
@@ -550,9 +560,14 @@ class Reader:
         """Whether the rank has made calls on a GPU, which return when they are queued."""
         return self._header()[4] != 0
 
-    def _header(self) -> tuple[int, int, int, int, int]:
-        used, pid, waiting, lost, on_gpu = _HEADER.unpack_from(self._memory, 0)
-        return used, pid, waiting, lost, on_gpu
+    @property
+    def has_threads(self) -> bool:
+        """Whether other threads of the rank may act while its main thread waits."""
+        return self._header()[5] != 0
+
+    def _header(self) -> tuple[int, int, int, int, int, int]:
+        used, pid, waiting, lost, on_gpu, threads = _HEADER.unpack_from(self._memory, 0)
+        return used, pid, waiting, lost, on_gpu, threads
 
     @property
     def lost(self) -> int:

@@ -95,6 +95,7 @@ def died(rank: int, code: int | None, peak: int, at: float, frames: Sequence[Fra
     return Failure(rank, "died", message, at, list(frames))
 
 
+_MOST_REPEATS = 2  # of one frame in a row that are shown
 _STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
@@ -138,7 +139,15 @@ def format_frames(frames: Iterable[Frame], cell: str) -> list[str]:
             hidden.clear()
 
     shown = False
+    repeated = 0
+    before: Frame | None = None
     for frame in frames:
+        repeated = repeated + 1 if frame[:3] == (before or ())[:3] else 0
+        before = frame
+        if repeated >= _MOST_REPEATS:
+            if repeated == _MOST_REPEATS:
+                lines.append("  … and so on: it calls itself")
+            continue
         filename, number, function, text = frame
         if is_library(filename):
             if shown and not filename.startswith(

@@ -96,6 +96,7 @@ class World:
             weakref.finalize(self, self._ranks.close)  # a world that nobody can name any more
             if self._torn_down:
                 job.note = "this world had failed, so its ranks are new and know no variables"
+                self._torn_down = False
         try:
             limit = self._timeout if timeout is None else timeout
             _run(self._ranks, job, task, limit, may_fail, show, self._note)
@@ -112,6 +113,7 @@ class World:
             self._ranks.close()
             self._ranks = None
             self._sent, self._bound = {}, set()
+        self._torn_down = False
 
     def __enter__(self) -> World:
         return self
@@ -277,6 +279,8 @@ def _run(
     show: bool,
     note: str,
 ) -> Job:
+    if timeout is not None and timeout <= 0:
+        raise LaunchError(f"a time limit is a positive number of seconds, not {timeout:g}")
     display = (Panel() if in_notebook() else Lines()) if show else Silence()
     job.note = "; ".join(part for part in (job.note, note, ranks.note) if part)
     try:
