@@ -317,7 +317,6 @@ class Ranks:
         assert self._task is not None and self._payload is not None and slot.channel is not None
         descriptor, sizes = self._payload
         message = {
-            "do": "run",
             "backend": self._task.backend,
             "sizes": sizes,
             "again": self._jobs > 0,
