@@ -14,10 +14,10 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-comma
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test lint format bench notebooks doctor lock clean
+.PHONY: help setup labs test test-browser lint format bench notebooks doctor lock clean
 
 help:  ## print this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
 
 setup:  ## make or refresh .venv
 	@$(PYTHON) lib/setup_venv.py
@@ -27,6 +27,9 @@ labs: setup  ## open the labs in JupyterLab
 
 test: lint  ## check style and types, then run every test
 	$(BIN)/pytest
+
+test-browser: setup  ## only run every notebook in JupyterLab in a headless Chromium
+	$(BIN)/pytest tests/test_browser.py
 
 lint: setup  ## check style and types only
 	$(BIN)/ruff check .

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks import check
+from .checks import carry_on, check, hint, solution
 from .checkup import Diagnosis
-from .labs import lab00  # noqa: F401 - registers its checks
+from .figures import PALETTE, figure, table
+from .grid import grid
+from .labs import lab00, lab01  # noqa: F401 - they register their exercises
 from .launch import (
     CannotSend,
     Job,
@@ -19,12 +21,16 @@ from .launch import (
     LaunchError,
     ResultNotSent,
     World,
+    gpu_count,
     torchrun,
 )
-from .predict import compare
+from .predict import claim, compare
+from .progress import Progress
+from .stamps import live, recorded, simulated
 
 __version__ = "0.1.0"
 __all__ = [
+    "PALETTE",
     "CannotSend",
     "Job",
     "JobFailed",
@@ -32,10 +38,22 @@ __all__ = [
     "LaunchError",
     "ResultNotSent",
     "World",
+    "carry_on",
     "check",
+    "claim",
     "compare",
     "device",
     "doctor",
+    "figure",
+    "gpu_count",
+    "grid",
+    "hint",
+    "live",
+    "progress",
+    "recorded",
+    "simulated",
+    "solution",
+    "table",
     "torchrun",
 ]
 
@@ -50,6 +68,30 @@ def doctor() -> Diagnosis:
     from .machine import probe
 
     return diagnose(torchrun(probe, nproc_per_node=1, init=False, show=False).results[0])
+
+
+def progress(lab: str | None = None) -> Progress:
+    """Which exercises you have done, of all labs or of one ("01"); draws itself.
+
+    In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
+    """
+    from .checks import exercises
+    from .labs import LABS
+    from .progress import LabExercises
+
+    course = [
+        LabExercises(
+            one.number,
+            one.title,
+            tuple(exercise.name for exercise in exercises() if exercise.lab == one.number),
+        )
+        for one in LABS
+        if lab in (None, one.number)
+    ]
+    if not course:
+        known = ", ".join(one.number for one in LABS)
+        raise ValueError(f"there is no lab {lab!r}; there are: {known}")
+    return Progress(course)
 
 
 def device() -> Any:

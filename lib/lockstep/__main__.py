@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from lockstep import __version__
 from lockstep.checkup import diagnose, runs_live
+from lockstep.labs import LABS
 from lockstep.machine import probe
 
 
@@ -28,7 +31,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
     doctor.set_defaults(command=_doctor)
 
-    arguments = parser.parse_args(argv)
+    progress = commands.add_parser(
+        "progress",
+        help="show which exercises you have done",
+        description="Show which exercises you have done.",
+    )
+    progress.add_argument(
+        "lab",
+        nargs="?",
+        choices=[lab.number for lab in LABS],
+        help="only this one: %(choices)s",
+        metavar="lab",
+    )
+    progress.add_argument("--json", action="store_true", help="print JSON instead of a picture")
+    progress.set_defaults(command=_progress)
+
+    run = commands.add_parser(
+        "run",
+        usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] [--json]",
+        help="execute the notebooks without a screen and say how each went",
+        description="Execute the notebooks without a screen and say how each went. "
+        "Exit code: 1 if one failed, 2 for bad input, else 0.",
+    )
+    run.add_argument("folder", choices=("labs", "solutions"), help="which notebooks")
+    run.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+    run.add_argument(
+        "-p",
+        action="append",
+        default=[],
+        dest="parameters",
+        metavar="NAME=VALUE",
+        help="set a parameter of the notebooks, such as NPROC=8; may be repeated",
+    )
+    run.add_argument("--keep", type=Path, metavar="FOLDER", help="put the executed notebooks here")
+    run.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    run.set_defaults(command=_run)
+
+    arguments, more = parser.parse_known_args(argv)
+    if more and "numbers" in arguments and not any(word.startswith("-") for word in more):
+        arguments.numbers += more  # numbers behind an option, which Python 3.11 does not take
+    elif more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     exit_code: int = arguments.command(arguments)
     return exit_code
 
@@ -43,6 +86,44 @@ def _doctor(arguments: argparse.Namespace) -> int:
     else:
         print(diagnosis)
     return diagnosis.exit_code
+
+
+def _progress(arguments: argparse.Namespace) -> int:
+    from lockstep import progress
+
+    shown = progress(arguments.lab)
+    print(json.dumps(shown.as_dict(), indent=2) if arguments.json else shown)
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        from lockstep import execute
+    except ModuleNotFoundError as missing:
+        print(f"lockstep run needs {missing.name}: pip install 'lockstep[labs]'", file=sys.stderr)
+        return 2
+    done = []
+    interrupted = False
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    try:
+        parameters = execute.parse(arguments.parameters)
+        notebooks = execute.find(arguments.folder, arguments.numbers, Path.cwd())
+        execute.refuse_misfits(parameters, notebooks)
+        for one in execute.run(notebooks, parameters, arguments.keep, sys.stderr.isatty()):
+            done.append(one)
+    except execute.BadInput as error:
+        print(f"lockstep run: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lockstep run: interrupted", file=sys.stderr)
+        interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if arguments.json:
+        print(json.dumps([one.as_dict() for one in done], indent=2))
+    elif done:
+        print(execute.table(done))
+    return 130 if interrupted else int(any(one.problems for one in done))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,34 @@
 """Checks of exercises: they never raise, and what is wrong they call by its name.
 
-A lab's module registers a check with `@exercise("name")`; the check calls the learner's answer,
-mostly on ranks, and raises `WrongAnswer` with a hint for each mistake that it recognises.
-`check("name", answer)` in the notebook runs it and shows PASS, TRY AGAIN or NOT YET.
+A lab's module registers an exercise with `@exercise(...)` above the function that checks it. The
+function gets the learner's answer and a source of random numbers; it runs the answer on ranks
+with `trial()` and raises `WrongAnswer` with a hint for each mistake that it recognises. In the
+notebook `check("name", answer)` runs it and shows PASS, TRY AGAIN or NOT YET; `hint`, `solution`
+and `carry_on` are for those who are stuck.
 """
 
 from __future__ import annotations
 
 import html
+import json
+import linecache
+import random
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from .launch import JobFailed
+from .launch import Job, JobFailed, torchrun
+from .progress import record
 
 PASS, TRY_AGAIN, NOT_YET = "PASS", "TRY AGAIN", "NOT YET"
+MIME = "application/vnd.lockstep.check+json"
+_BLANK = "the blank is still there"
+_SOLUTIONS = Path(__file__).parents[2] / "solutions"
+_PATIENCE = 30.0  # seconds for one trial; a deadlock is found long before
+
+Check = Callable[[Any, random.Random], None]
 
 
 class WrongAnswer(Exception):
@@ -29,68 +43,263 @@ class WrongAnswer(Exception):
         self.hint = hint
 
 
+class Deadlock(WrongAnswer):
+    """The ranks of a trial waited for what can never come; `job` is what they did."""
+
+    def __init__(self, job: Job):
+        super().__init__("deadlock", f"with {job.nproc} ranks it never ends.\n{job.report}")
+        self.job = job
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a check: verdict is PASS, TRY AGAIN or NOT YET; mistake is "" if none."""
+class Exercise:
+    """name: also of the function or variable that the learner fills in, and of its cell.
+    lab: "01". hints: three, each giving away more; the last says the way without the code."""
 
-    exercise: str
-    verdict: str
-    hint: str = ""
-    mistake: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.verdict} · {self.exercise}" + (f"\n{self.hint}" if self.hint else "")
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        sign, colour = {
-            PASS: ("✓", "#009E73"),
-            TRY_AGAIN: ("✗", "#D55E00"),
-            NOT_YET: ("…", "#666666"),
-        }[self.verdict]
-        hint = f"<div>{html.escape(self.hint)}</div>" if self.hint else ""
-        box = (
-            f'<div style="border-left:4px solid {colour};padding:2px 10px">'
-            f"<b>{sign} {self.verdict}</b> · {html.escape(self.exercise)}{hint}</div>"
-        )
-        return {"text/plain": str(self), "text/html": box}
+    name: str
+    lab: str
+    hints: tuple[str, str, str]
+    check: Check = field(repr=False)
 
 
-Check = Callable[[Any], None]
-_checks: dict[str, Check] = {}
+_exercises: dict[str, Exercise] = {}
+_passed: dict[str, Any] = {}  # by exercise: the answer that passed last
+_hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
 
 
-def exercise(name: str) -> Callable[[Check], Check]:
-    """Register the check of the exercise `name`."""
+def exercise(name: str, *, lab: str, hints: tuple[str, str, str]) -> Callable[[Check], Check]:
+    """Register an exercise and its check. Raises ValueError for a name that is taken."""
 
     def register(function: Check) -> Check:
-        _checks[name] = function
+        if name in _exercises:
+            raise ValueError(f"two exercises are called {name!r}")
+        _exercises[name] = Exercise(name, lab, hints, function)
         return function
 
     return register
 
 
-def check(name: str, answer: Any) -> Outcome:
+def exercises() -> tuple[Exercise, ...]:
+    """All exercises of the course, in order."""
+    return tuple(_exercises.values())
+
+
+# ── What a learner calls ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check: verdict is PASS, TRY AGAIN or NOT YET; mistake is "" if none.
+
+    seed: `check(name, answer, seed=...)` tries the same ranks, sizes and numbers again.
+    """
+
+    exercise: str
+    verdict: str
+    hint: str = ""
+    mistake: str = ""
+    hints: tuple[str, ...] = field(default=(), repr=False)
+    seed: int = 0
+    note: str = ""
+
+    def __str__(self) -> str:
+        repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
+        lines = [f"{self.verdict} · {self.exercise}{repeat}", self.hint, self.note]
+        if self.hints:
+            lines.append(f"stuck? lockstep.hint({self.exercise!r})")
+        return "\n".join(line for line in lines if line)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        sign, colour = {
+            PASS: ("✓", "#009E73"),
+            TRY_AGAIN: ("✗", "#D55E00"),
+            NOT_YET: ("…", "#767676"),
+        }[self.verdict]
+        repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
+        said = [
+            f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{html.escape(text)}</div>'
+            for text in (self.hint, self.note)
+            if text
+        ]
+        helped = [
+            f"<details><summary>Hint {number} of {len(self.hints)}</summary>"
+            f'<div style="padding:2px 0 6px 16px">{html.escape(text)}</div></details>'
+            for number, text in enumerate(self.hints, 1)
+        ]
+        if helped:
+            call = html.escape(f"{self.exercise} = lockstep.solution({self.exercise!r})")
+            helped.append(f"<div>The whole solution: <code>{call}</code></div>")
+        box = (
+            f'<div role="status" style="border-left:4px solid {colour};padding:2px 10px">'
+            f"<b>{sign} {self.verdict}</b> · {html.escape(self.exercise)}{repeat}"
+            f"{''.join(said + helped)}</div>"
+        )
+        told = {"exercise": self.exercise, "verdict": self.verdict, "mistake": self.mistake}
+        return {"text/plain": str(self), "text/html": box, MIME: told}
+
+
+def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     """Check the answer to an exercise. Never raises; the outcome draws itself.
 
-    A function that still raises NotImplementedError is NOT YET answered.
+    A function that still raises NotImplementedError, and None, are NOT YET answered. Ranks, sizes
+    and numbers are other ones at each call; `seed` (the outcome's) repeats those of one.
     """
-    if name not in _checks:
-        known = ", ".join(sorted(_checks))
-        return Outcome(name, NOT_YET, f"there is no exercise {name!r}; there are: {known}")
+    if name not in _exercises:
+        return Outcome(name, NOT_YET, _unknown(name))
+    one = _exercises[name]
+    seed = secrets.randbelow(10_000) if seed is None else seed
+    verdict, hint, mistake = _judge(one, answer, seed)
+    if verdict == PASS:
+        _passed[name] = answer
+        return Outcome(name, PASS, seed=seed, note=record(one.lab, name, "passed"))
+    note = record(one.lab, name, "tried") if verdict == TRY_AGAIN else ""
+    return Outcome(name, verdict, hint, mistake, one.hints, seed, note)
+
+
+def _judge(one: Exercise, answer: Any, seed: int) -> tuple[str, str, str]:
+    """Verdict, hint, mistake."""
+    if answer is None:
+        return NOT_YET, _BLANK, ""
     try:
-        _checks[name](answer)
+        one.check(answer, random.Random(seed))
     except WrongAnswer as wrong:
-        return Outcome(name, TRY_AGAIN, wrong.hint, wrong.mistake)
+        return TRY_AGAIN, wrong.hint, wrong.mistake
     except NotImplementedError:
-        return Outcome(name, NOT_YET, "the blank is still there")
+        return NOT_YET, _BLANK, ""
     except JobFailed as failed:
-        cause = failed.__cause__
-        if isinstance(cause, NotImplementedError):
-            return Outcome(name, NOT_YET, "the blank is still there")
-        return Outcome(name, TRY_AGAIN, f"the ranks failed:\n{failed}", "failed")
+        return TRY_AGAIN, f"the ranks failed:\n{failed}", "failed"
     except Exception as error:
-        return Outcome(name, TRY_AGAIN, f"{type(error).__name__}: {error}", "raised")
-    return Outcome(name, PASS)
+        return TRY_AGAIN, f"{type(error).__name__}: {error}", "raised"
+    return PASS, "", ""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One hint, as text and in a notebook."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.text, "text/html": f"<div>{html.escape(self.text)}</div>"}
+
+
+def hint(name: str, level: int | None = None) -> Hint:
+    """The next hint for an exercise, or the one of a level from 1 (what to think of) to 3 (the
+    whole way, without the code). Never raises."""
+    if name not in _exercises:
+        return Hint(_unknown(name))
+    hints = _exercises[name].hints
+    if level is None:
+        level = _hinted[name] = min(_hinted.get(name, 0) + 1, len(hints))
+    level = min(max(level, 1), len(hints))
+    after = f"\nThe whole solution: {name} = lockstep.solution({name!r})"
+    return Hint(
+        f"hint {level} of {len(hints)}: {hints[level - 1]}" + (after if level == len(hints) else "")
+    )
+
+
+def solution(name: str) -> Any:
+    """Show the solution of an exercise and return it, so that one can go on with it.
+
+    Raises KeyError for an unknown exercise and FileNotFoundError where the folder `solutions/`
+    of the course is not there.
+    """
+    code, value = _reference(name)
+    record(_exercises[name].lab, name, "solution")
+    print(code)
+    return value
+
+
+def carry_on(name: str, answer: Any) -> Any:
+    """The learner's answer if it is the one that has passed its check, else the reference.
+
+    Cells that build on an exercise use it, so that nobody who is stuck has to stop there. Prints
+    which it is.
+    """
+    if name in _passed and _passed[name] is answer:
+        print(f"going on with your {name}")
+        return answer
+    print(f"{name} has not passed its check yet: going on with the reference")
+    return _reference(name)[1]
+
+
+def _reference(name: str) -> tuple[str, Any]:
+    """The code of an exercise's cell in the solutions, and what it defines."""
+    if name not in _exercises:
+        raise KeyError(_unknown(name))
+    number = _exercises[name].lab
+    path = next(iter(_SOLUTIONS.glob(f"{number}_*.ipynb")), None)
+    if path is None:
+        raise FileNotFoundError(f"there is no solution of lab {number} in {_SOLUTIONS}")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = next("".join(cell["source"]) for cell in cells if cell["id"] == name)
+    filename = f"solution of {name}"
+    linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
+    namespace: dict[str, Any] = {"__name__": "__main__"}  # it travels to ranks by value
+    exec(compile(code, filename, "exec"), namespace)
+    return code, namespace[name]
+
+
+def _unknown(name: str) -> str:
+    return f"there is no exercise {name!r}; there are: {', '.join(sorted(_exercises))}"
+
+
+# ── What checks are made of ──────────────────────────────────────────────────────────────────
+
+
+def trial(
+    function: Callable[..., Any],
+    *args: Any,
+    nproc: int,
+    backend: str = "gloo",
+    init: bool = True,
+    env: dict[str, str] | None = None,
+) -> Job:
+    """Call `function(*args)` on `nproc` fresh ranks, unseen by the learner.
+
+    Raises Deadlock where the ranks can never go on, NotImplementedError where the answer is still
+    blank, JobFailed where ranks fail in another way.
+    """
+    job = torchrun(
+        function,
+        *args,
+        nproc_per_node=nproc,
+        backend=backend,
+        init=init,
+        env=env,
+        timeout=_PATIENCE,
+        may_fail=True,
+        show=False,
+    )
+    if job.ok:
+        return job
+    raised = [failure.exception for failure in job.failures if failure.exception is not None]
+    if raised and isinstance(raised[0], NotImplementedError):
+        raise raised[0]
+    if job.failures and job.failures[0].kind == "stuck":  # the cause comes first
+        raise Deadlock(job)
+    raise JobFailed(job) from (raised[0] if raised else None)
+
+
+def close(measured: Any, expected: Any, tolerance: float = 1e-4) -> bool:
+    """Whether two nested lists of numbers have the same shape and nearly the same values."""
+    if isinstance(expected, (list, tuple)):
+        return (
+            isinstance(measured, (list, tuple))
+            and len(measured) == len(expected)
+            and all(close(a, b, tolerance) for a, b in zip(measured, expected, strict=True))
+        )
+    if not isinstance(measured, (int, float)):
+        return False
+    return abs(measured - expected) <= tolerance * max(1.0, abs(expected))
+
+
+def operations(job: Job, rank: int) -> list[str]:
+    """What a rank asked of its groups, in order: the names of the operations."""
+    return [call.operation for call in job.calls[rank]]

@@ -1,4 +1,4 @@
-"""A learner's prediction beside the measurement."""
+"""A learner's prediction beside the measurement, and a sentence beside what was measured."""
 
 from __future__ import annotations
 
@@ -49,3 +49,49 @@ def compare(predicted: float | None, measured: float, unit: str = "") -> Compari
     unit: of a quantity that is measured with scatter ("s", "GB/s"); "" for what must be exact.
     """
     return Comparison(predicted, measured, unit)
+
+
+VERDICTS = ("holds", "does not hold", "depends")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that people say, what the learner thought of it, and what was measured."""
+
+    sentence: str
+    guess: str | None
+    verdict: str
+    because: str
+
+    def _lines(self) -> list[tuple[str, str]]:
+        said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
+        return [("you said", said), ("measured", self.verdict), ("because", self.because)]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"“{self.sentence}”", *(f"{name:<8} · {text}" for name, text in self._lines())]
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        rows = "".join(
+            f"<tr><th scope='row' style='text-align:left'>{name}</th>"
+            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._lines()
+        )
+        quoted = f"<div><i>“{html.escape(self.sentence)}”</i></div><table>{rows}</table>"
+        return {"text/plain": str(self), "text/html": quoted}
+
+
+def claim(sentence: str, *, guess: str | None, verdict: str, because: str) -> Claim:
+    """Put a learner's guess about a sentence beside what a measurement said.
+
+    guess (None: none yet) and verdict: "holds", "does not hold" or "depends". because: the
+    numbers that say so. Raises ValueError for another word.
+    """
+    for word in (guess, verdict):
+        if word is not None and word not in VERDICTS:
+            raise ValueError(f"{word!r} is none of: {', '.join(VERDICTS)}")
+    return Claim(sentence, guess, verdict, because)

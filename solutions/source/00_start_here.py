@@ -34,7 +34,7 @@ lockstep.doctor()
 # The first line says how many. The rest runs in every rank: the same program, at the same time,
 # in processes that know only their number.
 
-# %% id="first" tags=["nbval-check-output"]
+# %% id="first"
 # %%torchrun --nproc-per-node {NPROC} --backend {BACKEND}
 import os
 
@@ -60,14 +60,14 @@ prediction = 100
 # prediction = None  # your number
 # END SOLUTION
 
-# %% id="memory" tags=["nbval-check-output"]
+# %% id="memory"
 # %%torchrun -n {NPROC} --backend {BACKEND}
 import torch.distributed as dist
 
 counter += dist.get_rank()
 counter
 
-# %% id="memory-measured" tags=["nbval-check-output"]
+# %% id="memory-measured"
 lockstep.compare(predicted=prediction, measured=counter)
 
 # %% [markdown] id="memory-explained"
@@ -89,7 +89,7 @@ prediction = NPROC * (NPROC + 1) / 2
 # prediction = None  # your number
 # END SOLUTION
 
-# %% id="reduce" tags=["nbval-check-output"]
+# %% id="reduce"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
 import torch
 import torch.distributed as dist
@@ -98,14 +98,14 @@ x = torch.ones(1, device=lockstep.device()) * (dist.get_rank() + 1)
 dist.all_reduce(x)
 x.item()
 
-# %% id="reduce-measured" tags=["nbval-check-output"]
+# %% id="reduce-measured"
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="job-text"
 # `--into job` kept the whole run in a variable: `job[0]` is the value of rank 0, `job.output(2)`
 # is what rank 2 printed, and `job.calls` is what every rank asked of the communication library.
 
-# %% id="job" tags=["nbval-check-output"]
+# %% id="job"
 for call in job.calls[0]:
     print(call, "·", call.bytes, "bytes")
 
@@ -123,7 +123,7 @@ prediction = 0.3
 # prediction = None  # your number
 # END SOLUTION
 
-# %% id="waiting" tags=["nbval-check-output"]
+# %% id="waiting"
 # %%torchrun -n {NPROC} --backend gloo --into job
 import time
 
@@ -187,7 +187,7 @@ def average(x):
     # END WRONG
 
 
-# %% id="average-check" tags=["nbval-check-output"]
+# %% id="average-check"
 lockstep.check("average", average)
 
 # %% [markdown] id="failure-text"
@@ -199,7 +199,7 @@ lockstep.check("average", average)
 #
 # **Predict:** how many ranks will be named as waiting, and which one for?
 
-# %% id="failure" tags=["nbval-check-output"]
+# %% id="failure"
 # %%torchrun -n 4 --backend gloo --may-fail
 import torch
 import torch.distributed as dist
@@ -217,7 +217,7 @@ if dist.get_rank() != 2:
 #
 # A mistake in Python reads the same way:
 
-# %% id="error" tags=["nbval-check-output"]
+# %% id="error"
 # %%torchrun -n 4 --backend gloo --may-fail
 shares = [10, 20, 30]
 print("my share is", shares[dist.get_rank()])
@@ -235,7 +235,7 @@ world = lockstep.World(nproc_per_node=2, backend=BACKEND)
 # %%torchrun --world world
 mine = dist.get_rank() * 10
 
-# %% id="world-get" tags=["nbval-check-output"]
+# %% id="world-get"
 # %%torchrun --world world
 mine + 1
 

@@ -14,4 +14,7 @@ class Lab:
     needs: str  # to run live: "cpu", "1 gpu" or "2 gpus"; with less it shows recordings
 
 
-LABS = (Lab("00", "start_here", "Start here", "15", "cpu"),)
+LABS = (
+    Lab("00", "start_here", "Start here", "15", "cpu"),
+    Lab("01", "communicators", "Communicators", "60–90", "cpu"),
+)

@@ -13,11 +13,13 @@ right behind it:
     # END WRONG
 
 The blank is a `raise NotImplementedError`, or what stands commented behind `# BLANK` at the end
-of the solution (`# prediction = None`).
+of the solution (`# prediction = None`). A solution without `# BLANK` is an exercise: its cell's id
+is the exercise's name, its check is registered, and it has at least three wrong answers.
 
 Every cell has an id of its own in its header (`# %% id="first-ranks"`), so that the notebooks are
 the same bytes whenever the source is. Stored outputs are text and pictures: HTML has times in it
-and would differ at each execution. Cells tagged `varies` keep no output.
+and would differ at each execution. Cells tagged `varies` keep no output; all others that show
+text are tagged for nbval, which compares that text with a new execution.
 """
 
 from __future__ import annotations
@@ -31,6 +33,11 @@ import jupytext  # type: ignore[import-untyped]
 import nbformat
 from nbclient import NotebookClient
 
+from .. import checks
+from . import LABS
+
+FEWEST_WRONG_ANSWERS = 3
+COMPARED = "nbval-check-output"
 BLANK = "raise NotImplementedError  # your code"
 _SOLUTION = re.compile(
     r"^(?P<indent> *)# BEGIN SOLUTION\n(?P<body>.*?)(^ *# BLANK\n(?P<blank>.*?))?"
@@ -40,6 +47,7 @@ _SOLUTION = re.compile(
 _WRONG = re.compile(
     r"^ *# BEGIN WRONG (?P<name>[\w-]+)\n(?P<body>.*?)^ *# END WRONG\n?", re.DOTALL | re.MULTILINE
 )
+_STORED = ("text/plain", "image/png")
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -57,7 +65,7 @@ def read(source: Path) -> list[Any]:
     for cell in cells:
         identity = cell.metadata.pop("id", None)
         where = f"{source.name}, cell {cell.source.splitlines()[:1]}"
-        if identity is None or not re.fullmatch(r"[a-z0-9-]{1,64}", identity):
+        if identity is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity):
             raise SourceError(f'{where}: its header needs an id, such as # %% id="first-ranks"')
         if identity in seen:
             raise SourceError(f"{where}: the id {identity!r} is used twice")
@@ -67,6 +75,31 @@ def read(source: Path) -> list[Any]:
         if begun != ended:
             raise SourceError(f"{where}: {begun} BEGIN markers and {ended} END markers")
     return list(cells)
+
+
+def verify(source: Path) -> None:
+    """Raises SourceError for an exercise with no check, too few wrong answers, or the like."""
+    cells = read(source)
+    number = source.name[:2]
+    registered = [one.name for one in checks.exercises() if one.lab == number]
+    wrong = wrong_answers(source)
+    if not any("parameters" in cell.metadata.get("tags", []) for cell in cells):
+        raise SourceError(f"{source.name}: no cell is tagged parameters")
+    found = []
+    for at, cell in enumerate(cells):
+        parts = list(_SOLUTION.finditer(cell.source))
+        if cell.cell_type != "code" or all(part["blank"] is not None for part in parts):
+            continue
+        where = f"{source.name}, exercise {cell.id}"
+        if cell.id not in registered:
+            raise SourceError(f"{where}: lab {number} registers no check of that name")
+        if not any(f'lockstep.check("{cell.id}"' in later.source for later in cells[at + 1 :]):
+            raise SourceError(f"{where}: no later cell checks it")
+        if len(wrong.get(cell.id, {})) < FEWEST_WRONG_ANSWERS:
+            raise SourceError(f"{where}: it needs {FEWEST_WRONG_ANSWERS} wrong answers or more")
+        found.append(cell.id)
+    if found != registered:
+        raise SourceError(f"{source.name} has exercises {found}, its checks are {registered}")
 
 
 def lab(source: Path) -> Any:
@@ -105,8 +138,10 @@ def published(notebook: Any) -> Any:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            varies = "varies" in cell.metadata.get("tags", [])
-            cell.outputs = [] if varies else [_publishable(o) for o in cell.outputs]
+            tags = cell.metadata.get("tags", [])
+            cell.outputs = [] if "varies" in tags else [_publishable(o) for o in cell.outputs]
+            if any("text" in o or "text/plain" in o.get("data", {}) for o in cell.outputs):
+                cell.metadata["tags"] = [*tags, COMPARED]
     notebook.metadata = nbformat.from_dict(_METADATA)
     return notebook
 
@@ -145,15 +180,18 @@ def _solved(code: str) -> str:
 
 
 def _publishable(output: Any) -> Any:
-    if "data" in output and "text/plain" in output["data"]:
-        output["data"].pop("text/html", None)
+    if "data" in output:
+        kept = {kind: output["data"][kind] for kind in _STORED if kind in output["data"]}
+        output["data"] = nbformat.from_dict(kept)
     output.pop("transient", None)
     return output
 
 
 def main(root: Path) -> None:
     """Write both notebooks of every lab below `root`, executing the solutions."""
-    for source in sorted((root / "solutions" / "source").glob("[0-9][0-9]_*.py")):
+    for one in LABS:
+        source = root / "solutions" / "source" / f"{one.number}_{one.name}.py"
+        verify(source)
         name = source.with_suffix(".ipynb").name
         write(lab(source), root / "labs" / name)
         write(execute(solution(source), root / "solutions"), root / "solutions" / name)

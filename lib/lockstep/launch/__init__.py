@@ -2,7 +2,7 @@
 
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, ResultNotSent
 from .job import Job
-from .run import World, torchrun
+from .run import World, gpu_count, torchrun
 
 __all__ = [
     "CannotSend",
@@ -12,5 +12,6 @@ __all__ = [
     "LaunchError",
     "ResultNotSent",
     "World",
+    "gpu_count",
     "torchrun",
 ]

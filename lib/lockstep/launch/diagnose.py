@@ -7,6 +7,7 @@ moment it exists. Calls of one group that do not match are a mistake whether the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
             if call.group.is_internal:
                 if call.operation.startswith("new_group"):
                     calls.setdefault((call.group, call.number), {})[rank] = call
+                elif call.end is None and (verdict := _too_large_a_world(call, len(ranks))):
+                    return verdict
             elif call.operation == "send":
                 sends[(rank, call.peer, call.group, call.tag, call.number)] = call
             elif call.operation not in POINT_TO_POINT:
@@ -78,6 +81,17 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
                     (sent.rank, rank),
                 )
     return None
+
+
+def _too_large_a_world(call: Call, nproc: int) -> Verdict | None:
+    asked = re.fullmatch(r"init_process_group\(world_size=(\d+)\)", call.operation)
+    if not asked or int(asked[1]) <= nproc:
+        return None
+    return Verdict(
+        f"init_process_group was asked for a world of {asked[1]} ranks, and this job has {nproc}: "
+        "it waits for ranks that never come.",
+        (call.rank,),
+    )
 
 
 def _contradiction(calls: Mapping[int, Call]) -> Verdict | None:
@@ -159,6 +173,24 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     if not stuck or movable:
         return None
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
+
+
+def never_met(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """All ranks have come to make the same group, and look for each other in vain.
+
+    What they wait for is written by nobody only if they look in different places. That shows in
+    no record: it is likely where nothing has moved for long.
+    """
+    unfinished = {rank: seen.blocked() for rank, seen in ranks.items() if not seen.finished}
+    calls = {call.operation for call in unfinished.values() if call and call.group.name == "setup"}
+    if len(calls) != 1 or None in unfinished.values():
+        return None
+    return Verdict(
+        f"{ranks_text(unfinished).capitalize()} are all in {calls.pop()} and do not find each "
+        "other. Do they use the same store, under the same prefix, with ranks from 0 without a "
+        "gap?",
+        tuple(sorted(unfinished)),
+    )
 
 
 def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:

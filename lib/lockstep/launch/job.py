@@ -77,6 +77,11 @@ class Job:
         """For each rank, the operations on process groups that it called, in order."""
         return [reader.calls() for reader in self.readers]
 
+    @cached_property
+    def setup(self) -> list[list[Call]]:
+        """For each rank, the calls that made or ended groups, in order: `new_group([0, 1])`."""
+        return [reader.setup() for reader in self.readers]
+
     @property
     def report(self) -> str:
         """What went wrong, for people; "" where nothing did."""

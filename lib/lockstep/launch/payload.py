@@ -8,6 +8,7 @@ were on, so that reading a result never touches CUDA in the notebook's own proce
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import pickle
@@ -37,6 +38,8 @@ class _Pickler(cloudpickle.Pickler):
         return "namespace" if obj is self._mark else None
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
+            return _pybind11_type, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             kind = type(obj)
@@ -56,6 +59,15 @@ class _Pickler(cloudpickle.Pickler):
                     kind is torch.nn.Parameter,
                 )
         return super().reducer_override(obj)
+
+
+def _pybind11_type(name: str) -> type:
+    """A type that pybind11 makes in each process, and no module has: the metaclass of classes
+    that derive from PyTorch's C++ ones, such as a process group or a Work of one's own."""
+    from torch.distributed import Work
+
+    related = inspect.getmro(type(Work)) + inspect.getmro(Work)
+    return next(kind for kind in related if kind.__name__ == name)
 
 
 def _bytes_of(tensor: Any) -> pickle.PickleBuffer:

@@ -509,6 +509,10 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(*args, **kwargs)
             ranks = args[0] if args else kwargs.get("ranks")
             what = f"new_group({'' if ranks is None else sorted(ranks)})"
+        elif name == "init_process_group":
+            asked = args[3] if len(args) > 3 else kwargs.get("world_size", -1)
+            if isinstance(asked, int) and asked > 0:
+                what = f"init_process_group(world_size={asked})"
         with recorder.internal("setup", what):
             result = original(*args, **kwargs)
         if name == "destroy_process_group" and not _default_group_exists():
@@ -588,6 +592,10 @@ class Reader:
     def calls(self) -> list[Call]:
         """The operations on process groups so far, in the order in which they began."""
         return [call for call in self.log().values() if not call.group.is_internal]
+
+    def setup(self) -> list[Call]:
+        """The calls so far that make or end process groups, in the order in which they began."""
+        return [call for call in self.log().values() if call.group.name == "setup"]
 
     def blocked_in(self) -> Call | None:
         """The call in which the rank's main thread waits, if it does."""

@@ -12,6 +12,7 @@ from .diagnose import Seen, Verdict
 _EVERY = 0.1  # seconds between two looks
 _STILL = 0.4  # seconds without any movement before ranks are judged
 _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
+_STILL_UNMET = 5.0  # the same where all ranks are there and should find each other
 _STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
 
 
@@ -31,7 +32,7 @@ class StandstillWatch:
         self._judged = False
         self._certain: Verdict | None = None
         self._likely: Verdict | None = None  # certain once it is clear that none moves
-        self._in_setup = False
+        self._patience = _STILL
 
     def look(self, ranks: Mapping[int, Seen]) -> Verdict | None:
         """What is wrong with the ranks, once that is certain; call it as often as you like."""
@@ -55,15 +56,17 @@ class StandstillWatch:
         used = _processor_time(ranks)
         if used is None or used != self._used:
             self._quiet_since, self._used = now, used
-        patience = _STILL_IN_SETUP if self._in_setup else _STILL
-        return self._likely if now - self._quiet_since >= patience else None
+        return self._likely if now - self._quiet_since >= self._patience else None
 
     def _judge(self, ranks: Mapping[int, Seen]) -> None:
         self._judged = True
         self._certain = diagnose.mismatch(ranks)
         self._likely = diagnose.deadlock(ranks) or diagnose.left_behind(ranks)
         calls = [call for seen in ranks.values() if (call := seen.blocked()) is not None]
-        self._in_setup = any(call.group.is_internal for call in calls)
+        in_setup = any(call.group.is_internal for call in calls)
+        self._patience = _STILL_IN_SETUP if in_setup else _STILL
+        if self._likely is None:
+            self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET
 
 
 def _processor_time(ranks: Mapping[int, Seen]) -> tuple[int, ...] | None:

@@ -1,0 +1,349 @@
+"""Which exercises a learner has done: a file of events, and its picture by lab.
+
+The file lies in the user's own data folder, one JSON line an event, so that it outlives kernels
+and notebooks, and several of them write to it at once. LOCKSTEP_PROGRESS=off stores nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import html as escaping
+import json
+import os
+import sys
+import textwrap
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from .launch.live import in_notebook
+
+_COLUMNS = 100
+_BAR = 10  # characters
+_TITLE = 30  # characters; a longer title is cut
+
+
+def record(lab: str, exercise: str, event: str) -> str:
+    """Store what became of a check: "passed", "tried" or "solution" (it was shown).
+
+    Never raises. Returns "", or a sentence that says why it could not be stored. Displays of
+    progress in this notebook follow.
+    """
+    try:
+        if _off():
+            return ""
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        line = {"lab": lab, "exercise": exercise, "event": event, "at": at}
+        _append(_file(), json.dumps(line).encode() + b"\n")
+        for progress, display in _displays:
+            display.update(progress._repr_mimebundle_(), raw=True)
+    except Exception as error:
+        return f"Your progress could not be stored: {_why(error)}"
+    return ""
+
+
+def _off() -> str:
+    """Why nothing is to be stored, or ""."""
+    if os.environ.get("LOCKSTEP_PROGRESS", "").lower() == "off":
+        return "LOCKSTEP_PROGRESS is off"
+    try:
+        folder = Path.cwd().name
+    except OSError:  # somebody has removed it
+        return ""
+    # The published solutions are no learner's work.
+    return "this folder is called solutions" if folder == "solutions" else ""
+
+
+def _why(error: Exception) -> str:
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror}: {_shown(error.filename)}" if error.filename else error.strerror
+
+
+def _shown(path: str | Path) -> str:
+    return os.fsencode(path).decode(errors="replace")
+
+
+def _file() -> Path:
+    return platformdirs.user_data_path("lockstep") / "progress.jsonl"
+
+
+def _append(path: Path, line: bytes) -> None:
+    """In one write, so that lines of several processes do not mix."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path, "ab+", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+            line = b"\n" + line  # a full disk has cut the last one short
+        if file.write(line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+# ── What the file says ───────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class LabExercises:
+    """A lab as the course has it, its exercises in their order."""
+
+    number: str  # "00"
+    title: str
+    exercises: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExerciseStanding:
+    """How far an exercise is. What came after its first pass does not count."""
+
+    name: str
+    passed: bool = False
+    tries: int = 0  # that failed
+    solution: bool = False  # whether it was shown
+
+    @property
+    def note(self) -> str:
+        """What the sign before its name does not say."""
+        if self.passed:
+            return "after the solution" if self.solution else ""
+        tries = "1 try" if self.tries == 1 else f"{self.tries} tries" if self.tries else ""
+        return ", ".join(filter(None, [tries, "solution shown" if self.solution else ""]))
+
+
+@dataclass(frozen=True)
+class LabStanding:
+    """How far a lab is."""
+
+    number: str
+    title: str
+    exercises: tuple[ExerciseStanding, ...]
+
+    @property
+    def done(self) -> int:
+        return sum(exercise.passed for exercise in self.exercises)
+
+    @property
+    def share(self) -> str:
+        """In words: "3 of 7"."""
+        count = len(self.exercises)
+        return f"{self.done} of {count}" if count else "no exercises"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a learner is at one moment."""
+
+    labs: tuple[LabStanding, ...]
+    stored_in: str
+    broken_lines: int
+    problem: str  # why nothing could be read, or ""
+    off: str  # why nothing is stored from now on, or ""
+
+
+class Progress:
+    """The exercises of a course, done and open. Reads the file whenever it is drawn.
+
+    In a notebook it follows later checks of the same kernel.
+    """
+
+    def __init__(self, course: Sequence[LabExercises]):
+        self._course = tuple(course)
+
+    def now(self) -> Standing:
+        """What the file says at this moment. Never raises."""
+        path, lines, problem = "", [], ""
+        try:
+            file = _file()
+            path = _shown(file)
+            lines = file.read_bytes().split(b"\n")
+        except FileNotFoundError:  # nothing yet
+            pass
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+            problem = _why(error)
+        events = [_event(line) for line in lines if line.strip()]
+        exercises = _standings(event for event in events if event is not None)
+        labs = (
+            LabStanding(
+                lab.number,
+                lab.title,
+                tuple(
+                    exercises.get((lab.number, name), ExerciseStanding(name))
+                    for name in lab.exercises
+                ),
+            )
+            for lab in self._course
+        )
+        return Standing(tuple(labs), path, events.count(None), problem, _off())
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `now()` gives, for JSON."""
+        return asdict(self.now())
+
+    def __str__(self) -> str:
+        """For stdout: in ASCII where that can show no more."""
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        try:
+            "█░✓·".encode(encoding)
+            plain = False
+        except UnicodeEncodeError:
+            plain = True
+        return _text(self.now(), plain).encode(encoding, "backslashreplace").decode(encoding)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        standing = self.now()
+        return {"text/plain": _text(standing), "text/html": _html(standing)}
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            raise NotImplementedError  # IPython then draws it as it draws all else
+        from IPython.display import display
+
+        handle = display(self._repr_mimebundle_(), raw=True, display_id=True)
+        _displays.append((self, handle))
+
+
+# Under the cells of this notebook. A cell that ran again has left a dead one: few are kept.
+_displays: deque[tuple[Progress, Any]] = deque(maxlen=8)
+
+
+def _event(line: bytes) -> tuple[str, str, str] | None:
+    """The lab, the exercise and the event of a line; None if it is broken."""
+    try:
+        fields = json.loads(line)
+        found = fields["lab"], fields["exercise"], fields["event"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if all(isinstance(field, str) for field in found) else None
+
+
+def _standings(
+    events: Iterable[tuple[str, str, str]],
+) -> dict[tuple[str, str], ExerciseStanding]:
+    """By lab and exercise."""
+    found: dict[tuple[str, str], ExerciseStanding] = {}
+    for lab, name, event in events:
+        one = found.get((lab, name), ExerciseStanding(name))
+        if one.passed:
+            continue
+        if event == "passed":
+            one = replace(one, passed=True)
+        elif event == "tried":
+            one = replace(one, tries=one.tries + 1)
+        elif event == "solution":
+            one = replace(one, solution=True)
+        found[lab, name] = one
+    return found
+
+
+# ── How it is drawn ──────────────────────────────────────────────────────────────────────────
+
+
+def _text(standing: Standing, plain: bool = False) -> str:
+    full, empty, passed, still = ("#", ".", "[x]", "[ ]") if plain else ("█", "░", "✓", "·")
+    titles = [textwrap.shorten(lab.title, _TITLE, placeholder=" ...") for lab in standing.labs]
+    title_width = max(map(len, titles), default=0)
+    share_width = max((len(lab.share) for lab in standing.labs), default=0)
+    rows = []
+    for lab, title in zip(standing.labs, titles, strict=True):
+        filled = _filled(lab)
+        head = (
+            f"{lab.number} {title:<{title_width}}  {full * filled}{empty * (_BAR - filled)} "
+            f"{lab.share:<{share_width}}   "
+        )
+        items = [
+            f"{passed if one.passed else still} {one.name}" + (f" ({one.note})" if one.note else "")
+            for one in lab.exercises
+        ]
+        for at, names in enumerate(_wrapped(items, " ", _COLUMNS - len(head)) or [""]):
+            rows.append(((head if at == 0 else " " * len(head)) + names).rstrip())
+    return "\n".join(rows + _wrapped(_foot(standing), " - " if plain else " · ", _COLUMNS))
+
+
+def _wrapped(items: list[str], between: str, width: int) -> list[str]:
+    """Lines that end between two items only; an item longer than that has its own."""
+    flow = between.join(item.replace(" ", "\xa0") for item in items)
+    lines = textwrap.wrap(flow, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def _filled(lab: LabStanding) -> int:
+    """Characters of the bar: full only when all is done, and empty only when nothing is."""
+    return max(lab.done * _BAR // len(lab.exercises), 1) if lab.done else 0
+
+
+def _foot(standing: Standing) -> list[str]:
+    """The total, and where it is stored."""
+    done = sum(lab.done for lab in standing.labs)
+    count = sum(len(lab.exercises) for lab in standing.labs)
+    said = [f"{done} of {count} exercises"]
+    if standing.problem:
+        said.append(f"cannot be read: {standing.problem}")
+    else:
+        said.append(f"stored in {standing.stored_in}")
+    if standing.broken_lines == 1:
+        said.append("1 broken line in it is left out")
+    elif standing.broken_lines:
+        said.append(f"{standing.broken_lines} broken lines in it are left out")
+    if standing.off:
+        said.append(f"nothing more is stored: {standing.off}")
+    return said
+
+
+# Colours are JupyterLab's own, so that it reads in the light and the dark theme.
+_TEXT = "color:var(--jp-ui-font-color1,#111)"
+_MUTED = "color:var(--jp-ui-font-color2,#666)"
+_LINE = "var(--jp-border-color2,#ddd)"
+_DONE = "#009E73"
+
+
+def _html(standing: Standing) -> str:
+    rows = "".join(_row(lab) for lab in standing.labs)
+    foot = " · ".join(_escape(part) for part in _foot(standing))
+    return (
+        f'<div class="lockstep-progress" style="{_TEXT};line-height:1.45">'
+        f'<div role="list" aria-label="Progress by lab">{rows}</div>'
+        f'<div style="{_MUTED};font-size:12px;margin-top:4px;overflow-wrap:anywhere">{foot}</div>'
+        "</div>"
+    )
+
+
+def _row(lab: LabStanding) -> str:
+    """Title, bar and names beside each other; below each other where there is no room."""
+    percent = 100 * lab.done // len(lab.exercises) if lab.exercises else 0
+    name = f"{_escape(lab.number)} {_escape(lab.title)}"
+    bar = (
+        f'<span role="img" aria-label="{name}: {_escape(lab.share)} done" style="display:'
+        "inline-block;width:80px;height:9px;border-radius:2px;margin-right:8px;"
+        f'border:1px solid {_LINE};background:var(--jp-layout-color2,#f5f5f5)">'
+        f'<span style="display:block;width:{percent}%;height:100%;background:{_DONE}"></span>'
+        "</span>"
+    )
+    items = " ".join(_item(exercise) for exercise in lab.exercises)
+    return (
+        '<div role="listitem" style="display:flex;flex-wrap:wrap;column-gap:12px;padding:2px 0;'
+        f'border-bottom:1px solid {_LINE}">'
+        f'<div style="flex:0 1 14em;font-weight:600">{name}</div>'
+        f'<div style="flex:0 0 auto;min-width:12em">{bar}{_escape(lab.share)}</div>'
+        f'<div style="flex:1 1 18em">{items}</div></div>'
+    )
+
+
+def _item(exercise: ExerciseStanding) -> str:
+    sign, spoken, style = ("✓", "done", "") if exercise.passed else ("·", "open", _MUTED)
+    note = f' <span style="{_MUTED}">({_escape(exercise.note)})</span>' if exercise.note else ""
+    return (
+        f'<span style="display:inline-block;margin-right:10px;{style}">'
+        f'<span role="img" aria-label="{spoken}">{sign}</span> '
+        f"{_escape(exercise.name)}{note}</span>"
+    )
+
+
+def _escape(text: str) -> str:
+    return escaping.escape(text)

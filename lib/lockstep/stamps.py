@@ -1,0 +1,57 @@
+"""Where a figure comes from: live, recorded or simulated. Every figure carries one such stamp."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .launch import Job
+
+_DATA = Path(__file__).parents[2] / "data"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """kind: "live", "recorded" or "simulated". source: on what machine, or by which model."""
+
+    kind: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} · {self.source}"
+
+
+def live(job: Job) -> Stamp:
+    """The stamp of what was measured in a job, such as "live · 4 ranks · gloo · CPU"."""
+    return Stamp("live", job.summary().removeprefix("live · ").removesuffix(f" · {job.state}"))
+
+
+def simulated(model: str) -> Stamp:
+    """The stamp of what a model computed; `model` names it."""
+    return Stamp("simulated", model)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What another machine wrote down: content (from its JSON file) and the stamp for figures."""
+
+    content: Any
+    stamp: Stamp
+
+
+def recorded(file: str) -> Recording:
+    """Open a recording of the course by its name in `data/manifest.json`.
+
+    Raises FileNotFoundError, naming the recordings that there are, for an unknown one.
+    """
+    manifest = json.loads((_DATA / "manifest.json").read_text(encoding="utf-8"))
+    for entry in manifest:
+        if entry["file"] == file:
+            content = json.loads((_DATA / file).read_text(encoding="utf-8"))
+            torch = entry["versions"]["torch"]
+            source = f"{entry['machine']} · PyTorch {torch} · {entry['date']}"
+            return Recording(content, Stamp("recorded", source))
+    known = ", ".join(entry["file"] for entry in manifest)
+    raise FileNotFoundError(f"there is no recording {file!r} in {_DATA}; there are: {known}")

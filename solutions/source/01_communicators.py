@@ -1,0 +1,1100 @@
+# %% [markdown] id="title"
+# # 01 · Communicators
+#
+# **60–90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+#
+# Before a rank can send one byte, ranks must have found each other, counted each other, and agreed
+# who belongs together. That agreement is a *communicator*; PyTorch calls it a *process group*.
+# Afterwards you can
+#
+# - say what each variable of `torchrun` is for, and send every rank to its own GPU on any cluster,
+# - make ranks meet by hand, and so know what `init_process_group` waits for when it hangs,
+# - say what each backend can do on each device, because you asked it,
+# - cut a world into data, tensor and pipeline parallel groups, and translate ranks between them,
+# - explain the hang that `new_group` makes, and build a smaller world after ranks have died,
+# - write a process group of your own, in Python.
+#
+# Lab 00 comes first: it shows the cells, the strips under them, and the checks.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+RECORD = ""  # a file for what this machine's backends can do; the course's was made like that
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+
+# %% [markdown] id="who-text"
+# ## 1 · Who is who
+#
+# | word | what it is | its number |
+# | --- | --- | --- |
+# | process | what the operating system runs | its PID |
+# | node | one machine | node rank (`GROUP_RANK`) |
+# | world | all processes of a job | `WORLD_SIZE` says how many |
+# | rank | a process's number in the world | `RANK`: 0 to `WORLD_SIZE` - 1 |
+# | local rank | its number on its node | `LOCAL_RANK`: 0 to `LOCAL_WORLD_SIZE` - 1 |
+# | process group | some of the ranks, who communicate | a *group rank* for each member |
+#
+# A rank is told all of this by environment variables before its first line runs. The cell below
+# prints eight of them, on every rank of one node.
+#
+# **Predict:** how many of the eight have *another value on each rank*?
+
+# %% id="who-prediction"
+# BEGIN SOLUTION
+prediction = 3
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="who"
+# %%torchrun -n {NPROC} --no-init --into job
+import os
+
+first = ["RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK"]
+second = ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR"]
+for name in first + second:
+    print(f"{name}={os.environ[name]}")
+
+# %% id="who-measured"
+names = [line.split("=")[0] for line in job.output(0).splitlines()]
+columns = [dict(line.split("=") for line in job.output(rank).splitlines()) for rank in range(NPROC)]
+differing = [name for name in names if len({column[name] for column in columns}) == NPROC]
+print(*differing)
+lockstep.compare(predicted=prediction, measured=len(differing))
+
+# %% [markdown] id="nodes-text"
+# On one node `RANK` and `LOCAL_RANK` are the same, and a program that mixes them up works. Then it
+# is sent to two nodes. The next table was written down by the ranks of two `torchrun` agents, of
+# four ranks each. (Both ran on one host. The variables do not know that.)
+
+# %% id="nodes"
+nodes = lockstep.recorded("launch/two-nodes.json")
+names = ["RANK", "GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE"]
+lockstep.table(
+    "Two nodes of four ranks",
+    ["variable", *(f"rank {r['RANK']}" for r in nodes.content)],
+    [[name, *(r[name] for r in nodes.content)] for name in names],
+    stamp=nodes.stamp,
+)
+
+# %% [markdown] id="local-gpu-text"
+# ### Exercise 1: every rank to its own GPU
+#
+# **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the
+# index of the GPU that this rank should use, an int. On any number of nodes, with any number of
+# GPUs in each.
+
+
+# %% id="local_gpu"
+def local_gpu(env):
+    # BEGIN SOLUTION
+    return int(env["LOCAL_RANK"])
+    # END SOLUTION
+    # BEGIN WRONG global-rank
+    # return int(env["RANK"])
+    # END WRONG
+    # BEGIN WRONG string
+    # return env["LOCAL_RANK"]
+    # END WRONG
+    # BEGIN WRONG fixed-number
+    # return int(env["RANK"]) % 8
+    # END WRONG
+    # BEGIN WRONG node-number
+    # return int(env["GROUP_RANK"])
+    # END WRONG
+
+
+# %% id="local_gpu-check"
+lockstep.check("local_gpu", local_gpu)
+
+# %% [markdown] id="store-text"
+# ## 2 · Ranks that find each other
+#
+# A new process knows its number and one address, `MASTER_ADDR:MASTER_PORT`. Behind that address is
+# a **store**: a dictionary that one process keeps and all can reach. It has few calls:
+#
+# | call | what it does |
+# | --- | --- |
+# | `set(key, value)` | writes; the value is kept as bytes |
+# | `get(key)` | reads, and *waits* until somebody has written the key |
+# | `wait([key, …])` | only waits |
+# | `add(key, n)` | adds to a counter and returns the new count; one rank at a time |
+# | `check([key, …])` | says at once whether the keys are there |
+#
+# **Predict:** rank 0 writes a key 0.3 seconds after the start, and rank 1 asks for it at once. After
+# how many seconds does `get` return on rank 1?
+
+# %% id="store-prediction"
+# BEGIN SOLUTION
+prediction = 0.3
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="store" tags=["varies"]
+# %%torchrun -n 2 --no-init --into job
+import os
+import time
+
+import torch.distributed as dist
+
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+begin = time.perf_counter()
+if os.environ["RANK"] == "0":
+    time.sleep(0.3)
+    store.set("greeting", "hello")
+print(store.get("greeting"))
+time.perf_counter() - begin
+
+# %% id="store-measured" tags=["varies"]
+lockstep.compare(predicted=prediction, measured=job[1], unit="s")
+
+# %% [markdown] id="meet-text"
+# A store turns "who is there?" into waiting for keys. That meeting is called **rendezvous**.
+#
+# ### Exercise 2: rendezvous by hand
+#
+# **Goal:** `meet(store, rank, world_size, address)` publishes this rank's address, a string, and
+# returns the addresses of all ranks: a list of strings, in the order of ranks, on every rank. The
+# ranks come at different times, in any order.
+
+
+# %% id="meet"
+def meet(store, rank, world_size, address):
+    # BEGIN SOLUTION
+    store.set(f"address/{rank}", address)
+    return [store.get(f"address/{other}").decode() for other in range(world_size)]
+    # END SOLUTION
+    # BEGIN WRONG one-key
+    # store.set("address", address)
+    # return [store.get("address").decode() for other in range(world_size)]
+    # END WRONG
+    # BEGIN WRONG bytes
+    # store.set(f"address/{rank}", address)
+    # return [store.get(f"address/{other}") for other in range(world_size)]
+    # END WRONG
+    # BEGIN WRONG order-of-arrival
+    # place = store.add("arrived", 1)
+    # store.set(f"address/{place}", address)
+    # return [store.get(f"address/{other + 1}").decode() for other in range(world_size)]
+    # END WRONG
+    # BEGIN WRONG does-not-wait
+    # store.set(f"address/{rank}", address)
+    # keys = [f"address/{other}" for other in range(world_size)]
+    # return [store.get(key).decode() for key in keys if store.check([key])]
+    # END WRONG
+    # BEGIN WRONG deadlock
+    # store.set(f"address/{rank}", address)
+    # return [store.get(f"address/{other + 1}").decode() for other in range(world_size)]
+    # END WRONG
+
+
+# %% id="meet-check"
+lockstep.check("meet", meet)
+
+# %% [markdown] id="barrier-text"
+# ### Exercise 3: a barrier
+#
+# A **barrier** lets nobody out before everybody is in.
+#
+# **Goal:** `store_barrier(store, name, world_size)` returns on every rank, and on none before
+# `world_size` ranks have called it. It is called again and again on the same store, each time with
+# another name. It asks the store only a few times.
+
+
+# %% id="store_barrier"
+def store_barrier(store, name, world_size):
+    # BEGIN SOLUTION
+    if store.add(f"{name}/count", 1) == world_size:
+        store.set(f"{name}/open", "")
+    store.wait([f"{name}/open"])
+    # END SOLUTION
+    # BEGIN WRONG does-not-hold
+    # store.add(f"{name}/count", 1)
+    # END WRONG
+    # BEGIN WRONG works-once
+    # if store.add("count", 1) == world_size:
+    #     store.set("open", "")
+    # store.wait(["open"])
+    # END WRONG
+    # BEGIN WRONG busy
+    # store.add(f"{name}/count", 1)
+    # while store.add(f"{name}/count", 0) < world_size:
+    #     pass
+    # END WRONG
+    # BEGIN WRONG deadlock
+    # if store.add(f"{name}/count", 1) > world_size:
+    #     store.set(f"{name}/open", "")
+    # store.wait([f"{name}/open"])
+    # END WRONG
+
+
+# %% id="store_barrier-check"
+lockstep.check("store_barrier", store_barrier)
+
+# %% [markdown] id="init-text"
+# ### What `init_process_group` does
+#
+# The same, with the addresses at which the backend listens. The next cell gives it a store of ours
+# and counts the keys before and after. gloo opens a connection between each pair of ranks, so every
+# rank publishes where it can be reached.
+
+# %% id="init"
+# %%torchrun -n {NPROC} --no-init
+import os
+
+import torch.distributed as dist
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+before = store.num_keys()
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+dist.barrier()
+print("keys have been added:", store.num_keys() > before)
+print("the group's size is", dist.get_world_size())
+
+# %% [markdown] id="init-hang-text"
+# Who does not come is waited for, and the store says nothing about it. **Predict:** four ranks are
+# there, and each asks for a world of *five*. Which call will they be found in?
+
+# %% id="init-hang"
+# %%torchrun -n 4 --no-init --may-fail
+import os
+
+import torch.distributed as dist
+
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=5)
+
+# %% [markdown] id="init-hang-explained"
+# Left alone it would have waited for half an hour. A job that "hangs at the start" nearly always
+# hangs here: a node that did not come up, a `WORLD_SIZE` that is too large, a `MASTER_ADDR` that
+# means another machine on each node, a firewall.
+#
+# ## 3 · Backends
+#
+# PyTorch knows what an `all_reduce` is; a **backend** carries it out. Which operations it has
+# depends on the backend *and* on where the tensor is. Documentation has tables of that, and they
+# age. You can ask instead: try each operation on two ranks, and note what raises.
+
+
+# %% id="operations"
+def operations(device, rank, size):
+    """Ways to call c10d, by name: small ones, on every rank of a group of two."""
+    import torch
+    import torch.distributed as dist
+
+    one = lambda kind=torch.float32: torch.ones(4, device=device, dtype=kind)
+    many = lambda: [one() for _ in range(size)]
+    pair = lambda: [dist.P2POp(way, one(), 1 - rank) for way in (dist.isend, dist.irecv)]
+    uneven = lambda: [torch.ones(r + 1, device=device) for r in range(size)]
+    return {
+        "send and recv": lambda: dist.recv(one(), 0) if rank else dist.send(one(), 1),
+        "batch_isend_irecv": lambda: [work.wait() for work in dist.batch_isend_irecv(pair())],
+        "broadcast": lambda: dist.broadcast(one(), 0),
+        "broadcast, float8": lambda: dist.broadcast(one(torch.float8_e4m3fn), 0),
+        "reduce": lambda: dist.reduce(one(), 0),
+        "all_reduce": lambda: dist.all_reduce(one()),
+        "all_reduce, AVG": lambda: dist.all_reduce(one(), op=dist.ReduceOp.AVG),
+        "gather": lambda: dist.gather(one(), None if rank else many()),
+        "all_gather": lambda: dist.all_gather(many(), one()),
+        "all_gather, uneven": lambda: dist.all_gather(uneven(), uneven()[rank]),
+        "scatter": lambda: dist.scatter(one(), None if rank else many()),
+        "reduce_scatter": lambda: dist.reduce_scatter(one(), many()),
+        "all_to_all": lambda: dist.all_to_all(many(), many()),
+        "barrier": lambda: dist.barrier(),
+        "monitored_barrier": lambda: dist.monitored_barrier(),
+    }
+
+
+# %% id="probe"
+def attempt(name, device):
+    """Try one operation: "yes", or the type of the error that it raised on this rank."""
+    import torch
+    import torch.distributed as dist
+
+    try:
+        operations(device, dist.get_rank(), dist.get_world_size())[name]()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return "yes"
+    except Exception as error:
+        return type(error).__name__
+
+
+def probe(backend, device):
+    """Try all operations, each on fresh ranks: a group in which one failed may be broken."""
+    answers = {}
+    for name in operations(device, 0, 2):
+        job = lockstep.torchrun(
+            attempt, name, device, nproc_per_node=2, backend=backend, show=False, may_fail=True
+        )
+        said = job.results if job.ok else ["hangs" if job.verdict else "process ends"]
+        answers[name] = next((answer for answer in said if answer != "yes"), "yes")
+    return answers, job
+
+
+# %% [markdown] id="probe-predict-text"
+# The reading lists gloo as the backend of the *basic* collectives, and NCCL as the one that has
+# all that training needs. **Predict:** of the 15 operations above, how many work under gloo with
+# tensors on the CPU?
+
+# %% id="probe-prediction"
+# BEGIN SOLUTION
+prediction = 13
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="probe-run"
+gloo, job = probe("gloo", "cpu")
+able = [name for name, answer in gloo.items() if answer == "yes"]
+lockstep.compare(predicted=prediction, measured=len(able))
+
+# %% id="probe-table"
+recording = lockstep.recorded("backends/nccl-h200.json")
+columns = {"gloo · cpu (live)": gloo}
+columns |= {f"{name} (recorded)": answers for name, answers in recording.content.items()}
+lockstep.table(
+    "What works, what raises, what hangs (2 ranks)",
+    ["operation", *columns],
+    [[name, *(column[name] for column in columns.values())] for name in gloo],
+    stamp=[lockstep.live(job), recording.stamp],
+)
+
+# %% [markdown] id="probe-record-text"
+# Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. NCCL has
+# nothing for tensors on the CPU, and gloo little for tensors on a GPU: backend and device must fit.
+# Which is why `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
+#
+# The recorded columns come from the same `probe`, run where there were GPUs, by the next cell. It asks
+# all there is to ask if you name a file in `RECORD` and have two GPUs.
+
+# %% id="probe-record" tags=["varies"]
+import json
+from pathlib import Path
+
+if RECORD and lockstep.gpu_count() >= 2:
+    pairs = ("gloo", "cuda"), ("nccl", "cuda"), ("nccl", "cpu")
+    answers = {f"{backend} · {device}": probe(backend, device)[0] for backend, device in pairs}
+    Path(RECORD).write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+
+# %% [markdown] id="timeout-text"
+# ### Claim: "a process group waits half an hour before it gives up"
+#
+# You will find this in many places, the reading among them. A group's options say it. **Guess**
+# first: `"holds"`, `"does not hold"` or `"depends"`? (Without GPUs you see gloo's number only.)
+
+# %% id="timeout-guess"
+# BEGIN SOLUTION
+guess = "holds"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+
+# %% id="timeout-claim"
+def minutes_to_time_out():
+    import torch.distributed as dist
+
+    options = dist.group.WORLD._get_backend(lockstep.device()).options
+    return options._timeout.total_seconds() / 60
+
+
+minutes = {"gloo": lockstep.torchrun(minutes_to_time_out, backend="gloo", show=False)[0]}
+if lockstep.gpu_count():
+    job = lockstep.torchrun(minutes_to_time_out, nproc_per_node=1, backend="nccl", show=False)
+    minutes["nccl"] = job[0]
+lockstep.claim(
+    "A process group waits half an hour before it gives up.",
+    guess=guess,
+    verdict="holds" if set(minutes.values()) == {30} else "depends",
+    because=", ".join(f"{name}: {value:g} minutes" for name, value in minutes.items()),
+)
+
+# %% [markdown] id="timeout-explained"
+# On 2 and 4 H200s this cell said "gloo: 30 minutes, nccl: 10 minutes", so it depends on the backend.
+# In both it is `init_process_group(timeout=…)` that sets it. A hang costs that long times every GPU of
+# the job, before anybody is told.
+
+# %% [markdown] id="context-text"
+# ## 4 · Contexts: groups of the same ranks
+#
+# A message has no subject line. What tells two of them apart is the group in which they were sent,
+# and in a group their order. MPI calls this the *context* of a communicator.
+#
+# Two async all-reduces, of 1 and of 10. Rank 0 starts with the 1, rank 1 with the 10. First in the
+# *same* group. **Predict:** rank 0 gets back its 1 summed with …? What is the sum that it holds in
+# the tensor that was 1?
+
+# %% id="context-prediction"
+# BEGIN SOLUTION
+prediction = 11
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="context-one"
+# %%torchrun -n 2 --backend {BACKEND} --into job
+import torch
+import torch.distributed as dist
+
+x = torch.tensor([1.0], device=lockstep.device())
+y = torch.tensor([10.0], device=lockstep.device())
+first, second = (x, y) if dist.get_rank() == 0 else (y, x)
+handles = [dist.all_reduce(t, async_op=True) for t in (first, second)]
+for handle in handles:
+    handle.wait()
+x.item(), y.item()
+
+# %% id="context-measured"
+lockstep.compare(predicted=prediction, measured=job[0][0])
+
+# %% [markdown] id="context-two-text"
+# No error, and both results are wrong: the first call of one rank met the first call of the other.
+# Sizes and types were the same, so nothing could notice. Now each tensor in a group of its own;
+# the two groups have the same members:
+
+# %% id="context-two"
+# %%torchrun -n 2 --backend gloo
+import torch
+import torch.distributed as dist
+
+x, y = torch.tensor([1.0]), torch.tensor([10.0])
+group_x, group_y = dist.new_group([0, 1]), dist.new_group([0, 1])
+pairs = [(x, group_x), (y, group_y)]
+if dist.get_rank() == 1:
+    pairs.reverse()
+handles = [dist.all_reduce(t, group=group, async_op=True) for t, group in pairs]
+for handle in handles:
+    handle.wait()
+x.item(), y.item()
+
+# %% [markdown] id="context-nccl"
+# **What changes under NCCL.** In one group calls match by order there, too. But a rank's GPU works
+# through the calls of *all* groups, and they need room on it at the same time. Two groups that are
+# used in different orders on two ranks may therefore hang. This cell asked for gloo, which has no
+# such limit. On GPUs, keep one order over all groups.
+#
+# ## 5 · `new_group`
+#
+# `new_group([0, 1])` makes a group of some ranks. The documentation says that *every* rank of the
+# world must call it, those who are not in it as well. What happens if only the members do?
+#
+# **Guess** about the sentence "`new_group` hangs unless every rank calls it": `"holds"`,
+# `"does not hold"` or `"depends"`?
+
+# %% id="new-group-guess"
+# BEGIN SOLUTION
+guess = "does not hold"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+# %% id="new-group-members"
+# %%torchrun -n 4 --backend gloo --may-fail --into job
+import torch
+import torch.distributed as dist
+
+x = torch.ones(1)
+if dist.get_rank() < 2:  # only the members
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(x, group=pair)
+x.item()
+
+# %% id="new-group-claim"
+lockstep.claim(
+    "new_group hangs unless every rank calls it.",
+    guess=guess,
+    verdict="does not hold" if job.ok else "holds",
+    because=f"only ranks 0 and 1 called it, under gloo, and the job's end was: {job.state}",
+)
+
+# %% [markdown] id="new-group-text"
+# It worked. This is the worst that can happen to a rule, because now look at the *next* group that
+# somebody makes. PyTorch names groups by counting: the first that a rank makes is "1", the next "2".
+# Two ranks that have counted differently look for each other under different names.
+#
+# The next cell is **broken on purpose**. Find in the report what each rank did *before* the call in
+# which it hangs.
+
+# %% id="new-group-hang"
+# %%torchrun -n 4 --backend gloo --may-fail
+import torch.distributed as dist
+
+if dist.get_rank() != 3:
+    pair = dist.new_group([0, 1])  # rank 3 is no member, so it thought: not my business
+everybody = dist.new_group([0, 1, 2, 3])
+
+# %% [markdown] id="new-group-explained"
+# All four ranks hang in the *same* line, the second `new_group`, which is correct. The mistake is in
+# the line before it, on the rank that did not run it. A stack dump of the hanging ranks does not
+# show that; the record of what they called does, and the first sentence is made from it.
+#
+# **What changes under NCCL:** a group's communicator is made at its first use, so such a mistake
+# shows only there, in the first collective of the group.
+#
+# ## 6 · One rank, several groups
+#
+# Large models are trained with several kinds of parallelism at once. Ranks are laid out in a grid,
+# with an axis for each kind: *dp* (data: copies of the model), *pp* (pipeline: parts of its depth),
+# *tp* (tensor: parts of each layer). A rank is then in one group for each axis: along *tp* with the
+# ranks that have the same *dp* and *pp* place as itself, and so on. The last axis runs fastest, so a
+# *tp* group has neighbouring ranks, which are on one node: it talks most.
+#
+# **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
+
+# %% id="grid-prediction"
+# BEGIN SOLUTION
+prediction = 7
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% [markdown] id="axis-groups-text"
+# ### Exercise 4: the groups of an axis
+#
+# **Goal:** `axis_groups(sizes, axis)` gets the grid, such as `{"dp": 2, "pp": 3, "tp": 4}` (the last
+# axis runs fastest), and the name of an axis. It returns *all* groups along that axis: a list of
+# lists of ranks. For `{"dp": 2, "tp": 3}`: along `"tp"` `[[0, 1, 2], [3, 4, 5]]`, along `"dp"`
+# `[[0, 3], [1, 4], [2, 5]]`.
+
+# %% id="axis_groups"
+import math
+
+import numpy as np
+
+
+def axis_groups(sizes, axis):
+    # BEGIN SOLUTION
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    return lines.reshape(-1, sizes[axis]).tolist()
+    # END SOLUTION
+    # BEGIN WRONG always-neighbours
+    # grid = np.arange(math.prod(sizes.values()))
+    # return grid.reshape(-1, sizes[axis]).tolist()
+    # END WRONG
+    # BEGIN WRONG first-axis-fastest
+    # grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()), order="F")
+    # lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    # return lines.reshape(-1, sizes[axis]).tolist()
+    # END WRONG
+    # BEGIN WRONG other-axes
+    # grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    # lines = np.moveaxis(grid, list(sizes).index(axis), 0)
+    # return lines.reshape(sizes[axis], -1).tolist()
+    # END WRONG
+    # BEGIN WRONG one-group
+    # grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    # lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    # return lines.reshape(-1, sizes[axis])[:1].tolist()
+    # END WRONG
+
+
+# %% id="axis_groups-check"
+lockstep.check("axis_groups", axis_groups)
+
+# %% [markdown] id="make-groups-text"
+# ### Exercise 5: make them
+#
+# **Goal:** `make_groups(groups)` runs on every rank. It gets a list of lists of ranks (every rank is
+# in exactly one of them), makes the process groups, and returns the one that this rank is in.
+
+# %% id="make_groups"
+import torch.distributed as dist
+
+
+def make_groups(groups):
+    # BEGIN SOLUTION
+    mine = None
+    for ranks in groups:
+        group = dist.new_group(ranks)
+        if dist.get_rank() in ranks:
+            mine = group
+    return mine
+    # END SOLUTION
+    # BEGIN WRONG only-own
+    # for ranks in groups:
+    #     if dist.get_rank() in ranks:
+    #         return dist.new_group(ranks)
+    # END WRONG
+    # BEGIN WRONG own-first
+    # rank = dist.get_rank()
+    # ordered = sorted(groups, key=lambda ranks: rank not in ranks)
+    # return [dist.new_group(ranks) for ranks in ordered][0]
+    # END WRONG
+    # BEGIN WRONG last-one
+    # for ranks in groups:
+    #     group = dist.new_group(ranks)
+    # return group
+    # END WRONG
+    # BEGIN WRONG list
+    # return [dist.new_group(ranks) for ranks in groups]
+    # END WRONG
+    # BEGIN WRONG everybody
+    # for ranks in groups:
+    #     group = dist.new_group()
+    # return group
+    # END WRONG
+
+
+# %% id="make_groups-check"
+lockstep.check("make_groups", make_groups)
+
+# %% [markdown] id="grid-text"
+# Now all three axes on eight ranks. `carry_on` takes your functions if they have passed, and the
+# course's if not, so that you can go on either way.
+
+# %% id="grid-run"
+sizes = {"dp": 2, "pp": 2, "tp": 2}
+make = lockstep.carry_on("make_groups", make_groups)
+lines = lockstep.carry_on("axis_groups", axis_groups)
+plan = {axis: lines(sizes, axis) for axis in sizes}
+
+
+def my_groups(plan):
+    groups = {axis: make(lists) for axis, lists in plan.items()}
+    return {axis: dist.get_process_group_ranks(group) for axis, group in groups.items()}
+
+
+by_hand = lockstep.torchrun(my_groups, plan, nproc_per_node=8, show=False)
+print("rank 5:", by_hand[5])
+lockstep.compare(predicted=prediction, measured=by_hand[5]["pp"][1])
+
+# %% id="grid-figure"
+lockstep.grid(sizes, rank=5, groups=by_hand[5], stamp=lockstep.live(by_hand))
+
+# %% [markdown] id="mesh-text"
+# `DeviceMesh` does the same in a line, and DTensor, FSDP and the pipelines take one. **Predict:** how
+# many times does *each rank* call `new_group` for this mesh?
+
+# %% id="mesh-prediction"
+# BEGIN SOLUTION
+prediction = 12
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="mesh"
+# %%torchrun -n 8 --into job
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh(lockstep.device().type, (2, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
+groups = {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in mesh.mesh_dim_names}
+if dist.get_rank() == 5:
+    print(mesh)
+    print("rank 5 is at", mesh.get_coordinate())
+same = groups == by_hand[dist.get_rank()]
+same
+
+# %% id="mesh-measured"
+made = [call.operation for call in job.setup[5] if call.operation.startswith("new_group")]
+print(*made[:4], "…")
+lockstep.compare(predicted=prediction, measured=len(made))
+
+# %% [markdown] id="mesh-explained"
+# Four groups along each of three axes, on every rank, though each rank is in three of them only. In
+# a world of 1,024 ranks such loops take noticeable time.
+#
+# ### Two ways to count
+#
+# A member of a group has two numbers: its *global* rank, and its place in the group.
+# `dist.get_group_rank(group, global_rank)` and `dist.get_global_rank(group, group_rank)` translate.
+# Here the upper half of the ranks is a group. **Predict:** what is the *global* rank of its member 0?
+
+# %% id="half-prediction"
+# BEGIN SOLUTION
+prediction = NPROC // 2
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="half"
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+import torch
+import torch.distributed as dist
+
+world_size = dist.get_world_size()
+upper = dist.new_group(range(world_size // 2, world_size))
+if dist.get_rank() >= world_size // 2:
+    x = torch.ones(1, device=lockstep.device())
+    dist.all_reduce(x, group=upper)
+    print("global rank", dist.get_rank(), "is", dist.get_rank(upper), "in a group of", int(x))
+dist.get_global_rank(upper, 0) if dist.get_rank() == world_size - 1 else None
+
+# %% id="half-measured"
+lockstep.compare(predicted=prediction, measured=job[NPROC - 1])
+
+# %% [markdown] id="from-first-text"
+# **Trap:** `broadcast(x, src=…)`, `send(x, dst=…)` and their like take *global* ranks, even with
+# `group=…`.
+#
+# ### Exercise 6: from the first member to all
+#
+# **Goal:** `from_first(x, group)` runs on every rank with the group that the rank is in. Afterwards
+# every member has the `x` of its group's first member (place 0), by exactly one broadcast.
+
+# %% id="from_first"
+import torch.distributed as dist
+
+
+def from_first(x, group):
+    # BEGIN SOLUTION
+    dist.broadcast(x, src=dist.get_global_rank(group, 0), group=group)
+    return x
+    # END SOLUTION
+    # BEGIN WRONG group-rank-as-global
+    # dist.broadcast(x, src=0, group=group)
+    # return x
+    # END WRONG
+    # BEGIN WRONG everybody-sends
+    # dist.broadcast(x, src=dist.get_rank(), group=group)
+    # return x
+    # END WRONG
+    # BEGIN WRONG whole-world
+    # dist.broadcast(x, src=0)
+    # return x
+    # END WRONG
+    # BEGIN WRONG too-much
+    # parts = [x.clone() for _ in range(dist.get_world_size(group))]
+    # dist.all_gather(parts, x, group=group)
+    # return parts[0]
+    # END WRONG
+    # BEGIN WRONG nothing-sent
+    # return x
+    # END WRONG
+
+
+# %% id="from_first-check"
+lockstep.check("from_first", from_first)
+
+# %% [markdown] id="wait-text"
+# ### Claim: "`wait()` on a handle makes the ranks meet"
+#
+# The reading offers two ways to synchronise processes: `barrier`, and `wait()` on what an async call
+# returned. Test the second. The last rank comes 0.3 seconds late, and rank 0 waits for its own
+# handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
+
+# %% id="wait-guess"
+# BEGIN SOLUTION
+guess = "depends"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+# %% id="wait" tags=["varies"]
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def seconds(start):
+    x = torch.ones(1, device=lockstep.device())
+    dist.barrier()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        time.sleep(0.3)
+    begin = time.perf_counter()
+    start(x).wait()
+    return time.perf_counter() - begin
+
+
+{
+    "all_reduce": seconds(lambda x: dist.all_reduce(x, async_op=True)),
+    "broadcast": seconds(lambda x: dist.broadcast(x, src=0, async_op=True)),
+}
+
+# %% id="wait-claim"
+met = {name: took > 0.15 for name, took in job[0].items()}
+said = {True: "after the last rank had come", False: "before the last rank had come"}
+lockstep.claim(
+    "wait() on a handle makes the ranks meet.",
+    guess=guess,
+    verdict="holds" if all(met.values()) else "depends" if any(met.values()) else "does not hold",
+    because="; ".join(f"{name}: wait() on rank 0 returned {said[it]}" for name, it in met.items()),
+)
+
+# %% [markdown] id="wait-explained"
+# A handle knows about *this rank's part*. Nobody can have a sum before all have given their number,
+# so an `all_reduce` makes ranks meet. A broadcast's root gives its number away and is done; look at
+# the strip under the cell. **What changes under NCCL:** it is weaker still. There `wait()` makes the
+# GPU's *stream* wait and returns to Python at once, for both.
+#
+# ## 7 · Membership is fixed
+#
+# A group's members are said when it is made, and never change. When a rank dies, those who are left
+# throw the world away and make a smaller one: with new numbers, because ranks go from 0 without a
+# gap. In lab 13 that happens with real losses; here rank by rank, in good order.
+#
+# ### Exercise 7: a smaller world
+#
+# **Goal:** `shrink(store, me, alive, generation)` runs on each rank that is alive, while the old
+# default group is still there. `me` is the number that the rank had at the very start, `alive` is
+# the list of such numbers of those who are left, `generation` is 1 at the first shrinking, then 2,
+# and so on. Afterwards the default group has exactly those members, in that order. Only the store
+# has survived, with all the keys of earlier worlds in it.
+
+# %% id="shrink"
+import torch.distributed as dist
+
+
+def shrink(store, me, alive, generation):
+    # BEGIN SOLUTION
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    fresh = dist.PrefixStore(f"generation-{generation}", store)
+    dist.init_process_group(backend, store=fresh, rank=alive.index(me), world_size=len(alive))
+    # END SOLUTION
+    # BEGIN WRONG still-there
+    # fresh = dist.PrefixStore(f"generation-{generation}", store)
+    # dist.init_process_group("gloo", store=fresh, rank=alive.index(me), world_size=len(alive))
+    # END WRONG
+    # BEGIN WRONG old-number
+    # dist.destroy_process_group()
+    # fresh = dist.PrefixStore(f"generation-{generation}", store)
+    # dist.init_process_group("gloo", store=fresh, rank=me, world_size=len(alive))
+    # END WRONG
+    # BEGIN WRONG waits-for-the-dead
+    # size = dist.get_world_size()
+    # dist.destroy_process_group()
+    # fresh = dist.PrefixStore(f"generation-{generation}", store)
+    # dist.init_process_group("gloo", store=fresh, rank=alive.index(me), world_size=size)
+    # END WRONG
+    # BEGIN WRONG old-keys
+    # dist.destroy_process_group()
+    # dist.init_process_group("gloo", store=store, rank=alive.index(me), world_size=len(alive))
+    # END WRONG
+    # BEGIN WRONG old-world
+    # dist.new_group(alive)
+    # END WRONG
+
+
+# %% id="shrink-check"
+lockstep.check("shrink", shrink)
+
+# %% id="shrink-show"
+shrink = lockstep.carry_on("shrink", shrink)
+
+# %% id="shrink-run"
+# %%torchrun -n 4 --no-init
+import os
+
+import torch
+import torch.distributed as dist
+
+me, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+dist.init_process_group("gloo", store=store, rank=me, world_size=world_size)
+if me != 1:  # rank 1 leaves
+    shrink(store, me, [0, 2, 3], 1)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("was", me, "and is now", dist.get_rank(), "of", dist.get_world_size())
+    print("a sum of ones over the new world:", x.item())
+
+# %% [markdown] id="mpi-text"
+# PyTorch from 2.9 on has `dist.shrink_group`, which does this for NCCL without a new rendezvous. It
+# makes another communicator, too; the old one stays as it was.
+#
+# ### MPI's words
+#
+# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both.
+#
+# | MPI | PyTorch | not quite the same |
+# | --- | --- | --- |
+# | communicator | `ProcessGroup` | |
+# | `MPI_COMM_WORLD` | `dist.group.WORLD` | PyTorch can destroy and remake it |
+# | group | the list of ranks given to `new_group` | |
+# | context | the group's name, a prefix of its keys in the store | MPI matches by tag as well |
+# | `MPI_Comm_split(color, key)` | `new_group` once for each group, on all ranks | one call in MPI |
+# | request | `Work` | |
+# | virtual topology (`MPI_Cart_create`) | `DeviceMesh` | |
+# | `MPI_Comm_rank(comm)` | `dist.get_rank(group)` | |
+# | `MPI_Group_translate_ranks` | `get_group_rank`, `get_global_rank` | |
+# | `mpirun` | `torchrun` | `torchrun` starts one agent on each node |
+#
+# ## 8 · A process group of one's own
+#
+# What is the least that `dist.all_reduce` needs? An object with a method `allreduce`, which gets a
+# list with one tensor and options (`opts.reduceOp`), writes the result *into that tensor*, and
+# returns a `Work`: a handle with `wait()` and `is_completed()`. You have all it takes: a store.
+#
+# ### Exercise 8: `StoreGroup`
+#
+# **Goal:** an `allreduce` that goes through the store alone, for the sum and for the maximum
+# (`dist.ReduceOp.MAX`). It may finish before it returns; `DoneWork` is the handle of such a call.
+# `pickle.dumps` turns a tensor into bytes, `pickle.loads` turns them back.
+
+# %% id="StoreGroup"
+import pickle
+
+import torch
+import torch.distributed as dist
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        # BEGIN SOLUTION
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        stacked = torch.stack(parts)
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
+        return DoneWork()
+        # END SOLUTION
+        # BEGIN WRONG no-work
+        # x = tensors[0]
+        # self.calls += 1
+        # self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        # parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        # stacked = torch.stack(parts)
+        # biggest = opts.reduceOp == dist.ReduceOp.MAX
+        # x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
+        # END WRONG
+        # BEGIN WRONG not-in-place
+        # x = tensors[0]
+        # self.calls += 1
+        # self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        # parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        # tensors[0] = torch.stack(parts).sum(0)
+        # return DoneWork()
+        # END WRONG
+        # BEGIN WRONG old-keys
+        # x = tensors[0]
+        # self.store.set(f"part/{self.rank()}", pickle.dumps(x))
+        # parts = [pickle.loads(self.store.get(f"part/{r}")) for r in range(self.size())]
+        # x.copy_(torch.stack(parts).sum(0))
+        # return DoneWork()
+        # END WRONG
+        # BEGIN WRONG always-sums
+        # x = tensors[0]
+        # self.calls += 1
+        # self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        # parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        # x.copy_(torch.stack(parts).sum(0))
+        # return DoneWork()
+        # END WRONG
+
+
+# %% id="StoreGroup-check"
+lockstep.check("StoreGroup", StoreGroup)
+
+# %% [markdown] id="own-text"
+# Register it under a name, and `dist.all_reduce` uses it like any other. **Predict:** on 4 ranks, an
+# all-reduce of 4 MB. Every rank writes its tensor into the store and reads all four. How many MB go
+# in and out of the one process that keeps the store?
+
+# %% id="own-prediction"
+# BEGIN SOLUTION
+prediction = 4 * 4 + 4 * 4 * 4
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="own-counting"
+StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)
+
+
+class Counting:
+    """A store that counts the bytes that go through it."""
+
+    def __init__(self, store):
+        self.store, self.bytes = store, 0
+
+    def set(self, key, data):
+        self.bytes += len(data)
+        self.store.set(key, data)
+
+    def get(self, key):
+        data = self.store.get(key)
+        self.bytes += len(data)
+        return data
+
+
+# %% id="own" tags=["varies"]
+def compare_groups(group_class, elements):
+    """Bytes through the store, and seconds of an all-reduce by the store and by gloo."""
+    import os
+    import time
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
+    )
+    counting = Counting(dist.PrefixStore("ours", store))
+    make = lambda store, rank, size, timeout: group_class(counting, rank, size)
+    dist.Backend.register_backend("ours", make, devices=["cpu"])
+    seconds = {}
+    for backend in ("ours", "gloo"):
+        prefixed = dist.PrefixStore(backend, store)
+        dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size)
+        dist.all_reduce(torch.ones(1))  # so that both have connected, and have met
+        x, begin = torch.ones(elements), time.perf_counter()
+        dist.all_reduce(x)
+        seconds[backend] = time.perf_counter() - begin
+        assert x[-1] == size
+        dist.destroy_process_group()
+    return {"bytes": counting.bytes, **seconds}
+
+
+job = lockstep.torchrun(compare_groups, StoreGroup, 1_000_000, nproc_per_node=4, init=False)
+
+# %% id="own-bytes"
+megabytes = round(sum(rank["bytes"] for rank in job.results) / 1e6)
+lockstep.compare(predicted=prediction, measured=megabytes)
+
+# %% id="own-seconds" tags=["varies"]
+slowest = {name: max(rank[name] for rank in job.results) for name in ("ours", "gloo")}
+for name, took in slowest.items():
+    print(f"{name:<5} {1000 * took:8.1f} ms")
+times = slowest["ours"] / slowest["gloo"]
+print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
+
+# %% [markdown] id="own-explained"
+# All data passes through one process, and the more ranks there are, the more. gloo's ranks send to
+# each other: with 4 ranks, a good algorithm lets each send 6 MB in all. (The strip shows gloo's
+# calls only: yours do not pass the place where the record listens.)
+#
+# DDP would not yet run on your group: it wants `broadcast` and `allgather`, too, and a name. But
+# you know now what a backend is: an object whose methods move bytes, plus a meeting beforehand.
+#
+# ## Recap
+#
+# - A rank is told who it is by variables; `LOCAL_RANK` picks its GPU.
+# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is a
+#   key that nobody writes.
+# - What a backend can do depends on the device, and can be asked.
+# - In a group, calls match by order and by nothing else. Another group is another context.
+# - Every rank makes every group, in the same order. The hang comes later than the mistake.
+# - `src` and `dst` are global ranks. Members never change; a smaller world is a new one.
+#
+# **What is slow here, and comes next:** everything went through one store. In lab 02 ranks send to
+# each other directly, point to point, and you will measure what a message costs.
+
+# %% id="progress" tags=["varies"]
+lockstep.progress("01")

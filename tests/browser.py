@@ -1,0 +1,405 @@
+"""JupyterLab as a learner sees it: its server, a Chromium, and what is wrong on a page."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import playwright.sync_api as playwright
+from PIL import Image
+
+START = 60.0  # seconds for the server, a page or a kernel to be there
+RUN = 240.0  # seconds for all cells of a notebook
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+CHECK = "application/vnd.lockstep.check+json"
+WIDTH = 1280
+HIGHEST = 10_000  # Chromium repeats the top of a picture that is higher than 16384
+
+SETTINGS = {
+    # Every cell is laid out, not only those near the visible part.
+    "@jupyterlab/notebook-extension/tracker": '{"windowingMode": "none"}',
+    "@jupyterlab/docmanager-extension/plugin": '{"autosave": false}',
+    "@jupyterlab/apputils-extension/notification": (
+        '{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}'
+    ),
+}
+
+
+class JupyterLab:
+    """A JupyterLab server on a folder; it reads and writes no settings but its own."""
+
+    def __init__(self, root: Path):
+        # Not below pytest's tmp_path: a Unix socket's path has room for about 100 characters.
+        self._home = Path(tempfile.mkdtemp(prefix="ls-"))
+        for plugin, values in SETTINGS.items():
+            path = self._home / "settings" / f"{plugin}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(values)
+        self._token = secrets.token_hex(16)
+        command = [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
+            *("--ip=127.0.0.1", "--port=0", f"--ServerApp.root_dir={root}"),
+            f"--IdentityProvider.token={self._token}",
+            "--LabApp.expose_app_in_browser=True",  # as window.jupyterapp
+            "--LabApp.extension_manager=readonly",
+            "--LabApp.news_url=None",
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        ]
+        self._process = subprocess.Popen(
+            command,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._log: list[str] = []
+        self._said_where = threading.Event()
+        self.address = ""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._said_where.wait(START)
+        if not self.address:
+            self.close()
+            raise RuntimeError("JupyterLab did not start. It said:\n" + "".join(self._log))
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTER")}
+        own = {
+            "HOME": "",
+            "IPYTHONDIR": "ipython",
+            "JUPYTER_CONFIG_DIR": "config",
+            "JUPYTER_DATA_DIR": "data",
+            "JUPYTER_RUNTIME_DIR": "runtime",
+            "JUPYTERLAB_SETTINGS_DIR": "settings",
+            "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+            "XDG_CACHE_HOME": "cache",
+            "XDG_CONFIG_HOME": "xdg-config",
+            "XDG_DATA_HOME": "xdg-data",  # learners' progress
+        }
+        return inherited | {name: str(self._home / folder) for name, folder in own.items()}
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._log.append(line)
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                self.address = found[0]
+                self._said_where.set()
+        self._said_where.set()  # it ended
+
+    def url(self, notebook: str) -> str:
+        """The page of a notebook, alone: `reset` forgets what was open before."""
+        return f"{self.address}/lab/tree/{notebook}?token={self._token}&reset"
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def chromium() -> str:
+    """The path of the browser. Raises LookupError, which says what to install."""
+    if chosen := os.environ.get("CHROMIUM"):
+        if path := shutil.which(chosen):
+            return path
+        raise LookupError(f"CHROMIUM={chosen} is no program")
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    raise LookupError(
+        "the browser tests need Chromium or Google Chrome. On Debian: apt-get install chromium; "
+        "elsewhere set CHROMIUM=/path/to/the/browser"
+    )
+
+
+class Browser:
+    """A headless Chromium that reaches nothing but one JupyterLab."""
+
+    def __init__(self, jupyterlab: JupyterLab):
+        path = chromium()
+        self._jupyterlab = jupyterlab
+        flags = [
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--force-color-profile=srgb",
+            "--hide-scrollbars",
+            # The page's requests are stopped one by one; this stops all others.
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ]
+        self._playwright = playwright.sync_playwright().start()
+        try:
+            self._chromium = self._playwright.chromium.launch(executable_path=path, args=flags)
+        except playwright.Error:
+            self._playwright.stop()  # its event loop would disturb whoever comes after
+            raise
+
+    def open(self, notebook: str) -> Page:
+        """Open a notebook of the served folder, with its kernel."""
+        context = self._chromium.new_context(
+            viewport={"width": WIDTH, "height": 1000},
+            reduced_motion="reduce",
+            service_workers="block",  # their requests would pass by the page's
+        )
+        return Page(context, self._jupyterlab, notebook)
+
+    def close(self) -> None:
+        self._chromium.close()
+        self._playwright.stop()
+
+
+class Page:
+    """A notebook in JupyterLab; collects what goes wrong on the page from its first request on."""
+
+    def __init__(self, context: playwright.BrowserContext, jupyterlab: JupyterLab, notebook: str):
+        self._context, self._address = context, jupyterlab.address
+        self._problems: list[str] = []
+        self._blocked: set[str] = set()
+        context.route("**/*", self._route)
+        self._page = context.new_page()
+        self._page.on("websocket", lambda socket: self._is_local(socket.url))
+        self._page.on("pageerror", lambda error: self._problems.append(f"page error: {error}"))
+        self._page.on("console", self._console)
+        self._page.set_default_timeout(START * 1000)
+        self._page.goto(jupyterlab.url(notebook))
+        self._page.wait_for_function(
+            """path => {
+                const panel = window.jupyterapp?.shell?.currentWidget;
+                return panel?.context?.path === path
+                    && panel.sessionContext.session?.kernel?.status === 'idle';
+            }""",
+            arg=notebook,
+        )
+
+    def __enter__(self) -> Page:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        try:
+            self._page.evaluate(
+                "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
+            )
+        finally:
+            self._context.close()
+
+    # ── What the page asks for and says ──────────────────────────────────────────────────────
+
+    def _route(self, route: playwright.Route) -> None:
+        if self._is_local(route.request.url):
+            route.continue_()
+        else:
+            route.abort()
+
+    def _is_local(self, url: str) -> bool:
+        own = self._address.removeprefix("http")
+        if url.startswith((f"http{own}/", f"ws{own}/", "data:", "blob:")):
+            return True
+        if url not in self._blocked:
+            self._blocked.add(url)
+            self._problems.append(f"request to the outside: {url}")
+        return False
+
+    def _console(self, message: playwright.ConsoleMessage) -> None:
+        url = message.location["url"]
+        if message.type == "error" and url not in self._blocked:
+            said = message.text.partition("\n")[0]  # without the stack
+            self._problems.append(f"console: {said} {url.partition('?')[0]}".rstrip())
+
+    # ── What a learner does ──────────────────────────────────────────────────────────────────
+
+    def run_all(self, within: float = RUN) -> None:
+        """Run every cell, without what was stored, until the last has ended or one has raised."""
+        if not self._page.evaluate(RUN_ALL, within):
+            self._problems.append(f"the cells are not over after {within:g} s")
+
+    def open_hints(self) -> int:
+        """Click every <details> below the cells open; returns how many there are."""
+        hints = self._page.locator(".jp-OutputArea-output details")
+        for hint in hints.all():
+            summary = hint.locator("> summary")
+            try:
+                if hint.get_attribute("open") is None:
+                    summary.click(timeout=5000)
+                self._page.wait_for_function(HINT_IS_OPEN, arg=hint.element_handle(), timeout=2000)
+            except playwright.TimeoutError:
+                said = summary.inner_text()
+                self._problems.append(f"hint {said!r}: a click does not show what is in it")
+        return hints.count()
+
+    def problems(self, patience: float = 10.0) -> list[str]:
+        """What is wrong by now; [] is a page as it should be.
+
+        Pictures and widgets are drawn after their cell has ended: they get `patience` seconds.
+        """
+        with suppress(playwright.TimeoutError):
+            self._page.wait_for_function(
+                f"() => ({WRONG_IN_CELLS})().length === 0", polling=200, timeout=patience * 1000
+            )
+        return self._page.evaluate(WRONG_IN_CELLS) + self._problems
+
+    def checks(self) -> dict[str, str]:
+        """By cell that calls `lockstep.check`: the verdict in its output's data, "" without."""
+        return dict(self._page.evaluate(CHECKS, CHECK))
+
+    def shown(self, cell: str) -> str:
+        """The text below a cell."""
+        return self._page.evaluate(SHOWN, cell)
+
+    def screenshot(self, path: Path, theme: str = LIGHT) -> None:
+        """The whole notebook as one picture, from its title on."""
+        self._page.evaluate(
+            "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme
+        )
+        self._page.wait_for_function(THEME_IS_ON, arg=theme)
+        self._page.mouse.move(0, 0)  # the row of a table below it would be marked
+        height = self._page.evaluate(FULL_HEIGHT)
+        part = min(height, HIGHEST)
+        self._page.set_viewport_size({"width": WIDTH, "height": part})
+        self._page.wait_for_function(IS_LAID_OUT, arg=part)
+        head = self._page.evaluate(f"() => {NOTEBOOK}.getBoundingClientRect().top")
+        picture = Image.new("RGB", (WIDTH, height))
+        step = part - 300  # the parts overlap by more than the page's head and foot
+        for below in range(0, height - part + step, step):
+            top = self._page.evaluate(SCROLL_TO, min(below, height - part))
+            shot = Image.open(io.BytesIO(self._page.screenshot()))
+            cut = int(head) + 10 if top else 0  # and the head's shadow
+            picture.paste(shot.crop((0, cut, WIDTH, part)), (0, int(top) + cut))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+
+
+# ── What runs in the page ────────────────────────────────────────────────────────────────────
+
+RUN_ALL = """async limit => {
+    const {commands, shell} = window.jupyterapp;
+    await commands.execute('notebook:clear-all-cell-outputs');
+    const late = new Promise(then => setTimeout(() => then(false), limit * 1000));
+    const run = commands.execute('notebook:run-all-cells').then(() => true);
+    return await Promise.race([run, late]);
+}"""
+
+# Judged is what the page draws of each output that the document holds. The other way round, an
+# output that nothing can draw would not be missed: JupyterLab leaves it out without a word.
+WRONG_IN_CELLS = r"""() => {
+    const wrong = [];
+    const joined = lines => [].concat(lines ?? '').join('');
+    const squeezed = text => text.replace(/\x1b\[[\d;]*[A-Za-z]/g, '').replace(/\s+/g, '');
+    const isVisible = node =>
+        node.checkVisibility({visibilityProperty: true, opacityProperty: true})
+        && node.getBoundingClientRect().height > 0;
+    const wordsOf = html => {
+        const body = new DOMParser().parseFromString(html, 'text/html').body;
+        body.querySelectorAll('script, style, title, template').forEach(node => node.remove());
+        return body.textContent;
+    };
+
+    const judgeImages = (node, say) => {
+        const images = [...node.querySelectorAll('img')];
+        for (const image of images) {
+            // Of a data: URL only its type, and no token.
+            const which = image.src.replace(location.origin, '').split(/[;?]/)[0];
+            // JupyterLab writes "Image" where HTML and Markdown have no alt.
+            if (['', 'Image'].includes(image.alt.trim())) say(`an image has no alt: ${which}`);
+            if (!image.complete || !image.naturalWidth) say(`an image is not loaded: ${which}`);
+        }
+        if (images.length && !images.some(isVisible)) say('none of its images is visible');
+    };
+
+    const judgeText = (node, meant, say) => {
+        const want = squeezed(meant), seen = squeezed(node.innerText);
+        if (!want) return;
+        if (!isVisible(node)) return say('its text is not visible');
+        if (seen.includes(want)) return;
+        const at = [...want].findIndex((letter, i) => seen[i] !== letter);
+        say(`its text is not all to be seen, from ${want.slice(at, at + 40)}`);
+    };
+
+    const judgeOutput = (output, box, rendermime, say) => {
+        const node = box?.node.querySelector('.jp-OutputArea-output');
+        if (output.output_type === 'error') return say(`${output.ename}: ${output.evalue}`);
+        if (output.output_type === 'stream') {
+            if (!node) return say('its stream is not drawn');
+            return judgeText(node, joined(output.text), say);
+        }
+        const kinds = Object.keys(output.data);
+        const kind = rendermime.preferredMimeType(output.data, 'any');
+        // Widgets and plots often come with a text that is no replacement for them.
+        const ours = name => name.startsWith('application/vnd.lockstep.');
+        const rich = kinds.filter(name => name.startsWith('application/vnd.') && !ours(name));
+        if (!kind || (rich.length && !rich.includes(kind)))
+            return say(`nothing draws ${(rich.length ? rich : kinds).join(', ')}`);
+        const drawn = node?.dataset.mimeType;  // an extension's renderer has none
+        if (!node || (drawn && drawn !== kind)) return say(`its ${kind} is not drawn`);
+        judgeImages(node, say);
+        if (['text/html', 'text/plain'].includes(kind)) {
+            const meant = joined(output.data[kind]);
+            return judgeText(node, kind === 'text/html' ? wordsOf(meant) : meant, say);
+        }
+        const failed = node.querySelector('.jupyter-widgets-error-widget');
+        if (failed || !node.childElementCount || !isVisible(node)) say(`its ${kind} is not drawn`);
+    };
+
+    for (const cell of window.jupyterapp.shell.currentWidget.content.widgets) {
+        const stored = cell.model.sharedModel.toJSON();
+        const say = what => wrong.push(`cell ${stored.id}: ${what}`);
+        if (stored.cell_type === 'markdown') judgeImages(cell.node, say);
+        if (stored.cell_type !== 'code') continue;
+        if (stored.source.trim() && !stored.execution_count) say('it has not run');
+        const {widgets, rendermime} = cell.outputArea;
+        stored.outputs.forEach((output, i) => judgeOutput(output, widgets[i], rendermime, say));
+    }
+    return wrong;
+}"""
+
+HINT_IS_OPEN = r"""hint => {
+    const length = node => node.innerText.replace(/\s+/g, '').length;
+    return hint.open && length(hint) > length(hint.querySelector('summary'));
+}"""
+
+CHECKS = """kind => window.jupyterapp.shell.currentWidget.content.widgets
+    .map(cell => cell.model.sharedModel.toJSON())
+    .filter(cell => cell.cell_type === 'code' && cell.source.includes('lockstep.check('))
+    .map(cell => [cell.id, cell.outputs.map(output => output.data?.[kind]?.verdict).join('')])"""
+
+SHOWN = """id => window.jupyterapp.shell.currentWidget.content.widgets
+    .find(cell => cell.model.id === id).outputArea.node.innerText"""
+
+# While a theme comes in, and at the start, a splash screen lies over all.
+THEME_IS_ON = """theme => document.body.dataset.jpThemeName === theme
+    && !document.getElementById('jupyterlab-splash')"""
+
+NOTEBOOK = "document.querySelector('.jp-NotebookPanel .jp-WindowedPanel-outer')"
+
+FULL_HEIGHT = f"""() => {{
+    const outer = {NOTEBOOK};
+    outer.scrollTop = 0;
+    const last = window.jupyterapp.shell.currentWidget.content.widgets.at(-1).node;
+    const below = last.getBoundingClientRect().bottom - outer.getBoundingClientRect().bottom;
+    return Math.ceil(window.innerHeight + below) + 20;
+}}"""
+
+IS_LAID_OUT = f"""height => window.innerHeight === height
+    && {NOTEBOOK}.clientHeight > height - 300 && document.fonts.status === 'loaded'"""
+
+SCROLL_TO = f"""top => {{
+    const outer = {NOTEBOOK};
+    outer.scrollTop = top;
+    return outer.scrollTop;
+}}"""

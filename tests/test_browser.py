@@ -1,0 +1,234 @@
+"""Every notebook in a real JupyterLab: what is drawn is what the document holds."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import platformdirs
+import pytest
+from browser import DARK, Browser, JupyterLab, Page, chromium
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "build" / "screenshots"
+LABS = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
+SOLUTIONS = sorted(path.stem for path in (ROOT / "solutions").glob("*.ipynb"))
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what learners open: JupyterLab may write to it."""
+    root = tmp_path_factory.mktemp("tree")
+    for folder in ("labs", "solutions", "data"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns(".*", "__*"))
+    return root
+
+
+# For the module and not for the session: a browser and a server beside them would be in the way of
+# tests that look at processes, and Playwright leaves an event loop running.
+@pytest.fixture(scope="module")
+def browser(tree: Path) -> Iterator[Browser]:
+    chromium()  # before anything is started
+    jupyterlab = JupyterLab(tree)
+    try:
+        browser = Browser(jupyterlab)
+        yield browser
+        browser.close()
+    finally:
+        jupyterlab.close()
+
+
+def write(tree: Path, name: str, cells: dict[str, str]) -> str:
+    """A notebook in the served folder. Its cells are code, or Markdown where their id says so."""
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    for key, source in cells.items():
+        kind = "markdown" if key.startswith("markdown") else "code"
+        new = getattr(nbformat.v4, f"new_{kind}_cell")
+        notebook.cells.append(new(source, id=key))
+    nbformat.write(notebook, tree / name)
+    return name
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_blank_lab_shows_what_it_holds(browser: Browser, name: str) -> None:
+    with browser.open(f"labs/{name}.ipynb") as page:
+        page.run_all()
+        hints = page.open_hints()
+        problems = page.problems()
+        page.screenshot(PICTURES / f"labs-{name}.png")
+        assert problems == []
+        judge(page, "NOT YET")
+        # Checks of unanswered exercises have hints to open.
+        assert hints > 0
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_solution_shows_what_it_holds(browser: Browser, name: str) -> None:
+    with browser.open(f"solutions/{name}.ipynb") as page:
+        page.run_all()
+        page.open_hints()
+        problems = page.problems()
+        page.screenshot(PICTURES / f"solutions-{name}.png")
+        page.screenshot(PICTURES / f"solutions-{name}-dark.png", DARK)
+        assert problems == []
+        assert page.problems() == []  # in the dark theme
+        judge(page, "PASS")
+
+
+def judge(page: Page, verdict: str) -> None:
+    """Every check of a notebook comes out the same, in its data and for the eye."""
+    checks = page.checks()
+    assert checks
+    assert checks == dict.fromkeys(checks, verdict)
+    assert [cell for cell in checks if verdict not in page.shown(cell)] == []
+
+
+# ── That it would be seen ────────────────────────────────────────────────────────────────────
+
+SHOW = "from IPython.display import HTML, Latex, Markdown, display\n"
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+WHERE = "import sys, platformdirs\nprint(sys.executable, platformdirs.user_data_dir())"
+FINE = {
+    "print": "import sys\nprint('\\x1b[31mred\\x1b[0m  and \\t black'); print(1, file=sys.stderr)",
+    "value": "{'a': [1, None], 'b': '<b>'}",
+    "updated": "h = display(HTML('<b>begun</b>'), display_id=True); h.update(HTML('<b>ended</b>'))",
+    "table": "HTML('<table><tr><td>a</td><td>b</td></tr></table><p>2 &lt; 3</p>')",
+    "drawing": "HTML('<svg><title>unseen</title><text y=12>seen</text></svg><style>p {}</style>')",
+    "kinds": "display(Markdown('**b** $x^2$'), Latex('$x$'))",
+    "data": "display({'application/json': {'a': 1}}, raw=True)",
+    "image": f"HTML('<img alt=dot src=data:image/png;base64,{DOT}>')",
+    "markdown": f"# title\n![dot](data:image/png;base64,{DOT})",
+    "widget": "import ipywidgets\nipywidgets.IntSlider(description='rank')",
+    "machine": "display({'application/vnd.lockstep.any+json': {}, 'text/html': 'x'}, raw=True)",
+    "hint": "HTML('<details><summary>more</summary>it</details>')",
+    "hints": "HTML('<details><summary>a</summary><details><summary>b</summary>c</details>')",
+    "nothing": "None",
+}
+WIDGET = "{'model_id': 'gone', 'version_major': 2, 'version_minor': 0}"
+BROKEN = {  # by id: code, what is said of it
+    "outside": (
+        'HTML(\'<img src="http://192.0.2.1/x.png" alt="x">\')',
+        [
+            "request to the outside: http://192.0.2.1/x.png",
+            "cell outside: an image is not loaded: http://192.0.2.1/x.png",
+        ],
+    ),
+    "no-alt": (
+        f"HTML('<img src=data:image/png;base64,{DOT}>')",
+        ["cell no-alt: an image has no alt: data:image/png"],
+    ),
+    "markdown-no-alt": (
+        f"![](data:image/png;base64,{DOT})",
+        ["cell markdown-no-alt: an image has no alt: data:image/png"],
+    ),
+    "markdown-no-image": (
+        "![lost](lost.png)",
+        ["cell markdown-no-image: an image is not loaded: /files/lost.png"],
+    ),
+    "plot": (
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+        ["cell plot: an image has no alt: data:image/png"],
+    ),
+    "hidden-image": (
+        f"HTML('<img style=display:none alt=dot src=data:image/png;base64,{DOT}>')",
+        ["cell hidden-image: none of its images is visible"],
+    ),
+    "nobody": (
+        "display({'application/vnd.nobody+json': {}}, raw=True)",
+        ["cell nobody: nothing draws application/vnd.nobody+json"],
+    ),
+    "only-text": (
+        "display({'application/vnd.nobody+json': {}, 'text/plain': 'x'}, raw=True)",
+        ["cell only-text: nothing draws application/vnd.nobody+json"],
+    ),
+    "only-data": (
+        "display({'application/vnd.lockstep.any+json': {}}, raw=True)",
+        ["cell only-data: nothing draws application/vnd.lockstep.any+json"],
+    ),
+    "erased-print": ("print('erase')", ["cell erased-print: its stream is not drawn"]),
+    "erased-html": ("HTML('erase')", ["cell erased-html: its text/html is not drawn"]),
+    "eraser": (
+        "HTML('''<script>for (const node of document.querySelectorAll('.jp-OutputArea-output'))"
+        "if (node.innerText.trim() === 'erase') node.remove()</script>''')",
+        [],
+    ),
+    "many": (  # JupyterLab shows 50 outputs, and a link
+        "for number in range(51): display(number)",
+        ["cell many: its text is not all to be seen, from 50"],
+    ),
+    "dead-widget": (
+        f"display({{'application/vnd.jupyter.widget-view+json': {WIDGET}}}, raw=True)",
+        ["cell dead-widget: its application/vnd.jupyter.widget-view+json is not drawn"],
+    ),
+    "lost-widget": (
+        "import ipywidgets\nipywidgets.IntSlider(_view_module='nowhere')",
+        ["cell lost-widget: its application/vnd.jupyter.widget-view+json is not drawn"],
+    ),
+    "unseen": (
+        "HTML('seen <span hidden>unseen</span>')",
+        ["cell unseen: its text is not all to be seen, from unseen"],
+    ),
+    "empty-hint": (
+        "HTML('<details><summary>empty</summary></details>')",
+        ["hint 'empty': a click does not show what is in it"],
+    ),
+    "throws": ("HTML('<script>throw Error(\"thrown\")</script>')", ["page error: thrown"]),
+    "logs": ("HTML('<script>console.error(\"logged\")</script>')", ["console: logged"]),
+}
+
+
+def test_nothing_is_said_of_what_is_fine(browser: Browser, tree: Path) -> None:
+    cells = {"first": SHOW, "where": WHERE} | FINE
+    with browser.open(write(tree, "fine.ipynb", cells)) as page:
+        page.run_all()
+        assert page.open_hints() == 3
+        assert page.problems() == []
+        executable, data = page.shown("where").split()
+    assert executable == sys.executable
+    assert data != platformdirs.user_data_dir()  # where learners' progress is
+
+
+def test_each_defect_is_seen(browser: Browser, tree: Path) -> None:
+    cells = {"first": SHOW} | {key: code for key, (code, _) in BROKEN.items()}
+    with browser.open(write(tree, "broken.ipynb", cells)) as page:
+        page.run_all()
+        page.open_hints()
+        found = page.problems(2)
+    # What JupyterLab says in the console of some of them:
+    also = ("404 (Not Found)", "widget model not found", "No version of module nowhere")
+    found = [line for line in found if not any(words in line for words in also)]
+    assert sorted(found) == sorted(line for _, said in BROKEN.values() for line in said)
+
+
+def test_a_cell_that_raises_is_seen_and_so_is_what_has_not_run(
+    browser: Browser, tree: Path
+) -> None:
+    cells = {"fine": "1", "raises": "1 / 0", "after": "2", "empty": ""}
+    with browser.open(write(tree, "raises.ipynb", cells)) as page:
+        page.run_all()
+        found = page.problems(2)
+    assert found == [
+        "cell raises: ZeroDivisionError: division by zero",
+        "cell after: it has not run",
+    ]
+
+
+def test_a_cell_that_does_not_end_is_seen(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "long.ipynb", {"long": "import time; time.sleep(4)"})) as page:
+        page.run_all(within=1)
+        found = page.problems(0.1)
+    assert found == ["cell long: it has not run", "the cells are not over after 1 s"]
+
+
+def test_a_missing_browser_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    with pytest.raises(LookupError, match="apt-get install chromium"):
+        chromium()
+    monkeypatch.setenv("CHROMIUM", "/nowhere/chrome")
+    with pytest.raises(LookupError, match="CHROMIUM=/nowhere/chrome"):
+        chromium()
