@@ -1,11 +1,14 @@
 """What a learner sees when something goes wrong on the ranks, and that nothing is left of it."""
 
+import os
 import textwrap
 import time
 
+import lockstep
 import psutil
 import pytest
 from kernel import Kernel
+from lockstep.launch import standstill
 
 HEAD = """\
 %%torchrun -n 4 {flags}
@@ -224,6 +227,48 @@ def test_wrong_dtypes_are_found_though_nothing_hangs(run):
 def test_waiting_for_a_slow_rank_is_no_standstill(run, body):
     reply = run(cell(body))
     assert "4 ranks · gloo · CPU · ok" in reply.shown
+
+
+OWN_START = """\
+%%torchrun -n 2 --no-init
+import os, torch.distributed as dist
+rank = int(os.environ["RANK"])
+"""  # the magic is line 1, so what follows begins at line 4
+
+
+def test_world_that_is_larger_than_the_job_is_found(run):
+    body = "dist.init_process_group('gloo', rank=rank, world_size=3)"
+    reply = run(OWN_START + body)
+    verdict, *stacks = reply.error.removeprefix("JobFailed\n").split("\n\n")
+    assert "asked for a world of 3 ranks, and this job has 2" in verdict
+    assert f"→    4 │ {body}" in "".join(stacks)
+
+
+def test_ranks_that_look_for_each_other_in_different_places_are_found(run):
+    body = """\
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.PrefixStore(f"mine/{rank}", dist.TCPStore(*place, is_master=False))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    """
+    reply = run(OWN_START + textwrap.dedent(body))
+    assert "Ranks 0, 1 are all in init_process_group and do not find each other." in reply.error
+    assert "the same store, under the same prefix" in reply.error
+    assert "→    6 │ dist.init_process_group(" in reply.error
+
+
+def test_waiting_in_init_for_a_slow_rank_is_not_looking_in_vain(monkeypatch):
+    monkeypatch.setattr(standstill, "_STILL_UNMET", standstill._STILL)
+
+    def late():
+        import torch.distributed as dist
+
+        if os.environ["RANK"] == "1":
+            time.sleep(1.5)
+        dist.init_process_group("gloo")
+        return dist.get_world_size()
+
+    job = lockstep.torchrun(late, nproc_per_node=3, init=False, show=False)
+    assert job.results == [3, 3, 3]
 
 
 # ── Time limit, interrupt ────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from pathlib import Path
 import lockstep
 import nbformat
 import pytest
-from lockstep import execute
+from lockstep import checks, execute
 from lockstep.labs import LABS, build
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +37,9 @@ def test_every_source_is_a_lab_and_every_lab_has_a_source():
 def test_the_lab_is_what_its_source_says(source):
     stored = (ROOT / "labs" / f"{source.stem}.ipynb").read_text(encoding="utf-8")
     assert nbformat.writes(build.lab(source)) + "\n" == stored, "run make notebooks"
+    cells = [cell for cell in nbformat.reads(stored, 4).cells if cell.cell_type == "code"]
+    assert cells
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
@@ -106,23 +109,108 @@ def test_a_blank_lab_runs_to_its_end_with_other_parameters(source, tmp_path):
     assert "2 ranks" in "".join(map(text, cells))
 
 
+@pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
+def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
+    (source,) = [source for source in SOURCES if source.name.startswith(exercise.lab)]
+    wrong = build.wrong_answers(source).get(exercise.name, {})
+    assert len(wrong) >= build.FEWEST_WRONG_ANSWERS
+    for mistake, code in wrong.items():
+        namespace: dict = {"__name__": "__main__"}
+        exec(code, namespace)
+        outcome = lockstep.check(exercise.name, namespace[exercise.name])
+        assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
+
+
+# ── What sources are refused, what is published ──────────────────────────────────────────────
+
+TINY = """\
+# %% id="start" tags=["parameters"]
+NPROC = 2
+
+# %% id="average"
+# BEGIN SOLUTION
+average = 1
+# END SOLUTION
+# BEGIN WRONG two
+# average = 2
+# END WRONG
+# BEGIN WRONG three
+# average = 3
+# END WRONG
+# BEGIN WRONG four
+# average = 4
+# END WRONG
+
+# %% id="average-check"
+lockstep.check("average", average)
+"""
+WRONG = "# BEGIN WRONG four\n# average = 4\n# END WRONG\n"
+REFUSED = {  # what is replaced in TINY, by what, and what the error says
+    "no id": (' id="start"', "", "NPROC = 2.*needs an id"),
+    "an id twice": ('id="average-check"', 'id="start"', "the id 'start' is used twice"),
+    "markers": ("# END SOLUTION\n", "", "4 BEGIN markers and 3 END markers"),
+    "no parameters": (' tags=["parameters"]', "", "no cell is tagged parameters"),
+    "no check registered": ('id="average"', 'id="mean"', "exercise mean: lab 00 registers no"),
+    "never checked": ('lockstep.check("average", average)', "1", "average: no later cell checks"),
+    "two wrong answers": (WRONG, "", "average: it needs 3 wrong answers or more"),
+    "an exercise lacks": (
+        "# END SOLUTION",
+        "# BLANK\n# average = None\n# END SOLUTION",
+        r"has exercises \[\], its checks are \['average'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_source_that_breaks_a_rule_is_refused(case, tmp_path):
+    old, new, says = REFUSED[case]
+    source = tmp_path / "00_tiny.py"
+    source.write_text(TINY)
+    build.verify(source)
+    source.write_text(TINY.replace(old, new))
+    with pytest.raises(build.SourceError, match=f"00_tiny.py.*{says}"):
+        build.verify(source)
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
-def test_each_wrong_answer_is_caught_by_its_own_hint(source):
-    wrong = build.wrong_answers(source)
-    assert wrong and all(len(answers) >= 3 for answers in wrong.values())
-    for exercise, answers in wrong.items():
-        for mistake, code in answers.items():
-            namespace: dict = {"__name__": "__main__"}
-            exec(code, namespace)
-            outcome = lockstep.check(exercise, namespace[exercise])
-            assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
+def test_the_sources_break_no_rule(source):
+    build.verify(source)
 
 
-def test_a_source_without_cell_ids_is_refused(tmp_path):
-    bad = tmp_path / "00_bad.py"
-    bad.write_text("# %%\nx = 1\n")
-    with pytest.raises(build.SourceError, match="needs an id"):
-        build.lab(bad)
+def test_what_is_published():
+    rich = {"text/html": "<b>4</b>", "text/plain": "4", "image/png": "AAAA", "text/latex": "4"}
+    display = nbformat.v4.new_output("display_data", rich)
+    display["transient"] = {"display_id": "1"}
+    picture = nbformat.v4.new_output("display_data", {"text/html": "<b>", "image/png": "AAAA"})
+    stream = nbformat.v4.new_output("stream", text="5\n")
+    shown = {  # by id: tags, outputs
+        "rich": (["mine"], [display]),
+        "picture": ([], [picture]),
+        "stream": ([], [stream]),
+        "silent": ([], []),
+        "varies": (["varies"], [stream, display]),
+    }
+    notebook = nbformat.v4.new_notebook()
+    for identity, (named, outputs) in shown.items():
+        metadata = {"tags": named, "execution": {"iopub.status.idle": "now"}, "papermill": {}}
+        notebook.cells.append(
+            nbformat.v4.new_code_cell("1", id=identity, metadata=metadata, outputs=outputs)
+        )
+    cells = {cell.id: cell for cell in build.published(notebook).cells}
+    assert {identity: tags(cell) for identity, cell in cells.items()} == {
+        "rich": ["mine", "nbval-check-output"],
+        "picture": [],
+        "stream": ["nbval-check-output"],
+        "silent": [],
+        "varies": ["varies"],
+    }
+    assert [output.data for output in cells["rich"].outputs + cells["picture"].outputs] == [
+        {"text/plain": "4", "image/png": "AAAA"},
+        {"image/png": "AAAA"},
+    ]
+    assert cells["stream"].outputs == [stream] and cells["varies"].outputs == []
+    assert all(set(cell.metadata) == {"tags"} for cell in cells.values())
+    nbformat.validate(notebook)
 
 
 def test_a_check_never_raises():

@@ -466,6 +466,48 @@ def test_same_tensor_twice_stays_one():
     assert second[0] == 1
 
 
+OWN_GROUP = """\
+import torch.distributed as dist
+
+class Done(dist.Work):
+    def wait(self, timeout=None): return True
+    def is_completed(self): return True
+
+class ByStore(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+    def getBackendName(self): return "by-store"
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", str(tensors[0].item()))
+        parts = [float(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        tensors[0].fill_(sum(parts))
+        return Done()
+
+def added(group_class):
+    import os, torch
+    make = lambda store, rank, size, timeout: group_class(store, rank, size)
+    dist.Backend.register_backend("by-store", make, devices=["cpu"])
+    dist.init_process_group("by-store")
+    x = torch.ones(()) + int(os.environ["RANK"])
+    for _ in range(2):
+        dist.all_reduce(x)
+    return x.item()
+"""
+
+
+def test_classes_that_derive_from_those_of_pytorch(run):
+    run(OWN_GROUP)
+    reply = run("%%torchrun -n 2 --no-init\nadded(ByStore)")
+    assert "ranks 0, 1 → │ 6.0" in reply.shown
+    reply = run(
+        "import lockstep\n"
+        "print(lockstep.torchrun(added, ByStore, nproc_per_node=2, init=False).results)"
+    )
+    assert "[6.0, 6.0]" in reply.stdout
+
+
 # ── The record of calls ──────────────────────────────────────────────────────────────────────
 
 
@@ -532,6 +574,27 @@ def test_peers_in_a_subgroup_are_ranks_of_the_world():
     assert zero == []
     assert [(c.operation, c.peer) for c in one] == [("broadcast", 2), ("send", 2)]
     assert [(c.operation, c.peer) for c in two] == [("broadcast", 2), ("recv", 1)]
+
+
+def test_setup_knows_what_made_and_ended_groups():
+    def work():
+        dist.init_process_group("gloo")
+        dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(1))
+        dist.new_group([1])
+        dist.destroy_process_group()
+
+    job = launch(work, init=False)
+    for setup, calls in zip(job.setup, job.calls, strict=True):
+        assert [call.operation for call in setup] == [
+            "init_process_group",
+            "new_group([0, 1])",
+            "new_group([1])",
+            "destroy_process_group",
+        ]
+        assert [call.operation for call in calls] == ["all_reduce"]
+        assert setup[1].end <= calls[0].start < setup[2].start
+    assert [c.operation for c in launch(summed, 1).setup[1]] == ["init_process_group"]
 
 
 def test_async_calls_end_when_the_work_ends():

@@ -89,7 +89,7 @@ def _png(draw: Callable[[Any], None], theme: str, stamp: str, size: tuple[float,
         canvas = Canvas(figsize=size, layout="constrained")
         FigureCanvasAgg(canvas)
         draw(canvas)
-        canvas.supxlabel(stamp, x=0.995, ha="right", fontsize=7.5)
+        canvas.supxlabel(stamp, x=0.995, ha="right", fontsize=9)
         file = io.BytesIO()
         # Without its metadata the picture is the same bytes at each execution.
         canvas.savefig(file, format="png", dpi=110, metadata={"Software": None})

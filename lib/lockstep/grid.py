@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from .figures import PALETTE, Figure
+from .launch.diagnose import ranks_text
 from .stamps import Stamp
 
 _STYLES = ("-", "--", ":")  # of the groups' lines, so that colour is not all that tells them apart
@@ -77,8 +78,7 @@ def grid(
 
     shape = " × ".join(f"{size} {axis}" for axis, size in sizes.items())
     words = "; ".join(
-        f"{axis} with ranks {', '.join(map(str, sorted(set(members) - {rank})))}"
-        for axis, members in groups.items()
+        f"{axis} with {ranks_text(set(members) - {rank})}" for axis, members in groups.items()
     )
     alt = f"{world_size} ranks in a grid of {shape}. Rank {rank} is in groups along {words}."
     return Figure(draw, alt=alt, stamp=stamp, size=(2.5 + blocks * columns, 1.0 + 0.8 * rows))

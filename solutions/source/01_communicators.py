@@ -147,7 +147,7 @@ if os.environ["RANK"] == "0":
     time.sleep(0.3)
     store.set("greeting", "hello")
 print(store.get("greeting"))
-time.perf_counter() - begin
+round(time.perf_counter() - begin, 4)
 
 # %% id="store-measured" tags=["varies"]
 lockstep.compare(predicted=prediction, measured=job[1], unit="s")
@@ -366,9 +366,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="probe-record-text"
-# Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. NCCL has
-# nothing for tensors on the CPU, and gloo little for tensors on a GPU: backend and device must fit.
-# Which is why `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
+# Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. With tensors on
+# a GPU it has the plain collectives, but no send, no receive and no all-to-all. NCCL has nothing for
+# tensors on the CPU (its barrier needs none). Backend and device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
 #
 # The recorded columns come from the same `probe`, run where there were GPUs, by the next cell. It asks
 # all there is to ask if you name a file in `RECORD` and have two GPUs.
@@ -559,8 +559,10 @@ prediction = 7
 #
 # **Goal:** `axis_groups(sizes, axis)` gets the grid, such as `{"dp": 2, "pp": 3, "tp": 4}` (the last
 # axis runs fastest), and the name of an axis. It returns *all* groups along that axis: a list of
-# lists of ranks. For `{"dp": 2, "tp": 3}`: along `"tp"` `[[0, 1, 2], [3, 4, 5]]`, along `"dp"`
-# `[[0, 3], [1, 4], [2, 5]]`.
+# lists of ranks. For 2 *dp* × 3 *tp*:
+#
+#     axis_groups({"dp": 2, "tp": 3}, "tp")  →  [[0, 1, 2], [3, 4, 5]]
+#     axis_groups({"dp": 2, "tp": 3}, "dp")  →  [[0, 3], [1, 4], [2, 5]]
 
 # %% id="axis_groups"
 import math
@@ -802,7 +804,7 @@ def seconds(start):
         time.sleep(0.3)
     begin = time.perf_counter()
     start(x).wait()
-    return time.perf_counter() - begin
+    return round(time.perf_counter() - begin, 4)
 
 
 {
@@ -1062,7 +1064,9 @@ def compare_groups(group_class, elements):
     return {"bytes": counting.bytes, **seconds}
 
 
-job = lockstep.torchrun(compare_groups, StoreGroup, 1_000_000, nproc_per_node=4, init=False)
+job = lockstep.torchrun(
+    compare_groups, StoreGroup, 1_000_000, nproc_per_node=4, init=False, show=False
+)
 
 # %% id="own-bytes"
 megabytes = round(sum(rank["bytes"] for rank in job.results) / 1e6)
@@ -1077,8 +1081,7 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 
 # %% [markdown] id="own-explained"
 # All data passes through one process, and the more ranks there are, the more. gloo's ranks send to
-# each other: with 4 ranks, a good algorithm lets each send 6 MB in all. (The strip shows gloo's
-# calls only: yours do not pass the place where the record listens.)
+# each other: with 4 ranks, a good algorithm lets each send 6 MB in all.
 #
 # DDP would not yet run on your group: it wants `broadcast` and `allgather`, too, and a name. But
 # you know now what a backend is: an object whose methods move bytes, plus a meeting beforehand.

@@ -13,6 +13,7 @@ from .record import Call
 
 # Okabe and Ito's palette, which colour-blind people can tell apart; the rank is always named too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#666666")
+_WHITE_INK = ("#0072B2", "#8C6D1F", "#666666")  # black reads better on the others
 _MOST_BARS = 400  # calls of one rank in the strip; a timeline is the place for more
 
 
@@ -111,7 +112,7 @@ def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) 
     background = "background:var(--jp-layout-color2,#f5f5f5);" if result else ""
     return (
         f'<div style="display:flex;border-left:4px solid {colour};margin:1px 0;{background}">'
-        f'<div style="flex:0 0 7.5em;padding:1px 8px;{_MUTED};font-size:12px;white-space:nowrap">'
+        f'<div style="flex:0 0 7.5em;padding:1px 8px;font-size:12px;white-space:nowrap">'
         f"{_escape(who)}{arrow}</div>"
         f'<pre style="{_MONO};margin:0;padding:1px 4px;white-space:pre-wrap;{_WRAP};'
         f'background:transparent;color:inherit">{_escape(content)}</pre></div>'
@@ -146,31 +147,37 @@ def _strip(job: Job) -> str:
     width, left, lane = 720, 60, 18
     operations = sorted({call.operation for call in calls})
     shapes = []
+    height = 0
     for rank, own in enumerate(job.calls):
-        y = rank * lane
+        top = height
         shapes.append(
-            f'<text x="0" y="{y + 13}" font-size="11" fill="currentColor">rank {rank}</text>'
-            f'<line x1="{left}" x2="{left + width}" y1="{y + 9}" y2="{y + 9}" stroke="{_LINE}"/>'
+            f'<text x="0" y="{top + 13}" font-size="11" fill="currentColor">rank {rank}</text>'
+            f'<line x1="{left}" x2="{left + width}" y1="{top + 9}" y2="{top + 9}" '
+            f'stroke="{_LINE}"/>'
         )
-        for call in own:
+        rows = _rows(own, end)
+        height += lane * (1 + max(rows, default=0))
+        for call, row in zip(own, rows, strict=True):
+            y = top + row * lane
             x = left + (call.start - start) / span * width
             length = max(((call.end or end) - call.start) / span * width, 1.5)
             at = operations.index(call.operation)
             colour = _COLOURS[at % len(_COLOURS)]
             label = call.operation if length > 7 * len(call.operation) else ""
-            dash = ' stroke-dasharray="3 2" fill-opacity="0.3"' if call.end is None else ""
+            dash, ink = "", "#fff" if colour in _WHITE_INK else "#000"
+            if call.end is None:
+                dash, ink = ' stroke-dasharray="3 2" fill-opacity="0.15"', "currentColor"
             shapes.append(
                 f"<g><title>{_escape(_hover(call, start))}</title>"
-                f'<rect x="{x:.1f}" y="{y + 2}" width="{length:.1f}" height="{lane - 5}" rx="2" '
+                f'<rect x="{x:.1f}" y="{y + 2}" width="{length:.1f}" height="{lane - 3}" rx="2" '
                 f'fill="{colour}" stroke="{colour}"{dash}/>'
-                f'<text x="{x + 4:.1f}" y="{y + 13}" font-size="10" fill="#fff">'
+                f'<text x="{x + 4:.1f}" y="{y + 13}" font-size="11" fill="{ink}">'
                 f"{_escape(label)}</text></g>"
             )
     legend = " · ".join(
         f'<span style="color:{_COLOURS[i % len(_COLOURS)]}">■</span> {_escape(name)}'
         for i, name in enumerate(operations)
     )
-    height = job.nproc * lane
     return (
         f'<div style="margin-top:6px"><svg role="img" aria-label="{_escape(_spoken(job))}" '
         f'viewBox="0 0 {left + width} {height}" style="max-width:{left + width}px;width:100%">'
@@ -178,6 +185,17 @@ def _strip(job: Job) -> str:
         f'<div style="font-size:11px;{_MUTED};padding-left:{left}px">{legend} · '
         f"the strip is {_duration(span)} long</div></div>"
     )
+
+
+def _rows(calls: list[Call], end: float) -> list[int]:
+    """For each call its row within the rank's lane: calls that overlap stand below each other."""
+    free: list[float] = []  # when each row is free again
+    rows = []
+    for call in calls:
+        row = next((at for at, until in enumerate(free) if until <= call.start), len(free))
+        free[row : row + 1] = [call.end or end]
+        rows.append(row)
+    return rows
 
 
 def _hover(call: Call, start: float) -> str:
