@@ -1,7 +1,19 @@
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from kernel import Kernel, Reply
+
+os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them
+
+
+@pytest.fixture(autouse=True)
+def only_what_executes_turns_it_off(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is tested that `lockstep run` stores nothing, it has to see to that itself."""
+    if request.module.__name__ == "test_execute":
+        monkeypatch.delenv("LOCKSTEP_PROGRESS")
 
 
 @pytest.fixture(scope="session")

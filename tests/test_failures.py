@@ -251,7 +251,8 @@ def test_ranks_that_look_for_each_other_in_different_places_are_found(run):
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     """
     reply = run(OWN_START + textwrap.dedent(body))
-    assert "Ranks 0, 1 are all in init_process_group and do not find each other." in reply.error
+    verdict = "Ranks 0, 1 are all in init_process_group(world_size=2) and do not find each other."
+    assert verdict in reply.error
     assert "the same store, under the same prefix" in reply.error
     assert "→    6 │ dist.init_process_group(" in reply.error
 

@@ -180,7 +180,6 @@ def test_the_sources_break_no_rule(source):
 def test_what_is_published():
     rich = {"text/html": "<b>4</b>", "text/plain": "4", "image/png": "AAAA", "text/latex": "4"}
     display = nbformat.v4.new_output("display_data", rich)
-    display["transient"] = {"display_id": "1"}
     picture = nbformat.v4.new_output("display_data", {"text/html": "<b>", "image/png": "AAAA"})
     stream = nbformat.v4.new_output("stream", text="5\n")
     shown = {  # by id: tags, outputs
@@ -196,6 +195,7 @@ def test_what_is_published():
         notebook.cells.append(
             nbformat.v4.new_code_cell("1", id=identity, metadata=metadata, outputs=outputs)
         )
+    notebook.cells[0].outputs[0]["transient"] = {"display_id": "1"}
     cells = {cell.id: cell for cell in build.published(notebook).cells}
     assert {identity: tags(cell) for identity, cell in cells.items()} == {
         "rich": ["mine", "nbval-check-output"],

@@ -328,9 +328,12 @@ def average(x):
 @pytest.fixture
 def cells(run, home):
     """Cells of a kernel that stores in the test's own folder."""
-    run(f"import os\nos.environ['XDG_DATA_HOME'] = {str(home / 'data')!r}\nimport lockstep")
+    run(
+        f"import os\nos.environ['XDG_DATA_HOME'] = {str(home / 'data')!r}\n"
+        "os.environ['LOCKSTEP_PROGRESS'] = ''\nimport lockstep"
+    )
     yield run
-    run("del os.environ['XDG_DATA_HOME']\n%reset -f")
+    run("os.environ['LOCKSTEP_PROGRESS'] = 'off'\ndel os.environ['XDG_DATA_HOME']\n%reset -f")
 
 
 def test_a_picture_follows_later_checks_of_its_notebook(cells, home):

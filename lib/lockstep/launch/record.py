@@ -7,10 +7,10 @@ reducer, functional collectives, compiled code.
 
 Layout of the shared memory: a header of six unsigned 64-bit numbers (bytes used, process id,
 offset of the entry in which the rank's main thread now waits or 0, calls that no longer fitted,
-1 once a call was on a GPU, 1 if other threads may act while the main one waits), then entries:
-start and end (float64, seconds), length (uint32), marshalled tuple. An entry is a call, the
-introduction of a process group, or (where a kept world goes on with its next cell) how many calls
-of one sequence came before.
+1 once a call or a group was on a GPU, 1 if other threads may act while the main one waits), then
+entries: start and end (float64, seconds), length (uint32), marshalled tuple. An entry is a call,
+the introduction of a process group, or (where a kept world goes on with its next cell) how many
+calls of one sequence came before.
 """
 
 from __future__ import annotations
@@ -155,6 +155,8 @@ CallLine = tuple[Group, str, int | None, int]
 
 
 def _line(operation: str, peer: int | None, tag: int) -> tuple[str, int | None, int]:
+    if operation in ("destroy_process_group", SYNCHRONIZE):  # leaving is no partner of new_group
+        return (operation, None, 0)
     return (operation, peer, tag) if operation in POINT_TO_POINT else ("", None, 0)
 
 
@@ -513,6 +515,8 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             asked = args[3] if len(args) > 3 else kwargs.get("world_size", -1)
             if isinstance(asked, int) and asked > 0:
                 what = f"init_process_group(world_size={asked})"
+        if _by_nccl(name, args, kwargs):
+            recorder.on_gpu()  # NCCL's ranks keep the processor busy while they wait
         with recorder.internal("setup", what):
             result = original(*args, **kwargs)
         if name == "destroy_process_group" and not _default_group_exists():
@@ -520,6 +524,14 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call
+
+
+def _by_nccl(name: str, args: Any, kwargs: Any) -> bool:
+    import torch.distributed as dist
+
+    if name == "init_process_group":
+        return "nccl" in str(args[0] if args else kwargs.get("backend"))
+    return dist.is_initialized() and dist.get_backend() == "nccl"
 
 
 def _default_group_exists() -> bool:

@@ -14,6 +14,7 @@ _STILL = 0.4  # seconds without any movement before ranks are judged
 _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
 _STILL_UNMET = 5.0  # the same where all ranks are there and should find each other
 _STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
+_IDLE_BUT_AWAKE = "gloo_tcp_loop"  # it looks around a hundred times a second
 
 
 class StandstillWatch:
@@ -65,7 +66,8 @@ class StandstillWatch:
         calls = [call for seen in ranks.values() if (call := seen.blocked()) is not None]
         in_setup = any(call.group.is_internal for call in calls)
         self._patience = _STILL_IN_SETUP if in_setup else _STILL
-        if self._likely is None:
+        if self._likely is None and not any(seen.reader.on_gpu for seen in ranks.values()):
+            # NCCL takes seconds to make a group, and says nothing meanwhile.
             self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET
 
 
@@ -81,6 +83,8 @@ def _processor_time(ranks: Mapping[int, Seen]) -> tuple[int, ...] | None:
         ticks = 0
         try:
             for thread in Path(f"/proc/{seen.reader.pid}/task").iterdir():
+                if (thread / "comm").read_text().startswith(_IDLE_BUT_AWAKE):
+                    continue
                 fields = (thread / "stat").read_text().rpartition(")")[2].split()
                 if fields[0] in "RD":
                     return None

@@ -1,0 +1,271 @@
+"""Checks of exercises, hints, solutions and claims, as a learner meets them."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from xml.etree import ElementTree
+
+import lockstep
+import pytest
+import torch.distributed as dist
+from lockstep import checks
+
+ROOT = Path(__file__).parents[1]
+MIME = "application/vnd.lockstep.check+json"
+EXERCISES = {one.name: one for one in checks.exercises()}
+ATTACK = "<script>alert('\"&')</script>"
+HOSTILE = (ATTACK, f"two {ATTACK}", f"three {ATTACK}")  # hints
+
+
+def html(shown) -> ElementTree.Element:
+    """What a notebook draws, parsed: so it is well-formed, too."""
+    return ElementTree.fromstring(f"<body>{shown._repr_mimebundle_()['text/html']}</body>")
+
+
+def said(element: ElementTree.Element) -> str:
+    return "".join(element.itertext())
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """A session in which nothing has been checked; exercises of a test go with it."""
+    monkeypatch.setattr(checks, "_exercises", dict(checks._exercises))
+    monkeypatch.setattr(checks, "_passed", {})
+    monkeypatch.setattr(checks, "_hinted", {})
+
+
+@pytest.fixture
+def tiny():
+    """An exercise whose name, hints and mistake are hostile; the answer 1 passes."""
+
+    @checks.exercise(f"tiny{ATTACK}", lab="99", hints=HOSTILE)
+    def check(answer, draw):
+        if answer != 1:
+            raise checks.WrongAnswer("not-one", f"it is not one: {ATTACK}")
+
+    return f"tiny{ATTACK}"
+
+
+# Answers to `average`
+
+
+def mean(x):
+    dist.all_reduce(x)
+    return x / dist.get_world_size()
+
+
+def by_reduce_and_broadcast(x):
+    dist.reduce(x, 0)
+    dist.broadcast(x, 0)
+    return x / dist.get_world_size()
+
+
+def one_too_many(x):
+    return mean(x) + 1
+
+
+def blank(*_):
+    raise NotImplementedError
+
+
+def broken(*_):
+    raise LookupError("my own mistake")
+
+
+# What becomes of an answer
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "verdict", "mistake", "hint"),
+    [
+        ("no such exercise", mean, "NOT YET", "", "local_gpu"),  # it names those there are
+        ("no such exercise", None, "NOT YET", "", "average"),
+        ("average", None, "NOT YET", "", "blank"),
+        ("average", blank, "NOT YET", "", "blank"),
+        ("local_gpu", blank, "NOT YET", "", "blank"),  # this one runs in the notebook
+        ("average", broken, "TRY AGAIN", "failed", "LookupError: my own mistake"),
+        ("local_gpu", broken, "TRY AGAIN", "raised", "LookupError: my own mistake"),
+        ("average", by_reduce_and_broadcast, "TRY AGAIN", "several-collectives", "broadcast"),
+        ("average", mean, "PASS", "", ""),
+    ],
+)
+def test_verdict(name, answer, verdict, mistake, hint):
+    outcome = lockstep.check(name, answer)
+    assert (outcome.verdict, outcome.mistake) == (verdict, mistake), str(outcome)
+    assert hint in outcome.hint
+    assert outcome._repr_mimebundle_()[MIME] == {
+        "exercise": name,
+        "verdict": verdict,
+        "mistake": mistake,
+    }
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_no_answer_and_one_of_the_wrong_type(name):
+    assert lockstep.check(name, None).verdict == "NOT YET"
+    wrong = lockstep.check(name, 5)
+    assert wrong.verdict == "TRY AGAIN" and wrong.hint, str(wrong)
+
+
+def test_a_wrong_answer_gets_one_hint_and_the_way_to_repeat_it():
+    outcome = lockstep.check("average", one_too_many)
+    first, hint, stuck = str(outcome).splitlines()
+    assert (hint, stuck) == (outcome.hint, "stuck? lockstep.hint('average')")
+    seed = int(re.fullmatch(r"TRY AGAIN · average \(seed (\d+)\)", first)[1])
+    assert f"(seed {seed})" in said(html(outcome))
+    assert lockstep.check("average", one_too_many, seed=seed) == outcome  # its hint has numbers
+    assert lockstep.check("average", one_too_many, seed=seed + 1).hint != outcome.hint
+
+
+def test_each_check_tries_other_ranks_and_numbers(tmp_path):
+    notes = tmp_path / "notes"
+
+    def noting(x):
+        with notes.open("a") as file:  # ranks come in any order
+            file.write(f"{dist.get_world_size()} {dist.get_rank()} {x.tolist()}\n")
+        return mean(x)
+
+    def tried(seed=None) -> tuple[str, ...]:
+        notes.write_text("")
+        assert lockstep.check("average", noting, seed=seed).verdict == "PASS"
+        return tuple(sorted(notes.read_text().splitlines()))
+
+    assert len({line.split()[0] for line in tried()}) > 1  # no fixed world size passes
+    assert len({tried() for _ in range(3)}) > 1
+    assert tried(7) == tried(7) != tried(8)
+
+
+def test_a_deadlock_is_found_explained_and_cleared_away(run):
+    """`run` says that it took seconds, and that no process is left."""
+    answer = """
+        import lockstep, torch.distributed as dist
+        def average(x):
+            if dist.get_rank() == 1:
+                dist.all_reduce(x)
+            return x
+        lockstep.check("average", average)
+    """
+    shown = run(dedent(answer))
+    ((_, bundle),) = shown.displays.items()
+    assert bundle[MIME]["mistake"] == "deadlock", shown.error
+    assert "TRY AGAIN" in shown.shown
+    assert "it never ends" in shown.shown
+    assert "Rank 1 waits in all_reduce #0" in shown.shown
+
+
+def test_html_of_an_outcome(tiny):
+    wrong = lockstep.check(tiny, 2)
+    shown = html(wrong)
+    assert not list(shown.iter("script"))
+    assert f"it is not one: {ATTACK}" in said(shown)
+    assert [said(one) for one in shown.iter("details")] == [
+        f"Hint {number} of 3{text}" for number, text in enumerate(HOSTILE, 1)
+    ]
+    assert said(shown).endswith(f"{tiny} = lockstep.solution({tiny!r})")
+    passed = html(lockstep.check(tiny, 1))
+    assert said(passed) == f"✓ PASS · {tiny}"
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_every_exercise_has_three_hints(name):
+    hints = EXERCISES[name].hints
+    assert len(hints) == len(set(hints)) == 3
+    assert all(hint.strip() for hint in hints)
+    assert lockstep.check(name, None).hints == hints
+
+
+def test_hints_go_on_to_the_last_which_names_the_solution():
+    hints = EXERCISES["average"].hints
+    first, second, third, again = (str(lockstep.hint("average")) for _ in range(4))
+    assert (first, second) == (f"hint 1 of 3: {hints[0]}", f"hint 2 of 3: {hints[1]}")
+    assert third.startswith(f"hint 3 of 3: {hints[2]}\n")
+    assert third.endswith("average = lockstep.solution('average')")
+    assert again == third
+    assert str(lockstep.hint("meet")).startswith("hint 1 of 3")  # each exercise counts its own
+
+
+def test_a_hint_of_a_level_and_of_an_unknown_exercise():
+    assert str(lockstep.hint("average", 2)).startswith("hint 2 of 3")
+    assert str(lockstep.hint("average", 9)) == str(lockstep.hint("average", 3))
+    assert str(lockstep.hint("average", 0)) == str(lockstep.hint("average", 1))
+    assert str(lockstep.hint("average")).startswith("hint 1 of 3")  # looking ahead is not walking
+    assert "average, " in str(lockstep.hint("no such exercise"))
+
+
+def test_html_of_a_hint(tiny):
+    assert said(html(lockstep.hint(tiny))) == f"hint 1 of 3: {ATTACK}"
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_solution_shows_its_cell_and_passes(name, capsys):
+    (path,) = (ROOT / "solutions").glob(f"{EXERCISES[name].lab}_*.ipynb")
+    cells = {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    value = lockstep.solution(name)
+    assert capsys.readouterr().out == "".join(cells[name]["source"]) + "\n"
+    outcome = lockstep.check(name, value)
+    assert outcome.verdict == "PASS", str(outcome)
+
+
+def test_the_solution_of_an_unknown_exercise():
+    with pytest.raises(KeyError, match=r"there is no exercise .*no such.*average, "):
+        lockstep.solution("no such")
+
+
+def test_going_on_with_what_has_passed_or_with_the_reference(capsys):
+    def answer() -> Callable:
+        return lambda x: mean(x)
+
+    mine, not_checked = answer(), answer()
+    lockstep.check("average", mine)
+    assert lockstep.carry_on("average", mine) is mine
+    assert capsys.readouterr().out == "going on with your average\n"
+    lockstep.check("average", one_too_many)
+    for stuck in (not_checked, one_too_many, None):
+        reference = lockstep.carry_on("average", stuck)
+        assert "going on with the reference" in capsys.readouterr().out
+        assert reference is not stuck
+    assert lockstep.check("average", reference).verdict == "PASS"
+
+
+def test_two_exercises_of_one_name():
+    with pytest.raises(ValueError, match="two exercises are called 'average'"):
+
+        @checks.exercise("average", lab="99", hints=("one", "two", "three"))
+        def check(answer, draw): ...
+
+    assert [one for one in checks.exercises() if one.name == "average"] == [EXERCISES["average"]]
+
+
+# Claims
+
+
+def test_claim():
+    claim = lockstep.claim("Rings win.", guess="holds", verdict="depends", because="1 < 2")
+    assert str(claim).splitlines() == [
+        "“Rings win.”",
+        "you said · holds",
+        "measured · depends",
+        "because  · 1 < 2",
+    ]
+    assert claim._repr_mimebundle_()["text/plain"] == str(claim)
+    rows = [[cell.text for cell in row] for row in html(claim).iter("tr")]
+    assert rows == [["you said", "holds"], ["measured", "depends"], ["because", "1 < 2"]]
+    nothing_yet = lockstep.claim("Rings win.", guess=None, verdict="holds", because="1 < 2")
+    assert "you said · nothing yet: guess first" in str(nothing_yet)
+
+
+def test_html_of_a_claim_is_escaped():
+    shown = html(lockstep.claim(ATTACK, guess="holds", verdict="holds", because=ATTACK))
+    assert not list(shown.iter("script"))
+    assert said(shown).count(ATTACK) == 2
+
+
+@pytest.mark.parametrize("words", [{"guess": "perhaps"}, {"verdict": "true"}, {"verdict": ""}])
+def test_a_claim_with_another_word(words):
+    with pytest.raises(ValueError, match="is none of: holds, does not hold, depends"):
+        lockstep.claim("Rings win.", **{"guess": None, "verdict": "holds", "because": "", **words})

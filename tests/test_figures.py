@@ -1,0 +1,228 @@
+"""Figures, tables and grids: what they say in words, how they are drawn, and their stamps."""
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import lockstep
+import matplotlib.colors
+import matplotlib.image
+import pytest
+from lockstep import simulated, torchrun
+
+LIB = Path(lockstep.__file__).parents[1]
+DATA = LIB.parent / "data"
+MANIFEST = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
+ATTACK = "<script>alert('\"&')</script>"
+STAMP = simulated("a model of rings")
+CUBE = {"dp": 2, "pp": 2, "tp": 2}
+GROUPS = {"dp": [5, 1], "pp": [5, 7], "tp": [4, 5]}
+
+
+class Html(HTMLParser):
+    """What a notebook draws: its elements, (tag, attributes), and its text without styles."""
+
+    def __init__(self, shown):
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.feed(shown._repr_mimebundle_()["text/html"])
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.elements[-1][0] != "style":
+            self.texts.append(data)
+
+    def all(self, tag: str) -> list[dict]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def line(canvas) -> None:
+    canvas.subplots().plot([1, 2], [3, 4], color=lockstep.PALETTE[0])
+
+
+def pictures(figure) -> list[bytes]:
+    """The PNGs of a figure: light, dark."""
+    sources = [image["src"].split(",") for image in Html(figure).all("img")]
+    assert {kind for kind, _ in sources} == {"data:image/png;base64"}
+    return [base64.b64decode(data) for _, data in sources]
+
+
+# Figures
+
+
+@pytest.mark.parametrize("alt", ["", " \n"])
+def test_a_figure_without_words_is_refused(alt):
+    with pytest.raises(ValueError, match="alt="):
+        lockstep.figure(line, alt=alt, stamp=STAMP)
+
+
+def test_a_figure_says_in_words_what_it_shows_and_where_that_is_from():
+    words = f"A line that rises. {ATTACK}"
+    figure = lockstep.figure(line, alt=words, stamp=STAMP)
+    text = figure._repr_mimebundle_()["text/plain"]
+    assert text == f"figure: {words}\nsimulated · a model of rings"
+    shown = Html(figure)
+    assert [image["alt"] for image in shown.all("img")] == [words, words]
+    assert shown.texts == [words]  # below the pictures
+    assert not shown.all("script")
+
+
+def test_a_figure_is_drawn_for_both_themes_and_with_its_stamp():
+    light, dark = pictures(lockstep.figure(line, alt="A line.", stamp=STAMP))
+    assert light != dark
+    assert light.startswith(b"\x89PNG") and dark.startswith(b"\x89PNG")
+    other = lockstep.figure(line, alt="A line.", stamp=simulated("another model"))
+    assert pictures(other)[0] != light
+    bundle = lockstep.figure(line, alt="A line.", stamp=STAMP)._repr_mimebundle_()
+    assert base64.b64decode(bundle["image/png"]) == light  # where HTML does not show
+
+
+def test_a_figure_is_the_same_bytes_at_each_execution():
+    code = (
+        "import lockstep\n"
+        "def line(canvas):\n"
+        "    canvas.subplots().plot([1, 2], [3, 4], color=lockstep.PALETTE[0])\n"
+        "stamp = lockstep.simulated('a model of rings')\n"
+        "figure = lockstep.figure(line, alt='A line.', stamp=stamp)\n"
+        "print(figure._repr_mimebundle_()['text/html'], end='')\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(LIB), "PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"}
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+    )
+    learners = {"font.size": 30, "lines.linewidth": 9, "text.color": "red", "savefig.dpi": 20}
+    with matplotlib.rc_context(learners):
+        figure = lockstep.figure(line, alt="A line.", stamp=STAMP)
+        assert matplotlib.rcParams["font.size"] == 30  # the learner's own figures stay theirs
+    assert figure._repr_mimebundle_()["text/html"] == other.stdout
+    assert all(b"tEXt" not in png for png in pictures(figure))  # no version of matplotlib
+
+
+# Tables
+
+
+def test_text_of_a_table():
+    shown = lockstep.table(
+        "Who sends what",
+        ["rank", "bytes"],
+        [[0, "1,024"], ["the last one", 7]],
+        stamp=[STAMP, simulated("another")],
+    )
+    text = """\
+Who sends what
+rank          bytes
+────────────  ─────
+0             1,024
+the last one  7
+simulated · a model of rings
+simulated · another"""
+    assert shown._repr_mimebundle_()["text/plain"] == repr(shown) == text
+
+
+def test_html_of_a_table():
+    cells = f"row {ATTACK}", f"cell {ATTACK}"
+    table = lockstep.table(
+        f"caption {ATTACK}", ["what", f"head {ATTACK}"], [cells], stamp=simulated(ATTACK)
+    )
+    shown = Html(table)
+    assert not shown.all("script")
+    stamp = f"simulated · {ATTACK}"
+    assert shown.texts == [f"caption {ATTACK}", "what", f"head {ATTACK}", *cells, stamp]
+    assert [cell["scope"] for cell in shown.all("th")] == ["col", "col", "row"]
+    assert len(shown.all("td")) == 1
+
+
+@pytest.mark.parametrize("row", [["a"], ["a", "b", "c"], []])
+def test_a_row_of_another_length_is_refused(row):
+    with pytest.raises(ValueError, match=f"2 columns, but a row of {len(row)}"):
+        lockstep.table("Caption", ["one", "two"], [["a", "b"], row], stamp=STAMP)
+
+
+# Stamps
+
+
+@pytest.mark.parametrize("entry", MANIFEST, ids=lambda entry: entry["file"])
+def test_a_recording_opens_and_says_where_it_is_from(entry):
+    recording = lockstep.recorded(entry["file"])
+    assert recording.content == json.loads((DATA / entry["file"]).read_text(encoding="utf-8"))
+    torch = entry["versions"]["torch"]
+    assert str(recording.stamp) == (
+        f"recorded · {entry['machine']} · PyTorch {torch} · {entry['date']}"
+    )
+
+
+def test_an_unknown_recording():
+    with pytest.raises(FileNotFoundError) as refused:
+        lockstep.recorded("manifest.json")  # a file, but no recording
+    assert "no recording 'manifest.json'" in str(refused.value)
+    assert all(entry["file"] in str(refused.value) for entry in MANIFEST)
+
+
+def test_the_stamp_of_a_job_says_on_what_it_ran_and_not_how_it_ended():
+    for function, ok in (int, True), (lambda: 1 / 0, False):
+        options = {"nproc_per_node": 2, "backend": "gloo", "may_fail": True, "show": False}
+        job = torchrun(function, **options)
+        assert job.ok is ok
+        assert str(lockstep.live(job)) == "live · 2 ranks · gloo · CPU"
+
+
+# Grids
+
+
+def test_a_grid_says_which_ranks_are_in_the_groups():
+    shown = lockstep.grid(CUBE, rank=5, groups=GROUPS, stamp=STAMP)
+    assert shown.alt == (
+        "8 ranks in a grid of 2 dp × 2 pp × 2 tp. Rank 5 is in groups along "
+        "dp with rank 1; pp with rank 7; tp with rank 4."
+    )
+    assert repr(shown).endswith("\nsimulated · a model of rings")
+
+
+def test_a_grid_shows_the_groups_that_it_is_given():
+    wrong = {**GROUPS, "tp": [2, 5, 3]}  # as somebody has measured who made the wrong groups
+    shown = lockstep.grid(CUBE, rank=5, groups=wrong, stamp=STAMP)
+    assert shown.alt.endswith("; tp with ranks 2, 3.")
+
+
+def test_a_grid_draws_a_line_through_each_group():
+    def inked(members: list[int]) -> int:
+        """How many pixels have the colour of the first group, the legend's among them."""
+        shown = lockstep.grid({"dp": 4, "tp": 2}, rank=0, groups={"tp": members}, stamp=STAMP)
+        pixels = matplotlib.image.imread(io.BytesIO(pictures(shown)[0]))[..., :3]
+        colour = matplotlib.colors.to_rgb(lockstep.PALETTE[0])
+        return int((abs(pixels - colour).max(axis=-1) < 0.01).sum())
+
+    assert inked([0]) < inked([0, 2]) < inked([0, 2, 4]) < inked([0, 2, 4, 6])
+
+
+@pytest.mark.parametrize("sizes", [{"tp": 3}, {"dp": 2, "tp": 3}])
+def test_a_grid_of_fewer_axes(sizes):
+    shown = lockstep.grid(sizes, rank=0, groups={"tp": [0, 1, 2]}, stamp=STAMP)
+    assert shown.alt.endswith("Rank 0 is in groups along tp with ranks 1, 2.")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank", "why"),
+    [
+        ({**CUBE, "cp": 1}, 0, "1 to 3 axes"),
+        ({}, 0, "1 to 3 axes"),
+        (CUBE, 8, "rank 8 is not in a grid of 8 ranks"),
+        (CUBE, -1, "rank -1 is not"),
+    ],
+)
+def test_a_grid_that_cannot_be_drawn(sizes, rank, why):
+    with pytest.raises(ValueError, match=why):
+        lockstep.grid(sizes, rank=rank, groups={}, stamp=STAMP)
