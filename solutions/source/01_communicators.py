@@ -508,7 +508,7 @@ x.item()
 # And under NCCL? The same cell, run on four GPUs when they are here; otherwise what four H200s said.
 
 
-# %% id="new-group-nccl" tags=["varies"]
+# %% id="new-group-nccl"
 def only_members():
     import torch
     import torch.distributed as dist
