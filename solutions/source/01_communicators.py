@@ -366,9 +366,11 @@ lockstep.table(
 )
 
 # %% [markdown] id="probe-record-text"
-# Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. With tensors on
-# a GPU it has the plain collectives, but no send, no receive and no all-to-all. NCCL has nothing for
-# tensors on the CPU (its barrier needs none). Backend and device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
+# Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. With tensors on a
+# GPU it has the plain collectives, but no all-to-all; and a send did not even raise: it ended the
+# process, which no `except` can help. NCCL has nothing for tensors on the CPU (its barrier needs
+# none). Backend and device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists:
+# one group, a backend for each device.
 #
 # The recorded columns come from the same `probe`, run where there were GPUs, by the next cell. It asks
 # all there is to ask if you name a file in `RECORD` and have two GPUs.
