@@ -269,3 +269,18 @@ def test_html_of_a_claim_is_escaped():
 def test_a_claim_with_another_word(words):
     with pytest.raises(ValueError, match="is none of: holds, does not hold, depends"):
         lockstep.claim("Rings win.", **{"guess": None, "verdict": "holds", "because": "", **words})
+
+
+def test_the_courses_answer_passes_but_is_not_counted_as_the_learners(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("LOCKSTEP_PROGRESS", raising=False)
+    reference = lockstep.carry_on("local_gpu", None)
+    outcome = lockstep.check("local_gpu", reference)
+    assert outcome.verdict == "PASS" and "not counted" in outcome.note
+    assert "✓ local_gpu" not in str(lockstep.progress("01"))
+
+    def own(env):
+        return int(env["LOCAL_RANK"])
+
+    assert lockstep.check("local_gpu", own).note == ""
+    assert "✓ local_gpu" in str(lockstep.progress("01"))

@@ -24,6 +24,7 @@ from .progress import record
 
 PASS, TRY_AGAIN, NOT_YET = "PASS", "TRY AGAIN", "NOT YET"
 MIME = "application/vnd.lockstep.check+json"
+_WRAP = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 _BLANK = "the blank is still there"
 _SOLUTIONS = Path(__file__).parents[2] / "solutions"
 _PATIENCE = 30.0  # seconds for one trial; a deadlock is found long before
@@ -64,6 +65,7 @@ class Exercise:
 
 _exercises: dict[str, Exercise] = {}
 _passed: dict[str, Any] = {}  # by exercise: the answer that passed last
+_given: dict[str, Any] = {}  # by exercise: the course's answer, once it was handed out
 _hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
 
 
@@ -119,11 +121,12 @@ class Outcome:
             NOT_YET: ("…", "#767676"),
         }[self.verdict]
         repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
-        said = [
-            f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{html.escape(text)}</div>'
-            for text in (self.hint, self.note)
-            if text
-        ]
+        first, _newline, report = self.hint.partition(
+            "\n"
+        )  # a hint is one line, what ranks did is more
+        said = [f"<div>{html.escape(text)}</div>" for text in (first, self.note) if text]
+        if report:
+            said.insert(1, f'<pre style="{_WRAP}">{html.escape(report)}</pre>')
         helped = [
             f"<details><summary>Hint {number} of {len(self.hints)}</summary>"
             f'<div style="padding:2px 0 6px 16px">{html.escape(text)}</div></details>'
@@ -154,7 +157,11 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     verdict, hint, mistake = _judge(one, answer, seed)
     if verdict == PASS:
         _passed[name] = answer
-        return Outcome(name, PASS, seed=seed, note=record(one.lab, name, "passed"))
+        if name in _given and answer is _given[name]:
+            note = "this is the course's answer: it is not counted as yours"
+        else:
+            note = record(one.lab, name, "passed")
+        return Outcome(name, PASS, seed=seed, note=note)
     note = record(one.lab, name, "tried") if verdict == TRY_AGAIN else ""
     return Outcome(name, verdict, hint, mistake, one.hints, seed, note)
 
@@ -222,6 +229,9 @@ def carry_on(name: str, answer: Any) -> Any:
     Cells that build on an exercise use it, so that nobody who is stuck has to stop there. Prints
     which it is.
     """
+    if name in _given and answer is _given[name]:
+        print(f"going on with the course's {name}")
+        return answer
     if name in _passed and _passed[name] is answer:
         print(f"going on with your {name}")
         return answer
@@ -243,6 +253,7 @@ def _reference(name: str) -> tuple[str, Any]:
     linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # it travels to ranks by value
     exec(compile(code, filename, "exec"), namespace)
+    _given[name] = namespace[name]
     return code, namespace[name]
 
 
