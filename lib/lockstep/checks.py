@@ -121,12 +121,10 @@ class Outcome:
             NOT_YET: ("…", "#767676"),
         }[self.verdict]
         repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
-        first, _newline, report = self.hint.partition(
-            "\n"
-        )  # a hint is one line, what ranks did is more
+        first, *report = self.hint.split("\n", 1)  # a hint is one line, what ranks did is more
         said = [f"<div>{html.escape(text)}</div>" for text in (first, self.note) if text]
         if report:
-            said.insert(1, f'<pre style="{_WRAP}">{html.escape(report)}</pre>')
+            said.insert(1, f'<pre style="{_WRAP}">{html.escape(report[0])}</pre>')
         helped = [
             f"<details><summary>Hint {number} of {len(self.hints)}</summary>"
             f'<div style="padding:2px 0 6px 16px">{html.escape(text)}</div></details>'
