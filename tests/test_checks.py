@@ -244,23 +244,38 @@ def test_two_exercises_of_one_name():
 # Claims
 
 
+MODEL = lockstep.simulated("a model")
+
+
 def test_claim():
-    claim = lockstep.claim("Rings win.", guess="holds", verdict="depends", because="1 < 2")
+    claim = lockstep.claim(
+        "Rings win.", guess="holds", verdict="depends", because="1 < 2", stamp=MODEL
+    )
     assert str(claim).splitlines() == [
         "“Rings win.”",
         "you said · holds",
         "measured · depends",
         "because  · 1 < 2",
+        "simulated · a model",
     ]
     assert claim._repr_mimebundle_()["text/plain"] == str(claim)
     rows = [[cell.text for cell in row] for row in html(claim).iter("tr")]
-    assert rows == [["you said", "holds"], ["measured", "depends"], ["because", "1 < 2"]]
-    nothing_yet = lockstep.claim("Rings win.", guess=None, verdict="holds", because="1 < 2")
+    assert rows == [
+        ["you said", "holds"],
+        ["measured", "depends"],
+        ["because", "1 < 2"],
+        [*str(MODEL).split(" · ")],
+    ]
+    nothing_yet = lockstep.claim(
+        "Rings win.", guess=None, verdict="holds", because="1 < 2", stamp=MODEL
+    )
     assert "you said · nothing yet: guess first" in str(nothing_yet)
 
 
 def test_html_of_a_claim_is_escaped():
-    shown = html(lockstep.claim(ATTACK, guess="holds", verdict="holds", because=ATTACK))
+    shown = html(
+        lockstep.claim(ATTACK, guess="holds", verdict="holds", because=ATTACK, stamp=MODEL)
+    )
     assert not list(shown.iter("script"))
     assert said(shown).count(ATTACK) == 2
 
@@ -268,7 +283,10 @@ def test_html_of_a_claim_is_escaped():
 @pytest.mark.parametrize("words", [{"guess": "perhaps"}, {"verdict": "true"}, {"verdict": ""}])
 def test_a_claim_with_another_word(words):
     with pytest.raises(ValueError, match="is none of: holds, does not hold, depends"):
-        lockstep.claim("Rings win.", **{"guess": None, "verdict": "holds", "because": "", **words})
+        lockstep.claim(
+            "Rings win.",
+            **{"guess": None, "verdict": "holds", "because": "", "stamp": MODEL, **words},
+        )
 
 
 def test_the_courses_answer_passes_but_is_not_counted_as_the_learners(tmp_path, monkeypatch):

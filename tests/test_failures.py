@@ -244,6 +244,18 @@ def test_world_that_is_larger_than_the_job_is_found(run):
     assert f"→    4 │ {body}" in "".join(stacks)
 
 
+def test_a_rank_that_destroyed_its_group_and_left_is_missed_in_new_group(run):
+    body = """\
+    dist.init_process_group("gloo")
+    if rank == 1:
+        dist.destroy_process_group()
+    else:
+        dist.new_group([0, 1])
+    """
+    reply = run(OWN_START + textwrap.dedent(body))
+    assert "Rank 0 waits in new_group([0, 1]) for rank 1, which already left" in reply.error
+
+
 def test_ranks_that_look_for_each_other_in_different_places_are_found(run):
     body = """\
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

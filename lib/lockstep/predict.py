@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from .stamps import Stamp
 
 _CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
 
@@ -62,10 +65,13 @@ class Claim:
     guess: str | None
     verdict: str
     because: str
+    stamps: tuple[Stamp, ...]
 
     def _lines(self) -> list[tuple[str, str]]:
         said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
-        return [("you said", said), ("measured", self.verdict), ("because", self.because)]
+        return [("you said", said), ("measured", self.verdict), ("because", self.because)] + [
+            (stamp.kind, stamp.source) for stamp in self.stamps
+        ]
 
     def __str__(self) -> str:
         return "\n".join(
@@ -85,13 +91,17 @@ class Claim:
         return {"text/plain": str(self), "text/html": quoted}
 
 
-def claim(sentence: str, *, guess: str | None, verdict: str, because: str) -> Claim:
+def claim(
+    sentence: str, *, guess: str | None, verdict: str, because: str, stamp: Stamp | Sequence[Stamp]
+) -> Claim:
     """Put a learner's guess about a sentence beside what a measurement said.
 
     guess (None: none yet) and verdict: "holds", "does not hold" or "depends". because: the
-    numbers that say so. Raises ValueError for another word.
+    numbers that say so. stamp: where they come from, one or several.
+    Raises ValueError for another word.
     """
     for word in (guess, verdict):
         if word is not None and word not in VERDICTS:
             raise ValueError(f"{word!r} is none of: {', '.join(VERDICTS)}")
-    return Claim(sentence, guess, verdict, because)
+    stamps = (stamp,) if isinstance(stamp, Stamp) else tuple(stamp)
+    return Claim(sentence, guess, verdict, because, stamps)
