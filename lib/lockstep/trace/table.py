@@ -1,0 +1,464 @@
+"""The table of what every rank did: one row a slice, one numpy column a property."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..stamps import Stamp
+
+if TYPE_CHECKING:
+    from ..stamps import Recording
+    from .breakdown import Breakdown
+    from .clock import Certificate
+    from .collectives import Collectives
+    from .critical import CriticalPath
+    from .kernels import Kernels
+    from .launches import Launches
+
+Column = NDArray[Any]
+Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
+NONE = -1  # "there is no such thing", in integer columns
+
+
+class TraceError(Exception):
+    """A trace that cannot be read or analysed: says what is wrong, where, and what to do."""
+
+
+class Kind(IntEnum):
+    """What a slice is, by the evidence of the trace (see `kinds`)."""
+
+    OTHER = 0
+    OPERATOR = 1  # on the CPU: aten::mm, autograd nodes, …
+    PYTHON = 2  # a Python function's frame
+    ANNOTATION = 3  # record_function and NVTX ranges on the CPU
+    STEP = 4  # ProfilerStep#N, and what a program calls a step, on the CPU
+    LAUNCH = 5  # a call of the CUDA or HIP runtime or driver
+    COMPUTE = 6  # a kernel that computes
+    COMMUNICATION = 7  # a kernel, or a gloo operation, that communicates
+    COPY = 8  # a copy by the GPU's copy engine
+    SET = 9  # memset on the GPU
+    GPU_ANNOTATION = 10  # an annotation as the GPU saw it
+    WAIT = 11  # a stream or the host waits for an event
+
+    @property
+    def label(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+# What keeps a device busy.
+DEVICE_KINDS = (Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY, Kind.SET)
+# Collectives that nobody can leave before the last rank has come.
+SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One row of a rank: a thread of its process, or a stream of its GPU.
+
+    stream: number of the stream, NONE for a thread. device: index of the GPU, NONE for a thread.
+    """
+
+    rank: int
+    label: str
+    stream: int = NONE
+    device: int = NONE
+    process: str = ""
+    thread: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        return self.stream != NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What is known of a communication.
+
+    operation: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
+        "gather", "scatter", "barrier", "send", "recv", or "" if unknown.
+    group: the process group's name, "" if unknown. ranks: its global ranks, () if unknown.
+    bytes_in, bytes_out: of this rank's input and output, NONE if unknown.
+    peer: global rank of the root, or of the other side of a send or recv; NONE if unknown.
+    evidence: "metadata" (the kernel says it itself), "external id" (the operator that launched it
+        says it), "call record", or "name".
+    """
+
+    operation: str = ""
+    group: str = ""
+    ranks: tuple[int, ...] = ()
+    bytes_in: int = NONE
+    bytes_out: int = NONE
+    dtype: str = ""
+    peer: int = NONE
+    evidence: str = "name"
+
+    @property
+    def synchronises(self) -> bool:
+        return self.operation in SYNCHRONISING
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One row of a trace. Times in nanoseconds; lane: its label, such as "stream 7"."""
+
+    rank: int
+    lane: str
+    name: str
+    start: int
+    duration: int
+    kind: Kind = Kind.OTHER
+    stream: int = NONE
+    correlation: int = NONE
+    external: int = NONE
+    collective: Collective | None = None
+    sequence: int = NONE
+
+    @property
+    def end(self) -> int:
+        return self.start + self.duration
+
+
+# Column → type. Times are nanoseconds; after `load` on the host's clock, since the Unix epoch.
+COLUMNS: Mapping[str, Any] = {
+    "start": np.int64,
+    "duration": np.int64,
+    "rank": np.int32,  # global rank
+    "lane": np.int32,  # index into `lanes`
+    "name": np.int32,  # index into `names`
+    "kind": np.uint8,  # a Kind
+    "stream": np.int32,  # NONE on threads
+    "correlation": np.int64,  # joins a launch and what it launched
+    "external": np.int64,  # joins an operator and what was launched inside
+    "collective": np.int32,  # index into `collectives_known`, or NONE
+    "sequence": np.int32,  # number of the collective within its group, if the trace says it
+    "origin": np.int32,  # number of the event within its rank's file, or NONE
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of one rank: [start, end) in nanoseconds, from the CPU-side annotation."""
+
+    rank: int
+    number: int
+    start: int
+    end: int
+
+
+class Trace:
+    """What every rank did, as one immutable table.
+
+    Rows are sorted by lane, then start, then the longer first, so that each lane is one contiguous
+    piece: `rows_of(lane)`. Columns (see COLUMNS) are attributes and cannot be written to:
+    `trace.start`, `trace.duration`, `trace.kind`, … Slices of one lane may overlap.
+
+    lanes: tuple of Lane. names: tuple of str. known: the distinct Collectives. notes: what was
+    repaired or left out while reading, in sentences. about: for each rank, what its file says of
+    itself (world size, process groups, GPU, PyTorch). certificate: of the common clock, once
+    `align()` has made it.
+    """
+
+    start: Column
+    duration: Column
+    rank: Column
+    lane: Column
+    name: Column
+    kind: Column
+    stream: Column
+    correlation: Column
+    external: Column
+    collective: Column
+    sequence: Column
+    origin: Column
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        *,
+        lanes: Sequence[Lane],
+        names: Sequence[str],
+        known: Sequence[Collective] = (),
+        stamp: Stamp | None = None,
+        notes: Sequence[str] = (),
+        about: Mapping[int, Mapping[str, Any]] | None = None,
+        certificate: Certificate | None = None,
+        fetch: Callable[[int, int], dict[str, Any]] | None = None,
+    ):
+        """For those who read traces; others use `load` and `from_slices`.
+
+        columns: may be in any order of rows and lack any but start, duration, lane and name.
+        fetch: gives the args of event `origin` of a rank.
+        """
+        rows = len(columns["start"])
+        lane = np.asarray(columns["lane"])
+        in_order = _is_sorted(lane, columns["start"], columns["duration"])
+        order = None if in_order else np.lexsort((-columns["duration"], columns["start"], lane))
+        ranks = np.array([one.rank for one in lanes] or [0], dtype=np.int32)
+        streams = np.array([one.stream for one in lanes] or [NONE], dtype=np.int32)
+        for column, dtype in COLUMNS.items():
+            if column in columns:
+                values = np.asarray(columns[column]).astype(dtype, copy=False)
+                values = values if order is None else values[order]
+            elif column == "rank":
+                values = ranks[self.lane] if rows else np.empty(0, dtype)
+            elif column == "stream":
+                values = streams[self.lane] if rows else np.empty(0, dtype)
+            else:
+                values = np.full(rows, 0 if column == "kind" else NONE, dtype)
+            values = values.view()
+            values.flags.writeable = False
+            setattr(self, column, values)
+        self.lanes = tuple(lanes)
+        self.names = tuple(names)
+        self.known = tuple(known)
+        self.stamp = stamp
+        self.notes = tuple(notes)
+        self.about = dict(about or {})
+        self.certificate = certificate
+        self._fetch = fetch
+        self._bounds = np.searchsorted(self.lane, np.arange(len(self.lanes) + 1))
+
+    # ── Questions, each answered by a module of its own ──────────────────────────────────────
+
+    @classmethod
+    def load(
+        cls,
+        source: Source,
+        *,
+        stamp: Stamp | None = None,
+        cache: bool = True,
+        processes: int | None = None,
+    ) -> Trace:
+        """Read the Kineto traces of N ranks: see `lockstep.trace.kineto.load`."""
+        from .kineto import load
+
+        return load(source, stamp=stamp, cache=cache, processes=processes)
+
+    def align(self) -> Trace:
+        """One clock for all ranks, with a certificate: see `lockstep.trace.clock.align`."""
+        from .clock import align
+
+        return align(self)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of every rank: see `lockstep.trace.steps.steps`."""
+        from .steps import steps
+
+        return steps(self)
+
+    def breakdown(self, *, skip: int = 0) -> Breakdown:
+        """What each rank's time went to: see `lockstep.trace.breakdown.breakdown`."""
+        from .breakdown import breakdown
+
+        return breakdown(self, skip=skip)
+
+    def collectives(self) -> Collectives:
+        """Every collective across ranks: see `lockstep.trace.collectives.collectives`."""
+        from .collectives import collectives
+
+        return collectives(self)
+
+    def launches(self) -> Launches:
+        """Launch latency and queue depth: see `lockstep.trace.launches.launches`."""
+        from .launches import launches
+
+        return launches(self)
+
+    def kernels(self, top: int = 10) -> Kernels:
+        """Where the GPU's time goes: see `lockstep.trace.kernels.kernels`."""
+        from .kernels import kernels
+
+        return kernels(self, top)
+
+    def critical_path(self) -> CriticalPath:
+        """What the step had to wait for: see `lockstep.trace.critical.critical_path`."""
+        from .critical import critical_path
+
+        return critical_path(self)
+
+    # ── Looking ──────────────────────────────────────────────────────────────────────────────
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def end(self) -> Column:
+        """Nanoseconds, one a row: start + duration."""
+        return self.start + self.duration
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The global ranks that have a lane, ascending."""
+        return tuple(sorted({lane.rank for lane in self.lanes}))
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """(first start, last end) in nanoseconds. Raises TraceError where there is no slice."""
+        if not len(self):
+            raise TraceError("this trace has no slices")
+        return int(self.start.min()), int(self.end.max())
+
+    def rows_of(self, lane: int) -> slice:
+        """The rows of a lane, by its index in `lanes`."""
+        return slice(int(self._bounds[lane]), int(self._bounds[lane + 1]))
+
+    def where(self, *kinds: Kind, rank: int | None = None) -> Column:
+        """Indices of the rows of these kinds (of any, if none is given), of one rank or of all."""
+        mask = np.isin(self.kind, kinds) if kinds else np.ones(len(self), bool)
+        if rank is not None:
+            mask &= self.rank == rank
+        return np.flatnonzero(mask)
+
+    def __getitem__(self, row: int) -> Slice:
+        row = range(len(self))[row]
+        known = int(self.collective[row])
+        return Slice(
+            rank=int(self.rank[row]),
+            lane=self.lanes[self.lane[row]].label,
+            name=self.names[self.name[row]],
+            start=int(self.start[row]),
+            duration=int(self.duration[row]),
+            kind=Kind(int(self.kind[row])),
+            stream=int(self.stream[row]),
+            correlation=int(self.correlation[row]),
+            external=int(self.external[row]),
+            collective=None if known == NONE else self.known[known],
+            sequence=int(self.sequence[row]),
+        )
+
+    def __iter__(self) -> Iterator[Slice]:
+        return (self[row] for row in range(len(self)))
+
+    def args(self, row: int) -> dict[str, Any]:
+        """Everything the file says of this slice, read from it now; {} for slices made by hand.
+
+        Raises TraceError where the file has changed or is gone.
+        """
+        origin = int(self.origin[row])
+        if self._fetch is None or origin == NONE:
+            return {}
+        return self._fetch(int(self.rank[row]), origin)
+
+    # ── Deriving ─────────────────────────────────────────────────────────────────────────────
+
+    def columns(self) -> dict[str, Column]:
+        """All columns, by name."""
+        return {column: getattr(self, column) for column in COLUMNS}
+
+    def derive(self, columns: Mapping[str, Column] | None = None, **changes: Any) -> Trace:
+        """A copy with other columns (of as many rows) or other properties; the rest is shared."""
+        properties: dict[str, Any] = {
+            "lanes": self.lanes,
+            "names": self.names,
+            "known": self.known,
+            "stamp": self.stamp,
+            "notes": self.notes,
+            "about": self.about,
+            "certificate": self.certificate,
+            "fetch": self._fetch,
+        }
+        return Trace({**self.columns(), **(columns or {})}, **{**properties, **changes})
+
+    def select(self, rows: Column) -> Trace:
+        """Only these rows (indices, or a mask of booleans); lanes and names stay."""
+        return self.derive({column: values[rows] for column, values in self.columns().items()})
+
+    @classmethod
+    def from_slices(
+        cls, slices: Iterable[Slice], *, stamp: Stamp | None = None, notes: Sequence[str] = ()
+    ) -> Trace:
+        """A trace made by hand: a schedule, a call record, a virtual device.
+
+        Raises TraceError for a negative rank or duration, naming the slice.
+        """
+        lanes: dict[tuple[int, str, int], int] = {}
+        names: dict[str, int] = {}
+        known: dict[Collective, int] = {}
+        rows: dict[str, list[int]] = {column: [] for column in COLUMNS}
+        for one in slices:
+            if one.duration < 0 or one.rank < 0:
+                what = "lasts less than no time" if one.duration < 0 else "has a negative rank"
+                raise TraceError(f"{one.name!r} at {one.start} ns of rank {one.rank} {what}")
+            rows["start"].append(one.start)
+            rows["duration"].append(one.duration)
+            rows["rank"].append(one.rank)
+            rows["lane"].append(lanes.setdefault((one.rank, one.lane, one.stream), len(lanes)))
+            rows["name"].append(names.setdefault(one.name, len(names)))
+            rows["kind"].append(one.kind)
+            rows["stream"].append(one.stream)
+            rows["correlation"].append(one.correlation)
+            rows["external"].append(one.external)
+            rows["sequence"].append(one.sequence)
+            rows["origin"].append(NONE)
+            rows["collective"].append(
+                NONE if one.collective is None else known.setdefault(one.collective, len(known))
+            )
+        keys = list(lanes)
+        by_rank = sorted(range(len(keys)), key=lambda at: keys[at][0])  # stable within a rank
+        place = np.empty(len(keys), np.int32)
+        place[by_rank] = np.arange(len(keys))
+        columns = {c: np.array(values, dtype=COLUMNS[c]) for c, values in rows.items()}
+        columns["lane"] = place[columns["lane"]] if len(keys) else columns["lane"]
+        return cls(
+            columns,
+            lanes=[Lane(keys[at][0], keys[at][1], keys[at][2]) for at in by_rank],
+            names=list(names),
+            known=list(known),
+            stamp=stamp,
+            notes=notes,
+        )
+
+    def stamped(self, stamp: Stamp) -> Trace:
+        """The same trace with this stamp."""
+        return self.derive(stamp=stamp)
+
+    # ── At the edge ──────────────────────────────────────────────────────────────────────────
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame, names and kinds as categories. Raises ImportError without pandas."""
+        import pandas as pd
+
+        columns: dict[str, Any] = self.columns()
+        columns["name"] = pd.Categorical.from_codes(columns["name"], _distinct(self.names))
+        labels = [kind.label for kind in Kind]
+        columns["kind"] = pd.Categorical.from_codes(columns["kind"], labels)
+        return pd.DataFrame(columns)
+
+    def to_polars(self) -> Any:
+        """A polars DataFrame, names and kinds as text. Raises ImportError without polars."""
+        import polars as pl
+
+        columns: dict[str, Any] = self.columns()
+        columns["name"] = np.array([*self.names, ""], dtype=object)[columns["name"]]
+        columns["kind"] = np.array([kind.label for kind in Kind], dtype=object)[columns["kind"]]
+        return pl.DataFrame(columns)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "<Trace: no slices>"
+        first, last = self.span
+        return (
+            f"<Trace: {len(self):,} slices in {len(self.lanes)} lanes of {len(self.ranks)} ranks, "
+            f"{(last - first) / 1e6:,.3f} ms>"
+        )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    assert len(set(names)) == len(names), "names of a trace are distinct"
+    return list(names)
+
+
+def _is_sorted(lane: Column, start: Column, duration: Column) -> bool:
+    if len(lane) < 2:
+        return True
+    lane_up, start_up = lane[1:] > lane[:-1], start[1:] > start[:-1]
+    lane_same, start_same = lane[1:] == lane[:-1], start[1:] == start[:-1]
+    shorter = duration[1:] <= duration[:-1]
+    return bool(np.all(lane_up | (lane_same & (start_up | (start_same & shorter)))))
