@@ -110,6 +110,6 @@ def device() -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext lockstep`."""
-    from .launch.magic import load_ipython_extension as load
+    from .magic import load_ipython_extension as load
 
     load(shell)

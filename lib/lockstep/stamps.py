@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,15 @@ def simulated(model: str) -> Stamp:
 
 @dataclass(frozen=True)
 class Recording:
-    """What another machine wrote down: content (from its JSON file) and the stamp for figures."""
+    """What another machine wrote down: a file, or a folder of traces, and the stamp for figures."""
 
-    content: Any
+    path: Path
     stamp: Stamp
+
+    @cached_property
+    def content(self) -> Any:
+        """What the JSON file holds."""
+        return json.loads(self.path.read_text(encoding="utf-8"))
 
 
 def recorded(file: str) -> Recording:
@@ -49,9 +55,8 @@ def recorded(file: str) -> Recording:
     manifest = json.loads((_DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
         if entry["file"] == file:
-            content = json.loads((_DATA / file).read_text(encoding="utf-8"))
             torch = entry["versions"]["torch"]
             source = f"{entry['machine']} · PyTorch {torch} · {entry['date']}"
-            return Recording(content, Stamp("recorded", source))
+            return Recording(_DATA / file, Stamp("recorded", source))
     known = ", ".join(entry["file"] for entry in manifest)
     raise FileNotFoundError(f"there is no recording {file!r} in {_DATA}; there are: {known}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from .diagnose import ranks_text
@@ -42,6 +43,8 @@ class Job:
     parcels: list[Parcel | None] = field(default_factory=list, repr=False)
     unsent: dict[int, str] = field(default_factory=dict, repr=False)
     bound: list[str] = field(default_factory=list, repr=False)  # by cells, in a kept rank
+    profiles: Path | None = None  # the folder with one profile a rank, where one was asked for
+    keeps: Any = field(default=None, repr=False)  # the temporary folder, which goes with the job
 
     @property
     def ok(self) -> bool:

@@ -28,6 +28,7 @@ from . import payload, record
 from .cell import Cell, remember_source
 from .channel import Channel, map_file
 from .errors import CannotSend
+from .profiling import profiled
 
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
 _REPR_LIMIT = 4000
@@ -185,18 +186,19 @@ class _Rank:
         for filename, source in task["sources"].items():
             remember_source(filename, source)
         value, left = None, False
-        try:
-            if task["kind"] == "cell":
-                value = Cell(task["source"], task["filename"]).run(self.namespace)
-            elif task["kind"] == "function":
-                value = task["function"](*task["args"], **task["kwargs"])
-            else:
-                sys.argv[:] = [task["script"], *task["arguments"]]
-                runpy.run_path(task["script"], run_name="__main__")
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                raise
-            left = True
+        with profiled(task["trace"], self.rank):
+            try:
+                if task["kind"] == "cell":
+                    value = Cell(task["source"], task["filename"]).run(self.namespace)
+                elif task["kind"] == "function":
+                    value = task["function"](*task["args"], **task["kwargs"])
+                else:
+                    sys.argv[:] = [task["script"], *task["arguments"]]
+                    runpy.run_path(task["script"], run_name="__main__")
+            except SystemExit as error:
+                if error.code not in (None, 0):
+                    raise
+                left = True
         if task["kind"] == "script":
             atexit._run_exitfuncs()
         _synchronize(self._recorder)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from . import cell as cells
 from . import payload
@@ -23,6 +24,7 @@ from .ranks import Ranks, Task
 BACKENDS = ("auto", "gloo", "nccl")
 ENGINES = ("warm", "torchrun")
 _MOST_RANKS = 200
+Tracing: TypeAlias = bool | str | os.PathLike[str]  # whether, or where, to keep profiles
 
 
 class World:
@@ -55,10 +57,18 @@ class World:
         self._bound: set[str] = set()
 
     def run(
-        self, function: Callable[..., Any], *args: Any, timeout: float | None = None, **kwargs: Any
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout: float | None = None,
+        trace: Tracing = False,
+        **kwargs: Any,
     ) -> Job:
-        """Call `function(*args, **kwargs)` on every rank; returns the Job, raises JobFailed."""
-        job, task = _function_task(function, args, kwargs, self.nproc, self.backend)
+        """Call `function(*args, **kwargs)` on every rank; returns the Job, raises JobFailed.
+
+        trace: as for `torchrun`.
+        """
+        job, task = _function_task(function, args, kwargs, self.nproc, self.backend, trace)
         return self._run(job, task, timeout, may_fail=False, show=True)
 
     def run_cell(
@@ -68,6 +78,7 @@ class World:
         *,
         timeout: float | None = None,
         may_fail: bool = False,
+        trace: Tracing = False,
     ) -> Job:
         """Execute a cell on every rank, in the namespace that the world keeps there.
 
@@ -84,7 +95,7 @@ class World:
             digest = hashlib.sha256(b"".join([pickled, *buffers])).digest()
             if self._sent.get(name) != digest:
                 values[name], fresh[name] = namespace[name], digest
-        job, task = _cell_task(cell, values, namespace, self.nproc, self.backend)
+        job, task = _cell_task(cell, values, namespace, self.nproc, self.backend, trace)
         self._run(job, task, timeout, may_fail=may_fail, show=True)
         if job.ok:
             self._sent |= fresh
@@ -140,6 +151,7 @@ def torchrun(
     engine: str = "warm",
     max_restarts: int = 0,
     may_fail: bool = False,
+    trace: Tracing = False,
     show: bool = True,
     **kwargs: Any,
 ) -> Job:
@@ -154,6 +166,8 @@ def torchrun(
     function that names init_process_group, always does so itself.
     env: variables for the ranks. engine: "warm" (milliseconds) or "torchrun" (PyTorch's elastic
     agent; seconds), with max_restarts. may_fail: return a failed Job instead of raising.
+    trace: record every rank with torch.profiler, for `lockstep.Trace.of(job)`; the folder in which
+    to keep `rankN.json.gz`, or True for a temporary one that goes with the Job.
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
 
     Raises JobFailed (its `__cause__` is what the first rank raised, where that could travel),
@@ -163,11 +177,11 @@ def torchrun(
     nproc = _nproc(nproc_per_node)
     chosen, note = _backend(backend, nproc)
     if callable(what):
-        job, task = _function_task(what, args, kwargs, nproc, chosen if init else None)
+        job, task = _function_task(what, args, kwargs, nproc, chosen if init else None, trace)
     else:
         if kwargs:
             raise TypeError(f"a script takes no keyword arguments: {', '.join(kwargs)}")
-        job, task = _script_task(Path(what), [str(a) for a in args], nproc)
+        job, task = _script_task(Path(what), [str(a) for a in args], nproc, trace)
     environment = {**os.environ, **(env or {})}
     return _once(job, task, environment, engine, max_restarts, timeout, may_fail, show, note)
 
@@ -184,6 +198,7 @@ def torchrun_cell(
     engine: str = "warm",
     max_restarts: int = 0,
     may_fail: bool = False,
+    trace: Tracing = False,
 ) -> Job:
     """Run a notebook's cell on fresh ranks; `namespace` is the notebook's. See `torchrun`."""
     nproc = _nproc(nproc_per_node)
@@ -191,7 +206,7 @@ def torchrun_cell(
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}
     calls_init = cell.initializes or any(map(cells.function_initializes, values.values()))
     group = None if calls_init or not init else chosen
-    job, task = _cell_task(cell, values, namespace, nproc, group)
+    job, task = _cell_task(cell, values, namespace, nproc, group, trace)
     environment = {**os.environ, **(env or {})}
     return _once(job, task, environment, engine, max_restarts, timeout, may_fail, True, note)
 
@@ -205,6 +220,7 @@ def _function_task(
     kwargs: dict[str, Any],
     nproc: int,
     backend: str | None,
+    trace: Tracing,
 ) -> tuple[Job, Task]:
     if cells.function_initializes(function):
         backend = None
@@ -213,34 +229,62 @@ def _function_task(
     main = namespace if namespace.get("__name__") == "__main__" else None
     parts = {"the function": function}
     parts |= {f"argument {i}": value for i, value in enumerate(args)} | kwargs
-    return Job(nproc, backend), _pack(content, parts, main, backend)
+    job = _job(nproc, backend, trace)
+    return job, _pack(content, job, parts, main)
 
 
 def _cell_task(
-    cell: Cell, values: dict[str, Any], namespace: dict[str, Any], nproc: int, backend: str | None
+    cell: Cell,
+    values: dict[str, Any],
+    namespace: dict[str, Any],
+    nproc: int,
+    backend: str | None,
+    trace: Tracing,
 ) -> tuple[Job, Task]:
     content = {"kind": "cell", "source": cell.source, "filename": cell.filename, "values": values}
-    task = _pack(content, values, namespace, backend)
-    task.cell = cell.filename
-    return Job(nproc, backend, cell=cell.filename), task
+    job = _job(nproc, backend, trace)
+    task = _pack(content, job, values, namespace)
+    job.cell = task.cell = cell.filename
+    return job, task
 
 
-def _script_task(script: Path, arguments: list[str], nproc: int) -> tuple[Job, Task]:
+def _script_task(
+    script: Path, arguments: list[str], nproc: int, trace: Tracing
+) -> tuple[Job, Task]:
     if not script.is_file():
         raise FileNotFoundError(f"there is no script {str(script)!r} in {os.getcwd()}")
     content = {"kind": "script", "script": str(script.resolve()), "arguments": arguments}
-    task = _pack(content, {}, None, None)
+    job = _job(nproc, None, trace)
+    task = _pack(content, job, {}, None)
     task.may_leave = True
-    return Job(nproc, None), task
+    return job, task
+
+
+def _job(nproc: int, backend: str | None, trace: Tracing) -> Job:
+    """A new job, with a folder for its profiles if it is to be traced.
+
+    Raises LaunchError where that folder holds traces of another job.
+    """
+    job = Job(nproc, backend)
+    if trace is True:
+        job.keeps = tempfile.TemporaryDirectory(prefix="lockstep-")
+        job.profiles = Path(job.keeps.name)
+    elif trace is not False:
+        job.profiles = Path(trace).resolve()
+        job.profiles.mkdir(parents=True, exist_ok=True)
+        if any(job.profiles.glob("*.json*")):
+            raise LaunchError(f"{str(trace)!r} holds traces already; say another folder")
+    return job
 
 
 def _pack(
     content: dict[str, Any],
+    job: Job,
     parts: Mapping[str, Any],
     namespace: dict[str, Any] | None,
-    backend: str | None,
 ) -> Task:
     """Pickle a task; where that fails, say which of its parts is to blame."""
+    content["trace"] = None if job.profiles is None else str(job.profiles)
     content["sources"] = cells.sources()
     try:
         pickled, buffers = payload.dump(content, namespace)
@@ -248,7 +292,7 @@ def _pack(
         cells.blame(parts)
     if len(pickled) + sum(buffer.nbytes for buffer in buffers) > cells.MOST_BYTES:
         cells.blame(parts)
-    return Task(pickled, buffers, backend)
+    return Task(pickled, buffers, job.backend)
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────
@@ -365,7 +409,7 @@ def gpu_count() -> int:
         Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     ):
         return 0
-    job, task = _function_task(_count_gpus, (), {}, 1, None)
+    job, task = _function_task(_count_gpus, (), {}, 1, None, False)
     return int(_once(job, task, os.environ, "warm", 0, 60, False, False, "").results[0])
 
 

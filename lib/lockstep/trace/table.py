@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..stamps import Stamp
 
 if TYPE_CHECKING:
+    from ..launch import Job
     from ..stamps import Recording
     from .breakdown import Breakdown
     from .clock import Certificate
@@ -240,6 +241,13 @@ class Trace:
         from .kineto import load
 
         return load(source, stamp=stamp, cache=cache, processes=processes)
+
+    @classmethod
+    def of(cls, job: Job) -> Trace:
+        """What a job did: its profiles, or its call record: see `lockstep.trace.jobs.of`."""
+        from .jobs import of
+
+        return of(job)
 
     def align(self) -> Trace:
         """One clock for all ranks, with a certificate: see `lockstep.trace.clock.align`."""

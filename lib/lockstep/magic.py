@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.display import display
 
-from .cell import Cell, remember_source
-from .engines import parent
-from .run import BACKENDS, ENGINES, World, torchrun_cell
+from .launch.cell import Cell, remember_source
+from .launch.engines import parent
+from .launch.run import BACKENDS, ENGINES, World, torchrun_cell
 
 _EXAMPLE = """
 Runs the cell on N ranks, each a process of its own, with the default process group made.
@@ -51,6 +52,14 @@ def _parser() -> _Parser:
     add("--world", metavar="NAME", help="use the ranks of this World, which stay alive")
     add("--no-init", action="store_true", help="do not make the default process group")
     add("--may-fail", action="store_true", help="show a failure without raising it")
+    add(
+        "--trace",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="FOLDER",
+        help="record every rank with torch.profiler and draw the timeline; keep the traces here",
+    )
     add("--engine", choices=ENGINES, default="warm", help="what starts the ranks (default warm)")
     add("--max-restarts", type=int, default=0, metavar="N", help="with --engine torchrun")
     return parser
@@ -99,7 +108,11 @@ class TorchrunMagics(Magics):
         program = Cell("\n" + (cell or ""), f"cell-{next(_number)}")
         remember_source(program.filename, f"%%torchrun {line}\n{cell}")
         env = dict(pair.split("=", 1) for pair in options.env)
-        common: dict[str, Any] = {"timeout": options.timeout, "may_fail": options.may_fail}
+        common: dict[str, Any] = {
+            "timeout": options.timeout,
+            "may_fail": options.may_fail,
+            "trace": options.trace,
+        }
         try:
             if options.world is not None:
                 world = namespace.get(options.world)
@@ -133,6 +146,11 @@ class TorchrunMagics(Magics):
             raise
         if options.into:
             namespace[options.into] = job
+        if options.trace:
+            from .timeline import Timeline  # with matplotlib and widgets: not for every cell
+            from .trace import Trace
+
+            display(Timeline(Trace.of(job)))
 
 
 def load_ipython_extension(shell: Any) -> None:

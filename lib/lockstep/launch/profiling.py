@@ -1,0 +1,30 @@
+"""A rank's profile: everything torch.profiler sees while the job runs, in one file a rank."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def profiled(folder: str | None, rank: int) -> Iterator[None]:
+    """Record what happens inside into `folder/rankN.json.gz`; nothing if `folder` is None.
+
+    CPU and, where this process sees one, GPU; with the tensors' shapes, without Python's stack.
+    Nothing is written where the job raises: its trace would end in the middle.
+    """
+    if folder is None:
+        yield
+        return
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, record_shapes=True) as profiler:
+        yield
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # what the GPU still does belongs to the job
+    profiler.export_chrome_trace(str(Path(folder) / f"rank{rank}.json.gz"))

@@ -1,0 +1,117 @@
+"""Traces of jobs: from the profiles of their ranks, and from their call record."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from ..launch import Job
+from ..launch.record import ANY_SOURCE, Call
+from ..stamps import live
+from .table import NONE, Collective, Kind, Slice, Trace, TraceError
+
+# What gloo's slices, and our Collective, call an operation of the call record.
+_FAMILIES = {
+    "all_reduce_coalesced": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "monitored_barrier": "barrier",
+}
+
+
+def of(job: Job) -> Trace:
+    """What a job did, on its host's clock.
+
+    From the profiles of its ranks if it ran with `trace`, with the groups and sizes of its call
+    record where a profile does not say them (gloo); else its c10d calls alone.
+    Raises TraceError where there is neither.
+    """
+    if job.profiles is not None and any(job.profiles.glob("*.json*")):
+        # The cache would keep what goes with the job.
+        trace = Trace.load(job.profiles, stamp=live(job), cache=False)
+        return _with_calls(trace, job.calls)
+    if not any(job.calls):
+        raise TraceError(
+            "this job has neither profiles nor calls: run it with --trace (trace=True), or let its "
+            "ranks communicate"
+        )
+    slices = [_slice(call) for calls in job.calls for call in calls if not call.group.is_internal]
+    unfinished = sum(call.end is None for calls in job.calls for call in calls)
+    notes = [f"{unfinished} calls never ended: drawn until the last event"] if unfinished else []
+    return Trace.from_slices(_ended(slices), stamp=live(job), notes=notes)
+
+
+def _slice(call: Call) -> Slice:
+    """A call that never ended has the duration NONE here."""
+    start = round(call.start * 1e9)
+    return Slice(
+        rank=call.rank,
+        lane="calls",
+        name=call.operation,
+        start=start,
+        duration=NONE if call.end is None else round(call.end * 1e9) - start,
+        kind=Kind.COMMUNICATION,
+        collective=_collective(call),
+        sequence=call.number,
+    )
+
+
+def _ended(slices: list[Slice]) -> list[Slice]:
+    last = max(max(one.start, one.end) for one in slices)
+    return [
+        replace(one, duration=last - one.start) if one.duration == NONE else one for one in slices
+    ]
+
+
+def _collective(call: Call) -> Collective:
+    return Collective(
+        operation=_FAMILIES.get(call.operation, call.operation),
+        group=call.group.name,
+        ranks=call.group.ranks,
+        bytes_in=call.bytes,
+        dtype=call.dtype,
+        peer=NONE if call.peer in (None, ANY_SOURCE) else call.peer,
+        evidence="call record",
+    )
+
+
+def _with_calls(trace: Trace, calls: list[list[Call]]) -> Trace:
+    """Give communications that only have a name what the call record knows of them.
+
+    The n-th slice of an operation on a rank is the n-th such call there, if there are as many.
+    """
+    known = list(trace.known)
+    column = trace.collective.copy()
+    sequence = trace.sequence.copy()
+    notes = list(trace.notes)
+    for rank, own in enumerate(calls):
+        recorded: defaultdict[str, list[Call]] = defaultdict(list)
+        for call in own:
+            recorded[_FAMILIES.get(call.operation, call.operation)].append(call)
+        rows = trace.where(Kind.COMMUNICATION, rank=rank)
+        rows = rows[np.argsort(trace.start[rows], kind="stable")]
+        seen: defaultdict[str, list[int]] = defaultdict(list)
+        for row in rows.tolist():
+            what = trace.known[column[row]] if column[row] != NONE else Collective()
+            if what.evidence == "name":
+                seen[what.operation].append(row)
+        for operation, slices in seen.items():
+            if len(slices) != len(recorded[operation]):
+                notes.append(
+                    f"rank {rank}: {len(slices)} slices of {operation or 'unknown operations'}, "
+                    f"but {len(recorded[operation])} calls: their groups and sizes stay unknown"
+                )
+                continue
+            for row, call in zip(slices, recorded[operation], strict=True):
+                column[row] = len(known)
+                sequence[row] = call.number
+                known.append(_collective(call))
+    return trace.derive(
+        {"collective": column, "sequence": sequence}, known=tuple(known), notes=tuple(notes)
+    )
