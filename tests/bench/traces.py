@@ -237,9 +237,7 @@ def record(step: Step, file: Path) -> list[float]:
     content["host_name"] = "host"
     content["traceName"] = file.name
     content["torch_version"] = torch.__version__
-    text = json.dumps(content, separators=(",", ":"))
-    for path in set(re.findall(r'"(/[^"]{3,}?)"', text)):
-        print(f"a path is left in {file.name}: {path[:80]}", file=sys.stderr)
+    text = json.dumps(without_paths(content), separators=(",", ":"))
     with gzip.GzipFile(file, "wb", mtime=0) as packed:
         packed.write(text.encode())
     with profile(activities=activities, record_shapes=True):
@@ -270,14 +268,14 @@ def snapshot(step: Step, file: Path, rank: int) -> None:
 
 
 def without_paths(value: Any) -> Any:
-    """The same content with file names instead of paths."""
+    """The same content with file names (of packages: module paths) instead of paths."""
     if isinstance(value, dict):
         return {key: without_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(without_paths(item) for item in value)
-    if isinstance(value, str) and value.startswith("/"):
-        at = value.find("/torch/")
-        return value[at + 1 :] if at >= 0 else Path(value).name
+    if isinstance(value, str) and re.match(r"(/[\w.-]+){3,}", value):
+        _, package, module = value.rpartition("/site-packages/")
+        return module if package else value.rpartition("/")[2]
     return value
 
 
