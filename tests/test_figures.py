@@ -1,9 +1,11 @@
 """Figures, tables and grids: what they say in words, how they are drawn, and their stamps."""
 
 import base64
+import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -157,11 +159,27 @@ def test_a_row_of_another_length_is_refused(row):
 @pytest.mark.parametrize("entry", MANIFEST, ids=lambda entry: entry["file"])
 def test_a_recording_opens_and_says_where_it_is_from(entry):
     recording = lockstep.recorded(entry["file"])
-    assert recording.content == json.loads((DATA / entry["file"]).read_text(encoding="utf-8"))
+    assert recording.path == DATA / entry["file"]
+    if recording.path.suffix == ".json":
+        text = recording.path.read_text(encoding="utf-8")
+        assert recording.content == json.loads(text)
     torch = entry["versions"]["torch"]
     assert str(recording.stamp) == (
         f"recorded · {entry['machine']} · PyTorch {torch} · {entry['date']}"
     )
+
+
+def test_every_recording_is_in_the_manifest_small_and_names_no_place_of_its_machine():
+    known = {DATA / entry["file"] for entry in MANIFEST}
+    for folder in DATA.glob("*/"):
+        for file in (one for one in folder.rglob("*") if one.is_file()):
+            assert known & {file, file.parent}, f"{file} is not in the manifest"
+            packed = file.read_bytes()
+            content = gzip.decompress(packed) if file.suffix == ".gz" else packed
+            assert not re.search(rb"/(home|root|tmp|opt|usr|Users)/|localhost", content), file
+    for one in known:
+        files = [one] if one.is_file() else list(one.iterdir())
+        assert 0 < sum(file.stat().st_size for file in files) < 2_000_000, one
 
 
 def test_an_unknown_recording():
