@@ -67,6 +67,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_run)
 
+    trace = commands.add_parser(
+        "trace",
+        help="say what the traces of N ranks show",
+        description="Put the Kineto traces of N ranks on one clock and say where their time went. "
+        "Exit code: 2 for traces that cannot be read, else 0.",
+    )
+    trace.add_argument("paths", nargs="+", type=Path, metavar="FOLDER", help="or the files")
+    trace.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
+    trace.add_argument("--html", type=Path, metavar="FILE", help="write one page, for any browser")
+    trace.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write one trace of all ranks for Perfetto"
+    )
+    trace.set_defaults(command=_trace)
+
     arguments, more = parser.parse_known_args(argv)
     if more and "numbers" in arguments and not any(word.startswith("-") for word in more):
         arguments.numbers += more  # numbers behind an option, which Python 3.11 does not take
@@ -124,6 +138,26 @@ def _run(arguments: argparse.Namespace) -> int:
     elif done:
         print(execute.table(done))
     return 130 if interrupted else int(any(one.problems for one in done))
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from lockstep import summary
+    from lockstep.trace import TraceError, perfetto
+
+    paths = arguments.paths
+    try:
+        trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
+        print("\n\n".join(f"{title}\n{text}" for title, text in sections))
+        if arguments.html is not None:
+            from lockstep.timeline import page
+
+            arguments.html.write_text(page(trace, sections), encoding="utf-8")
+        if arguments.perfetto is not None:
+            perfetto.export(trace, arguments.perfetto)
+    except (TraceError, OSError) as error:
+        print(f"lockstep trace: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

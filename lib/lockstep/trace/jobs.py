@@ -43,7 +43,8 @@ def of(job: Job) -> Trace:
         )
     slices = [_slice(call) for calls in job.calls for call in calls if not call.group.is_internal]
     unfinished = sum(call.end is None for calls in job.calls for call in calls)
-    notes = [f"{unfinished} calls never ended: drawn until the last event"] if unfinished else []
+    calls = "1 call" if unfinished == 1 else f"{unfinished} calls"
+    notes = [f"{calls} never ended: drawn until the last event"] if unfinished else []
     return Trace.from_slices(_ended(slices), stamp=live(job), notes=notes)
 
 

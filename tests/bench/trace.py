@@ -1,0 +1,172 @@
+"""Traces: reading and analysing them beside Holistic Trace Analysis, and what recording costs.
+
+    python tests/bench/trace.py [--ranks 8] [--events 300000] [--runs 3] [--json FILE]
+
+Each way reads the same files in a fresh Python process, one after the other. Memory is the peak of
+the proportional set size (PSS) of that process and all its descendants, asked for ten times a
+second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import report
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+READERS = {
+    "lockstep": """
+from lockstep.trace import Trace
+trace = Trace.load(folder, cache=False)
+loaded = time.perf_counter()
+total = trace.align().breakdown().by_rank()
+answer = [[one.compute, one.communication, one.overlapped] for one in total]
+""",
+    "HTA": """
+import warnings; warnings.simplefilter("ignore")
+from hta.trace_analysis import TraceAnalysis
+trace = TraceAnalysis(trace_dir=folder)
+loaded = time.perf_counter()
+times = trace.get_temporal_breakdown(visualize=False)
+overlap = trace.get_comm_comp_overlap(visualize=False)
+answer = [[float(v) for v in times["compute_time(ns)"]],
+          [float(v) for v in overlap["comp_comm_overlap_pctg"]]]
+""",
+}
+SCRIPT = """
+import json, sys, time
+folder, began = sys.argv[1], time.perf_counter()
+{reader}
+print("\\nfigures:", json.dumps([loaded - began, time.perf_counter() - loaded, answer]))
+"""
+
+
+def read(way: str, folder: Path) -> tuple[float, float, float, Any]:
+    """Seconds of loading, seconds of analysing, peak bytes, and the answer."""
+    script = SCRIPT.format(reader=READERS[way])
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "lib")}
+    with tempfile.TemporaryFile("w+") as output:
+        process = psutil.Popen(
+            [sys.executable, "-c", script, str(folder)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, tree(process))
+            time.sleep(0.1)
+        output.seek(0)
+        said = output.read()
+    if process.returncode:
+        raise SystemExit(f"{way} failed:\n{said}")
+    load, analyse, answer = json.loads(said.rpartition("figures:")[2])
+    return load, analyse, peak, answer
+
+
+def tree(process: psutil.Process) -> int:
+    """Bytes (PSS) of a process and its descendants now."""
+    total = 0
+    try:
+        for one in [process, *process.children(recursive=True)]:
+            total += one.memory_full_info().pss
+    except psutil.Error:
+        pass  # it has just ended
+    return total
+
+
+STEPS = 60
+
+
+def train(steps: int) -> list[float]:
+    """Seconds of each step of a small DDP training."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    parts = [part for _ in range(6) for part in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+    model = DistributedDataParallel(torch.nn.Sequential(*parts))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(256, 256)
+    times = []
+    for _ in range(steps):
+        began = time.perf_counter()
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - began)
+    return times[steps // 3 :]
+
+
+def recording() -> tuple[list[float], list[float]]:
+    """Seconds a step of two gloo ranks, without and with the profiler, in turns."""
+    from lockstep import torchrun
+
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(5):
+        for trace in seconds:
+            job = torchrun(train, STEPS, nproc_per_node=2, backend="gloo", show=False, trace=trace)
+            seconds[trace].append(statistics.median(job.results[0]))
+    return seconds[False], seconds[True]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--events", type=int, default=300_000, help="of each rank")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    from kineto_files import training
+
+    circumstances = report.circumstances(os.getloadavg()[0])
+    found = report.Report()
+    runs: dict[str, list[tuple[float, float, float, Any]]] = {way: [] for way in READERS}
+    with tempfile.TemporaryDirectory() as folder:
+        training(Path(folder), ranks=options.ranks, events=options.events)
+        for _ in range(options.runs):
+            for way, done in runs.items():
+                done.append(read(way, Path(folder)))
+    what = f"{options.ranks} ranks × {options.events:,} events"
+    seconds, peaks = {}, {}
+    for way, done in runs.items():
+        found.row(f"{way}: load", "s", [one[0] for one in done])
+        found.row(f"{way}: align and break down", "s", [one[1] for one in done])
+        seconds[way] = found.row(f"{way}: {what}", "s", [one[0] + one[1] for one in done]).median
+        peaks[way] = found.row(f"{way}: peak memory", "MB", [one[2] / 1e6 for one in done]).median
+    faster = seconds["HTA"] / seconds["lockstep"]
+    found.goal("at least 8 times as fast as HTA", f"{faster:.1f} times", faster >= 8)
+    share = peaks["lockstep"] / peaks["HTA"]
+    found.goal("at most a third of HTA's memory", f"{share:.2f} of it", share <= 1 / 3)
+    plain, recorded = recording()
+    found.row("step of two gloo ranks", "s", plain)
+    found.row("the same, recorded", "s", recorded)
+    percent = 100 * (statistics.median(recorded) / statistics.median(plain) - 1)
+    print(report.table(found.rows))
+    for goal in found.goals:
+        print(f"{'met' if goal.met else 'NOT MET'}: {goal.text}: {goal.measured}")
+    print(f"recording costs these ranks {percent:.1f} % of a step")
+    if options.json:
+        answers = {way: done[-1][3] for way, done in runs.items()}
+        content = {
+            **circumstances,
+            "samples": {row.name: row.samples for row in found.rows},
+            "recording_percent": percent,
+            "answers": answers,
+        }
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

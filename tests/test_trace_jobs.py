@@ -1,0 +1,130 @@
+"""A job that is recorded: its profiles, its call record, and what the magic makes of it."""
+
+import gzip
+import json
+
+import pytest
+from kernel import Kernel
+from lockstep import LaunchError, World, torchrun
+from lockstep.trace import Kind, Trace, TraceError
+
+RANKS = {"nproc_per_node": 2, "backend": "gloo", "show": False}
+
+
+def train():
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(64, 64)
+    for _ in range(3):
+        y = x @ x
+        dist.all_reduce(y)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        dist.send(x, 1)
+    else:
+        dist.recv(x, 0)
+
+
+def communications(trace, rank):
+    rows = trace.where(Kind.COMMUNICATION, rank=rank)
+    slices = sorted((trace[row] for row in rows), key=lambda one: one.start)
+    return [(one.collective.operation, one.collective.bytes_in) for one in slices]
+
+
+def test_profiles_know_operators_and_from_the_call_record_the_sizes_and_groups():
+    job = torchrun(train, trace=True, **RANKS)
+    trace = Trace.of(job)
+    assert trace.ranks == (0, 1)
+    for rank, last in (0, "send"), (1, "recv"):
+        size = 64 * 64 * 4
+        calls = [*[("all_reduce", size)] * 3, ("barrier", 0), (last, size)]
+        assert sorted(communications(trace, rank)) == sorted(calls)
+    names = [trace.names[trace.name[row]] for row in trace.where(Kind.OPERATOR, rank=0)]
+    assert names.count("aten::mm") == 3
+    rows = trace.where(Kind.COMMUNICATION)
+    said = {trace[row].collective.ranks for row in rows}
+    assert said == {(0, 1)}
+    assert str(trace.stamp) == "live · 2 ranks · gloo · CPU"
+
+
+def test_without_profiles_a_trace_is_the_call_record():
+    job = torchrun(train, **RANKS)
+    trace = Trace.of(job)
+    assert [lane.label for lane in trace.lanes] == ["calls", "calls"]
+    for rank in (0, 1):
+        calls = job.calls[rank]
+        rows = trace.where(rank=rank)
+        assert [trace[row].name for row in rows] == [call.operation for call in calls]
+        for row, call in zip(rows, calls, strict=True):
+            assert trace.start[row] == round(call.start * 1e9)
+            assert trace.end[row] == round(call.end * 1e9)
+
+
+def test_a_call_that_never_ended_lasts_until_the_end():
+    def leaves_one_out():
+        import torch
+        import torch.distributed as dist
+
+        x = torch.ones(4)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            dist.all_reduce(x)
+
+    job = torchrun(leaves_one_out, may_fail=True, trace=True, **RANKS)
+    trace = Trace.of(job)  # profiles of a failed job end in the middle, so it is the calls
+    assert trace.notes == ("1 call never ended: drawn until the last event",)
+    hung = next(one for one in trace if one.name == "all_reduce")
+    assert hung.end == max(one.end for one in trace)
+
+
+def test_nothing_to_see_is_said():
+    with pytest.raises(TraceError, match="neither profiles nor calls: run it with --trace"):
+        Trace.of(torchrun(int, **RANKS))
+
+
+def test_profiles_are_kept_where_they_are_wanted_and_nowhere_else(tmp_path):
+    kept = tmp_path / "new" / "folder"
+    job = torchrun(train, trace=kept, **RANKS)
+    files = sorted(kept.iterdir())
+    assert [file.name for file in files] == ["rank0.json.gz", "rank1.json.gz"]
+    content = json.loads(gzip.decompress(files[1].read_bytes()))
+    assert content["distributedInfo"]["rank"] == 1
+    with pytest.raises(LaunchError, match="holds traces already; say another folder"):
+        torchrun(train, trace=kept, **RANKS)
+    assert sorted(kept.iterdir()) == files
+    passing = torchrun(train, trace=True, **RANKS)
+    folder = passing.profiles
+    assert len(list(folder.iterdir())) == 2
+    del passing
+    assert not folder.exists()
+    assert job.profiles == kept
+
+
+def test_ranks_that_stay_are_recorded_job_by_job():
+    with World(2, backend="gloo") as world:
+        first = Trace.of(world.run(train, trace=True))
+        plain = world.run(train)
+        second = Trace.of(world.run(train, trace=True))
+    assert plain.profiles is None
+    assert communications(first, 0) == communications(second, 0) != []
+    assert first.span[1] < second.span[0]
+
+
+def test_the_magic_records_keeps_and_draws():
+    kernel = Kernel()
+    try:
+        cell = "import torch, torch.distributed as dist\nx = torch.ones(8)\ndist.all_reduce(x)"
+        reply = kernel.execute(f"%%torchrun -n 2 --trace mine --into job\n{cell}")
+        assert not reply.error
+        assert (kernel.work / "mine" / "rank1.json.gz").is_file()
+        drawn = [data for data in reply.displays.values() if "image/png" in data]
+        assert len(drawn) == 1
+        assert "live · 2 ranks · gloo · CPU" in drawn[0]["text/plain"]
+        again = kernel.execute(f"%%torchrun -n 2 --trace mine\n{cell}")
+        assert "holds traces already" in again.error
+        kernel.execute("%%torchrun -n 2\n1")
+        untraced = kernel.execute("from lockstep.trace import Trace\nTrace.of(job)")
+        assert not untraced.error
+    finally:
+        kernel.close()
