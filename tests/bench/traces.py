@@ -237,7 +237,7 @@ def record(step: Step, file: Path) -> list[float]:
     content["host_name"] = "host"
     content["traceName"] = file.name
     content["torch_version"] = torch.__version__
-    text = json.dumps(without_paths(content), separators=(",", ":"))
+    text = json.dumps(without_paths(content))
     with gzip.GzipFile(file, "wb", mtime=0) as packed:
         packed.write(text.encode())
     with profile(activities=activities, record_shapes=True):
