@@ -28,11 +28,11 @@ _FAMILIES = {
 def of(job: Job) -> Trace:
     """What a job did, on its host's clock.
 
-    From the profiles of its ranks if it ran with `trace`, with the groups and sizes of its call
-    record where a profile does not say them (gloo); else its c10d calls alone.
-    Raises TraceError where there is neither.
+    From the profiles of its ranks if it ran with `trace`, with the groups, sizes and peers of its
+    call record where it used gloo, whose profiles lack them; else its c10d calls alone.
+    A failed job has its call record only. Raises TraceError where there is neither.
     """
-    if job.profiles is not None and any(job.profiles.glob("*.json*")):
+    if job.ok and job.profiles is not None:
         # The cache would keep what goes with the job.
         trace = Trace.load(job.profiles, stamp=live(job), cache=False)
         return _with_calls(trace, job.calls)
@@ -83,7 +83,7 @@ def _collective(call: Call) -> Collective:
 
 
 def _with_calls(trace: Trace, calls: list[list[Call]]) -> Trace:
-    """Give communications that only have a name what the call record knows of them.
+    """Give communications on the CPU what the call record knows of them.
 
     The n-th slice of an operation on a rank is the n-th such call there, if there are as many.
     """
@@ -96,12 +96,11 @@ def _with_calls(trace: Trace, calls: list[list[Call]]) -> Trace:
         for call in own:
             recorded[_FAMILIES.get(call.operation, call.operation)].append(call)
         rows = trace.where(Kind.COMMUNICATION, rank=rank)
-        rows = rows[np.argsort(trace.start[rows], kind="stable")]
+        rows = rows[trace.stream[rows] == NONE]
         seen: defaultdict[str, list[int]] = defaultdict(list)
-        for row in rows.tolist():
+        for row in rows[np.argsort(trace.start[rows], kind="stable")].tolist():
             what = trace.known[column[row]] if column[row] != NONE else Collective()
-            if what.evidence == "name":
-                seen[what.operation].append(row)
+            seen[what.operation].append(row)
         for operation, slices in seen.items():
             if len(slices) != len(recorded[operation]):
                 notes.append(
