@@ -75,7 +75,9 @@ def _before(a: Intervals, times: Times) -> Times:
 
 
 def _where(a: Intervals, b: Intervals, keep) -> Intervals:  # type: ignore[no-untyped-def]
-    times = np.unique(np.concatenate((a.starts, a.ends, b.starts, b.ends)))
+    # Equal times make intervals of no length, which nothing covers: no need for np.unique, which
+    # takes ten times as long.
+    times = np.sort(np.concatenate((a.starts, a.ends, b.starts, b.ends)))
     if len(times) < 2:
         return EMPTY
     starts, ends = times[:-1], times[1:]

@@ -130,8 +130,8 @@ class Slice:
 COLUMNS: Mapping[str, Any] = {
     "start": np.int64,
     "duration": np.int64,
+    "lane": np.int32,  # index into `lanes`; before rank and stream, which follow from it
     "rank": np.int32,  # global rank
-    "lane": np.int32,  # index into `lanes`
     "name": np.int32,  # index into `names`
     "kind": np.uint8,  # a Kind
     "stream": np.int32,  # NONE on threads

@@ -1,0 +1,67 @@
+"""A timeline as one HTML file that needs nothing else: no server, no network, no notebook."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+from collections.abc import Sequence
+
+from ..trace import Trace
+from .scene import pack, scene
+from .widget import JAVASCRIPT
+
+# The browser is told to ask nobody for anything, whatever a trace may hold.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+_STYLE = """
+body{margin:1.5em auto;max-width:110em;padding:0 1em;font:14px/1.5 system-ui,sans-serif;
+  color:#1a1a1a;background:#fff}
+pre{overflow-x:auto;font-size:13px}
+@media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#111}}
+"""
+_START = """
+const columns = document.querySelectorAll("script[type='text/plain']");
+async function unpack(node) {
+  const packed = Uint8Array.from(atob(node.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+const [text, ...buffers] = await Promise.all([...columns].map(unpack));
+const scene = open(new TextDecoder().decode(text), buffers);
+mount(document.getElementById("timeline"), scene.head, scene.columns);
+"""
+
+
+def page(
+    trace: Trace,
+    *,
+    before: Trace | None = None,
+    title: str = "",
+    ranks: Sequence[int] | None = None,
+    sections: Sequence[tuple[str, str]] = (),
+) -> str:
+    """A page with the timeline of a trace, to be written to a file.
+
+    before, title, ranks: as for `Timeline`. sections: (heading, text) each, shown below as they
+    are; nothing of a trace or a text is taken for HTML. Raises TraceError as `Timeline` does.
+    """
+    shown = scene(trace, before=before, ranks=ranks)  # the title stands above
+    head, columns = pack(shown)
+    packed = [gzip.compress(bytes(part), 6, mtime=0) for part in (head.encode(), *columns)]
+    data = "".join(
+        f'<script type="text/plain">{base64.b64encode(part).decode()}</script>\n' for part in packed
+    )
+    below = "".join(
+        f"<h2>{html.escape(heading)}</h2><pre>{html.escape(text)}</pre>"
+        for heading, text in sections
+    )
+    script = JAVASCRIPT.read_text(encoding="utf-8").partition("export default")[0]
+    name = html.escape(title or "Timeline")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><title>{name}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
+        f'<div id="timeline">Loading the timeline…</div>{below}\n{data}'
+        f'<script type="module">{script}{_START}</script></body></html>'
+    )

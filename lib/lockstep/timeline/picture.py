@@ -1,0 +1,220 @@
+"""A timeline as a still picture: for saved notebooks, for GitHub, and for those without a mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..figures import Figure
+from .scene import LOOKS, Column, Row, Scene, coverage, stamp_of, summary
+
+_COLUMNS = 900  # of the picture, that a row's coverage is told by
+_MOST_ROWS = 44
+_FEW = 2000  # slices that are still drawn one by one
+_HALF = 0.42  # of a row's height
+_HIGH = 18  # pixels of it
+_HATCHES = {"/": "////", "\\": "\\\\\\\\", "-": "---", "|": "|||", ".": "...", "x": "xxx"}
+# The same patterns, by pixel.
+_PATTERNS: dict[str, Callable[[Column, Column], Column]] = {
+    "": lambda x, y: np.zeros(x.shape, bool),
+    "/": lambda x, y: (x - y) % 8 < 3,
+    "\\": lambda x, y: (x + y) % 8 < 3,
+    "-": lambda x, y: y % 4 == 1,
+    "|": lambda x, y: x % 4 == 1,
+    ".": lambda x, y: (x % 4 == y % 4) & (x % 2 == 1),
+    "x": lambda x, y: ((x + y) % 8 < 2) | ((x - y) % 8 < 2),
+}
+_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
+
+
+def picture(scene: Scene) -> Figure:
+    """Draw all of a scene. Its bytes depend on the scene only.
+
+    Where slices are narrower than a pixel, the height of a row's area is the share of the time
+    that they cover. Call stacks are cut to fit; a line says what is left out.
+    """
+    rows, left_out = _rows(scene)
+    one_by_one = scene.slices <= _FEW
+
+    def draw(canvas: Any) -> None:
+        axes = canvas.subplots()
+        unit, size = next((u, s) for u, s in _UNITS if scene.span >= 2 * s or s == 1.0)
+        places = _places(rows)
+        paper = axes.get_facecolor()
+        for row, y in zip(rows, places, strict=True):
+            draw_row = _boxes if one_by_one else _areas
+            draw_row(axes, scene, row, y, size, paper)
+            _names(axes, scene, row, y, size)
+        axes.set_xlim(0, scene.span / size)
+        axes.set_ylim(min(places) - 0.6, 0.6)
+        axes.set_yticks(places, [_label(scene, rows, at) for at in range(len(rows))], fontsize=8)
+        for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
+            tick.set_weight("bold" if row.is_band else "normal")
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(f"{unit} ({left_out})" if left_out else unit, fontsize=9)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        if scene.title:
+            axes.set_title(_plain(scene.title), loc="left", fontsize=10, weight="bold")
+        _legend(canvas, scene, paper)
+
+    high = 1.1 + 0.2 * (len(rows) + sum(one.lane == "" for one in rows) * 0.3)
+    if len(rows) <= 14:
+        high = 1.1 + 0.3 * len(rows)
+    return Figure(draw, alt=summary(scene), stamp=stamp_of(scene), size=(9.0, high))
+
+
+def _rows(scene: Scene) -> tuple[list[Row], str]:
+    """The rows that have room, and what is said of the others."""
+    for depth in (64, 8, 4, 2, 1):
+        rows = [row for row in scene.rows if row.level < depth]
+        if len(rows) <= _MOST_ROWS:
+            break
+    shown = rows[:_MOST_ROWS]
+    more = len(scene.rows) - len(shown)
+    return shown, f"{more} more rows (deeper calls, further lanes) are not drawn" if more else ""
+
+
+def _places(rows: list[Row]) -> list[float]:
+    """Downwards, with some room between ranks, and more between before and after."""
+    places = [0.0]
+    for above, row in zip(rows, rows[1:], strict=False):
+        gap = 0.8 if row.part != above.part else 0.25 if row.rank != above.rank else 0.0
+        places.append(places[-1] - 1 - gap)
+    return places
+
+
+def _label(scene: Scene, rows: list[Row], at: int) -> str:
+    row = rows[at]
+    if row.level:
+        return ""
+    part = scene.parts[row.part].label
+    rank = f"{part} rank {row.rank}".strip()
+    if row.is_band:
+        return _plain(rank)
+    lane = row.lane if len(row.lane) <= 28 else row.lane[:27] + "…"
+    above = rows[at - 1] if at else None
+    is_first = above is None or (above.part, above.rank) != (row.part, row.rank)
+    return _plain(f"{rank} · {lane}" if is_first else lane)
+
+
+def _plain(text: str) -> str:
+    """Text of a trace is no formula, and control characters have no shape."""
+    return "".join(letter if letter.isprintable() else " " for letter in text).replace("$", r"\$")
+
+
+def _boxes(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any) -> None:
+    piece = slice(row.first, row.last)
+    pixel = scene.span / _COLUMNS
+    for kind in np.unique(scene.kind[piece]).tolist():
+        these = np.flatnonzero(scene.kind[piece] == kind) + row.first
+        # The line around it, in which the hatch is drawn, too, would hide a narrow one.
+        is_wide = scene.duration[these] > 4 * pixel
+        for rows, hatch, line in ((these[is_wide], _HATCHES, 0.5), (these[~is_wide], {}, 0.0)):
+            starts = scene.start[rows] / size
+            lengths = np.maximum(scene.duration[rows], pixel) / size  # or nothing would be seen
+            axes.broken_barh(
+                np.stack((starts, lengths), axis=1),
+                (y - _HALF, 2 * _HALF),
+                facecolor=LOOKS[kind].colour,
+                edgecolor=paper,
+                hatch=hatch.get(LOOKS[kind].pattern),
+                linewidth=line,
+            )
+
+
+def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any) -> None:
+    """An image: a shape with a thousand steps a row would take seconds."""
+    from matplotlib.colors import to_rgb
+
+    edges = np.linspace(0, scene.span, _COLUMNS + 1).astype(np.int64)
+    widths = np.diff(edges)
+    image = np.zeros((_HIGH, _COLUMNS, 4), np.float32)
+    height, x = np.indices((_HIGH, _COLUMNS))  # of the bottom row 0
+    paper = np.array(to_rgb(paper))
+    covers = coverage(scene, row, edges)
+    # Faintly: something is here. To its height: how much of the pixel's time.
+    most = np.array(list(covers))[np.argmax(np.stack(list(covers.values())), axis=0)]
+    colours = np.array([to_rgb(LOOKS[kind].colour) for kind in most.tolist()])
+    some = sum(covers.values()) > 0
+    image[:, some, :3] = 0.25 * colours[some] + 0.75 * paper
+    image[:, some, 3] = 1
+    below = np.zeros(_COLUMNS, np.int64)
+    done = np.zeros(_COLUMNS)
+    for kind, times in covers.items():
+        done += times / np.maximum(widths, 1)
+        above = np.where(times > 0, np.maximum(np.round(done * _HIGH), 1), below).astype(np.int64)
+        base = np.array(to_rgb(LOOKS[kind].colour))
+        fill = (height >= below) & (height < above)
+        image[fill, :3] = base
+        image[fill & _PATTERNS[LOOKS[kind].pattern](x, height), :3] = 0.55 * base + 0.45 * paper
+        below = np.maximum(above, below)
+    axes.imshow(
+        image,
+        origin="lower",
+        extent=(0, scene.span / size, y - _HALF, y + _HALF),
+        aspect="auto",
+        interpolation="nearest",
+    )
+
+
+def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
+    """Into the slices that are wide enough."""
+    piece = slice(row.first, row.last)
+    letter = scene.span / 130  # about the width of one
+    for at in np.flatnonzero(scene.duration[piece] > 4 * letter)[:60] + row.first:
+        kind = int(scene.kind[at])
+        if row.is_band:
+            continue
+        room = int(scene.duration[at] / letter) - 1
+        name = _short(scene.names[scene.name[at]])
+        name = name if len(name) <= room else name[: room - 1] + "…"
+        red, green, blue = (int(LOOKS[kind].colour[i : i + 2], 16) for i in (1, 3, 5))
+        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 125 else "white"
+        axes.text(
+            scene.start[at] / size + letter / size / 2,
+            y,
+            _plain(name),
+            fontsize=7,
+            va="center_baseline",
+            color=ink,
+            clip_on=True,
+            bbox={"facecolor": LOOKS[kind].colour, "edgecolor": "none", "pad": 0.8}
+            if LOOKS[kind].pattern
+            else None,
+        )
+
+
+def _short(name: str) -> str:
+    """A kernel's name without its template and arguments; other names as they are."""
+    cut = min((at for at in (name.find("<"), name.find("(")) if at >= 0), default=-1)
+    if cut < 4:
+        return name
+    head = name[:cut].removeprefix("void ")
+    return head.rsplit("::", 1)[-1] or name
+
+
+def _legend(canvas: Any, scene: Scene, paper: Any) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(
+            facecolor=LOOKS[kind].colour,
+            edgecolor=paper,
+            linewidth=0,
+            hatch=_HATCHES.get(LOOKS[kind].pattern),
+            label=LOOKS[kind].label,
+        )
+        for kind in scene.kinds
+    ]
+    canvas.legend(
+        handles=handles,
+        loc="outside upper left",
+        ncols=5,
+        fontsize=8,
+        frameon=False,
+        handlelength=2.4,
+        handleheight=1.0,
+    )
+

@@ -1,0 +1,564 @@
+"""What a timeline shows: rows of slices that do not overlap, made from one trace or from two."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..figures import PALETTE
+from ..stamps import Stamp, simulated
+from ..trace import Kind, Trace, TraceError
+from ..trace.breakdown import _HANDS_OVER
+from ..trace.intervals import Intervals, covered, union
+from ..trace.joins import launch_of, on_device
+from ..trace.matching import match
+from ..trace.table import NONE
+
+Column = NDArray[Any]
+
+# What the band above a rank's lanes says; numbers as if they were kinds, beyond Kind's own.
+COMPUTES, HIDDEN, EXPOSED = 20, 21, 22
+_LONGEST_NAME = 300  # characters; what is longer is cut in the picture
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour and pattern of a kind. A pattern is one of timeline.js, and a hatch of matplotlib."""
+
+    label: str
+    colour: str
+    pattern: str = ""
+
+
+_GREY = PALETTE[7]
+LOOKS: dict[int, Look] = {
+    Kind.COMPUTE: Look("compute", PALETTE[0]),
+    Kind.COMMUNICATION: Look("communication", PALETTE[1], "/"),
+    Kind.COPY: Look("copy", PALETTE[2], "."),
+    Kind.SET: Look("set", PALETTE[5], "-"),
+    Kind.WAIT: Look("wait", PALETTE[3], "x"),
+    Kind.LAUNCH: Look("launch", PALETTE[4], "|"),
+    Kind.OPERATOR: Look("operator", PALETTE[6]),
+    Kind.PYTHON: Look("python", _GREY, "-"),
+    Kind.ANNOTATION: Look("annotation", _GREY),
+    Kind.GPU_ANNOTATION: Look("gpu annotation", _GREY, "|"),
+    Kind.STEP: Look("step", _GREY, "\\"),
+    Kind.OTHER: Look("other", _GREY, "."),
+    COMPUTES: Look("computes only", PALETTE[0]),
+    HIDDEN: Look("communicates while it computes", PALETTE[2], "x"),
+    EXPOSED: Look("exposed communication", PALETTE[1], "/"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the picture: slices [first, last) of the scene, by start, not overlapping.
+
+    part: 0, or 1 for "after" in a comparison. lane: its label, "" for the rank's band. level: of
+    slices of a lane that nest or overlap, the inner or later ones stand a level lower.
+    """
+
+    part: int
+    rank: int
+    lane: str
+    level: int
+    first: int
+    last: int
+
+    @property
+    def is_band(self) -> bool:
+        return not self.lane
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """Nanoseconds of one rank in which something computes, communicates, and either one alone.
+
+    exposed: communicates while nothing computes. has_compute: False where no slice is known to
+    compute; nothing can then be said of overlap.
+    """
+
+    part: int
+    rank: int
+    span: int
+    compute: int
+    communication: int
+    exposed: int
+    has_compute: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """One trace of the picture."""
+
+    label: str
+    stamp: Stamp
+    slices: int
+    lanes: int
+    ranks: tuple[int, ...]
+    span: int
+    one_clock: bool  # whether times of different ranks may be compared
+    resolution: int  # nanoseconds; no waiting time below it may be told
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that is drawn. Times are nanoseconds since the first start of the slice's own trace.
+
+    start, duration, name (index into names), kind (a Kind, or of the band): one a slice, sorted by
+    row, then start. launches, launched: positions of slices that are joined by a correlation.
+    communications: positions of slices; known and instance, one each: index into collectives, and
+    a number that is shared by all ranks' slices of one collective, NONE if unknown.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+    rows: tuple[Row, ...]
+    times: tuple[RankTimes, ...]
+    span: int
+    names: tuple[str, ...]
+    start: Column
+    duration: Column
+    name: Column
+    kind: Column
+    launches: Column
+    launched: Column
+    communications: Column
+    known: Column
+    instance: Column
+    collectives: tuple[dict[str, Any], ...]
+    is_overview: bool = False
+
+    @property
+    def slices(self) -> int:
+        return sum(part.slices for part in self.parts)
+
+    @property
+    def kinds(self) -> list[int]:
+        """Those that occur, in the order of the legend."""
+        counts = np.bincount(self.kind, minlength=max(LOOKS) + 1)
+        return [kind for kind in LOOKS if counts[kind]]
+
+
+def scene(
+    trace: Trace,
+    *,
+    before: Trace | None = None,
+    title: str = "",
+    ranks: Sequence[int] | None = None,
+) -> Scene:
+    """Lay out a trace, below another one if `before` is given; each starts at its own 0.
+
+    ranks: only these. Raises TraceError where there is nothing to draw or a rank is not there.
+    """
+    traces = [trace] if before is None else [before, trace]
+    labels = [""] if before is None else ["before", "after"]
+    traces = [_of_ranks(one, ranks) for one in traces]
+    pieces = [_Piece(number, one) for number, one in enumerate(traces)]
+    parts, rows, times, columns = [], [], [], []
+    names: list[str] = []
+    collectives: list[dict[str, Any]] = []
+    slices = instances = 0
+    for piece, label in zip(pieces, labels, strict=True):
+        one = piece.trace
+        parts.append(
+            Part(
+                label,
+                one.stamp or simulated("made by hand"),
+                len(one),
+                piece.lanes,
+                tuple(times.rank for times in piece.times),
+                piece.span,
+                len(piece.times) == 1 or _has_one_clock(one),
+                one.certificate.resolution if one.certificate else 0,
+            )
+        )
+        rows += [
+            Row(row.part, row.rank, row.lane, row.level, row.first + slices, row.last + slices)
+            for row in piece.rows
+        ]
+        times += piece.times
+        launches, launched = _launches(one, piece.position)
+        where = np.flatnonzero(one.kind == Kind.COMMUNICATION)
+        known = one.collective[where]
+        instance = _instances(one, where)
+        columns.append(
+            {
+                "start": piece.start,
+                "duration": piece.duration,
+                "name": piece.name + len(names),
+                "kind": piece.kind,
+                "launches": launches + slices,
+                "launched": launched + slices,
+                "communications": piece.position[where] + slices,
+                "known": np.where(known == NONE, NONE, known + len(collectives)),
+                "instance": np.where(instance == NONE, NONE, instance + instances),
+            }
+        )
+        names += piece.names
+        collectives += [_described(collective) for collective in one.known]
+        slices += len(piece.start)
+        instances += int(instance.max(initial=NONE)) + 1
+    joined = {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
+    return Scene(
+        title=title,
+        parts=tuple(parts),
+        rows=tuple(rows),
+        times=tuple(times),
+        span=max(part.span for part in parts),
+        names=tuple(names),
+        collectives=tuple(collectives),
+        **joined,
+    )
+
+
+class _Piece:
+    """The rows of one trace. position: for each row of the trace, where it is in the scene."""
+
+    def __init__(self, part: int, trace: Trace):
+        self.trace = trace
+        first, last = trace.span
+        self.span = max(last - first, 1)
+        self.names = [_cut(name) for name in trace.names]
+        self.names += [LOOKS[kind].label for kind in (COMPUTES, HIDDEN, EXPOSED)]
+        self.rows: list[Row] = []
+        self.times: list[RankTimes] = []
+        self.position = np.empty(len(trace), np.int64)
+        start, duration, name, kind = [], [], [], []
+        at = 0
+        # Streams stand above threads: what the GPUs do is what one looks for.
+        lanes = sorted(range(len(trace.lanes)), key=lambda lane: not trace.lanes[lane].on_device)
+        lanes = [lane for lane in lanes if trace.rows_of(lane).start < trace.rows_of(lane).stop]
+        self.lanes = len(lanes)
+        for rank in sorted({trace.lanes[lane].rank for lane in lanes}):
+            mine = [lane for lane in lanes if trace.lanes[lane].rank == rank]
+            pieces = [trace.rows_of(lane) for lane in mine]
+            band, times = _band(trace, part, rank, pieces, first)
+            self.times.append(times)
+            if len(band[0]):
+                self.rows.append(Row(part, rank, "", 0, at, at + len(band[0])))
+                start.append(band[0])
+                duration.append(band[1])
+                kind.append(band[2])
+                name.append(band[2].astype(np.int32) - COMPUTES + len(trace.names))
+                at += len(band[0])
+            for lane, piece in zip(mine, pieces, strict=True):
+                level = levels(trace.start[piece], trace.duration[piece])
+                order = np.argsort(level, kind="stable")
+                bounds = np.concatenate(([0], np.cumsum(np.bincount(level))))
+                label = _cut(trace.lanes[lane].label) or "?"
+                self.rows += [
+                    Row(part, rank, label, number, at + int(one), at + int(end))
+                    for number, (one, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+                ]
+                rows = order + piece.start
+                self.position[rows] = np.arange(at, at + len(rows))
+                start.append(trace.start[rows] - first)
+                duration.append(trace.duration[rows])
+                name.append(trace.name[rows])
+                kind.append(trace.kind[rows])
+                at += len(rows)
+        self.start, self.duration = np.concatenate(start), np.concatenate(duration)
+        self.name, self.kind = np.concatenate(name), np.concatenate(kind)
+
+
+def _of_ranks(trace: Trace, ranks: Sequence[int] | None) -> Trace:
+    if ranks is not None:
+        if missing := sorted(set(ranks) - set(trace.ranks)):
+            there = ", ".join(map(str, trace.ranks))
+            raise TraceError(f"rank {missing[0]} is not in this trace; there are ranks {there}")
+        trace = trace.select(np.isin(trace.rank, ranks))
+    if not len(trace):
+        raise TraceError("this trace has no slices: there is nothing to draw")
+    return trace
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def levels(start: Column, duration: Column) -> Column:
+    """For slices of one lane (sorted by start, then the longer first): which level each is on.
+
+    No two slices of a level overlap; what is nested stands one level below what it is nested in.
+    """
+    ends = start + np.maximum(duration, 1)  # what lasts no time takes some room, too
+    # How many are still open: exact for call stacks, whose slices nest.
+    level = np.arange(len(start)) - np.searchsorted(np.sort(ends), start, side="right")
+    level = level.astype(np.uint16 if level.max(initial=0) < 2**16 else np.int64)
+    order = np.argsort(level, kind="stable")
+    s, e, same = start[order], ends[order], level[order][1:] == level[order][:-1]
+    clash = order[1:][same & (s[1:] < e[:-1])]
+    if len(clash):
+        # Slices overlap without nesting. One after the other, but only the runs of slices in which
+        # that happens: this takes a microsecond a slice.
+        until = np.maximum.accumulate(ends)
+        run = np.concatenate(([0], np.cumsum(start[1:] >= until[:-1])))
+        rows = np.flatnonzero(np.isin(run, run[clash]))
+        level[rows] = _first_fit(start[rows].tolist(), ends[rows].tolist())
+    return level
+
+
+def _first_fit(starts: list[int], ends: list[int]) -> list[int]:
+    """The first level that is free, for each in turn."""
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    given = []
+    for start, end in zip(starts, ends, strict=True):
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        level = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (end, level))
+        given.append(level)
+    return given
+
+
+def _band(
+    trace: Trace, part: int, rank: int, pieces: list[slice], first: int
+) -> tuple[tuple[Column, Column, Column], RankTimes]:
+    """(start, duration, kind) of the band of a rank, and its times: as `breakdown` has them."""
+    rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
+    compute = _covers(trace, rows[_computes(trace, rows)], first)
+    communication = _covers(trace, rows[trace.kind[rows] == Kind.COMMUNICATION], first)
+    cuts = np.sort(np.concatenate((*compute, *communication)))
+    start, end = cuts[:-1], cuts[1:]
+    computes = covered(compute, start, end) > 0
+    communicates = covered(communication, start, end) > 0
+    kind = np.select(
+        (computes & communicates, computes, communicates), (HIDDEN, COMPUTES, EXPOSED)
+    ).astype(np.uint8)
+    lasted = end - start
+    times = RankTimes(
+        part,
+        rank,
+        span=int((trace.start[rows] + trace.duration[rows]).max() - trace.start[rows].min()),
+        compute=compute.total,
+        communication=communication.total,
+        exposed=int(lasted[kind == EXPOSED].sum()),
+        has_compute=bool(len(compute.starts)),
+    )
+    # Where nothing is known to compute, nothing can be said of overlap.
+    if not len(compute.starts) or not len(communication.starts):
+        kind = np.zeros_like(kind)
+    shown = (kind > 0) & (lasted > 0)
+    return (start[shown], lasted[shown], kind[shown]), times
+
+
+def _computes(trace: Trace, rows: Column) -> Column:
+    """Which of one rank's rows compute: of a rank without a GPU, its operators do."""
+    kind = trace.kind[rows]
+    if len(rows) and (trace.stream[rows] != NONE).any():
+        return (kind == Kind.COMPUTE) & (trace.stream[rows] != NONE)
+    hands_over = np.array([name.startswith(_HANDS_OVER) for name in trace.names], bool)
+    return np.isin(kind, (Kind.OPERATOR, Kind.COMPUTE)) & ~hands_over[trace.name[rows]]
+
+
+def _covers(trace: Trace, rows: Column, first: int) -> Intervals:
+    start = trace.start[rows] - first
+    return union(start, start + trace.duration[rows])
+
+
+def _has_one_clock(trace: Trace) -> bool:
+    return trace.certificate is not None or bool((trace.origin == NONE).all())
+
+
+def _launches(trace: Trace, position: Column) -> tuple[Column, Column]:
+    """Positions of launches and of what each has launched: several, if a graph was replayed."""
+    rows = on_device(trace)
+    calls = launch_of(trace, rows)
+    known = calls != NONE
+    return position[calls[known]], position[rows[known]]
+
+
+def _instances(trace: Trace, where: Column) -> Column:
+    """For each of these communications, a number that its counterparts share, or NONE."""
+    instance = np.full(len(trace), NONE, np.int64)
+    if len(trace.ranks) > 1:
+        matches = match(trace)
+        instance[matches.row] = matches.each(np.arange(len(matches)))
+    return instance[where]
+
+
+def _described(one: Any) -> dict[str, Any]:
+    return {
+        "operation": one.operation,
+        "group": _cut(one.group),
+        "ranks": list(one.ranks),
+        "in": one.bytes_in,
+        "out": one.bytes_out,
+        "dtype": one.dtype,
+        "peer": one.peer,
+        "evidence": one.evidence,
+    }
+
+
+def coverage(scene: Scene, row: Row, edges: Column) -> dict[int, Column]:
+    """By kind, the nanoseconds of a row that are covered between each edge and the next."""
+    piece = slice(row.first, row.last)
+    start, kind = scene.start[piece], scene.kind[piece]
+    end = start + scene.duration[piece]
+    found = {}
+    for one in np.flatnonzero(np.bincount(kind)).tolist():
+        these = kind == one
+        found[one] = covered(Intervals(start[these], end[these]), edges[:-1], edges[1:])
+    return found
+
+
+def overview(scene: Scene, columns: int = 1000) -> Scene:
+    """A scene that looks the same as long as all of it is seen, of few slices.
+
+    Each stands for the time that a kind covers in one of so many pieces of the span.
+    """
+    edges = np.linspace(0, scene.span, columns + 1).astype(np.int64)
+    rows, start, duration, kind = [], [], [], []
+    at = 0
+    for row in scene.rows:
+        cover = coverage(scene, row, edges)
+        lasts = np.stack(list(cover.values()))
+        starts = edges[:-1] + np.cumsum(lasts, axis=0) - lasts  # one kind after the other
+        kinds = np.broadcast_to(np.array(list(cover), np.uint8)[:, None], lasts.shape)
+        some = lasts.T > 0
+        start.append(starts.T[some])
+        duration.append(lasts.T[some])
+        kind.append(kinds.T[some])
+        rows.append(replace(row, first=at, last=at + int(some.sum())))
+        at = rows[-1].last
+    none = np.empty(0, np.int64)
+    return replace(
+        scene,
+        rows=tuple(rows),
+        start=np.concatenate(start),
+        duration=np.concatenate(duration),
+        name=np.zeros(at, np.int32),
+        kind=np.concatenate(kind),
+        names=("",),
+        launches=none,
+        launched=none,
+        communications=none,
+        known=none,
+        instance=none,
+        collectives=(),
+        is_overview=True,
+    )
+
+
+def pack(scene: Scene) -> tuple[str, list[Column]]:
+    """What timeline.js gets: a head (JSON) and columns, each in the smallest type that is exact.
+
+    Times are uint32 where the picture spans less than 4.29 s, else float64, which holds whole
+    nanoseconds up to 104 days.
+    """
+    time = np.uint32 if scene.span < 2**32 else np.float64
+    name = np.uint16 if len(scene.names) <= 2**16 else np.uint32
+    columns = {
+        "start": scene.start.astype(time),
+        "duration": scene.duration.astype(time),
+        "name": scene.name.astype(name),
+        "kind": scene.kind,
+        "launches": scene.launches.astype(np.uint32),
+        "launched": scene.launched.astype(np.uint32),
+        "communications": scene.communications.astype(np.uint32),
+        "known": scene.known.astype(np.int32),
+        "instance": scene.instance.astype(np.int32),
+    }
+    head = {
+        "title": scene.title,
+        "stamp": str(stamp_of(scene)),
+        "parts": [
+            {
+                "label": part.label,
+                "span": part.span,
+                "oneClock": part.one_clock,
+                "resolution": part.resolution,
+            }
+            for part in scene.parts
+        ],
+        "rows": [
+            [row.part, row.rank, row.lane, row.level, row.first, row.last, _kinds(scene, row)]
+            for row in scene.rows
+        ],
+        "times": [
+            {
+                "part": one.part,
+                "rank": one.rank,
+                "span": one.span,
+                "compute": one.compute,
+                "communication": one.communication,
+                "exposed": one.exposed,
+                "hasCompute": one.has_compute,
+            }
+            for one in scene.times
+        ],
+        "span": scene.span,
+        "names": scene.names,
+        "collectives": scene.collectives,
+        "kinds": {kind: vars(LOOKS[kind]) for kind in scene.kinds},
+        "legend": scene.kinds,
+        "isOverview": scene.is_overview,
+        "alt": summary(scene),
+        "columns": [[key, values.dtype.name] for key, values in columns.items()],
+    }
+    return json.dumps(head), list(columns.values())
+
+
+def _kinds(scene: Scene, row: Row) -> list[int]:
+    return np.flatnonzero(np.bincount(scene.kind[row.first : row.last])).tolist()
+
+
+def counts(scene: Scene) -> str:
+    """What there is, without any measured time: "timeline: 4 ranks, 9 lanes, 1,234 slices"."""
+    said = []
+    for part in scene.parts:
+        label = f"{part.label}: " if part.label else ""
+        ranks = "1 rank" if len(part.ranks) == 1 else f"{len(part.ranks)} ranks"
+        lanes = "1 lane" if part.lanes == 1 else f"{part.lanes} lanes"
+        slices = "1 slice" if part.slices == 1 else f"{part.slices:,} slices"
+        said.append(f"{label}{ranks}, {lanes}, {slices}")
+    title = f" {scene.title!r}" if scene.title else ""
+    return f"timeline{title}: " + "; ".join(said)
+
+
+def stamp_of(scene: Scene) -> Stamp:
+    """One stamp for all that is drawn; of a comparison it names both where they differ."""
+    stamps = list(dict.fromkeys(part.stamp for part in scene.parts))
+    if len(stamps) == 1:
+        return stamps[0]
+    kinds = list(dict.fromkeys(stamp.kind for stamp in stamps))
+    said = (
+        f"{part.label}: {part.stamp if len(kinds) > 1 else part.stamp.source}"
+        for part in scene.parts
+    )
+    return Stamp(" and ".join(kinds), "; ".join(said))
+
+
+def summary(scene: Scene) -> str:
+    """In words, with the share of its span that each rank computes and communicates."""
+    said = [counts(scene)]
+    for one in scene.times:
+        label = f"{scene.parts[one.part].label} " if scene.parts[one.part].label else ""
+        shares = ", ".join(f"{what} {share}" for what, share in shares_of(one))
+        said.append(f"{label}rank {one.rank}: {shares or 'neither computes nor communicates'}")
+    return ". ".join(said) + "."
+
+
+def shares_of(one: RankTimes) -> list[tuple[str, str]]:
+    """What can be said of a rank, in percent of its span."""
+    found = []
+    if one.has_compute:
+        found.append(("computes", percent(one.compute, one.span)))
+    if one.communication:
+        found.append(("communicates", percent(one.communication, one.span)))
+    if one.has_compute and one.communication:
+        found.append(("exposed", percent(one.exposed, one.span)))
+    return found
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+

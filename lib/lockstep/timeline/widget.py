@@ -1,0 +1,156 @@
+"""The timeline in a notebook: a widget while the kernel lives, a picture for ever."""
+
+from __future__ import annotations
+
+import html
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from ..figures import Figure
+from ..launch.live import in_notebook
+from ..trace import Trace
+from .picture import picture
+from .scene import Scene, counts, overview, pack, percent, scene, stamp_of
+
+JAVASCRIPT = Path(__file__).with_name("timeline.js")
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+# Where the widget's model is gone, JupyterLab writes an error into an output without children; the
+# picture below says more.
+_STYLE = (
+    "<style>.jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-still)"
+    ":has(> .jupyter-widgets.jp-OutputArea-output:not(:has(*))){display:none}"
+    ".lockstep-still>summary{cursor:pointer;font-size:85%}</style>"
+)
+
+
+class Timeline:
+    """What every rank did, drawn: lanes by rank and stream, to zoom, search and compare.
+
+    trace: with its stamp. before: another trace, drawn above on the same scale, each from its own
+    first start. ranks: only these. In a notebook it shows a widget and, folded below it, a picture
+    (PNG) with the shares of each rank, which is all that a saved notebook shows. Its text says
+    what there is and where it comes from, without a measured time.
+
+    Raises TraceError where there is nothing to draw.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        before: Trace | None = None,
+        title: str = "",
+        ranks: Sequence[int] | None = None,
+    ):
+        self.scene = scene(trace, before=before, title=title, ranks=ranks)
+
+    @cached_property
+    def _picture(self) -> Figure:
+        return picture(self.scene)
+
+    def __repr__(self) -> str:
+        return f"{counts(self.scene)}\n{stamp_of(self.scene)}"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        still = self._picture._repr_mimebundle_()
+        return {
+            "text/plain": repr(self),
+            "text/html": f'{_STYLE}<details open class="lockstep-still"><summary>The same as a '
+            f"picture and in numbers</summary>{still['text/html']}{_table(self.scene)}</details>",
+            "image/png": still["image/png"],
+        }
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            raise NotImplementedError  # IPython then draws it as it draws all else
+        from IPython.display import display
+
+        # Two outputs, and not two forms of one: of a saved notebook JupyterLab would show the
+        # widget's form, and say that there is no widget any more. The widget first: while the
+        # picture is made, it is there already.
+        widget = _canvas()(key=uuid.uuid4().hex)
+        view = {"model_id": widget.model_id, "version_major": 2, "version_minor": 0}
+        if len(self.scene.start) > _MANY:
+            _send(widget, overview(self.scene))
+        display({_WIDGET: view, "text/plain": repr(self)}, raw=True)
+        _send(widget, self.scene)
+        widget.fresh = False
+        widget.on_msg(_Shown(self.scene).answer)
+        still = self._repr_mimebundle_()
+        del still["text/plain"]
+        display(still, raw=True)
+
+
+def _table(scene: Scene) -> str:
+    rows = []
+    for one in scene.times:
+        rank = f"{scene.parts[one.part].label} rank {one.rank}".strip()
+        known = one.has_compute
+        cells = [
+            percent(one.compute, one.span) if known else "unknown",
+            percent(one.communication, one.span),
+            percent(one.exposed, one.span) if known else "unknown",
+        ]
+        rows.append(
+            f'<tr><th scope="row">{html.escape(rank)}</th>'
+            + "".join(f"<td>{cell}</td>" for cell in cells)
+            + "</tr>"
+        )
+    names = ("", "computes", "communicates", "exposed communication")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    return (
+        '<table><caption style="text-align:left">of the time from a rank\'s first start to its '
+        f"last end</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+@cache
+def _canvas() -> Any:
+    """The widget's class, made at the first use: the command line needs no widgets."""
+    import anywidget
+    import traitlets
+
+    class Canvas(anywidget.AnyWidget):
+        """Its state holds the JavaScript only: what the state holds is stored in notebooks.
+
+        The scene comes in messages, which wait until the JavaScript is there. fresh: it is on its
+        way. Later, when a page was loaded anew, it has to be asked for.
+        """
+
+        _esm = JAVASCRIPT
+        fresh = traitlets.Bool(True).tag(sync=True)
+        key = traitlets.Unicode().tag(sync=True)
+
+    return Canvas
+
+
+class _Shown:
+    """The scene of one widget, until later ones need the memory."""
+
+    def __init__(self, scene: Scene):
+        while len(_kept) >= _MOST_KEPT:
+            _kept.popleft().scene = None
+        self.scene: Scene | None = scene
+        _kept.append(self)
+
+    def answer(self, widget: Any, content: dict[str, Any], _: Any) -> None:
+        if content.get("type") != "scene":
+            return
+        if self.scene is None:
+            widget.send({"type": "scene", "head": ""})
+            return
+        _send(widget, self.scene)
+
+
+def _send(widget: Any, scene: Scene) -> None:
+    head, columns = pack(scene)
+    widget.send({"type": "scene", "head": head}, buffers=columns)
+
+
+_MANY = 2_000_000  # slices, that take seconds to reach the browser
+_MOST_KEPT = 8  # scenes; what the browser has already drawn stays
+_kept: deque[_Shown] = deque()

@@ -1,0 +1,344 @@
+"""What each rank's time went to, step by step, as numbers that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..figures import Table, table
+from ..stamps import Stamp, simulated
+from .intervals import EMPTY, Intervals, Times, covered, join, union
+from .joins import launch_of, on_device, pieces
+from .steps import steps
+from .table import NONE, Column, Kind, Step, Trace, TraceError
+
+_UNKNOWN = np.iinfo(np.int64).max
+_LONG_AGO = np.iinfo(np.int64).min
+# Operators that only hand a communication over; gloo says itself when it communicates.
+_HANDS_OVER = ("c10d::", "record_param_comms")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the time of one rank went to, in one step or, where step is None, in all of them.
+
+    Integers, nanoseconds. step: its number; NONE where the trace names no steps. Of [start, end):
+    compute, communication: while any kernel of that kind runs; overlapped: while both do.
+    copies: while copies or memsets run and no kernel does.
+    host_bound: nothing runs, and the call that launches what runs next has not returned yet.
+    dependency: nothing runs, though what runs next has been launched: it waits for an event, for
+        another rank, for what is before it in its stream or graph, or for the GPU to begin it.
+    other: nothing runs, and of what runs next the trace has no launch, or nothing runs any more.
+
+    compute + exposed + copies + host_bound + dependency + other == length, exactly.
+    """
+
+    rank: int
+    step: int | None
+    start: int
+    end: int
+    compute: int
+    communication: int
+    overlapped: int
+    copies: int
+    host_bound: int
+    dependency: int
+    other: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def exposed(self) -> int:
+        """Communication that no computation hides: communication − overlapped."""
+        return self.communication - self.overlapped
+
+    @property
+    def idle(self) -> int:
+        return self.host_bound + self.dependency + self.other
+
+    @property
+    def overlap(self) -> float | None:
+        """|communication ∩ compute| / |communication|; None where there is no communication."""
+        return self.overlapped / self.communication if self.communication else None
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Parts by rank and step, and each rank's total.
+
+    left_out: for each rank, the numbers of the steps that `skip` left out. notes: what the numbers
+    do not say by themselves, in sentences.
+    """
+
+    steps: tuple[Part, ...]
+    totals: tuple[Part, ...]
+    left_out: dict[int, tuple[int, ...]]
+    notes: tuple[str, ...]
+    stamp: Stamp
+
+    def of(self, rank: int, step: int | None = None) -> Part:
+        """The part of this rank and step; of all its steps without a step.
+
+        Raises TraceError, naming what there is, where there is none.
+        """
+        parts = self.totals if step is None else self.steps
+        for part in parts:
+            if (part.rank, part.step) == (rank, step):
+                return part
+        if rank not in {part.rank for part in parts}:
+            known = ", ".join(str(part.rank) for part in self.totals) or "none"
+            raise TraceError(f"there is no rank {rank} in this breakdown; there are: {known}")
+        known = ", ".join(str(part.step) for part in self.steps if part.rank == rank)
+        raise TraceError(f"rank {rank} has no step {step} in this breakdown; it has: {known}")
+
+    def by_step(self) -> Table:
+        """The table of every rank and step, to be shown."""
+        return self._table(self.steps)
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self._table(self.totals)), *self.notes])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return with_notes(self._table(self.totals), self.notes)
+
+    def _table(self, parts: Sequence[Part]) -> Table:
+        columns = ["rank", "step"] if parts is self.steps else ["rank", "steps"]
+        columns += ["length", "compute", "exposed communication", "exposed copies"]
+        columns += ["host-bound", "dependency", "other idle", "communication", "overlap"]
+        rows = [[part.rank, self._step(part), *_cells(part)] for part in parts]
+        return table(f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp)
+
+    def _step(self, part: Part) -> str:
+        if part.step is None:
+            own = [one.step for one in self.steps if one.rank == part.rank]
+            return "whole trace" if own == [NONE] else str(len(own))
+        return "whole trace" if part.step == NONE else str(part.step)
+
+    def _without(self) -> str:
+        distinct = set(self.left_out.values())
+        if distinct <= {()}:
+            return ""
+        if len(distinct) > 1:
+            return f" without the first {max(map(len, distinct))} steps of each rank"
+        numbers = [str(number) for number in distinct.pop()]
+        if len(numbers) == 1:
+            return f" without step {numbers[0]}"
+        return f" without steps {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def _cells(part: Part) -> list[str]:
+    shares = [part.compute, part.exposed, part.copies, part.host_bound, part.dependency, part.other]
+    overlap = "no communication" if part.overlap is None else f"{part.overlap:.1%}"
+    length = max(part.length, 1)
+    return [
+        f"{part.length / 1e6:,.3f}",
+        *(f"{share / 1e6:,.3f} ({share / length:.1%})" for share in shares),
+        f"{part.communication / 1e6:,.3f}",
+        overlap,
+    ]
+
+
+def with_notes(shown: Table, notes: Sequence[str]) -> dict[str, str]:
+    """What a notebook draws of a table and the sentences below it."""
+    import html
+
+    bundle = shown._repr_mimebundle_()
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
+    return {
+        "text/plain": "\n".join([bundle["text/plain"], *notes]),
+        "text/html": bundle["text/html"] + below,
+    }
+
+
+def stamp_of(trace: Trace) -> Stamp:
+    """The trace's stamp; of one without, that it was made by hand."""
+    return trace.stamp or simulated("made by hand")
+
+
+def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
+    """What each rank's time went to, per step and in all.
+
+    A step lasts from its annotation's start on the CPU to the next one's start, so that nothing is
+    counted twice or lost; the last step lasts until its annotation ends and all that was launched
+    by then has run. Work is counted in the step in which it runs, though the step before may have
+    launched it. `skip=1` leaves out the first step of each rank, and the table says so.
+
+    A rank with a GPU is broken down by what runs on its streams, and by nothing else; its streams
+    count together. A rank without one computes while an operator runs on any thread, those that
+    only hand over a communication (`c10d::…`) excepted, and communicates while gloo does; its idle
+    time is "other", as nothing is launched.
+
+    Raises TraceError where a rank has no more than `skip` steps, or the trace no slices.
+    """
+    if skip < 0:
+        raise TraceError(f"skip={skip}: the number of steps to leave out is 0 or more")
+    of_rank: dict[int, list[Step]] = {}
+    for step in steps(trace):
+        of_rank.setdefault(step.rank, []).append(step)
+    if not of_rank:
+        raise TraceError("this trace has no slices, so there is nothing to break down")
+    device = on_device(trace)
+    calls = launch_of(trace, device)
+    of_device = pieces(trace, device)
+    parts: list[Part] = []
+    totals: list[Part] = []
+    left_out: dict[int, tuple[int, ...]] = {}
+    notes: list[str] = []
+    for rank, own in of_rank.items():
+        if len(own) <= skip:
+            has = "no step annotations" if own[0].number == NONE else f"{len(own)} steps"
+            raise TraceError(f"rank {rank} has {has}, so skip={skip} leaves nothing of it")
+        piece = of_device.get(rank, slice(0))
+        work = Work(trace, device[piece], calls[piece])
+        bounds = windows(own, work)
+        left_out[rank] = tuple(step.number for step in own[:skip])
+        if rank in of_device:
+            columns = _on_device(work, bounds)[:, skip:]
+        else:
+            columns = _on_host(trace, rank, bounds)[:, skip:]
+        starts, ends = bounds[skip:-1].tolist(), bounds[skip + 1 :].tolist()
+        numbers = [step.number for step in own[skip:]]
+        parts += [
+            Part(rank, *own_values, *values)
+            for *own_values, values in zip(numbers, starts, ends, columns.T.tolist(), strict=True)
+        ]
+        totals.append(Part(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
+        notes += _notes(rank, own[skip:], work, bounds[skip:])
+    return Breakdown(tuple(parts), tuple(totals), left_out, tuple(notes), stamp_of(trace))
+
+
+class Work:
+    """What ran on the device of one rank: rows of the trace, without those that took no time.
+
+    start, end: nanoseconds. known: whether the launch is in the trace. called, returned: start and
+    end of the launching call, where it is known. busy: when anything ran.
+    """
+
+    def __init__(self, trace: Trace, rows: Column, calls: Column):
+        lasting = trace.duration[rows] > 0
+        self.rows, self.calls = rows[lasting], calls[lasting]
+        self.start = trace.start[self.rows]
+        self.end = self.start + trace.duration[self.rows]
+        self.kind = trace.kind[self.rows]
+        self.known = self.calls != NONE
+        self.called = trace.start[self.calls]
+        self.returned = self.called + trace.duration[self.calls]
+        compute, communication = self.kind == Kind.COMPUTE, self.kind == Kind.COMMUNICATION
+        self.compute = union(self.start[compute], self.end[compute])
+        self.communication = union(self.start[communication], self.end[communication])
+        self.kernels = join(self.compute, self.communication)
+        copies = ~(compute | communication)
+        self.busy = self.kernels
+        if copies.any():
+            others = union(self.start[copies], self.end[copies])
+            self.busy = join(self.kernels, others)
+
+    def idle(self, since: int) -> tuple[Intervals, Intervals]:
+        """When nothing ran, from `since` to the last start: (host-bound, dependency).
+
+        A gap belongs to what ends it. Until the call that launches that has returned, the host is
+        late; from then on it is a dependency. What a graph runs after its first kernel was
+        launched long ago.
+        """
+        if not len(self.start):
+            return EMPTY, EMPTY
+        gap_end = self.busy.starts
+        gap_start = np.concatenate(([min(since, gap_end[0])], self.busy.ends[:-1]))
+        gap = np.searchsorted(gap_end, self.start, side="right") - 1
+        ends_it = (self.start == gap_end[gap]) & self.known
+        launched = np.where(_first_of_call(self.calls, self.start), self.returned, _LONG_AGO)
+        ready = np.full(len(gap_end), _UNKNOWN)
+        np.minimum.at(ready, gap[ends_it], launched[ends_it])
+        known = ready != _UNKNOWN
+        ready = np.clip(ready, gap_start, gap_end)
+        return _lasting(gap_start[known], ready[known]), _lasting(ready[known], gap_end[known])
+
+
+def windows(own: Sequence[Step], work: Work) -> Times:
+    """The bounds of a rank's steps, one more than there are: step i is [bounds[i], bounds[i+1])."""
+    last = own[-1].end
+    begun = np.where(work.known, work.called, work.start) < last
+    ends = work.end[begun & (work.end > last)]
+    last = max(last, int(ends.max())) if len(ends) else last
+    return np.array([*(step.start for step in own), last], np.int64)
+
+
+def _on_device(work: Work, bounds: Times) -> Times:
+    """One row each for Part's fields from `compute` on, one column a step."""
+    compute, communication, either, busy, host_bound, dependency = (
+        covered(times, bounds[:-1], bounds[1:])
+        for times in (
+            work.compute,
+            work.communication,
+            work.kernels,
+            work.busy,
+            *work.idle(int(bounds[0])),
+        )
+    )
+    other = np.diff(bounds) - busy - host_bound - dependency
+    overlapped = compute + communication - either
+    copies = busy - either
+    return np.stack([compute, communication, overlapped, copies, host_bound, dependency, other])
+
+
+def _on_host(trace: Trace, rank: int, bounds: Times) -> Times:
+    """The same for a rank without a GPU."""
+    hands_over = np.array([name.startswith(_HANDS_OVER) for name in trace.names], bool)
+    operators = trace.where(Kind.OPERATOR, Kind.COMPUTE, rank=rank)
+    operators = operators[~hands_over[trace.name[operators]]]
+    works = _covers(trace, operators)
+    talks = _covers(trace, trace.where(Kind.COMMUNICATION, rank=rank))
+    compute, communication, either = (
+        covered(times, bounds[:-1], bounds[1:]) for times in (works, talks, join(works, talks))
+    )
+    nothing = np.zeros_like(compute)
+    overlapped = compute + communication - either
+    return np.stack(
+        [compute, communication, overlapped, nothing, nothing, nothing, np.diff(bounds) - either]
+    )
+
+
+def _covers(trace: Trace, rows: Column) -> Intervals:
+    start = trace.start[rows]
+    return union(start, start + trace.duration[rows])
+
+
+def _first_of_call(calls: Column, start: Times) -> Column:
+    """Whether a row is the first, or began with the first, of what its call launched."""
+    order = np.lexsort((start, calls))
+    calls, start = calls[order], start[order]
+    heads = np.flatnonzero(np.concatenate(([True], calls[1:] != calls[:-1])))
+    earliest = np.repeat(start[heads], np.diff(np.append(heads, len(calls))))
+    first = np.empty(len(calls), bool)
+    first[order] = start == earliest
+    return first
+
+
+def _lasting(starts: Times, ends: Times) -> Intervals:
+    keep = ends > starts
+    return Intervals(starts[keep], ends[keep])
+
+
+def _notes(rank: int, own: Sequence[Step], work: Work, bounds: Times) -> list[str]:
+    notes = []
+    if own[0].number == NONE:
+        notes.append(f"rank {rank} names no steps: its whole trace counts as one")
+    between = int(sum(after.start - before.end for before, after in pairwise(own)))
+    if between * 100 > (length := int(bounds[-1] - bounds[0])):
+        notes.append(
+            f"rank {rank}: {between / length:.1%} of the time is between its step annotations, and "
+            "counts to the step before"
+        )
+    lost = int(np.count_nonzero(~work.known))
+    if lost:
+        notes.append(
+            f"rank {rank}: the launches of {lost:,} of {len(work.rows):,} kernels and copies are "
+            "not in the trace; idle time before these is other"
+        )
+    return notes

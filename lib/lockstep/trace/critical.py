@@ -1,0 +1,500 @@
+"""What the job had to wait for: one chain of work, across ranks, from the end back to its begin.
+
+A trace does not hold all dependencies. The walk goes from the end of the last device work to what
+held it up last, and so on back. What it follows is, by evidence:
+
+- stream order: the slice before it on its stream;
+- launch: the call that launched it (correlation);
+- collective: the rank that came last to the same collective, where it came;
+- thread order: what the thread did before, whatever it was inside of;
+
+and, by timing only (that two things follow each other does not prove that one caused the other):
+
+- a slice of another stream of the rank that ended at most `AT_ONCE` before (an event was waited
+  for, perhaps);
+- the device's work that ended last before the host's synchronising call came back;
+- another thread's work that ended last while this thread did nothing that the trace tells of.
+
+Of several, the one that ended last is what the next had to wait for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..figures import table
+from ..stamps import Stamp, simulated
+from .joins import innermost, launch_of
+from .matching import match
+from .table import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Trace, TraceError
+
+AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
+KINDS = ("compute", "transfer", "copy", "host", "launch", "waiting")
+_COMPUTE, _TRANSFER, _COPY, _HOST, _LAUNCH, _WAITING = range(len(KINDS))
+EVIDENCE = ("stream order", "launch", "collective", "thread order")
+TIMING = ("another stream's end", "synchronisation", "another thread's end")
+
+_PATH_KIND = np.full(256, _HOST, np.int64)
+_PATH_KIND[Kind.COMPUTE], _PATH_KIND[Kind.COMMUNICATION] = _COMPUTE, _TRANSFER
+_PATH_KIND[Kind.COPY] = _PATH_KIND[Kind.SET] = _COPY
+_HOST_KINDS = (
+    *(Kind.OPERATOR, Kind.PYTHON, Kind.ANNOTATION, Kind.STEP, Kind.LAUNCH, Kind.WAIT, Kind.OTHER),
+    *DEVICE_KINDS,
+)
+_LOOSE = (Kind.PYTHON, Kind.ANNOTATION, Kind.STEP, Kind.OTHER)  # say where, not what is done
+_BEGIN, _END = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class Segment(NamedTuple):
+    """A piece of the path: what rank `rank` did on `lane` from `start` to `end` (nanoseconds).
+
+    kind: "compute", "transfer" (a communication, from when its last rank had come), "copy" (and
+    memset), "host" (the CPU), "launch" (from the launching call's end to the kernel's start), or
+    "waiting" (nothing that the trace tells of).
+    """
+
+    rank: int
+    lane: str
+    kind: str
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The chain of work that the end waited for.
+
+    segments: in order of time; each begins where the one before ends, so that together they tile
+        [first, last] to the nanosecond.
+    by_kind, by_rank: nanoseconds, the largest first; each adds up to last − first.
+    links: how many times the walk went on by each kind of link (`EVIDENCE` and `TIMING`).
+    unmatched: communications on the path of which no other rank's part is in the trace: their
+        transfer holds waiting that cannot be told from it.
+    """
+
+    segments: tuple[Segment, ...]
+    by_kind: Mapping[str, int]
+    by_rank: Mapping[int, int]
+    links: Mapping[str, int]
+    unmatched: int = 0
+    notes: tuple[str, ...] = ()
+    stamp: Stamp = field(default_factory=lambda: simulated("made by hand"))
+
+    @property
+    def first(self) -> int:
+        return self.segments[0].start
+
+    @property
+    def last(self) -> int:
+        return self.segments[-1].end
+
+    @property
+    def by_evidence(self) -> int:
+        """How many links the trace proves."""
+        return sum(self.links.get(link, 0) for link in EVIDENCE)
+
+    @property
+    def by_timing(self) -> int:
+        """How many links are likely only because one thing ended when the next began."""
+        return sum(self.links.get(link, 0) for link in TIMING)
+
+    def on(self, rank: int) -> Mapping[str, int]:
+        """Nanoseconds by kind of the path's part on this rank, the largest first."""
+        found: Counter[str] = Counter()
+        for one in self.segments:
+            if one.rank == rank:
+                found[one.kind] += one.end - one.start
+        return dict(found.most_common())
+
+    def top(self, count: int = 10) -> tuple[tuple[str, str, int, int], ...]:
+        """(kind, name, how many segments, nanoseconds) of what takes most of the path."""
+        total: Counter[tuple[str, str]] = Counter()
+        times: Counter[tuple[str, str]] = Counter()
+        for one in self.segments:
+            total[one.kind, one.name] += one.end - one.start
+            times[one.kind, one.name] += 1
+        return tuple((*key, times[key], ns) for key, ns in total.most_common(count))
+
+    def _shares(self) -> str:
+        whole = max(self.last - self.first, 1)
+        return ", ".join(f"{100 * ns / whole:.0f} % {kind}" for kind, ns in self.by_kind.items())
+
+    def __str__(self) -> str:
+        whole = max(self.last - self.first, 1)
+        rank, most = next(iter(self.by_rank.items()))
+        lines = [
+            f"critical path of {whole / 1e6:,.3f} ms: {self._shares()}",
+            f"most of it on rank {rank} ({100 * most / whole:.0f} %), which is there for "
+            + ", ".join(f"{ns / 1e6:,.3f} ms {kind}" for kind, ns in self.on(rank).items()),
+            f"{self.by_evidence} links by evidence, {self.by_timing} by timing only",
+        ]
+        if self.unmatched:
+            lines.append(
+                f"{self.unmatched} communications have no other rank's part in the trace: "
+                "their transfer includes waiting"
+            )
+        return "\n".join([*lines, *self.notes])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        whole = max(self.last - self.first, 1)
+        rows = [
+            (name[:80], kind, count, f"{ns / 1e6:,.3f}", f"{100 * ns / whole:.1f} %")
+            for kind, name, count, ns in self.top()
+        ]
+        columns = ("what", "kind", "times", "ms", "of the path")
+        shown = table(str(self), columns, rows, stamp=self.stamp)
+        return {**shown._repr_mimebundle_(), "text/plain": str(self)}
+
+
+def critical_path(trace: Trace) -> CriticalPath:
+    """What the end of the last device work (without any: of the last operator) waited for.
+
+    Segments tile the time from where the walk ended to that end. Read the module's text for what
+    is followed and how well it is proved. Of a communication only the time since its last rank
+    came is on the path; the path then goes on with what that rank did before. Graph replays: the
+    kernels of one replay are held together by stream order and timing, the first by its launch.
+
+    Raises TraceError for a trace without work, and for recorded traces of several ranks that
+    have no common clock yet.
+    """
+    if len(trace.ranks) > 1 and trace.certificate is None and trace.about:
+        raise TraceError(
+            f"these are the clocks of {len(trace.ranks)} ranks, and a path across them would jump "
+            "in time: call align() first, and ask the trace that it returns"
+        )
+    work = _Work(trace)
+    path = _Path(trace, work)
+    path.walk()
+    return path.result()
+
+
+class _Work:
+    """The predecessor of every slice of a device, found for all of them at once."""
+
+    def __init__(self, trace: Trace):
+        self.start, self.end = trace.start, trace.end
+        kind = trace.kind
+        device = (kind >= Kind.COMPUTE) & (kind <= Kind.SET) & (trace.duration > 0)
+        hosts = np.unique(
+            trace.rank[np.isin(kind, (Kind.OPERATOR, Kind.PYTHON, Kind.LAUNCH))]
+        )  # elsewhere (schedules, virtual devices) lanes without a stream are devices, too
+        self.on_device = device & ((trace.stream != NONE) | ~np.isin(trace.rank, hosts))
+        rows = np.flatnonzero(self.on_device)
+        self.rows = rows
+        self.place = np.full(len(trace), NONE, np.int64)  # row → index in `rows`
+        self.place[rows] = np.arange(len(rows))
+        self.last_come, self.unmatched = _last_to_come(trace)
+        self.ended = {}  # rank → its device rows by end, and these ends
+        start, rank, lane = self.start[rows], trace.rank[rows], trace.lane[rows]
+        stream, cross = (np.full(len(rows), NONE, np.int64) for _ in range(2))
+        # Rows come by lane, and lanes by rank only in traces from `from_slices`.
+        for here in _pieces_of(lane):
+            stream[here] = _last_ended(*_by_end(self.end, rows[here]), start[here])
+        for here in _pieces_of(rank):
+            by_end = _by_end(self.end, rows[here])
+            self.ended[int(rank[here[0]])] = by_end
+            cross[here] = _last_ended(*by_end, start[here])
+        launch = launch_of(trace, rows)
+        calls = np.maximum(launch, 0)
+        before = np.where(self.end[calls] <= start, self.end[calls], self.start[calls])
+        before = np.where((launch != NONE) & (before <= start), before, _BEGIN)
+        ready_stream = np.where(stream != NONE, self.end[stream], _BEGIN)
+        ready_cross = np.where(cross != NONE, self.end[cross], _BEGIN)
+        ready_cross[(cross == NONE) | (ready_cross < start - AT_ONCE)] = _BEGIN
+        ready = np.stack([ready_stream, before, ready_cross])  # the first of equals is taken
+        which = np.argmax(ready, axis=0)
+        nothing = ready.max(axis=0, initial=_BEGIN) == _BEGIN
+        chosen = np.stack([stream, launch, cross])
+        index = np.arange(len(rows))
+        self.link = np.where(nothing, NONE, which)
+        self.before = np.where(nothing, NONE, chosen[which, index]) if len(rows) else stream
+        self.ready = ready[which, index] if len(rows) else stream
+
+
+def _last_to_come(trace: Trace) -> tuple[Column, Column]:
+    """For each row, the row of the same communication that it waited for, itself if none is known.
+
+    And whether it is a communication of which the trace holds no other rank's part (see
+    `matching`). Who waits for whom: all for the last to come where the collective synchronises,
+    and both of a send and its recv; of a broadcast or scatter, all for the root; of a reduce or
+    gather, the root for the last.
+    """
+    last = np.arange(len(trace))
+    unmatched = trace.kind == Kind.COMMUNICATION
+    found = match(trace)
+    if not len(found):
+        return last, unmatched
+    rows = found.row
+    unmatched[rows] = False
+    which = found.each(np.arange(len(found)))
+    order = np.lexsort((found.start, which))
+    latest = found.each(rows[order[found.first[1:] - 1]])
+    known = trace.collective[rows]
+    operation = np.array([one.operation for one in trace.known])[known]
+    is_root = np.array([one.peer for one in trace.known])[known] == found.rank
+    root = found.each(found.highest(np.where(is_root, rows, NONE)))
+    from_root = np.isin(operation, ("broadcast", "scatter")) & (root != NONE)
+    to_last = np.isin(operation, ("reduce", "gather")) & is_root
+    to_last |= np.isin(operation, (*SYNCHRONISING, "send", "recv"))
+    last[rows] = np.where(to_last, latest, np.where(from_root, root, rows))
+    return last, unmatched
+
+
+def _pieces_of(keys: Column) -> list[Column]:
+    """The indices of each distinct key, ascending."""
+    if not len(keys):
+        return []
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
+
+
+def _by_end(end: Column, rows: Column) -> tuple[Column, Column]:
+    order = rows[np.argsort(end[rows], kind="stable")]
+    return order, end[order]
+
+
+def _last_ended(rows: Column, ends: Column, times: Column) -> Column:
+    """For each time, the row that ended last by then, or NONE. `rows` are in order of `ends`."""
+    at = np.searchsorted(ends, times, side="right") - 1
+    return np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
+
+
+class _Thread:
+    """A thread as pieces of time, each owned by the innermost slice then, or by none (NONE)."""
+
+    def __init__(self, trace: Trace, work: _Work, lane: int):
+        span = trace.rows_of(lane)
+        rows = np.arange(span.start, span.stop)
+        kept = np.isin(trace.kind[rows], _HOST_KINDS) & (trace.duration[rows] > 0)
+        rows = rows[kept & ~work.on_device[rows]]
+        start, end = work.start[rows], work.end[rows]
+        bounds = np.unique(np.concatenate((start, end)))
+        at = innermost(start, end, bounds)
+        owner = np.where(at >= 0, rows[np.maximum(at, 0)], NONE) if len(rows) else at
+        self.start = np.concatenate(([_BEGIN], bounds))
+        self.end = np.concatenate((bounds, [_END]))
+        self.owner = np.concatenate(([NONE], owner)) if len(bounds) else np.array([NONE])
+        self.kind = np.where(self.owner == NONE, Kind.OTHER, trace.kind[np.maximum(self.owner, 0)])
+        self.loose = np.isin(self.kind, _LOOSE)
+
+
+class _Threads:
+    """The threads of one rank, and at which of their pieces a walk has to look around."""
+
+    def __init__(self, trace: Trace, work: _Work, rank: int):
+        self.work = work
+        lanes = [
+            lane
+            for lane, one in enumerate(trace.lanes)
+            if one.rank == rank and len(trace.start[trace.rows_of(lane)])
+        ]
+        self.threads = {lane: _Thread(trace, work, lane) for lane in lanes}
+        self.ended = work.ended.get(rank, (np.empty(0, np.int64), np.empty(0, np.int64)))
+        copies = work.rows[(trace.kind[work.rows] == Kind.COPY) & (trace.rank[work.rows] == rank)]
+        calls = launch_of(trace, copies)
+        self.copied = {
+            int(call): int(copy) for call, copy in zip(calls, copies, strict=True) if call != NONE
+        }
+        synchronises = np.array(["ynchronize" in name for name in trace.names] or [False], bool)
+        blocking = np.zeros(len(trace) + 1, bool)  # the last one is for pieces of nobody
+        blocking[:-1] = synchronises[trace.name] & np.isin(trace.kind, (Kind.LAUNCH, Kind.WAIT))
+        self.synchronises = blocking.copy()
+        blocking[[*self.copied]] = True
+        self.others = {
+            lane: (self._others(lane, False), self._others(lane, True)) for lane in lanes
+        }
+        self.stop: dict[int, Column] = {}  # lane → for each piece, the last one to stop at by then
+        for lane, one in self.threads.items():
+            stops = (one.kind == Kind.COMMUNICATION) | blocking[one.owner]
+            for (ends, _), here in zip(self.others[lane], (one.loose, ~one.loose), strict=True):
+                at = np.searchsorted(ends, one.end, side="right") - 1
+                stops |= here & (at >= 0) & (np.append(ends, _BEGIN)[at] > one.start)
+            stops[[0, -1]] = True
+            self.stop[lane] = np.maximum.accumulate(np.where(stops, np.arange(len(stops)), NONE))
+
+    def _others(self, lane: int, communication: bool) -> tuple[Column, Column]:
+        """Ends, ascending, of the other threads' pieces of work, and whose they are.
+
+        A thread without operators (NCCL's watchdog asks for events all the time) works for nobody.
+        """
+        ends, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for other, one in self.threads.items():
+            communicates = one.kind == Kind.COMMUNICATION
+            if other != lane and (communicates.any() or (one.kind == Kind.OPERATOR).any()):
+                mine = communicates if communication else ~one.loose
+                ends.append(one.end[mine])
+                lanes.append(np.full(int(mine.sum()), other, np.int64))
+        end, whose = np.concatenate(ends), np.concatenate(lanes)
+        order = np.argsort(end, kind="stable")
+        return end[order], whose[order]
+
+    def leave(self, lane: int, piece: int, time: int) -> tuple[str, int, int] | None:
+        """By which link a walk leaves the thread within this piece; to which lane or row; when."""
+        one, ended = self.threads[lane], self.work.end
+        start, owner = int(one.start[piece]), int(one.owner[piece])
+        copy = self.copied.get(owner)
+        if copy is not None and start < ended[copy] <= time:
+            return "launch", copy, int(ended[copy])
+        if owner != NONE and self.synchronises[owner]:
+            row = int(_last_ended(*self.ended, np.array(time))) if len(self.ended[0]) else NONE
+            if row != NONE and ended[row] > start:
+                return "synchronisation", row, int(ended[row])
+        ends, lanes = self.others[lane][0 if one.loose[piece] else 1]
+        at = int(np.searchsorted(ends, time, side="right")) - 1
+        if at >= 0 and ends[at] > start:
+            return "another thread's end", int(lanes[at]), int(ends[at])
+        return None
+
+
+class _Path:
+    """The walk: `time` falls; each piece that it passes becomes a segment."""
+
+    def __init__(self, trace: Trace, work: _Work):
+        self.trace, self.work = trace, work
+        self.resolution = 0 if trace.certificate is None else trace.certificate.resolution
+        self.threads: dict[int, _Threads] = {}
+        self.links: Counter[str] = Counter()
+        self.unmatched = 0
+        self.pieces: list[tuple[Any, Any, Any, Any, Any]] = []  # owner, lane, kind, start, end
+
+    def walk(self) -> None:
+        work = self.work
+        if len(work.rows):
+            row = int(work.rows[np.argmax(work.end[work.rows])])
+            self.steps((row, int(work.end[row])))
+            return
+        last: tuple[int, int, int] | None = None  # end, rank, lane
+        for rank in self.trace.ranks:
+            for lane, one in self.of_rank(rank).threads.items():
+                busy = one.owner != NONE if one.loose.all() else ~one.loose
+                if busy.any():
+                    end = int(one.end[busy].max())
+                    last = (end, rank, lane) if last is None or end > last[0] else last
+        if last is None:
+            raise TraceError("this trace holds no work, so that nothing can be waited for")
+        self.steps(self.host(last[1], last[2], last[0]))
+
+    def of_rank(self, rank: int) -> _Threads:
+        if rank not in self.threads:
+            self.threads[rank] = _Threads(self.trace, self.work, rank)
+        return self.threads[rank]
+
+    def add(self, owner: Any, lane: Any, kind: Any, start: Any, end: Any) -> None:
+        self.pieces.append((owner, lane, kind, start, end))
+
+    def steps(self, at: tuple[int, int] | None) -> None:
+        """Go back from a device's slice (row, time since when it is waited for) to the begin."""
+        trace, work = self.trace, self.work
+        lane_of, before, ready, link = trace.lane, work.before, work.ready, work.link
+        while at is not None:
+            row, time = at
+            row, time = self.entered(row, time)
+            if not work.on_device[row]:  # the last to come was a thread
+                at = self.host(int(trace.rank[row]), int(lane_of[row]), time)
+                continue
+            place = work.place[row]
+            how, start = int(link[place]), int(work.start[row])
+            if start < time:
+                self.add(row, int(lane_of[row]), int(_PATH_KIND[trace.kind[row]]), start, time)
+            if how == NONE:
+                return
+            reached, source = int(ready[place]), int(before[place])
+            if how == 1:
+                self.links["launch"] += 1
+                if reached < start:
+                    self.add(source, int(lane_of[row]), _LAUNCH, reached, start)
+                at = self.host(int(trace.rank[row]), int(lane_of[source]), reached)
+                continue
+            self.links["stream order" if how == 0 else "another stream's end"] += 1
+            if reached < start:
+                self.add(NONE, int(lane_of[row]), _WAITING, reached, start)
+            at = source, reached
+
+    def entered(self, row: int, time: int) -> tuple[int, int]:
+        """Where a communication's last rank came: its row there, and when. Else what was given."""
+        if self.trace.kind[row] != Kind.COMMUNICATION:
+            return row, time
+        self.unmatched += bool(self.work.unmatched[row])
+        last = int(self.work.last_come[row])
+        came = int(self.work.start[last])
+        waited = came - int(self.work.start[row])
+        if last == row or waited <= self.resolution or came >= time:
+            return row, time
+        self.links["collective"] += 1
+        self.add(row, int(self.trace.lane[row]), _TRANSFER, came, time)
+        return last, came
+
+    def host(self, rank: int, lane: int, time: int) -> tuple[int, int] | None:
+        """Go back on a rank's threads until a device is met: its slice, and when it ended."""
+        all_threads = self.of_rank(rank)
+        while True:
+            one = all_threads.threads[lane]
+            at = int(np.searchsorted(one.start, time, side="left")) - 1
+            stop = int(all_threads.stop[lane][at])
+            if stop < at:
+                self.passed(one, lane, stop + 1, at, time)
+                time = int(one.start[stop + 1])
+            owner, communicates = int(one.owner[stop]), one.kind[stop] == Kind.COMMUNICATION
+            if communicates and (entered := self.entered(owner, time))[0] != owner:
+                return entered
+            found = None if communicates else all_threads.leave(lane, stop, time)
+            if found is None:
+                if one.start[stop] == _BEGIN:
+                    return None
+                self.passed(one, lane, stop, stop, time)
+                time = int(one.start[stop])
+                continue
+            link, target, when = found
+            if when < time:
+                self.add(owner, lane, _WAITING if owner == NONE else _HOST, when, time)
+            self.links[link] += 1
+            if link != "another thread's end":
+                return target, when
+            lane, time = target, when
+
+    def passed(self, one: _Thread, lane: int, first: int, last: int, time: int) -> None:
+        """The pieces first … last of a thread, the last one until `time`, are on the path."""
+        end = one.end[first : last + 1].copy()
+        end[-1] = time
+        owner, kind = one.owner[first : last + 1], _PATH_KIND[one.kind[first : last + 1]]
+        kind = np.where(owner == NONE, _WAITING, kind)
+        self.links["thread order"] += last + 1 - first
+        self.add(owner, np.full(len(end), lane), kind, one.start[first : last + 1], end)
+
+    def result(self) -> CriticalPath:
+        trace = self.trace
+        columns = [
+            np.concatenate([np.atleast_1d(one) for one in parts])
+            for parts in zip(*self.pieces, strict=True)
+        ]
+        start = columns[3]
+        order = np.argsort(start, kind="stable")
+        owner, lane, kind, start, end = (column[order] for column in columns)
+        spent = end - start
+        rank = np.array([one.rank for one in trace.lanes])[lane]
+        by_kind = [(KINDS[at], int(spent[kind == at].sum())) for at in np.unique(kind)]
+        by_rank = [(int(one), int(spent[rank == one].sum())) for one in np.unique(rank)]
+        names = [trace.names[at] for at in trace.name[np.maximum(owner, 0)]]
+        segments = map(
+            Segment,
+            rank.tolist(),
+            [trace.lanes[at].label for at in lane.tolist()],
+            [KINDS[at] for at in kind.tolist()],
+            ["" if row == NONE else name for row, name in zip(owner.tolist(), names, strict=True)],
+            start.tolist(),
+            end.tolist(),
+        )
+        return CriticalPath(
+            segments=tuple(segments),
+            by_kind=dict(sorted(by_kind, key=lambda one: -one[1])),
+            by_rank=dict(sorted(by_rank, key=lambda one: -one[1])),
+            links=dict(self.links),
+            unmatched=self.unmatched,
+            stamp=trace.stamp or simulated("made by hand"),
+        )

@@ -1,0 +1,73 @@
+"""What belongs together: a launch and what it launched, a moment and the range around it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .table import NONE, Column, Kind, Trace
+
+
+def on_device(trace: Trace) -> Column:
+    """The rows of what keeps the GPUs busy (kernels, copies, memsets, on streams), by rank."""
+    rows = np.flatnonzero((trace.kind >= Kind.COMPUTE) & (trace.kind <= Kind.SET))
+    return sorted_by_rank(trace, rows[trace.stream[rows] != NONE])
+
+
+def sorted_by_rank(trace: Trace, rows: Column) -> Column:
+    """These rows, rank after rank, else in their order."""
+    return rows[np.argsort(trace.rank[rows], kind="stable")]
+
+
+def pieces(trace: Trace, rows: Column) -> dict[int, slice]:
+    """Rank → its piece of these rows, which are sorted by rank; only ranks that have any."""
+    ranks = trace.rank[rows]
+    firsts = np.searchsorted(ranks, trace.ranks).tolist()
+    ends = np.searchsorted(ranks, trace.ranks, side="right").tolist()
+    bounds = zip(trace.ranks, firsts, ends, strict=True)
+    return {rank: slice(first, end) for rank, first, end in bounds if end > first}
+
+
+def launch_of(trace: Trace, rows: Column) -> Column:
+    """For each of these rows, in any order, the row of the call that launched it, or NONE.
+
+    Rank and correlation join them; a replay of a graph is one call for many rows. Where two calls
+    have one correlation (the runtime's and, inside of it, the driver's) it is the outer one.
+    """
+    found = np.full(len(rows), NONE, np.int64)
+    calls = np.flatnonzero(trace.kind == Kind.LAUNCH)
+    calls = sorted_by_rank(trace, calls[trace.correlation[calls] != NONE])
+    of_rank = pieces(trace, calls)
+    places = np.argsort(trace.rank[rows], kind="stable")
+    for rank, piece in pieces(trace, rows[places]).items():
+        if rank in of_rank:
+            place = places[piece]
+            own = calls[of_rank[rank]]
+            key = trace.correlation[own]
+            order = np.argsort(key, kind="stable")  # of equals, the one that began first is first
+            own, key = own[order], key[order]
+            wanted = trace.correlation[rows[place]]
+            at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+            found[place] = np.where(key[at] == wanted, own[at], NONE)
+    return found
+
+
+def innermost(starts: Column, ends: Column, times: Column) -> Column:
+    """For each time, the index of the interval that began last of those that hold it, or NONE.
+
+    starts: ascending; of equal ones the longer first. Intervals are half-open and may overlap in
+    any way. Doubling: `reach[k][i]` is the last end of the 2^k intervals up to i, so that 2^k
+    intervals which have all ended can be passed over at once.
+    """
+    at = np.searchsorted(starts, times, side="right") - 1
+    if not len(starts):
+        return at
+    reach = [ends]
+    while 1 << len(reach) <= len(ends):
+        half = 1 << (len(reach) - 1)
+        widest = reach[-1].copy()
+        widest[half:] = np.maximum(widest[half:], reach[-1][:-half])
+        reach.append(widest)
+    for power in range(len(reach) - 1, -1, -1):
+        over = (at >= 0) & (reach[power][np.maximum(at, 0)] <= times)
+        at = np.where(over, np.maximum(at - (1 << power), NONE), at)
+    return at

@@ -1,0 +1,286 @@
+"""Where the GPU's time goes: by kernel, by step, by phase, by the annotation it was launched in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..figures import Table, table
+from ..stamps import Stamp
+from .breakdown import stamp_of, with_notes
+from .intervals import union
+from .joins import innermost, launch_of, on_device
+from .steps import steps
+from .table import NONE, Column, Kind, Trace, TraceError
+
+PHASES = ("forward and the rest", "backward", "optimizer")
+_WIDTH = 72
+_NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What the GPUs ran under one name, or in one step, phase or annotation. Nanoseconds.
+
+    name: in full. count: kernels, copies and memsets. total, mean, median: of their durations; the
+    median is one that occurs, the lower of two. share: of the durations of all that the GPUs of
+    the trace ran. by_rank: rank → total, 0 too, of those with a GPU. streams: those it ran on.
+    """
+
+    name: str
+    count: int
+    total: int
+    mean: float
+    median: int
+    share: float
+    by_rank: dict[int, int]
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The groups with the largest totals, largest first.
+
+    by: "name", "step", "phase" or "annotation". groups: the top ones. count, total: of all that
+    the GPUs ran, these or not; kernels that run at the same time are counted both. distinct: the
+    number of groups there are. unattributed: nanoseconds of what could not be put in any group, as
+    its launch is not in the trace or lies in no step or annotation.
+    """
+
+    by: str
+    groups: tuple[Group, ...]
+    distinct: int
+    count: int
+    total: int
+    unattributed: int
+    stamp: Stamp
+    trace: Trace = field(repr=False, compare=False)
+
+    def by_step(self, top: int | None = None) -> Kernels:
+        """By the step that they were launched in, all steps of one number together."""
+        return kernels(self.trace, top or len(self.trace), by="step")
+
+    def by_phase(self) -> Kernels:
+        """By phase of the step: backward, optimizer, forward and the rest."""
+        return kernels(self.trace, len(PHASES), by="phase")
+
+    def by_annotation(self, top: int = 10) -> Kernels:
+        """By the innermost annotation (record_function, NVTX) that they were launched in."""
+        return kernels(self.trace, top, by="annotation")
+
+    @property
+    def unattributed_share(self) -> float:
+        return self.unattributed / self.total if self.total else 0.0
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self._table()), *self._notes()])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return with_notes(self._table(), self._notes())
+
+    def _table(self) -> Table:
+        what = "kernel" if self.by == "name" else self.by
+        names = _displayed([group.name for group in self.groups])
+        return table(
+            f"GPU time by {what}, {len(self.groups)} of {self.distinct} · ms, means and medians µs",
+            [
+                what,
+                "count",
+                "total",
+                "share",
+                "mean",
+                "median",
+                "least to most of a rank",
+                "streams",
+            ],
+            [
+                [
+                    *(name, f"{group.count:,}", f"{group.total / 1e6:,.3f}", f"{group.share:.1%}"),
+                    *(f"{group.mean / 1e3:,.2f}", f"{group.median / 1e3:,.2f}"),
+                    f"{min(group.by_rank.values()) / 1e6:,.3f} to "
+                    f"{max(group.by_rank.values()) / 1e6:,.3f}",
+                    ", ".join(map(str, group.streams)),
+                ]
+                for name, group in zip(names, self.groups, strict=True)
+            ],
+            stamp=self.stamp,
+        )
+
+    def _notes(self) -> list[str]:
+        if self.by == "name":
+            return []
+        return [f"unattributed: {self.unattributed_share:.1%} of {self.total / 1e6:,.3f} ms"]
+
+
+def kernels(trace: Trace, top: int = 10, *, by: str = "name") -> Kernels:
+    """What the GPUs ran (kernels, copies, memsets), grouped; the `top` groups by total time.
+
+    by: "name"; "step", "phase" or "annotation": where the call that launched it *started*, on its
+    thread; a replay of a graph is launched as a whole. "step": a step lasts until the next begins,
+    the last until its end. "annotation": the innermost. "phase": "backward" inside of one of
+    autograd's nodes, "optimizer" inside of `Optimizer.…`, the forward pass and all else together.
+    What has no launch in the trace, or one outside of steps or annotations, is unattributed.
+
+    Raises TraceError for another `by`, and for a top below 1.
+    """
+    if by not in _KEYS:
+        raise TraceError(f"by={by!r}: kernels are grouped by {', '.join(_KEYS)}")
+    if top < 1:
+        raise TraceError(f"top={top}: the number of groups to show is 1 or more")
+    rows = on_device(trace)
+    keys, names = _KEYS[by](trace, rows)
+    groups, unattributed = _groups(trace, rows, keys, names)
+    return Kernels(
+        by,
+        tuple(groups[:top]),
+        distinct=len(groups),
+        count=len(rows),
+        total=int(trace.duration[rows].sum()),
+        unattributed=unattributed,
+        stamp=stamp_of(trace),
+        trace=trace,
+    )
+
+
+def shortened(name: str, width: int = _WIDTH) -> str:
+    """A kernel's name without return type, namespaces and parameters, cut in the middle to width.
+
+    >>> shortened("void at::native::add<4, at::Tensor>(int, at::Tensor)")
+    'add<4, Tensor>'
+    """
+    if len(name) > 4000:  # names of megabytes occur; no one reads their middle
+        name = f"{name[:2000]}…{name[-2000:]}"
+    short = _NAMESPACES.sub("", _without_parameters(name.removeprefix("void "))).strip() or name
+    if len(short) <= width:
+        return short
+    tail = width // 3
+    return f"{short[: width - tail - 1]}…{short[-tail:]}"
+
+
+def _without_parameters(name: str) -> str:
+    """A C++ function's name up to its parameters: the parenthesis that the last `)` closes."""
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if not depth:
+            # "Memcpy HtoD (Pageable -> Device)" is no function.
+            return name[:at] if at and not name[at - 1].isspace() else name
+    return name
+
+
+def _displayed(names: Sequence[str]) -> list[str]:
+    """Short names; names that look alike when short are numbered."""
+    short = [shortened(name) for name in names]
+    seen: dict[str, int] = {}
+    shown = []
+    for one in short:
+        seen[one] = seen.get(one, 0) + 1
+        shown.append(f"{one} [{seen[one]}]" if short.count(one) > 1 else one)
+    return shown
+
+
+def _groups(
+    trace: Trace, rows: Column, keys: Column, names: Sequence[str]
+) -> tuple[list[Group], int]:
+    """All groups, the largest total first, and the time of the rows without a key."""
+    durations = trace.duration[rows]
+    all_time, lost = int(durations.sum()), int(durations[keys == NONE].sum())
+    ranks = np.unique(trace.rank[rows])
+    rows, durations, keys = rows[keys != NONE], durations[keys != NONE], keys[keys != NONE]
+    order = np.lexsort((durations, keys))
+    rows, durations, keys = rows[order], durations[order], keys[order]
+    present, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    found = []
+    for key, at, count in zip(present.tolist(), first.tolist(), counts.tolist(), strict=True):
+        own = slice(at, at + count)
+        totals = np.zeros(len(ranks), np.int64)
+        np.add.at(totals, np.searchsorted(ranks, trace.rank[rows[own]]), durations[own])
+        total = int(durations[own].sum())
+        found.append(
+            Group(
+                names[key],
+                count,
+                total,
+                mean=total / count,
+                median=int(durations[at + (count - 1) // 2]),
+                share=total / all_time if all_time else 0.0,
+                by_rank=dict(zip(ranks.tolist(), totals.tolist(), strict=True)),
+                streams=tuple(np.unique(trace.stream[rows[own]]).tolist()),
+            )
+        )
+    return sorted(found, key=lambda group: (-group.total, group.name)), lost
+
+
+def _by_name(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+    return trace.name[rows], trace.names
+
+
+def _by_step(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+    calls = launch_of(trace, rows)
+    keys = np.full(len(rows), NONE, np.int64)
+    every = steps(trace)
+    for rank in trace.ranks:
+        own = [step for step in every if step.rank == rank]
+        if own:  # the number of a trace without steps is NONE, as is the key of what has none
+            mine = np.flatnonzero((trace.rank[rows] == rank) & (calls != NONE))
+            called = trace.start[calls[mine]]
+            at = np.searchsorted([step.start for step in own], called, side="right") - 1
+            numbers = np.array([step.number for step in own])
+            keys[mine] = np.where((at >= 0) & (called < own[-1].end), numbers[at], NONE)
+    present, keys_of = np.unique(keys[keys != NONE], return_inverse=True)
+    keys[keys != NONE] = keys_of
+    return keys, [f"step {number}" for number in present.tolist()]
+
+
+def _by_annotation(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+    calls = launch_of(trace, rows)
+    keys = np.full(len(rows), NONE, np.int64)
+    for lane, mine in _by_thread(trace, calls):
+        notes = trace.rows_of(lane)
+        ranges = notes.start + np.flatnonzero(trace.kind[notes] == Kind.ANNOTATION)
+        start, called = trace.start[ranges], trace.start[calls[mine]]
+        at = innermost(start, start + trace.duration[ranges], called)
+        keys[mine[at != NONE]] = trace.name[ranges[at[at != NONE]]]
+    return keys, trace.names
+
+
+def _by_phase(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+    calls = launch_of(trace, rows)
+    keys = np.where(calls == NONE, NONE, 0)
+    sorts = [_starting(trace, start) for start in ("autograd::engine::", "Optimizer.")]
+    for lane, mine in _by_thread(trace, calls):
+        notes = trace.rows_of(lane)
+        called = trace.start[calls[mine]]
+        for phase, named in enumerate(sorts, start=1):
+            ranges = notes.start + np.flatnonzero(named[trace.name[notes]])
+            start = trace.start[ranges]
+            inside = union(start, start + trace.duration[ranges])
+            at = np.searchsorted(inside.starts, called, side="right") - 1
+            hit = (at >= 0) & (called < np.append(inside.ends, 0)[at])
+            keys[mine[hit]] = phase
+    return keys, PHASES
+
+
+def _starting(trace: Trace, start: str) -> Column:
+    return np.array([name.startswith(start) for name in trace.names], bool)
+
+
+def _by_thread(trace: Trace, calls: Column) -> list[tuple[int, Column]]:
+    """(lane, places in `calls` of the calls that this thread made)."""
+    known = np.flatnonzero(calls != NONE)
+    lanes = trace.lane[calls[known]]
+    return [(int(lane), known[lanes == lane]) for lane in np.unique(lanes)]
+
+
+_KEYS: dict[str, Callable[[Trace, Column], tuple[Column, Sequence[str]]]] = {
+    "name": _by_name,
+    "step": _by_step,
+    "phase": _by_phase,
+    "annotation": _by_annotation,
+}

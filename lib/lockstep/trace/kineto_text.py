@@ -1,0 +1,280 @@
+"""The text of a Kineto file: unpacked block by block and cut between events, in constant memory.
+
+The list of events is cut where `}, {"x` stands. In valid JSON this is never inside of a string:
+there a quote is escaped, and behind a string's last quote no letter follows. It may be inside of an
+event that holds a list of objects; then the batch does not decode, and is taken event by event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .table import TraceError
+
+BLOCK = 4 << 20  # bytes of text at once
+_LIMIT = 256 << 20  # bytes of one event, or of what stands before and after the events
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"[A-Za-z_])')
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LIST = re.compile(rb"\s*\[")
+_SOMETHING = re.compile(rb"[^\s,]")
+_LENIENT = json.JSONDecoder(strict=False, parse_float=Decimal)
+
+
+class Decoders(NamedTuple):
+    """How events are decoded: a list of them, or one. Where that fails a lenient parser reads, and
+    `by_hand` makes an event of what it gives: any JSON value, with `Decimal` numbers."""
+
+    many: msgspec.json.Decoder[Any]
+    one: msgspec.json.Decoder[Any]
+    by_hand: Callable[[Any], Any]
+
+
+class NotATrace(TraceError):
+    """JSON, but no trace of events."""
+
+
+class Text:
+    """One file. `events()` gives its events; afterwards the rest is known.
+
+    about: the members of the file beside its events. damage: what is wrong with it, in sentences.
+    """
+
+    def __init__(self, path: Path, decoders: Decoders):
+        self.path = path
+        self.decoders = decoders  # may be replaced between batches
+        self.about: dict[str, Any] = {}
+        self.damage: list[str] = []
+        self._is_list = False
+
+    def events(self) -> Iterator[tuple[bytes, list[Any]]]:
+        """The events batch by batch, each with its text; None for an event that cannot be read, so
+        that the others keep their numbers.
+
+        Raises TraceError for a file that cannot be read, and NotATrace.
+        """
+        foot: bytes | None = None
+        tail = b""  # an event that goes on in the next batch, because it holds a list of objects
+        for batch in self._batches(self._blocks()):
+            if foot is not None:
+                foot += b"," + batch
+                continue
+            whole = b",".join((tail, batch)) if tail else batch
+            found, foot, unread = _decoded(whole, self.decoders)
+            tail = whole[len(whole) - unread :]
+            self._limit(tail)
+            yield whole, found
+        self._close(foot, len(tail))
+
+    def _limit(self, text: bytes) -> None:
+        if len(text) > _LIMIT:
+            raise TraceError(
+                f"{self.path} has an event of more than {_LIMIT >> 20} MB: it is no trace, or a "
+                "part of it is missing"
+            )
+
+    def _batches(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Text of events, separated by commas. All but the last end where an event, or an object
+        within one, does; the last goes on to the file's end."""
+        rest = self._open(blocks)
+        for block in blocks:
+            if cut := _last_cut(rest):
+                yield rest[: cut[0]]
+                rest = rest[cut[1] :]
+            self._limit(rest)
+            rest += block
+        if cut := _last_cut(rest):
+            yield rest[: cut[0]]
+            rest = rest[cut[1] :]
+        yield rest
+
+    def _close(self, foot: bytes | None, unread: int) -> None:
+        if foot is None:
+            where = f", and {unread:,} bytes of an event are left out" if unread else ""
+            self.damage.append(f"its end is missing: it breaks off within the events{where}")
+            return
+        text = foot.decode(errors="replace").strip()
+        if self._is_list or text == "}":
+            return
+        try:
+            self.about |= _LENIENT.raw_decode("{" + text.lstrip(", "))[0]
+        except ValueError:
+            self.about |= _members(text)
+            self.damage.append("its end is missing: it breaks off behind the events")
+
+    def _open(self, blocks: Iterator[bytes]) -> bytes:
+        text = b""
+        for block in blocks:
+            text += block
+            text = text.removeprefix(b"\xef\xbb\xbf")
+            if found := _LIST.match(text):
+                self._is_list = True
+                return text[found.end() :]
+            if found := _EVENTS.search(text):
+                head = text[: found.start()].decode(errors="replace").rstrip().rstrip(",")
+                try:
+                    self.about = _LENIENT.decode(head + "}")
+                except ValueError:
+                    self.about = _members(head)
+                    self.damage.append("what stands before the events cannot be read as a whole")
+                return text[found.end() :]
+            if len(text) > _LIMIT:
+                break
+        if not text.strip():
+            raise TraceError(
+                f"{self.path} is empty: "
+                + ("; ".join(self.damage) or "did the run that wrote it end before it was written?")
+            )
+        try:
+            json.loads(text)
+        except ValueError:
+            what = "; ".join(self.damage) or "it is not JSON, or breaks off before its events"
+            raise TraceError(f"{self.path} cannot be read as a trace: {what}") from None
+        raise NotATrace(f'{self.path} is JSON, but no trace: it has no "traceEvents"')
+
+    def _blocks(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+                file.seek(0)
+                if packed:
+                    yield from self._unpacked(file)
+                else:
+                    while block := file.read(BLOCK):
+                        yield block
+        except OSError as error:
+            raise TraceError(f"{self.path} cannot be read: {error.strerror or error}") from error
+
+    def _unpacked(self, file: Any) -> Iterator[bytes]:
+        unpack = zlib.decompressobj(31)
+        packed = b""
+        while True:
+            packed = packed or file.read(1 << 20)
+            if not packed:
+                if not unpack.eof:
+                    self.damage.append("the packed file (gz) is cut off")
+                return
+            if unpack.eof:  # several packed files may stand in one
+                if not packed.startswith(b"\x1f\x8b"):
+                    return
+                unpack = zlib.decompressobj(31)
+            before = unpack.copy()
+            try:
+                block = unpack.decompress(packed, BLOCK)
+            except zlib.error as error:
+                self.damage.append(
+                    f"the packed file (gz) is damaged ({error}): events may lack or be wrong"
+                )
+                yield _as_far_as_it_goes(before, packed)
+                return
+            packed = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+            if block:
+                yield block
+
+
+def _as_far_as_it_goes(unpack: Any, packed: bytes) -> bytes:
+    text = bytearray()
+    with suppress(zlib.error):
+        for at in range(len(packed)):
+            text += unpack.decompress(packed[at : at + 1])
+            if len(text) > _LIMIT:
+                break
+    return bytes(text)
+
+
+def decode(batch: bytes, decoders: Decoders) -> list[Any]:
+    """The events of a batch from `Text.events`, decoded another way."""
+    return _decoded(batch, decoders)[0]
+
+
+def _decoded(batch: bytes, decoders: Decoders) -> tuple[list[Any], bytes | None, int]:
+    """The events, what stands behind the end of their list (None where that is not seen), and how
+    many bytes at the end of the batch are no complete event."""
+    try:
+        return decoders.many.decode(b"".join((b"[", batch, b"]"))), None, 0
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _one_by_one(batch, decoders)
+
+
+def _one_by_one(batch: bytes, decoders: Decoders) -> tuple[list[Any], bytes | None, int]:
+    """The same for a batch that is broken, or unusual, or holds the end of the list."""
+    found: list[Any] = []
+    cuts = [(cut.start() + 1, cut.end()) for cut in _BETWEEN.finditer(batch)]
+    cuts.append((len(batch), len(batch)))
+    at, ahead = 0, 0  # ahead: the first cut behind `at`
+    while (at := _skip(batch, at)) < len(batch):
+        if batch[at : at + 1] == b"]":
+            return found, batch[at + 1 :], 0
+        while cuts[ahead][0] <= at and ahead < len(cuts) - 1:
+            ahead += 1
+        end, begin = cuts[ahead]
+        try:
+            found.append(decoders.one.decode(batch[at:end]))
+            at = begin
+            continue
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            parsed = _parse(batch, at, cuts[ahead:])
+        if parsed is None:
+            found.append(None)
+            at = begin
+        elif parsed[1] < 0:
+            return found, None, len(batch) - at
+        else:
+            found.append(decoders.by_hand(parsed[0]))
+            at = parsed[1]
+    return found, None, 0
+
+
+def _parse(batch: bytes, at: int, cuts: list[tuple[int, int]]) -> tuple[Any, int] | None:
+    """The JSON value that begins at `at`, and where it ends; it may reach over several cuts.
+
+    It ends at −1 if it goes on behind the batch. None for what is no JSON.
+    """
+    reach = 0
+    while True:
+        text = batch[at : cuts[reach][0]].decode(errors="surrogateescape")
+        try:
+            value, length = _LENIENT.raw_decode(text)
+            return value, at + len(text[:length].encode(errors="surrogateescape"))
+        except json.JSONDecodeError as error:
+            cut_short = error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip())
+            if not cut_short:
+                return None
+            if reach == len(cuts) - 1:
+                return None, -1
+            reach = min(2 * reach + 1, len(cuts) - 1)
+        except (ValueError, RecursionError, ArithmeticError):  # numbers or nesting beyond limits
+            return None
+
+
+def _skip(text: bytes, at: int) -> int:
+    """The first place from `at` on that is neither blank nor a comma."""
+    found = _SOMETHING.search(text, at)
+    return found.start() if found else len(text)
+
+
+def _members(text: str) -> dict[str, Any]:
+    """What matters of a file's members, when they cannot be read as a whole."""
+    found = {}
+    for member in ("baseTimeNanoseconds", "distributedInfo", "deviceProperties"):
+        if place := re.search(rf'"{member}"\s*:\s*', text):
+            with suppress(ValueError):
+                found[member] = _LENIENT.raw_decode(text, place.end())[0]
+    return found
+
+
+def _last_cut(text: bytes) -> tuple[int, int] | None:
+    """Where the last event but one ends and the last one begins."""
+    for reach in (1 << 14, 1 << 18, len(text)):
+        start = max(0, len(text) - reach)
+        if cuts := [*_BETWEEN.finditer(text, start)]:
+            return cuts[-1].start() + 1, cuts[-1].end()
+    return None

@@ -1,0 +1,413 @@
+"""Which slices of different ranks are the same collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .table import NONE, SYNCHRONISING, Column, Kind, Trace
+
+_POINT_TO_POINT = frozenset({"send", "recv"})
+# Operations in which all ranks pass as many bytes; elsewhere splits may be uneven.
+_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
+# How far apart, in collectives, two recordings of one group may begin. Bounds the search only.
+_FURTHEST = 256
+_SAMPLE = 256  # collectives that a shift is judged by
+_CLEARLY = 3  # times better than the next: then a shift fits, and no other does
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Collectives that two ranks or more have recorded.
+
+    One entry a collective and rank; those of collective i are first[i]:first[i + 1], ranks
+    ascending. rank: global. start, end: nanoseconds on the trace's clock (of several kernels the
+    first start and the last end). row: of the trace, the first kernel's.
+
+    One value a collective. known: index into `trace.known`, the lowest rank's. number: its
+    sequence, or its place among those of its group and operation. size: ranks in the group,
+    recorded or not. complete: all ranks of the group that are in the trace have it.
+    synchronises: nobody leaves before the last has come. assumed: the trace does not say the
+    group, and it was taken for that of all ranks. even: every rank moves as many bytes.
+
+    unmatched: reason → number of slices left over. notes: what was assumed, in sentences.
+    """
+
+    first: Column
+    rank: Column
+    start: Column
+    end: Column
+    row: Column
+    known: Column
+    number: Column
+    size: Column
+    complete: Column
+    synchronises: Column
+    assumed: Column
+    even: Column
+    unmatched: dict[str, int]
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    @property
+    def counts(self) -> Column:
+        """Entries of each collective."""
+        return np.diff(self.first)
+
+    def highest(self, values: Column) -> Column:
+        """For each collective the highest of its entries' values."""
+        return np.maximum.reduceat(values, self.first[:-1]) if len(self) else values[:0]
+
+    def lowest(self, values: Column) -> Column:
+        """For each collective the lowest of its entries' values."""
+        return np.minimum.reduceat(values, self.first[:-1]) if len(self) else values[:0]
+
+    def total(self, values: Column) -> Column:
+        """For each collective the sum of its entries' values."""
+        return np.add.reduceat(values, self.first[:-1]) if len(self) else values[:0]
+
+    def each(self, values: Column) -> Column:
+        """For each entry the value of its collective."""
+        return np.repeat(values, self.counts)
+
+    def select(self, which: Column) -> Matches:
+        """Only these collectives (indices), in this order."""
+        counts = self.counts[which]
+        first = np.concatenate(([0], np.cumsum(counts)))
+        entries = np.arange(first[-1]) + np.repeat(self.first[:-1][which] - first[:-1], counts)
+        entry_columns = {c: getattr(self, c)[entries] for c in ("rank", "start", "end", "row")}
+        columns = {c: getattr(self, c)[which] for c in _OF_A_COLLECTIVE}
+        return Matches(
+            first=first, **entry_columns, **columns, unmatched=self.unmatched, notes=self.notes
+        )
+
+
+_OF_A_COLLECTIVE = ("known", "number", "size", "complete", "synchronises", "assumed", "even")
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """Where collectives come one after the other: one operation of one group."""
+
+    operation: str
+    label: str  # of the group, for messages
+    ranks: tuple[int, ...] = ()  # () if unknown
+    assumed: bool = False
+
+
+def match(trace: Trace) -> Matches:
+    """Find the same collective on several ranks, by (group, operation, size, sequence).
+
+    Where the trace gives no sequence, the order within group and operation counts. If a rank's
+    recording begins or ends earlier than another's, the shift is taken at which sizes agree and
+    the times between collectives agree `_CLEARLY` best, and a note says so; without such a shift
+    they stay unmatched. Kernels that follow each other with one sequence are one collective.
+    Sends and receives are matched by their peers. A group of unknown ranks and name is taken for
+    that of all ranks if all of them have it. Takes time in proportion to the slices.
+    """
+    rows = trace.where(Kind.COMMUNICATION)
+    unmatched: dict[str, int] = {}
+    key, queues = _queues(trace, rows)
+    _count(unmatched, "the operation is unknown", int((key == _NO_OPERATION).sum()))
+    _count(unmatched, "the peer is unknown", int((key == _NO_PEER).sum()))
+    rows, key = rows[key >= 0], key[key >= 0]
+
+    # Entries in order of queue, rank, time.
+    ranks = np.array(trace.ranks or (0,), np.int32)
+    place = np.searchsorted(ranks, trace.rank[rows])
+    segment = key * len(ranks) + place
+    order = _stable(segment)
+    start = trace.start[rows]
+    same = segment[order][1:] == segment[order][:-1]
+    if np.any(same & (np.diff(start[order]) < 0)):  # a rank communicates on several lanes
+        by_start = np.argsort(start, kind="stable")
+        order = by_start[_stable(segment[by_start])]
+    rows, segment, start = rows[order], segment[order], start[order]
+    sequence, end = trace.sequence[rows].astype(np.int64), start + trace.duration[rows]
+
+    # Successive kernels of one sequence are one collective.
+    new = np.ones(len(rows), bool)
+    new[1:] = (segment[1:] != segment[:-1]) | (sequence[1:] != sequence[:-1]) | (sequence[1:] < 0)
+    begin = np.flatnonzero(new)
+    kernels = np.diff(np.append(begin, len(rows)))
+    if len(begin) < len(rows):
+        end = np.maximum.reduceat(end, begin)
+        rows, segment, start, sequence = rows[begin], segment[begin], start[begin], sequence[begin]
+    known = trace.collective[rows]
+    size = _sizes(trace)[known]
+
+    notes: list[str] = []
+    number, lost = _numbers(segment, sequence, end, size, queues, ranks, kernels, notes)
+    for reason, kernels_lost in lost.items():
+        _count(unmatched, reason, kernels_lost)
+    keep = number != _LOST
+    key, place = segment // len(ranks), segment % len(ranks)
+    by_number = np.argsort(number[keep], kind="stable")
+    order = np.flatnonzero(keep)[by_number]
+    order = order[_stable(key[order])]  # queue, number, rank
+    rows, key, place, number = rows[order], key[order], place[order], number[order]
+    start, end, known, size, kernels = (
+        column[order] for column in (start, end, known, size, kernels)
+    )
+    new = np.ones(len(rows), bool)
+    new[1:] = (key[1:] != key[:-1]) | (number[1:] != number[:-1])
+    begin = np.flatnonzero(new)
+    expected, of_group, assumed, synchronises = _expected(
+        queues, trace.ranks, key, place, len(ranks)
+    )
+
+    one = key[begin]
+    counts = np.diff(np.append(begin, len(rows)))
+    found = Matches(
+        first=np.append(begin, len(rows)),
+        rank=ranks[place],
+        start=start,
+        end=end,
+        row=rows,
+        known=known[begin],
+        number=number[begin] % _REPEATS,
+        size=of_group[one],
+        complete=counts == expected[one],
+        synchronises=synchronises[one],
+        assumed=assumed[one],
+        even=_alike(_handed_in(trace)[known], begin),
+        unmatched=unmatched,
+        notes=tuple(notes),
+    )
+    agree, alone = _alike(size, begin), counts < 2
+    slices = found.total(kernels)
+    _count(unmatched, "no other rank has it", int(slices[alone].sum()))
+    _count(unmatched, "the ranks' sizes differ", int(slices[~alone & ~agree].sum()))
+    return found.select(np.flatnonzero(~alone & agree))
+
+
+_NO_OPERATION, _NO_PEER = -1, -2
+_LOST = -1
+_REPEATS = 1 << 32  # a sequence that comes again later is the same number + k × this
+
+
+def _count(unmatched: dict[str, int], reason: str, slices: int) -> None:
+    if slices:
+        unmatched[reason] = unmatched.get(reason, 0) + slices
+
+
+def _stable(codes: Column) -> Column:
+    """A stable order of codes ≥ 0; numpy sorts 16 bits by radix, in linear time."""
+    small = len(codes) and codes.max() < 1 << 16
+    return np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
+
+
+def _sizes(trace: Trace) -> Column:
+    """For each known collective the bytes that must be the same on all ranks; 0 where not."""
+    sizes = [one.bytes_in if one.operation in _SAME_SIZE else 0 for one in trace.known]
+    return np.array(sizes or [0], np.int64)
+
+
+def _handed_in(trace: Trace) -> Column:
+    """For each known collective the bytes that a rank hands in."""
+    return np.array([one.bytes_in for one in trace.known] or [0], np.int64)
+
+
+def _alike(values: Column, begin: Column) -> Column:
+    """For each piece that begins at `begin`, whether all its values are the same."""
+    if not len(begin):
+        return np.empty(0, bool)
+    return np.minimum.reduceat(values, begin) == np.maximum.reduceat(values, begin)
+
+
+def _queues(trace: Trace, rows: Column) -> tuple[Column, list[_Queue]]:
+    """For each row the index of its queue, or why it has none; and the queues."""
+    groups: dict[tuple[tuple[int, ...], str], int] = {((), ""): 0}
+    group_of = np.zeros(len(trace.known) + 1, np.int64)
+    for index, one in enumerate(trace.known):
+        group_of[index] = groups.setdefault((one.ranks, one.group), len(groups))
+    names = list(groups)
+    used = _distinct(trace.rank[rows] * np.int64(len(names)) + group_of[trace.collective[rows]])
+    same = _one_name(names, [divmod(int(code), len(names)) for code in used])
+
+    # Every known collective stands twice: without and with sequence.
+    queues: dict[tuple[int, _Queue], int] = {}
+    made: dict[tuple[str, int], tuple[int, int]] = {}  # sizes make many collectives of one queue
+    table = np.full(2 * len(trace.known) + 2, _NO_OPERATION, np.int64)
+    pairs = np.zeros(len(trace.known) + 1, bool)
+    for index, one in enumerate(trace.known):
+        if one.operation in _POINT_TO_POINT:
+            pairs[index] = True
+        elif one.operation:
+            short = one.operation, int(group_of[index])
+            if short not in made:
+                ranks, name = same.get(names[short[1]], names[short[1]])
+                label = name or (str(list(ranks)) if ranks else "")
+                queue = _Queue(one.operation, label, ranks, assumed=not (ranks or name))
+                without, numbered = (queues.setdefault((n, queue), len(queues)) for n in (0, 1))
+                made[short] = without, numbered
+            table[2 * index], table[2 * index + 1] = made[short]
+    key = table[2 * trace.collective[rows] + (trace.sequence[rows] >= 0)]  # NONE is the last two
+    one_sided = np.flatnonzero(pairs[trace.collective[rows]])
+    if len(one_sided):
+        # A rank counts its sends for itself, so here sequences do not help.
+        at = rows[one_sided]
+        codes = trace.rank[at].astype(np.int64) * len(pairs) + trace.collective[at]
+        distinct, inverse = np.unique(codes, return_inverse=True)
+        key_of = np.full(len(distinct), _NO_PEER, np.int64)
+        for place, code in enumerate(distinct):
+            rank, index = divmod(int(code), len(pairs))
+            one = trace.known[index]
+            if one.peer != NONE:
+                ends = (rank, one.peer) if one.operation == "send" else (one.peer, rank)
+                queue = _Queue("send to recv", f"{one.group} {ends[0]} → {ends[1]}".strip(), ends)
+                key_of[place] = queues.setdefault((0, queue), len(queues))
+        key[one_sided] = key_of[inverse]
+    return key, [queue for _, queue in queues]
+
+
+def _one_name(
+    names: list[tuple[tuple[int, ...], str]], used: list[tuple[int, int]]
+) -> dict[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
+    """Groups of the same ranks that each rank knows by one name, but not all by the same one."""
+    by_ranks: dict[tuple[int, ...], dict[int, set[str]]] = {}
+    for rank, group in used:
+        if names[group][0]:
+            by_ranks.setdefault(names[group][0], {}).setdefault(rank, set()).add(names[group][1])
+    return {
+        (ranks, name): (ranks, min(set().union(*of_rank.values())))
+        for ranks, of_rank in by_ranks.items()
+        if all(len(of) == 1 for of in of_rank.values())
+        for of in of_rank.values()
+        for name in of
+    }
+
+
+def _numbers(
+    segment: Column,
+    sequence: Column,
+    end: Column,
+    size: Column,
+    queues: list[_Queue],
+    ranks: Column,
+    kernels: Column,
+    notes: list[str],
+) -> tuple[Column, dict[str, int]]:
+    """For each entry its number within the queue, the same on all ranks; _LOST if there is none."""
+    number = sequence.copy()
+    lost: dict[str, int] = {}
+    begin = np.flatnonzero(np.diff(segment, prepend=-1))
+    bounds = np.append(begin, len(segment))
+    before: dict[int, list[int]] = {}
+    for at in range(len(begin)):
+        before.setdefault(int(segment[begin[at]]) // len(ranks), []).append(at)
+    for key, parts in before.items():
+        slices = [slice(int(bounds[at]), int(bounds[at + 1])) for at in parts]
+        queue = queues[key]
+        if queue.assumed and len(parts) < len(ranks):
+            for part in slices:
+                number[part] = _LOST
+                _count(lost, "the group is unknown", int(kernels[part].sum()))
+            continue
+        if sequence[slices[0].start] >= 0 and queue.operation != "send to recv":
+            for part in slices:
+                number[part] = _with_repeats(sequence[part])
+            continue
+        whole = slices[0]
+        shifts = [0, *(_shift(end[whole], size[whole], end[p], size[p]) for p in slices[1:])]
+        earliest = max(shift for shift in shifts if shift is not None)
+        for at, part, shift in zip(parts, slices, shifts, strict=True):
+            if shift is None:
+                number[part] = _LOST
+                _count(lost, "several matches would fit", int(kernels[part].sum()))
+                continue
+            number[part] = np.arange(part.stop - part.start) - shift + earliest
+            if shift:
+                one, other = (
+                    int(ranks[int(segment[bounds[i]]) % len(ranks)]) for i in (at, parts[0])
+                )
+                when = "earlier" if shift > 0 else "later"
+                notes.append(
+                    f"rank {one}'s recording begins {abs(shift)} × {queue.operation} of group "
+                    f"{queue.label or 'unknown'} {when} than rank {other}'s"
+                )
+    if len(notes) > 8:
+        notes[8:] = [f"and {len(notes) - 8} more like these"]
+    assumed = sorted({queue.operation for queue in queues if queue.assumed})
+    if assumed:
+        notes.append(
+            f"the trace does not say the group of some {', '.join(assumed)}: "
+            "taken for that of all ranks"
+        )
+    return number, lost
+
+
+def _with_repeats(sequence: Column) -> Column:
+    """A sequence that comes again (its group was made anew) gets a number of its own."""
+    if np.all(np.diff(sequence) > 0):
+        return sequence
+    order = np.argsort(sequence, kind="stable")
+    run = np.flatnonzero(np.diff(sequence[order], prepend=-1))
+    counts = np.diff(np.append(run, len(sequence)))
+    number = sequence.copy()
+    number[order] += (np.arange(len(sequence)) - np.repeat(run, counts)) * _REPEATS
+    return number
+
+
+def _shift(a: Column, size_a: Column, b: Column, size_b: Column) -> int | None:
+    """How many entries of b come before its partner of a[0]; None where that is not clear.
+
+    a, b: ends in nanoseconds, ascending. What is compared are the times between ends: they need no
+    common clock.
+    """
+    alike = len(a) == len(b)
+    near = 2 if alike and np.array_equal(size_a, size_b) else _FURTHEST
+    costs = {
+        shift: cost
+        for shift in range(-near, near + 1)
+        if (cost := _cost(shift, a, size_a, b, size_b)) is not None
+    }
+    if not costs:
+        return 0 if alike else None
+    best = min(costs, key=lambda shift: (costs[shift], abs(shift)))
+    rest = [cost for shift, cost in costs.items() if shift != best]
+    if not rest or min(rest) >= _CLEARLY * costs[best]:
+        return best
+    return 0 if alike and 0 in costs else None
+
+
+def _cost(shift: int, a: Column, size_a: Column, b: Column, size_b: Column) -> float | None:
+    """Median nanoseconds by which the times between ends differ; None where sizes say no."""
+    low, high = max(0, -shift), min(len(a), len(b) - shift)
+    if high - low < max(8, min(len(a), len(b)) // 2):
+        return None
+    low += max(0, (high - low - _SAMPLE) // 2)
+    high = min(high, low + _SAMPLE)
+    if np.mean(size_a[low:high] == size_b[low + shift : high + shift]) < 0.9:
+        return None
+    return float(np.median(np.abs(np.diff(b[low + shift : high + shift] - a[low:high])))) + 1
+
+
+def _expected(
+    queues: list[_Queue], present: Iterable[int], key: Column, place: Column, ranks: int
+) -> tuple[Column, Column, Column, Column]:
+    """For each queue: ranks that should have it, ranks of its group, assumed, synchronises."""
+    present = set(present)
+    having = np.zeros(max(1, len(queues)), np.int64)
+    np.add.at(having, _distinct(key * ranks + place) // ranks, 1)
+    expected, size = having.copy(), having.copy()
+    for index, queue in enumerate(queues):
+        if queue.ranks:
+            expected[index] = len(present.intersection(queue.ranks))
+            size[index] = len(queue.ranks)
+        elif queue.assumed:
+            expected[index] = size[index] = len(present)
+    assumed = np.array([queue.assumed for queue in queues] or [False])
+    synchronises = np.array([queue.operation in SYNCHRONISING for queue in queues] or [False])
+    return expected, size, assumed, synchronises
+
+
+def _distinct(codes: Column) -> Column:
+    """np.unique for codes ≥ 0 of a small range, in linear time."""
+    seen = np.zeros(int(codes.max(initial=0)) + 1, bool)
+    seen[codes] = True
+    return np.flatnonzero(seen)

