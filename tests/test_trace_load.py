@@ -615,6 +615,11 @@ def test_a_whole_run(run: Path) -> None:
     assert counts[Kind.COMMUNICATION] == nccl > 0
     assert counts[Kind.COMPUTE] == sum(one["cat"] == "kernel" for one in slices) - nccl
     assert trace.notes == ()
+    for rank in range(2):
+        alone = Trace.load(run / f"rank{rank}.pt.trace.json.gz", cache=False)
+        mine = trace.select(trace.where(rank=rank))
+        assert np.array_equal(mine.start, alone.start)
+        assert [trace.lanes[lane] for lane in np.unique(mine.lane)] == list(alone.lanes)
 
 
 def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) -> None:

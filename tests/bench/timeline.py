@@ -142,7 +142,8 @@ def measure(counts: list[int]) -> list[dict[str, Any]]:
                         "slices, with the bands'": times["slices"],
                         "the cell, s": (times["ended"] - times["started"]) / 1e3,
                         "first paint after the cell's start, s": (paint - times["started"]) / 1e3,
-                        "first paint after its rows are laid out, s": (paint - times["built"]) / 1e3,
+                        "first paint after its rows are laid out, s": (paint - times["built"])
+                        / 1e3,
                         AFTER_END: (paint - times["ended"]) / 1e3,
                         "all slices there after the cell's end, s": (
                             times["complete"] - times["ended"]
@@ -171,7 +172,9 @@ def main() -> None:
     for count, one in zip(chosen.slices, found, strict=True):
         print(f"── {count:,} slices ──")
         for name, value in one.items():
-            print(f"  {name:45} {value:,.3f}" if isinstance(value, float) else f"  {name:45} {value}")
+            print(
+                f"  {name:45} {value:,.3f}" if isinstance(value, float) else f"  {name:45} {value}"
+            )
         if count in PAINT:
             for goal, limit in ((AFTER_END, PAINT[count]), (SHOWN, FRAME)):
                 print(f"  goal: {goal} ≤ {limit}: {'met' if one[goal] <= limit else 'missed'}")

@@ -217,4 +217,3 @@ def _legend(canvas: Any, scene: Scene, paper: Any) -> None:
         handlelength=2.4,
         handleheight=1.0,
     )
-

@@ -561,4 +561,3 @@ def shares_of(one: RankTimes) -> list[tuple[str, str]]:
 
 def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "–"
-

@@ -253,8 +253,8 @@ function mount(el, head, columns, earlier) {
     ),
     matches: null,
   }));
-  const rowOf = (i) => rows[search(firsts, i, 0, rows.length, true) - 1];
   const firsts = rows.map((row) => row.first);
+  const rowOf = (i) => rows[search(firsts, i, 0, rows.length, true) - 1];
 
   // What the user has changed.
   const { t0, t1 } = earlier ?? { t0: 0, t1: head.span };
@@ -879,21 +879,25 @@ function mount(el, head, columns, earlier) {
     return { i: first + i, crowd: to - from, row: line.row, t0: c0, t1: c1 };
   }
 
-  // Nanoseconds of each kind in [t0, t1) of a row.
-  function busy(row, t0, t1) {
-    const sums = new Float64Array(row.draw.kinds.length);
-    const cover = walk(row.draw, t0, t1 - t0, 1, (i) => {
-      const [start, end] = [row.draw.start[i], row.draw.start[i] + row.draw.duration[i]];
-      sums[row.draw.slot[row.draw.kind[i]]] += Math.min(end, t1) - Math.max(start, t0);
+  // By kind, the nanoseconds of a row in each of `width` equal pieces of [t0, t1).
+  function busy(row, t0, t1, width = 1) {
+    const { start, duration, kind, kinds, slot } = row.draw;
+    const per = (t1 - t0) / width;
+    const sums = kinds.map(() => new Array(width).fill(0));
+    const cover = walk(row.draw, t0, per, width, (i) => {
+      const [begin, end] = [Math.max(start[i], t0), Math.min(start[i] + duration[i], t1)];
+      for (let x = Math.floor((begin - t0) / per); x < width && t0 + x * per < end; x++)
+        sums[slot[kind[i]]][x] += Math.min(end, t0 + (x + 1) * per) - Math.max(begin, t0 + x * per);
     });
-    return Object.fromEntries(row.draw.kinds.map((kind, k) => [kind, sums[k] + cover[k]]));
+    sums.forEach((one, k) => one.forEach((_, x) => (one[x] += cover[x * kinds.length + k])));
+    return Object.fromEntries(kinds.map((one, k) => [one, sums[k]]));
   }
 
   function crowdInWords({ crowd, row, t0, t1 }) {
-    const shares = Object.entries(busy(row, t0, t1)).filter(([, time]) => time > 0);
+    const shares = Object.entries(busy(row, t0, t1)).filter(([, [time]]) => time > 0);
     const lines = [`${crowd === 1000 ? "1,000 or more" : crowd} slices around here`];
     lines.push(`rank ${row.rank}${row.lane ? ` · ${row.lane}` : ""} · zoom in to tell them apart`);
-    const told = shares.map(([kind, time]) => `${head.kinds[kind].label} ${percent(time, t1 - t0)}`);
+    const told = shares.map(([kind, [time]]) => `${head.kinds[kind].label} ${percent(time, t1 - t0)}`);
     lines.push(`busy in this pixel (${inWords(t1 - t0)}): ${told.join(", ") || "nothing"}`);
     return lines;
   }

@@ -22,7 +22,7 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 # picture below says more.
 _STYLE = (
     "<style>.jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-still)"
-    ":has(> .jupyter-widgets.jp-OutputArea-output:not(:has(*))){display:none}"
+    ">.jp-OutputArea-output.jupyter-widgets:not(:has(*)){display:none}"
     ".lockstep-still>summary{cursor:pointer;font-size:85%}</style>"
 )
 

@@ -47,9 +47,10 @@ _STATES = {"scheduled": "queued", "started": "running", "completed": "done"}
 class Entry:
     """One collective of one rank, as its recorder has it.
 
-    number: of the collective in its group, from 1. state: "queued" (called; of NCCL that it has begun
-    is only known under TORCH_NCCL_ENABLE_TIMING=1), "running" or "done". sizes: shapes of the inputs. where: the innermost Python line outside of
-    torch that called it, "" if unknown. created: nanoseconds since the Unix epoch.
+    number: of the collective in its group, from 1. state: "queued" (called; that NCCL has begun it
+    is only known under TORCH_NCCL_ENABLE_TIMING=1), "running" or "done". sizes: shapes of the
+    inputs. where: the innermost Python line outside of torch that called it, "" if unknown.
+    created: nanoseconds since the Unix epoch.
     """
 
     rank: int
@@ -201,9 +202,8 @@ def flight(folder: str | Path, *, stamp: Stamp | None = None) -> Hang:
         )
     if full:
         notes.append(f"{ranks_text(full)}: the recorder was full, the oldest entries are lost")
-    return _judge(
-        entries, full, notes, stamp or Stamp("recorded", f"flight recorder, {folder.name}")
-    )
+    stamp = stamp or Stamp("recorded", f"flight recorder, {folder.name}")
+    return _judge(entries, full, notes, stamp)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _judge(
             reached[key] = max(one.number, reached.get(key, 0))
 
     def unknown(rank: int) -> float:
-        """The last number of a rank with no entry: where the ring has lost some, any is possible."""
+        """The last number of a rank without an entry: any, where the ring has lost some."""
         return math.inf if rank in full else 0
 
     missing, mismatches, stuck = [], [], []

@@ -416,7 +416,7 @@ def _merge(
         new_known = [known.setdefault(one, len(known)) for one in file.known]
         columns["rank"][begin:end] = rank
         for column in kineto_file.SAVED:
-            columns[column][begin:end] = file.columns[column]
+            columns[column][begin:end] = file.columns.pop(column)  # no longer needed in memory
         columns["lane"][begin:end] += len(lanes)
         columns["name"][begin:end] = new_name[columns["name"][begin:end]]
         # The last place is for NONE, which is −1.

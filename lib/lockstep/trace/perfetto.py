@@ -1,8 +1,8 @@
 """One trace file of all ranks that Perfetto (and chrome://tracing) shows, nothing dropped.
 
 Perfetto drops slices of one track that overlap without one enclosing the other; they go to tracks
-of their own here. It tells processes and flows apart by number; ranks recorded on several hosts may
-share these, so they are numbered anew.
+of their own here. It tells processes and arrows apart by number; ranks recorded on several hosts
+may share these, so they are numbered anew.
 """
 
 from __future__ import annotations
@@ -11,38 +11,41 @@ import gzip
 import io
 import json
 import os
-from collections import defaultdict
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .joins import launch_of, on_device
-from .table import NONE, Kind, Trace
+from .table import NONE, Column, Kind, Trace
+
+_AT_ONCE = 10_000  # events written at once
 
 
 def export(trace: Trace, file: str | os.PathLike[str]) -> Path:
     """Write a trace in Chrome's JSON format, packed if the name ends in .gz; returns the path.
 
-    A rank becomes a process, a lane a thread, with more threads where slices overlap. Times start
-    at 0. Arrows lead from launches to what they launched. Raises TraceError for an empty trace.
+    Rank r becomes process r + 1, a lane becomes a thread, with more threads where slices overlap.
+    Times start at 0 and are exact to the nanosecond. Arrows lead from launches to what they
+    launched, unless that seems to begin before them. Raises TraceError for an empty trace.
     """
     path = Path(file)
     first, _ = trace.span
+    head = json.dumps({"stamp": str(trace.stamp or ""), "clock": str(trace.certificate or "")})
     part = path.with_name(path.name + ".part")  # a reader never finds half a file
     try:
         with (
-            (
-                gzip.open(part, "wb", compresslevel=5) if path.suffix == ".gz" else part.open("wb")
-            ) as raw,
-            io.TextIOWrapper(raw, encoding="utf-8") as out,
-        ):
-            head = {"stamp": str(trace.stamp or ""), "clock": str(trace.certificate or "")}
-            out.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(head)},"traceEvents":[\n')
-            for number, event in enumerate(_events(trace, first)):
-                out.write(",\n" if number else "")
-                out.write(event)
+            gzip.open(part, "wb", compresslevel=1) if path.suffix == ".gz" else part.open("wb")
+        ) as raw, io.TextIOWrapper(raw, encoding="ascii") as out:  # fmt: skip
+            events = _events(trace, first)
+            out.write(f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n')
+            out.write(next(events))
+            while some := list(islice(events, _AT_ONCE)):
+                out.write(",\n" + ",\n".join(some))
             out.write("\n]}\n")
         part.replace(path)
     finally:
@@ -50,99 +53,119 @@ def export(trace: Trace, file: str | os.PathLike[str]) -> Path:
     return path
 
 
-def tracks(starts: Any, ends: Any) -> Any:
+def tracks(starts: Column, ends: Column) -> Column:
     """For slices in order of start, the longer first: the number of the track of each.
 
-    On one track any two slices are apart, or one encloses the other.
+    On one track any two slices are apart, or one encloses the other. A slice goes inside of the
+    shortest open one that encloses it, else to the first track where nothing is open.
     """
     number = np.zeros(len(starts), np.int64)
-    if len(starts) < 2 or np.all(np.maximum.accumulate(ends)[:-1] <= starts[1:]):
+    if np.all(np.maximum.accumulate(ends)[:-1] <= starts[1:]):
         return number
-    open_slices: list[list[int]] = []  # for each track the ends of what is open, outermost first
+    free: list[int] = []
+    made = 0
+    within: list[list[int]] = []  # for each track the ends of what is open, outermost first
+    innermost: list[tuple[int, int]] = []  # (its last, track) of tracks with any, ascending
     for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        for track, stack in enumerate(open_slices):
-            while stack and stack[-1] <= start:
-                stack.pop()
-            if not stack or end <= stack[-1]:
-                stack.append(end)
-                number[at] = track
-                break
+        over = bisect_right(innermost, (start, made))
+        ended, innermost[:over] = innermost[:over], []
+        for _, track in ended:
+            open_ends = within[track]
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            if open_ends:
+                insort(innermost, (open_ends[-1], track))
+            else:
+                heappush(free, track)
+        enclosing = bisect_left(innermost, (end, 0))
+        if enclosing < len(innermost):
+            track = innermost.pop(enclosing)[1]
+        elif free:
+            track = heappop(free)
         else:
-            number[at] = len(open_slices)
-            open_slices.append([end])
+            track, made = made, made + 1
+            within.append([])
+        within[track].append(end)
+        insort(innermost, (end, track))
+        number[at] = track
     return number
 
 
 def _events(trace: Trace, first: int) -> Iterator[str]:
-    names = [json.dumps(name) for name in trace.names]
-    details = [_details(trace, known) for known in range(len(trace.known))]
-    threads: defaultdict[int, int] = defaultdict(int)
-    thread = np.zeros(len(trace), np.int64)
     for rank in trace.ranks:
-        yield _metadata("process_name", rank, 0, name=f"rank {rank}")
-        yield _metadata("process_sort_index", rank, 0, sort_index=rank)
+        yield _metadata("process_name", rank, 0, {"name": f"rank {rank}"})
+        yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
+    thread = np.zeros(len(trace), np.int64)
+    made = max(trace.ranks)  # threads
     for at, lane in enumerate(trace.lanes):
         rows = trace.rows_of(at)
         track = tracks(trace.start[rows], trace.end[rows])
-        base = threads[lane.rank]
+        thread[rows] = made + 1 + track
         for more in range(int(track.max(initial=0)) + 1):
-            label = lane.label if more == 0 else f"{lane.label} (overlapping {more})"
-            yield _metadata("thread_name", lane.rank, base + more, name=label)
-            yield _metadata("thread_sort_index", lane.rank, base + more, sort_index=base + more)
-        thread[rows] = base + track
-        threads[lane.rank] = base + int(track.max(initial=0)) + 1
-    labels = {int(kind): json.dumps(kind.label) for kind in Kind}
-    columns = zip(
-        (trace.start - first).tolist(),
-        trace.duration.tolist(),
-        trace.rank.tolist(),
-        thread.tolist(),
-        trace.name.tolist(),
-        trace.kind.tolist(),
-        trace.collective.tolist(),
-        strict=True,
+            made += 1
+            label = f"{lane.label} (overlapping {more})" if more else lane.label
+            yield _metadata("thread_name", lane.rank, made, {"name": label})
+            yield _metadata("thread_sort_index", lane.rank, made, {"sort_index": made})
+    names = [json.dumps(name) for name in trace.names]
+    kinds = [json.dumps(kind.label) for kind in Kind]
+    details = ["", *(f',"args":{json.dumps(_details(trace, at))}' for at in range(len(trace.known)))]
+    columns = (
+        *np.divmod(trace.start - first, 1000),  # microseconds and what is left: exact, no float
+        *np.divmod(trace.duration, 1000),
+        trace.rank,
+        thread,
+        trace.name,
+        trace.kind,
+        trace.collective + 1,
+        _arrows(trace),
     )
-    for start, duration, rank, own, name, kind, known in columns:
-        args = "" if known == NONE else f',"args":{details[known]}'
+    for start, ns, duration, more_ns, process, own, name, kind, known, arrow in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        flow = f',"bind_id":"{abs(arrow):#x}","{_FLOW[arrow > 0]}":true' if arrow else ""
         yield (
-            f'{{"ph":"X","pid":{rank},"tid":{own},"ts":{_micro(start)},"dur":{_micro(duration)},'
-            f'"name":{names[name]},"cat":{labels[kind]}{args}}}'
+            f'{{"ph":"X","pid":{process},"tid":{own},"ts":{start}.{ns:03},'
+            f'"dur":{duration}.{more_ns:03},"name":{names[name]},"cat":{kinds[kind]}'
+            f"{details[known]}{flow}}}"
         )
-    yield from _arrows(trace, thread, first)
 
 
-def _arrows(trace: Trace, thread: Any, first: int) -> Iterator[str]:
+_FLOW = ("flow_in", "flow_out")
+
+
+def _arrows(trace: Trace) -> Column:
+    """For each row the number of its arrow, from 1: positive where it begins, negative at its ends.
+
+    0: no arrow. They hang on the slices themselves: by time alone, Perfetto takes the innermost.
+    """
     launched = on_device(trace)
     launch = launch_of(trace, launched)
-    joined = launch != NONE
-    pairs = zip(launch[joined].tolist(), launched[joined].tolist(), strict=True)
-    for number, pair in enumerate(pairs):
-        for phase, at in zip("sf", pair, strict=True):
-            start = _micro(int(trace.start[at]) - first)
-            yield (
-                f'{{"ph":"{phase}","bp":"e","id":{number},"cat":"launch","name":"launch",'
-                f'"pid":{trace.rank[at]},"tid":{thread[at]},"ts":{start}}}'
-            )
+    # What comes before its launch (clocks!) cannot be drawn; of equals the first in the file is.
+    later = (trace.start[launched] > trace.start[launch]) | (
+        (trace.start[launched] == trace.start[launch]) & (launched > launch)
+    )
+    drawn = (launch != NONE) & later
+    launched, launch = launched[drawn], launch[drawn]
+    arrow = np.zeros(len(trace), np.int64)
+    arrow[launch] = launch + 1
+    arrow[launched] = -(launch + 1)
+    return arrow
 
 
-def _micro(nanoseconds: int) -> str:
-    """Microseconds, exact, as JSON: 1234567 → 1234.567."""
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
-
-
-def _details(trace: Trace, known: int) -> str:
+def _details(trace: Trace, known: int) -> dict[str, Any]:
     what = trace.known[known]
-    args: dict[str, Any] = {"operation": what.operation, "evidence": what.evidence}
-    if what.group:
-        args["process group"] = what.group
-    if what.ranks:
-        args["ranks"] = str(list(what.ranks))
-    if what.bytes_in != NONE:
-        args["bytes in"] = what.bytes_in
-    if what.bytes_out != NONE:
-        args["bytes out"] = what.bytes_out
-    return json.dumps(args)
+    details = {
+        "operation": what.operation or None,
+        "process group": what.group or None,
+        "ranks": str(list(what.ranks)) if what.ranks else None,
+        "bytes in": None if what.bytes_in == NONE else what.bytes_in,
+        "bytes out": None if what.bytes_out == NONE else what.bytes_out,
+        "dtype": what.dtype or None,
+        "peer": None if what.peer == NONE else what.peer,
+        "evidence": what.evidence,
+    }
+    return {name: value for name, value in details.items() if value is not None}
 
 
-def _metadata(name: str, rank: int, thread: int, **args: Any) -> str:
+def _metadata(name: str, rank: int, thread: int, args: dict[str, Any]) -> str:
     return json.dumps({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})

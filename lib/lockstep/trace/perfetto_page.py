@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .table import TraceError
 
@@ -49,7 +50,7 @@ def serve(file: str | os.PathLike[str]) -> Iterator[str]:
         thread.start()
         try:
             here = f"http://127.0.0.1:{server.server_port}{root}"
-            yield f"{here}#!/?url={here}trace"
+            yield f"{here}#!/?url={here}{quote(trace.name)}"
         finally:
             server.shutdown()
             thread.join()
@@ -71,7 +72,7 @@ class _Handler(SimpleHTTPRequestHandler):
     def translate_path(self, path: str) -> str:
         if not path.startswith(self._root):
             return os.devnull + "/nothing"  # is not found
-        if path == f"{self._root}trace":
+        if path == self._root + quote(self._trace.name):
             return str(self._trace)
         return super().translate_path(path.removeprefix(self._root.removesuffix("/")))
 

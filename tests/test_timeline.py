@@ -1,0 +1,451 @@
+"""The timeline: what is drawn is what the trace holds; as a picture, a page and a widget."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import playwright.sync_api as playwright
+import pytest
+from browser import chromium
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.stamps import simulated
+from lockstep.timeline import Timeline, page, scene
+from lockstep.timeline import widget as widget_module
+from lockstep.timeline.scene import COMPUTES, EXPOSED, HIDDEN, coverage, levels, overview, pack
+from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
+
+MODEL = simulated("two streams")
+NASTY = "</script><img src=x onerror=alert(1)>$x_1$"
+
+
+def step(ranks: int = 2, late: int = 300) -> Trace:
+    """A kernel, launched by a thread, and an all_reduce that rank r enters r × late ns later."""
+    known = Collective("all_reduce", "dp", tuple(range(ranks)), 4096, 4096, "float32")
+    slices = []
+    for rank in range(ranks):
+        begin = 2000 + late * rank
+        slices += [
+            Slice(rank, "thread 1", "forward", 0, 1000, Kind.ANNOTATION),
+            Slice(rank, "thread 1", "aten::mm", 100, 800, Kind.OPERATOR),
+            Slice(rank, "thread 1", "cudaLaunchKernel", 200, 100, Kind.LAUNCH, correlation=7),
+            Slice(rank, "stream 7", "gemm<float>", 500, 2000, Kind.COMPUTE, 7, correlation=7),
+            Slice(
+                rank,
+                "stream 20",
+                "ncclAllReduce",
+                begin,
+                4000 - begin,
+                Kind.COMMUNICATION,
+                20,
+                collective=known,
+            ),
+        ]
+    return Trace.from_slices(slices, stamp=MODEL)
+
+
+def crowd(count: int, ranks: int = 1, seed: int = 0) -> Trace:
+    """Slices without gaps of their own: short ones, some long ones, of three kinds."""
+    random = np.random.default_rng(seed)
+    each = count // ranks
+    lane = np.repeat(np.arange(ranks), each)
+    duration = random.choice([0, 1, 30, 500, 9000], each * ranks, p=[0.1, 0.3, 0.3, 0.29, 0.01])
+    start = np.cumsum(duration + random.integers(0, 300, each * ranks)) - duration
+    start -= start[lane * each]
+    return Trace(
+        {
+            "start": start + 1_700_000_000_000_000_000,
+            "duration": duration,
+            "lane": lane,
+            "rank": lane,
+            "name": random.integers(0, 100, len(lane)),
+            "kind": random.choice([Kind.COMPUTE, Kind.COPY, Kind.SET], len(lane)),
+        },
+        lanes=[Lane(rank, "stream 7", 7, rank) for rank in range(ranks)],
+        names=[f"kernel {number}" for number in range(100)],
+        stamp=MODEL,
+    )
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_are_bands_then_streams_then_threads_by_level() -> None:
+    shown = scene(step(1, late=0))
+    rows = [(row.lane, row.level, row.last - row.first) for row in shown.rows]
+    lanes = [("stream 7", 0, 1), ("stream 20", 0, 1)]
+    lanes += [("thread 1", 0, 1), ("thread 1", 1, 1), ("thread 1", 2, 1)]
+    assert rows == [("", 0, 3), *lanes]
+    band = shown.rows[0]
+    kinds = shown.kind[band.first : band.last].tolist()
+    assert kinds == [COMPUTES, HIDDEN, EXPOSED]
+    assert shown.start[band.first : band.last].tolist() == [500, 2000, 2500]
+    assert shown.duration[band.first : band.last].tolist() == [1500, 500, 1500]
+    (times,) = shown.times
+    assert (times.span, times.compute, times.communication) == (4000, 2000, 2000)
+    assert times.exposed == 1500
+
+
+def test_nothing_is_said_of_overlap_where_nothing_computes() -> None:
+    calls = Trace.from_slices([Slice(0, "calls", "barrier", 0, 9, Kind.COMMUNICATION)])
+    shown = scene(calls)
+    assert [row.lane for row in shown.rows] == ["calls"]
+    assert "exposed" not in json.loads(pack(shown)[0])["alt"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=30),
+)
+@settings(derandomize=True, max_examples=200, deadline=None)
+def test_slices_of_a_level_do_not_overlap_and_levels_are_few(slices: list) -> None:
+    slices.sort(key=lambda one: (one[0], -one[1]))
+    start, duration = (np.array(column, np.int64) for column in zip(*slices, strict=True))
+    level = levels(start, duration)
+    taken: set[tuple[int, int]] = set()
+    for one, begin, lasts in zip(level.tolist(), start.tolist(), duration.tolist(), strict=True):
+        room = {(one, time) for time in range(begin, begin + max(lasts, 1))}
+        assert not room & taken
+        taken |= room
+    at_once = max(sum(time == moment for _, time in taken) for moment in range(60))
+    assert level.max() + 1 == at_once
+
+
+def test_what_is_nested_stands_below() -> None:
+    start, duration = np.array([0, 0, 10, 20, 50, 60]), np.array([100, 40, 5, 5, 10, 10])
+    assert levels(start, duration).tolist() == [0, 1, 2, 2, 1, 1]
+
+
+def test_coverage_is_exact() -> None:
+    shown = scene(crowd(300))
+    (row,) = shown.rows
+    edges = np.sort(np.random.default_rng(1).integers(0, shown.span, 50))
+    piece = range(row.first, row.last)
+    for kind, times in coverage(shown, row, edges).items():
+        busy = np.zeros(shown.span, bool)
+        for at in piece:
+            if shown.kind[at] == kind:
+                busy[shown.start[at] : shown.start[at] + shown.duration[at]] = True
+        brute = [busy[a:b].sum() for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        assert times.tolist() == brute
+
+
+def test_an_overview_covers_the_same() -> None:
+    shown = scene(crowd(5000, ranks=2))
+    small = overview(shown, columns=100)
+    edges = np.linspace(0, shown.span, 101).astype(np.int64)
+    assert len(small.start) < len(shown.start)
+    for row, other in zip(shown.rows, small.rows, strict=True):
+        exact, found = coverage(shown, row, edges), coverage(small, other, edges)
+        assert {kind: times.tolist() for kind, times in found.items()} == {
+            kind: times.tolist() for kind, times in exact.items()
+        }
+
+
+def test_a_comparison_starts_each_trace_at_its_own_zero() -> None:
+    late = Trace.from_slices([Slice(0, "main", "b", 10**18, 70)], stamp=MODEL)
+    early = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=simulated("another"))
+    shown = scene(late, before=early)
+    assert [(row.part, row.lane) for row in shown.rows] == [(0, "main"), (1, "main")]
+    assert shown.start.tolist() == [0, 0]
+    assert shown.span == 100
+    assert [shown.names[name] for name in shown.name] == ["a", "b"]
+    assert repr(Timeline(late, before=early, title="sizes")) == (
+        "timeline 'sizes': before: 1 rank, 1 lane, 1 slice; after: 1 rank, 1 lane, 1 slice\n"
+        "simulated · before: another; after: two streams"
+    )
+
+
+def test_only_the_ranks_that_are_asked_for() -> None:
+    shown = scene(step(3), ranks=[2])
+    assert {row.rank for row in shown.rows} == {2}
+    assert [times.rank for times in shown.times] == [2]
+    assert repr(Timeline(step(3), ranks=[0, 2])).startswith("timeline: 2 ranks, 6 lanes, 10 slices")
+    with pytest.raises(TraceError, match=r"rank 5 is not in this trace; there are ranks 0, 1, 2"):
+        scene(step(3), ranks=[5])
+    with pytest.raises(TraceError, match="no slices"):
+        scene(Trace.from_slices([]))
+
+
+def test_times_of_days_are_whole_nanoseconds_in_the_browser() -> None:
+    long = 10**15 + 1
+    trace = Trace.from_slices([Slice(0, "a", "x", 7, 1), Slice(0, "a", "y", 7 + long, 3)])
+    head, columns = pack(scene(trace))
+    types = dict(json.loads(head)["columns"])
+    assert types["start"] == "float64"
+    assert columns[0].tolist() == [0, long]
+
+
+# ── Outputs ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_picture_is_the_same_bytes_for_the_same_trace() -> None:
+    first, again, other = (
+        Timeline(trace)._repr_mimebundle_() for trace in (step(), step(), step(1))
+    )
+    assert first == again
+    assert first["image/png"] != other["image/png"]
+
+
+def test_text_of_a_trace_is_data() -> None:
+    slices = [Slice(0, NASTY, NASTY, 0, 10), Slice(0, NASTY, "x" * 10_000_000, 20, 10)]
+    trace = Trace.from_slices(slices, stamp=simulated(NASTY))
+    bundle = Timeline(trace, title=NASTY)._repr_mimebundle_()
+    assert "<img src=x" not in bundle["text/html"]
+    text = page(trace, title=NASTY, sections=[(NASTY, NASTY)])
+    assert "<img src=x" not in text
+    assert len(text) + len(bundle["text/html"]) < 500_000
+
+
+def test_a_million_slices_fit_into_a_notebook() -> None:
+    bundle = Timeline(crowd(1_000_000, ranks=8))._repr_mimebundle_()
+    assert sum(map(len, bundle.values())) < 1_000_000
+
+
+def test_slices_are_sent_and_not_part_of_what_a_notebook_stores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ipywidgets = pytest.importorskip("ipywidgets")
+    shown: list[dict] = []
+    sent: list[tuple[dict, list]] = []
+    monkeypatch.setattr(widget_module, "in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    monkeypatch.setattr(
+        ipywidgets.Widget,
+        "send",
+        lambda self, content, buffers=None: sent.append((content, buffers)),
+    )
+    timeline = Timeline(crowd(50_000))
+    timeline._ipython_display_()
+    live, still = shown
+    assert live["text/plain"] == repr(timeline)
+    assert set(still) == {"text/html", "image/png"}
+    model = live["application/vnd.jupyter.widget-view+json"]["model_id"]
+    state = ipywidgets.widgets.widget._instances[model].get_state()
+    assert len(json.dumps(state, default=str)) < 100_000
+    ((content, buffers),) = sent
+    assert content["type"] == "scene"
+    assert sum(column.nbytes for column in buffers) > 400_000
+    # A page that was loaded anew asks; scenes that are too old are gone.
+    answer = widget_module._kept[-1].answer
+    for _ in range(widget_module._MOST_KEPT):
+        widget_module._Shown(timeline.scene)
+    answer(ipywidgets.widgets.widget._instances[model], {"type": "scene"}, [])
+    assert sent[-1][0] == {"type": "scene", "head": ""}
+
+
+# ── In a browser ─────────────────────────────────────────────────────────────────────────────
+
+
+class Opened:
+    """A page with a timeline, from a file, and what it asked for or complained of."""
+
+    def __init__(self, context: playwright.BrowserContext, file: Path, text: str):
+        file.write_text(text, encoding="utf-8")
+        self.problems: list[str] = []
+        self.page = context.new_page()
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", lambda said: self.problems.append(said.text))
+        self.page.on("request", lambda request: self.problems.append(request.url))
+        self.page.set_default_timeout(10_000)
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector("[data-painted]")
+        assert self.problems.pop(0) == file.as_uri()
+        self.canvas = self.page.locator(".ls-rows")
+
+    def data(self) -> dict[str, Any]:
+        """What the timeline says of itself, after a frame."""
+        return self.page.evaluate(
+            "async () => { await new Promise(requestAnimationFrame);"
+            "return {...document.querySelector('.lockstep-timeline').dataset}; }"
+        )
+
+    def do(self, script: str, *arguments: Any) -> Any:
+        """`t` is the timeline's own: rows, columns, placeOf and busy."""
+        return self.page.evaluate(
+            f"a => {{ const t = document.querySelector('.lockstep-timeline').lockstep; {script} }}",
+            list(arguments),
+        )
+
+    def find(self, name: str, rank: int = 0) -> tuple[float, float]:
+        """The middle of the first slice of this name, on the page."""
+        x, y = self.do(
+            "const named = t.head.names.indexOf(a[0]);"
+            "const row = t.rows.find(r => r.rank === a[1] &&"
+            "  t.columns.name.subarray(r.first, r.last).includes(named));"
+            "const p = t.placeOf(row.first + t.columns.name.subarray(row.first, row.last)"
+            "  .indexOf(named));"
+            "const box = document.querySelector('.ls-rows').getBoundingClientRect();"
+            "return [box.x + (p.x0 + p.x1) / 2, box.y + p.y + p.h / 2];",
+            name,
+            rank,
+        )
+        return x, y
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[playwright.BrowserContext]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium(), args=["--disable-gpu"])
+        yield browser.new_context(viewport={"width": 1200, "height": 900})
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def opened(context: playwright.BrowserContext, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    text = page(step(3), title=NASTY, sections=[("Below", NASTY)])
+    return Opened(context, tmp_path_factory.mktemp("page") / "timeline.html", text)
+
+
+def test_hovering_tells_what_a_slice_is(opened: Opened) -> None:
+    opened.page.mouse.move(*opened.find("ncclAllReduce", rank=1))
+    assert opened.text(".ls-tip").split("\n") == [
+        "ncclAllReduce",
+        "rank 1 · stream 20 · communication",
+        "starts at 2.3 µs, lasts 1.7 µs",
+        "all_reduce of 4 KiB (float32): 2.41 GB/s (bytes / duration)",
+        "group dp: ranks 0–2",
+        "waits 300 ns for rank 2, which came last",
+    ]
+
+
+def test_a_collective_lights_up_on_all_ranks_with_its_waiting(opened: Opened) -> None:
+    opened.page.mouse.click(*opened.find("ncclAllReduce", rank=2))
+    data = opened.data()
+    assert (data["lit"], data["waits"], data["arrows"]) == ("3", "2", "0")
+    assert "came last of 3 ranks" in opened.text(".ls-said")
+
+
+def test_a_kernel_is_joined_to_its_launch(opened: Opened) -> None:
+    opened.page.mouse.click(*opened.find("gemm<float>", rank=1))
+    assert opened.data()["arrows"] == "1"
+    assert "launched by cudaLaunchKernel, 300 ns before" in opened.text(".ls-said")
+
+
+def test_the_wheel_zooms_at_the_cursor_once_the_picture_has_the_focus(opened: Opened) -> None:
+    x, y = opened.find("gemm<float>")
+    opened.page.mouse.move(x, y)
+    opened.page.evaluate("document.activeElement.blur()")
+    opened.page.mouse.wheel(0, -200)
+    assert (opened.data()["from"], opened.data()["to"]) == ("0", "4000")
+    opened.canvas.focus()
+    opened.page.mouse.wheel(0, -200)
+    data = opened.data()
+    begin, end = float(data["from"]), float(data["to"])
+    assert end - begin < 3000
+    assert opened.find("gemm<float>")[0] == pytest.approx(x, abs=1)
+    # What is dragged follows the pointer; a double click shows all.
+    opened.page.mouse.down()
+    opened.page.mouse.move(x - 100, y, steps=3)
+    opened.page.mouse.up()
+    assert float(opened.data()["from"]) > begin
+    opened.page.mouse.dblclick(x, y)
+    assert (opened.data()["from"], opened.data()["to"]) == ("0", "4000")
+
+
+def test_all_can_be_done_by_keyboard(opened: Opened) -> None:
+    opened.canvas.focus()
+    press = opened.page.keyboard.press
+    press("Home")
+    press("+")
+    zoomed = opened.data()
+    assert float(zoomed["to"]) - float(zoomed["from"]) < 4000
+    press("ArrowRight")
+    assert float(opened.data()["from"]) > float(zoomed["from"])
+    press("Home")
+    assert (opened.data()["from"], opened.data()["to"]) == ("0", "4000")
+    press("Escape")
+    assert opened.data()["selected"] == "-1"
+    press("Shift+ArrowRight")  # to the first slice, then to the row below
+    press("Shift+ArrowDown")
+    assert "ncclAllReduce" in opened.text(".ls-said")
+    press("Escape")
+    press("/")
+    opened.page.keyboard.type("ALLRED")
+    assert opened.data()["matches"] == "3 matches"
+    ranks = []
+    for _ in range(4):
+        press("Enter")
+        ranks.append(opened.text(".ls-said").split("rank ")[1][0])
+    assert ranks == ["0", "1", "2", "0"]
+    press("Escape")
+    assert opened.data()["matches"] == ""
+    fold = opened.page.get_by_role("button", name="rank 0")
+    fold.focus()
+    press("Enter")
+    assert fold.get_attribute("aria-expanded") == "false"
+    assert opened.page.locator(".ls-lane").count() == 6  # of the two other ranks
+    press("Enter")
+    assert opened.page.locator(".ls-lane").count() == 9
+    press("Home")
+
+
+def test_the_theme_is_the_systems_and_jupyterlabs(opened: Opened) -> None:
+    corner = (
+        "() => [...document.querySelector('.ls-rows').getContext('2d')"
+        ".getImageData(0, 0, 1, 1).data].slice(0, 3)"
+    )
+
+    def look() -> tuple[str, list[int]]:
+        return opened.data()["theme"], opened.page.evaluate(corner)
+
+    assert look() == ("light", [255, 255, 255])
+    opened.page.emulate_media(color_scheme="dark")
+    assert look() == ("dark", [17, 17, 17])
+    opened.page.evaluate("document.body.setAttribute('data-jp-theme-light', 'true')")
+    assert look() == ("light", [255, 255, 255])
+    opened.page.evaluate("document.body.removeAttribute('data-jp-theme-light')")
+    opened.page.emulate_media(color_scheme="light")
+
+
+def test_it_is_told_to_those_who_do_not_see_it(opened: Opened) -> None:
+    said = opened.canvas.get_attribute("aria-label")
+    assert said and "rank 2: computes 50.0 %, communicates 35.0 %, exposed 35.0 %" in said
+    assert opened.page.locator(".ls-unseen td").all_inner_texts()[:4] == [
+        "rank 0",
+        "50.0 %",
+        "50.0 %",
+        "37.5 %",
+    ]
+    assert opened.text(".ls-stamp") == "simulated · two streams"
+    assert "exposed communication" in opened.text(".ls-legend")
+
+
+def test_nothing_is_asked_for_and_no_text_becomes_html(opened: Opened) -> None:
+    assert opened.page.locator("img").count() == 0
+    assert opened.page.locator("h1").inner_text() == NASTY
+    assert opened.page.locator("pre").inner_text() == NASTY
+    assert opened.problems == []  # in any test before
+
+
+def test_dense_pixels_are_exact(context: playwright.BrowserContext, tmp_path: Path) -> None:
+    trace = crowd(20_000)
+    shown = scene(trace)
+    (row,) = shown.rows
+    found = Opened(context, tmp_path / "crowd.html", page(trace))
+    random = np.random.default_rng(2)
+    for width, pixel in ((1000, shown.span // 1000), (200, 3000), (300, 100), (50, 7)):
+        first = int(random.integers(0, shown.span - width * pixel + 1))
+        edges = first + pixel * np.arange(width + 1)
+        busy = found.do("return t.busy(t.rows[0], a[0], a[1], a[2]);", first, int(edges[-1]), width)
+        for kind, times in coverage(shown, row, edges).items():
+            assert busy[str(kind)] == pytest.approx(times.tolist(), abs=1e-3)
+    assert found.data()["slices"] == str(len(trace))
+    assert found.problems == []
+
+
+def test_ranks_without_one_clock_do_not_wait(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    trace = step()
+    trace = trace.derive({"origin": np.arange(len(trace))})  # from files, and not aligned
+    found = Opened(context, tmp_path / "clocks.html", page(trace))
+    found.page.mouse.click(*found.find("ncclAllReduce"))
+    data = found.data()
+    assert (data["lit"], data["waits"]) == ("2", "0")
+    assert "clocks are not aligned" in found.text(".ls-said")
