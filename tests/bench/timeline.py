@@ -69,7 +69,10 @@ def slices(count: int) -> Any:
 RUN = """async () => {
     const {commands, shell} = window.jupyterapp;
     const cells = shell.currentWidget.content;
-    const run = async at => { cells.activeCellIndex = at; await commands.execute('notebook:run-cell'); };
+    const run = async at => {
+        cells.activeCellIndex = at;
+        await commands.execute('notebook:run-cell');
+    };
     await run(0);
     const now = () => performance.timeOrigin + performance.now();
     const started = now();
@@ -120,7 +123,8 @@ def measure(counts: list[int]) -> list[dict[str, Any]]:
             for count in counts:
                 notebook = nbformat.v4.new_notebook()
                 notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-                make = f"import sys; sys.path[:0] = [{str(HERE)!r}]\nimport timeline, lockstep.timeline"
+                make = f"import sys; sys.path[:0] = [{str(HERE)!r}]"
+                make += "\nimport timeline, lockstep.timeline"
                 make += "\nlockstep.timeline.Timeline(timeline.slices(1000))._repr_mimebundle_()"
                 make += f"\ntrace = timeline.slices({count})"  # what is imported once is in
                 show = "shown = lockstep.timeline.Timeline(trace); built = time.time(); shown"

@@ -30,8 +30,8 @@ READERS = {
 from lockstep.trace import Trace
 trace = Trace.load(folder, cache=False)
 loaded = time.perf_counter()
-total = trace.align().breakdown().by_rank()
-answer = [[one.compute, one.communication, one.overlapped] for one in total]
+totals = trace.align().breakdown().totals
+answer = [[one.compute for one in totals], [100 * (one.overlap or 0) for one in totals]]
 """,
     "HTA": """
 import warnings; warnings.simplefilter("ignore")
@@ -40,7 +40,7 @@ trace = TraceAnalysis(trace_dir=folder)
 loaded = time.perf_counter()
 times = trace.get_temporal_breakdown(visualize=False)
 overlap = trace.get_comm_comp_overlap(visualize=False)
-answer = [[float(v) for v in times["compute_time(ns)"]],
+answer = [[float(v) for v in times["compute_time(us)"]],
           [float(v) for v in overlap["comp_comm_overlap_pctg"]]]
 """,
 }
