@@ -1,4 +1,4 @@
-"""Our breakdown beside Holistic Trace Analysis: equal where that is right, and why elsewhere not."""
+"""Our breakdown beside Holistic Trace Analysis: equal where that is right, else why it is not."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def _rows(scene: Scene) -> tuple[list[Row], str]:
 def _places(rows: list[Row]) -> list[float]:
     """Downwards, with some room between ranks, and more between before and after."""
     places = [0.0]
-    for above, row in zip(rows, rows[1:], strict=False):
+    for above, row in pairwise(rows):
         gap = 0.8 if row.part != above.part else 0.25 if row.rank != above.rank else 0.0
         places.append(places[-1] - 1 - gap)
     return places
@@ -168,7 +169,7 @@ def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
         if row.is_band:
             continue
         room = int(scene.duration[at] / letter) - 1
-        name = _short(scene.names[scene.name[at]])
+        name = scene.operation(at) or _short(scene.names[scene.name[at]])
         name = name if len(name) <= room else name[: room - 1] + "…"
         red, green, blue = (int(LOOKS[kind].colour[i : i + 2], 16) for i in (1, 3, 5))
         ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 125 else "white"

@@ -6,6 +6,7 @@ import heapq
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class Scene:
 
     start, duration, name (index into names), kind (a Kind, or of the band): one a slice, sorted by
     row, then start. launches, launched: positions of slices that are joined by a correlation.
-    communications: positions of slices; known and instance, one each: index into collectives, and
+    communications: positions of slices, ascending; known and instance, one each: index into collectives, and
     a number that is shared by all ranks' slices of one collective, NONE if unknown.
     """
 
@@ -138,6 +139,14 @@ class Scene:
     @property
     def slices(self) -> int:
         return sum(part.slices for part in self.parts)
+
+    def operation(self, at: int) -> str:
+        """Of the communication at this position, such as "all_reduce"; "" if unknown."""
+        place = int(np.searchsorted(self.communications, at))
+        if place == len(self.communications) or self.communications[place] != at:
+            return ""
+        known = int(self.known[place])
+        return "" if known == NONE else str(self.collectives[known]["operation"])
 
     @property
     def kinds(self) -> list[int]:
@@ -186,6 +195,7 @@ def scene(
         times += piece.times
         launches, launched = _launches(one, piece.position)
         where = np.flatnonzero(one.kind == Kind.COMMUNICATION)
+        where = where[np.argsort(piece.position[where])]
         known = one.collective[where]
         instance = _instances(one, where)
         columns.append(
@@ -205,7 +215,9 @@ def scene(
         collectives += [_described(collective) for collective in one.known]
         slices += len(piece.start)
         instances += int(instance.max(initial=NONE)) + 1
-    joined = {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
+    joined: dict[str, Any] = {
+        key: np.concatenate([one[key] for one in columns]) for key in columns[0]
+    }
     return Scene(
         title=title,
         parts=tuple(parts),
@@ -254,8 +266,8 @@ class _Piece:
                 bounds = np.concatenate(([0], np.cumsum(np.bincount(level))))
                 label = _cut(trace.lanes[lane].label) or "?"
                 self.rows += [
-                    Row(part, rank, label, number, at + int(one), at + int(end))
-                    for number, (one, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+                    Row(part, rank, label, number, at + one, at + end)
+                    for number, (one, end) in enumerate(pairwise(bounds.tolist()))
                 ]
                 rows = order + piece.start
                 self.position[rows] = np.arange(at, at + len(rows))
@@ -538,25 +550,30 @@ def stamp_of(scene: Scene) -> Stamp:
 
 
 def summary(scene: Scene) -> str:
-    """In words, with the share of its span that each rank computes and communicates."""
+    """In words: what there is, and which shares of their time ranks compute and communicate."""
     said = [counts(scene)]
-    for one in scene.times:
-        label = f"{scene.parts[one.part].label} " if scene.parts[one.part].label else ""
-        shares = ", ".join(f"{what} {share}" for what, share in shares_of(one))
-        said.append(f"{label}rank {one.rank}: {shares or 'neither computes nor communicates'}")
+    for number, part in enumerate(scene.parts):
+        times = [one for one in scene.times if one.part == number]
+        shares = []
+        if computing := [one for one in times if one.has_compute]:
+            shares.append(("compute", [(one.compute, one.span) for one in computing]))
+        if any(one.communication for one in times):
+            shares.append(("communicate", [(one.communication, one.span) for one in times]))
+        if both := [one for one in computing if one.communication]:
+            shares.append(("communicate exposed", [(one.exposed, one.span) for one in both]))
+        label = f"{part.label}: " if part.label else ""
+        words = ", ".join(f"{what} {_range(values)}" for what, values in shares)
+        said += [f"{label}ranks {words} of the time"] if words else []
     return ". ".join(said) + "."
 
 
-def shares_of(one: RankTimes) -> list[tuple[str, str]]:
-    """What can be said of a rank, in percent of its span."""
-    found = []
-    if one.has_compute:
-        found.append(("computes", percent(one.compute, one.span)))
-    if one.communication:
-        found.append(("communicates", percent(one.communication, one.span)))
-    if one.has_compute and one.communication:
-        found.append(("exposed", percent(one.exposed, one.span)))
-    return found
+def _range(shares: list[tuple[int, int]]) -> str:
+    least, most = (percent(*choose(shares, key=_share)) for choose in (min, max))
+    return least if least == most else f"{least.removesuffix(' %')} to {most}"
+
+
+def _share(one: tuple[int, int]) -> float:
+    return one[0] / max(one[1], 1)
 
 
 def percent(part: int, whole: int) -> str:

@@ -10,7 +10,6 @@ const AXIS = 22;
 const HIGHEST = 560; // of the lanes before they scroll
 const BLOCK = 32; // slices that are summed up together
 const WIDE = 1.5; // device pixels from which a slice is drawn on its own
-const COMMUNICATION = 7;
 const THEMES = {
   light: { ink: "#1a1a1a", muted: "#5c5c5c", line: "#d8d8d8", paper: "#ffffff", soft: "#f4f4f4" },
   dark: { ink: "#e6e6e6", muted: "#a8a8a8", line: "#3a3a3a", paper: "#111111", soft: "#1e1e1e" },
@@ -581,14 +580,14 @@ function mount(el, head, columns, earlier) {
       const kind = columns.kind[global];
       const isDim = matched && !matched[columns.name[global]];
       const room = (x1 - x0) / ratio - 6;
-      let text = shortName(head.names[columns.name[global]]);
+      let text = knownOf(global)?.operation || shortName(head.names[columns.name[global]]);
       if (text.length * one * 0.5 > room) text = text.slice(0, Math.floor(room / one / 0.5) + 1);
       let wide = context.measureText(text).width;
       while (wide > room && text.length > 1) {
         text = `${text.slice(0, Math.min(text.length - 2, Math.floor((text.length * room) / wide)))}…`;
         wide = context.measureText(text).width;
       }
-      if (text.length < 3 && wide > room) continue;
+      if (wide > room || text === "…") continue;
       const x = x0 / ratio + 3;
       const colour = isDim ? mix(tiles[kind].colour, rgb(colours.paper), 0.78) : tiles[kind].colour;
       if (head.kinds[kind].pattern) {
@@ -665,7 +664,9 @@ function mount(el, head, columns, earlier) {
     frame(view.selected, []);
     context.setLineDash([]);
     context.lineWidth = 1.5;
-    for (const [from, to] of joined.from.map((i) => [i, view.selected]).concat(joined.to.map((i) => [view.selected, i]))) {
+    const arrows = joined.from.map((i) => [i, view.selected]);
+    arrows.push(...joined.to.map((i) => [view.selected, i]));
+    for (const [from, to] of arrows) {
       const [a, b] = [placeOf(from, scroll), placeOf(to, scroll)];
       if (a && b) arrow(context, a.x0, a.y + a.h / 2, b.x0, b.y + b.h / 2, colours);
     }
@@ -756,8 +757,12 @@ function mount(el, head, columns, earlier) {
   }
 
   // ── What is known of a slice ──
-  const communicationOf = (i) =>
-    columns.kind[i] === COMMUNICATION ? columns.communications.indexOf(i) : -1;
+  function communicationOf(i) {
+    const { communications } = columns;
+    const at = search(communications, i, 0, communications.length, false);
+    return communications[at] === i ? at : -1;
+  }
+  const knownOf = (i) => head.collectives[columns.known[communicationOf(i)]];
 
   // All ranks' slices of the same collective, and what each waited for the last.
   function membersOf(i) {
@@ -787,7 +792,7 @@ function mount(el, head, columns, earlier) {
       `starts at ${inWords(columns.start[i])}, lasts ${inWords(duration)}`,
     ];
     const at = communicationOf(i);
-    const known = at < 0 ? null : head.collectives[columns.known[at]];
+    const known = knownOf(i);
     if (known) {
       const bytes = Math.max(known.in, known.out);
       const words = [known.operation || "communication"];

@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Timeline:
         }
 
     def _ipython_display_(self) -> None:
-        if not in_notebook():
+        if not in_notebook() or find_spec("anywidget") is None:
             raise NotImplementedError  # IPython then draws it as it draws all else
         from IPython.display import display
 

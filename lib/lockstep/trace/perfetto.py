@@ -29,9 +29,9 @@ _AT_ONCE = 10_000  # events written at once
 def export(trace: Trace, file: str | os.PathLike[str]) -> Path:
     """Write a trace in Chrome's JSON format, packed if the name ends in .gz; returns the path.
 
-    Rank r becomes process r + 1, a lane becomes a thread, with more threads where slices overlap.
-    Times start at 0 and are exact to the nanosecond. Arrows lead from launches to what they
-    launched, unless that seems to begin before them. Raises TraceError for an empty trace.
+    A rank becomes a process, a lane a thread, with more threads where slices overlap. Times start
+    at 0 and are exact to the nanosecond. Arrows lead from launches to what they launched, unless
+    that seems to begin before them. Raises TraceError for an empty trace.
     """
     path = Path(file)
     first, _ = trace.span
@@ -108,7 +108,10 @@ def _events(trace: Trace, first: int) -> Iterator[str]:
             yield _metadata("thread_sort_index", lane.rank, made, {"sort_index": made})
     names = [json.dumps(name) for name in trace.names]
     kinds = [json.dumps(kind.label) for kind in Kind]
-    details = ["", *(f',"args":{json.dumps(_details(trace, at))}' for at in range(len(trace.known)))]
+    details = [
+        "",
+        *(f',"args":{json.dumps(_details(trace, at))}' for at in range(len(trace.known))),
+    ]
     columns = (
         *np.divmod(trace.start - first, 1000),  # microseconds and what is left: exact, no float
         *np.divmod(trace.duration, 1000),

