@@ -194,6 +194,24 @@ def test_a_clock_that_jumps_for_a_while_is_noticed(jump):
         assert align(skewed).certificate.resolution >= jump - 7 * US
 
 
+def test_a_jump_too_short_for_the_spread_still_lowers_the_resolution():
+    """It lasts for 19 of 400 collectives, so 95 % of the ends agree as if it had not been."""
+    true, _ = program(np.random.default_rng(14), groups=[(0, 1)], collectives=400)
+    jumped = true.where(Kind.COMMUNICATION, rank=1)[200:219]
+    start = true.start.copy()
+    start[jumped] += 60 * US
+    certificate = align(skew(true.derive({"start": start}), {})).certificate
+    assert certificate.spread < 10 * US
+    assert certificate.resolution >= 50 * US
+
+
+def test_a_clock_is_found_through_a_higher_rank():
+    rng = np.random.default_rng(15)
+    true, _ = program(rng, groups=[(0, 2), (0, 2), (1, 2)])
+    shown = clocks(rng, true.ranks)
+    assert error(true, align(skew(true, shown)), shown) <= 5 * US
+
+
 def test_collectives_that_one_leaves_before_another_has_come_are_refused():
     """Ends agree as well as those of a schedule kept by two, but nobody waits for anybody."""
     rng = np.random.default_rng(10)

@@ -96,6 +96,19 @@ def test_a_launch_that_came_back_after_its_kernel_began_counts_from_its_begin():
     ]
 
 
+def test_a_launch_in_the_middle_of_an_operator_cuts_it_there():
+    path = path_of(
+        cpu("aten::mm", 0, 100),
+        cpu("cudaLaunchKernel", 60, 60, LAUNCH, correlation=1),  # too short for its clock
+        gpu("mm", 65, 130, correlation=1),
+    )
+    assert told(path) == [
+        (0, "host", "aten::mm", 0, 60),
+        (0, "launch", "cudaLaunchKernel", 60, 65),
+        (0, "compute", "mm", 65, 130),
+    ]
+
+
 def test_another_streams_end_counts_only_right_before_and_only_as_timing():
     def on_two_streams(gap):
         return path_of(

@@ -115,6 +115,14 @@ def test_done_everywhere_is_no_hang_and_messages_have_no_number(tmp_path):
     assert found._repr_mimebundle_()["text/plain"] == str(found)
 
 
+def test_retired_means_done_for_gloo_which_says_no_state_and_not_for_nccl(tmp_path):
+    scheduled = {**entry(1, state="scheduled"), "retired": True}
+    dump(tmp_path, 0, [{**scheduled, "profiling_name": "gloo:all_reduce"}], ranks=(0,))
+    assert flight(tmp_path).completed[0].number == 1
+    dump(tmp_path, 0, [scheduled], ranks=(0,))
+    assert flight(tmp_path).completed[0] is None
+
+
 def test_other_files_are_left_alone_and_broken_ones_refused(tmp_path):
     with pytest.raises(TraceError, match="holds no dumps"):
         flight(tmp_path)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import unquote
 
 import numpy as np
 import playwright.sync_api as playwright
@@ -242,7 +243,9 @@ def test_perfetto_drops_nothing(browser, tmp_path):
     file = export(Trace.from_slices(made), tmp_path / "a name&more.json.gz")
     with perfetto(browser, file) as (_, ask):
         assert ask(WRONG) == []
-        shown = ask(f"select process.name, thread.name, slice.name, ts, dur, category {SLICES}")
+        shown = ask(
+            f"select process.name as rank, thread.name as lane, slice.name, ts, dur, category {SLICES}"
+        )
         assert Counter(
             (rank, thread.partition(" (")[0], *more) for rank, thread, *more in shown
         ) == Counter(
@@ -250,7 +253,7 @@ def test_perfetto_drops_nothing(browser, tmp_path):
             for s in made
         )
         launched = ask(
-            "select a.name, process.name, count() from flow join slice a on a.id = slice_out "
+            "select a.name as a, process.name as b, count() as many from flow join slice a on a.id = slice_out "
             "join slice b on b.id = slice_in join thread_track t on b.track_id = t.id "
             "join thread using (utid) join process using (upid) group by 1, 2 order by 1"
         )
@@ -287,7 +290,8 @@ def fetched(url):
 
 def test_only_this_machine_and_only_the_url_lead_to_the_trace(file):
     with serve(file) as url:
-        page, _, trace = url.partition("#!/?url=")
+        page, trace = url.split("#!/?url=")
+        trace = unquote(trace)
         assert b"Perfetto UI" in fetched(page)
         assert fetched(trace) == file.read_bytes()
         origin = page[: page.index("/", len("http://")) + 1]
@@ -305,7 +309,7 @@ def test_the_browser_is_opened_until_ctrl_c(file):
     code = f"from lockstep.trace.perfetto_page import *; open_in_perfetto({str(file)!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "lib"), "BROWSER": "echo browser"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "lib"), "BROWSER": "echo browser %s"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -314,7 +318,7 @@ def test_the_browser_is_opened_until_ctrl_c(file):
         said = [process.stdout.readline() for _ in range(3)]
         url = said[2].removeprefix("browser ").strip()
         assert url in said[0] and "Ctrl-C" in said[1]
-        assert fetched(url.partition("#!/?url=")[2]) == file.read_bytes()
+        assert fetched(unquote(url.partition("#!/?url=")[2])) == file.read_bytes()
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30) == ("", "")
         assert process.returncode == 0

@@ -114,8 +114,8 @@ class Scene:
 
     start, duration, name (index into names), kind (a Kind, or of the band): one a slice, sorted by
     row, then start. launches, launched: positions of slices that are joined by a correlation.
-    communications: positions of slices, ascending; known and instance, one each: index into collectives, and
-    a number that is shared by all ranks' slices of one collective, NONE if unknown.
+    communications: positions of slices, ascending. known and instance, one each: index into
+    collectives, and a number that all ranks' slices of one collective share; NONE if unknown.
     """
 
     title: str

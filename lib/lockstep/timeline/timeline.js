@@ -224,6 +224,8 @@ function make(tag, properties = {}, ...children) {
   for (const [key, value] of Object.entries(properties))
     if (key in node && key !== "role") node[key] = value;
     else node.setAttribute(key, value);
+  // JupyterLab's keys would run cells and delete them. It looks at the focused node itself first.
+  node.setAttribute("data-lm-suppress-shortcuts", "true");
   node.append(...children);
   return node;
 }
@@ -326,7 +328,6 @@ function mount(el, head, columns, earlier) {
     ...[bar, axis, body, said, legend, foot, tip],
     make("div", { className: "ls-unseen" }, table),
   );
-  root.setAttribute("data-lm-suppress-shortcuts", "true"); // JupyterLab's keys are not ours
   el.replaceChildren(root);
 
   // ── Lines ──

