@@ -65,7 +65,7 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
             elif call.operation not in POINT_TO_POINT:
                 calls.setdefault((call.group, call.number), {})[rank] = call
     for at in sorted(calls, key=lambda at: min(c.start for c in calls[at].values())):
-        verdict = _contradiction(calls[at])
+        verdict = contradiction(calls[at])
         if verdict:
             return verdict
     for rank, seen in ranks.items():
@@ -94,7 +94,7 @@ def _too_large_a_world(call: Call, nproc: int) -> Verdict | None:
     )
 
 
-def _contradiction(calls: Mapping[int, Call]) -> Verdict | None:
+def contradiction(calls: Mapping[int, Call]) -> Verdict | None:
     first = next(iter(calls.values()))
 
     def disagree(what: Mapping[int, object]) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..figures import table
-from ..launch.diagnose import _contradiction, ranks_text
+from ..launch.diagnose import contradiction, ranks_text
 from ..launch.record import POINT_TO_POINT, Call, Group
 from ..stamps import Stamp
 from .pickles import read_plain
@@ -304,7 +304,7 @@ def _judge(
     missing, mismatches, stuck = [], [], []
     in_order = sorted(calls.values(), key=lambda of: min(one.created for one in of.values()))
     for of in in_order:
-        verdict = _contradiction({rank: _call(one) for rank, one in sorted(of.items())})
+        verdict = contradiction({rank: _call(one) for rank, one in sorted(of.items())})
         if verdict:
             mismatches.append(verdict.sentence)
         one = of[min(of)]

@@ -35,12 +35,12 @@ def export(trace: Trace, file: str | os.PathLike[str]) -> Path:
     """
     path = Path(file)
     first, _ = trace.span
-    head = json.dumps({"stamp": str(trace.stamp or ""), "clock": str(trace.certificate or "")})
+    head = _json({"stamp": str(trace.stamp or ""), "clock": str(trace.certificate or "")})
     part = path.with_name(path.name + ".part")  # a reader never finds half a file
     try:
         with (
             gzip.open(part, "wb", compresslevel=1) if path.suffix == ".gz" else part.open("wb")
-        ) as raw, io.TextIOWrapper(raw, encoding="ascii") as out:  # fmt: skip
+        ) as raw, io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out:  # fmt: skip
             events = _events(trace, first)
             out.write(f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n')
             out.write(next(events))
@@ -106,11 +106,11 @@ def _events(trace: Trace, first: int) -> Iterator[str]:
             label = f"{lane.label} (overlapping {more})" if more else lane.label
             yield _metadata("thread_name", lane.rank, made, {"name": label})
             yield _metadata("thread_sort_index", lane.rank, made, {"sort_index": made})
-    names = [json.dumps(name) for name in trace.names]
-    kinds = [json.dumps(kind.label) for kind in Kind]
+    names = [_json(name) for name in trace.names]
+    kinds = [_json(kind.label) for kind in Kind]
     details = [
         "",
-        *(f',"args":{json.dumps(_details(trace, at))}' for at in range(len(trace.known))),
+        *(f',"args":{_json(_details(trace, at))}' for at in range(len(trace.known))),
     ]
     columns = (
         *np.divmod(trace.start - first, 1000),  # microseconds and what is left: exact, no float
@@ -171,4 +171,8 @@ def _details(trace: Trace, known: int) -> dict[str, Any]:
 
 
 def _metadata(name: str, rank: int, thread: int, args: dict[str, Any]) -> str:
-    return json.dumps({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})
+    return _json({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)  # Perfetto shows \u00b5 as it stands

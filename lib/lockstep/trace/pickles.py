@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from .table import TraceError
 
@@ -12,7 +14,7 @@ from .table import TraceError
 class _Plain(pickle.Unpickler):
     """Dicts, lists, tuples, sets, text, bytes, numbers, booleans and None; nothing by name."""
 
-    def __init__(self, file: BinaryIO, name: str):
+    def __init__(self, file: gzip.GzipFile | BufferedReader, name: str):
         super().__init__(file)
         self._name = name
 
@@ -25,12 +27,12 @@ class _Plain(pickle.Unpickler):
 
 
 def read_plain(path: Path) -> Any:
-    """What a pickle file holds, if these are plain values.
+    """What a pickle file (packed, if its name ends in .gz) holds, if these are plain values.
 
     Raises TraceError for anything else, and for a file that is cut off or no pickle.
     """
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return _Plain(file, path.name).load()
     except TraceError:
         raise
