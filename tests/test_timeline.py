@@ -1,5 +1,7 @@
 """The timeline: what is drawn is what the trace holds; as a picture, a page and a widget."""
 
+import base64
+import io
 import json
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,10 +15,20 @@ from browser import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.stamps import simulated
-from lockstep.timeline import Timeline, page, scene
+from lockstep.timeline import Timeline, page
 from lockstep.timeline import widget as widget_module
-from lockstep.timeline.scene import COMPUTES, EXPOSED, HIDDEN, coverage, levels, overview, pack
+from lockstep.timeline.scene import (
+    COMPUTES,
+    EXPOSED,
+    HIDDEN,
+    coverage,
+    levels,
+    overview,
+    pack,
+    scene,
+)
 from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
+from PIL import Image
 
 MODEL = simulated("two streams")
 NASTY = "</script><img src=x onerror=alert(1)>$x_1$"
@@ -182,11 +194,26 @@ def test_times_of_days_are_whole_nanoseconds_in_the_browser() -> None:
 
 
 def test_a_picture_is_the_same_bytes_for_the_same_trace() -> None:
-    first, again, other = (
-        Timeline(trace)._repr_mimebundle_() for trace in (step(), step(), step(1))
-    )
-    assert first == again
-    assert first["image/png"] != other["image/png"]
+    for one, another in ((step(), step(1)), (crowd(3000), crowd(3000, seed=1))):
+        first, again, other = (Timeline(trace)._repr_mimebundle_() for trace in (one, one, another))
+        assert first == again
+        assert first["image/png"] != other["image/png"]
+
+
+def test_a_row_of_a_picture_is_as_full_as_its_slices_say() -> None:
+    def blue(durations: list[int]) -> int:
+        slices = [
+            Slice(0, "a", "", 20 * at, duration, Kind.COMPUTE)
+            for at, duration in enumerate(durations)
+        ]
+        bundle = Timeline(Trace.from_slices(slices))._repr_mimebundle_()
+        png = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
+        return int((np.asarray(png.convert("RGB")) == (0x00, 0x72, 0xB2)).all(axis=2).sum())
+
+    full = blue([100_000])
+    assert full > 15_000
+    assert blue([10] * 5000) == pytest.approx(full / 2, rel=0.1)
+    assert blue([20] * 500) == pytest.approx(full, rel=0.1)  # few enough to be drawn one by one
 
 
 def test_text_of_a_trace_is_data() -> None:
@@ -197,6 +224,7 @@ def test_text_of_a_trace_is_data() -> None:
     text = page(trace, title=NASTY, sections=[(NASTY, NASTY)])
     assert "<img src=x" not in text
     assert len(text) + len(bundle["text/html"]) < 500_000
+    assert len(pack(scene(trace))[0]) < 10_000
 
 
 def test_a_million_slices_fit_into_a_notebook() -> None:
@@ -230,8 +258,10 @@ def test_slices_are_sent_and_not_part_of_what_a_notebook_stores(
     assert sum(column.nbytes for column in buffers) > 400_000
     # A page that was loaded anew asks; scenes that are too old are gone.
     answer = widget_module._kept[-1].answer
-    for _ in range(widget_module._MOST_KEPT):
-        widget_module._Shown(timeline.scene)
+    answer(ipywidgets.widgets.widget._instances[model], {"type": "scene"}, [])
+    assert len(sent[-1][1]) == len(buffers)
+    monkeypatch.setattr(widget_module, "_MOST_KEPT", 60_000)
+    widget_module._Shown(timeline.scene)
     answer(ipywidgets.widgets.widget._instances[model], {"type": "scene"}, [])
     assert sent[-1][0] == {"type": "scene", "head": ""}
 
@@ -439,8 +469,10 @@ def test_dense_pixels_are_exact(context: playwright.BrowserContext, tmp_path: Pa
     (row,) = shown.rows
     found = Opened(context, tmp_path / "crowd.html", page(trace))
     random = np.random.default_rng(2)
-    for width, pixel in ((20, shown.span // 20), (1000, shown.span // 1000), (200, 3000), (50, 7)):
-        first = int(random.integers(0, shown.span - width * pixel + 1))
+    for width, pixel in ((20, shown.span // 40), (1000, shown.span // 2000), (200, 3000), (50, 7)):
+        # It begins within a slice.
+        at = random.choice(np.flatnonzero(shown.start < shown.span - width * pixel))
+        first = int(shown.start[at] + shown.duration[at] // 2)
         edges = first + pixel * np.arange(width + 1)
         busy = found.do("return t.busy(t.rows[0], a[0], a[1], a[2]);", first, int(edges[-1]), width)
         for kind, times in coverage(shown, row, edges).items():

@@ -133,10 +133,14 @@ class _Shown:
     """The scene of one widget, until later ones need the memory."""
 
     def __init__(self, scene: Scene):
-        while len(_kept) >= _MOST_KEPT:
-            _kept.popleft().scene = None
         self.scene: Scene | None = scene
         _kept.append(self)
+        while len(_kept) > 1 and sum(one.slices for one in _kept) > _MOST_KEPT:
+            _kept.popleft().scene = None
+
+    @property
+    def slices(self) -> int:
+        return len(self.scene.start) if self.scene else 0
 
     def answer(self, widget: Any, content: dict[str, Any], _: Any) -> None:
         if content.get("type") != "scene":
@@ -153,5 +157,5 @@ def _send(widget: Any, scene: Scene) -> None:
 
 
 _MANY = 2_000_000  # slices, that take seconds to reach the browser
-_MOST_KEPT = 8  # scenes; what the browser has already drawn stays
+_MOST_KEPT = 20_000_000  # slices; what the browser has already drawn stays there
 _kept: deque[_Shown] = deque()

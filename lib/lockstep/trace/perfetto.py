@@ -39,8 +39,9 @@ def export(trace: Trace, file: str | os.PathLike[str]) -> Path:
     part = path.with_name(path.name + ".part")  # a reader never finds half a file
     try:
         with (
-            gzip.open(part, "wb", compresslevel=1) if path.suffix == ".gz" else part.open("wb")
-        ) as raw, io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out:  # fmt: skip
+            _open(part, packed=path.suffix == ".gz") as raw,
+            io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out,
+        ):
             events = _events(trace, first)
             out.write(f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n')
             out.write(next(events))
@@ -172,6 +173,10 @@ def _details(trace: Trace, known: int) -> dict[str, Any]:
 
 def _metadata(name: str, rank: int, thread: int, args: dict[str, Any]) -> str:
     return _json({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})
+
+
+def _open(path: Path, *, packed: bool) -> gzip.GzipFile | io.BufferedWriter:
+    return gzip.open(path, "wb", compresslevel=1) if packed else path.open("wb")
 
 
 def _json(value: Any) -> str:

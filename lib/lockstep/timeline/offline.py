@@ -34,16 +34,16 @@ mount(document.getElementById("timeline"), scene.head, scene.columns);
 
 def page(
     trace: Trace,
+    sections: Sequence[tuple[str, str]] = (),
     *,
     before: Trace | None = None,
     title: str = "",
     ranks: Sequence[int] | None = None,
-    sections: Sequence[tuple[str, str]] = (),
 ) -> str:
     """A page with the timeline of a trace, to be written to a file.
 
-    before, title, ranks: as for `Timeline`. sections: (heading, text) each, shown below as they
-    are; nothing of a trace or a text is taken for HTML. Raises TraceError as `Timeline` does.
+    sections: (heading, text) each, shown below as they are; nothing of a trace or a text is taken
+    for HTML. before, title, ranks: as for `Timeline`. Raises TraceError as `Timeline` does.
     """
     shown = scene(trace, before=before, ranks=ranks)  # the title stands above
     head, columns = pack(shown)
