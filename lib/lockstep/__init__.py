@@ -6,6 +6,8 @@ function or a script. Importing this package does not import torch.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from .checks import carry_on, check, hint, solution
@@ -27,6 +29,7 @@ from .launch import (
 from .predict import claim, compare
 from .progress import Progress
 from .stamps import live, recorded, simulated
+from .trace import Trace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,6 +40,8 @@ __all__ = [
     "JobInterrupted",
     "LaunchError",
     "ResultNotSent",
+    "Timeline",
+    "Trace",
     "World",
     "carry_on",
     "check",
@@ -53,6 +58,7 @@ __all__ = [
     "recorded",
     "simulated",
     "solution",
+    "step",
     "table",
     "torchrun",
 ]
@@ -106,6 +112,26 @@ def device() -> Any:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+@contextlib.contextmanager
+def step(number: int) -> Iterator[None]:
+    """Call what happens inside, on this rank, step `number` in a trace: `with lockstep.step(3):`
+
+    The same annotation that torch.profiler's own schedule makes.
+    """
+    import torch
+
+    with torch.profiler.record_function(f"ProfilerStep#{number}"):
+        yield
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Timeline":  # with widgets and matplotlib, which not every use needs
+        from .timeline import Timeline
+
+        return Timeline
+    raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
 
 
 def load_ipython_extension(shell: Any) -> None:

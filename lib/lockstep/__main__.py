@@ -4,6 +4,7 @@ import argparse
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -79,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write one trace of all ranks for Perfetto"
     )
+    trace.add_argument("--open", action="store_true", help="show it in Perfetto, until Ctrl-C")
     trace.set_defaults(command=_trace)
 
     arguments, more = parser.parse_known_args(argv)
@@ -142,7 +144,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _trace(arguments: argparse.Namespace) -> int:
     from lockstep import summary
-    from lockstep.trace import TraceError, perfetto
+    from lockstep.trace import TraceError, perfetto, perfetto_page
 
     paths = arguments.paths
     try:
@@ -154,6 +156,11 @@ def _trace(arguments: argparse.Namespace) -> int:
             arguments.html.write_text(page(trace, sections), encoding="utf-8")
         if arguments.perfetto is not None:
             perfetto.export(trace, arguments.perfetto)
+        if arguments.open:
+            with tempfile.TemporaryDirectory() as folder:
+                perfetto_page.open_in_perfetto(
+                    perfetto.export(trace, Path(folder) / "trace.json.gz")
+                )
     except (TraceError, OSError) as error:
         print(f"lockstep trace: {error}", file=sys.stderr)
         return 2

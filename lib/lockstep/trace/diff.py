@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from .kernels import shortened
 from .steps import steps
 from .table import NONE, Column, Kind, Trace, TraceError
 
+_HASH = re.compile(r"(?<=CompiledFxGraph )\w+ ")
 _SEPARATOR = " / "
 
 
@@ -344,13 +346,16 @@ def _ranges(trace: Trace, calls: Column) -> tuple[Column, list[str]]:
 
 
 def _paths(trace: Trace, notes: Column) -> Iterator[str]:
-    """The names of the annotations around each annotation of a lane, and its own."""
+    """The names of the annotations around each annotation of a lane, and its own.
+
+    Compiled graphs are named after a hash that differs from rank to rank and from run to run.
+    """
     around: list[tuple[int, str]] = []  # end and path, the innermost last
     ends, names = (trace.start[notes] + trace.duration[notes]).tolist(), trace.name[notes].tolist()
     for start, end, name in zip(trace.start[notes].tolist(), ends, names, strict=True):
         while around and (around[-1][0] <= start or around[-1][0] < end):
             around.pop()
-        path = trace.names[name]
+        path = _HASH.sub("", trace.names[name])
         if around:
             path = f"{around[-1][1]}{_SEPARATOR}{path}"
         around.append((end, path))
