@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..figures import PALETTE
+from ..launch.job import by_value
 from ..stamps import Stamp, simulated
 from ..trace import Kind, Trace, TraceError
-from ..trace.breakdown import _HANDS_OVER
+from ..trace.breakdown import HANDS_OVER
 from ..trace.intervals import Intervals, covered, union
 from ..trace.joins import launch_of, on_device
 from ..trace.matching import match
@@ -106,6 +108,7 @@ class Part:
     span: int
     one_clock: bool  # whether times of different ranks may be compared
     resolution: int  # nanoseconds; no waiting time below it may be told
+    communications: str  # such as "2 all_reduce, 1 barrier on each rank"
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def scene(
                 piece.span,
                 len(piece.times) == 1 or _has_one_clock(one),
                 one.certificate.resolution if one.certificate else 0,
+                _communications(one),
             )
         )
         rows += [
@@ -367,7 +371,7 @@ def _computes(trace: Trace, rows: Column) -> Column:
     kind = trace.kind[rows]
     if len(rows) and (trace.stream[rows] != NONE).any():
         return (kind == Kind.COMPUTE) & (trace.stream[rows] != NONE)
-    hands_over = np.array([name.startswith(_HANDS_OVER) for name in trace.names], bool)
+    hands_over = np.array([name.startswith(HANDS_OVER) for name in trace.names], bool)
     return np.isin(kind, (Kind.OPERATOR, Kind.COMPUTE)) & ~hands_over[trace.name[rows]]
 
 
@@ -524,16 +528,35 @@ def _kinds(scene: Scene, row: Row) -> list[int]:
 
 
 def counts(scene: Scene) -> str:
-    """What there is, without any measured time: "timeline: 4 ranks, 9 lanes, 1,234 slices"."""
+    """What there is, without any measured time: "timeline: 4 ranks, 9 lanes, 1,234 slices".
+
+    Of what is live only what is the same in every run of the same program: no profiler sees as many
+    slices twice, but each rank communicates as often.
+    """
     said = []
     for part in scene.parts:
         label = f"{part.label}: " if part.label else ""
         ranks = "1 rank" if len(part.ranks) == 1 else f"{len(part.ranks)} ranks"
         lanes = "1 lane" if part.lanes == 1 else f"{part.lanes} lanes"
         slices = "1 slice" if part.slices == 1 else f"{part.slices:,} slices"
-        said.append(f"{label}{ranks}, {lanes}, {slices}")
+        what = part.communications if part.stamp.kind == "live" else f"{lanes}, {slices}"
+        said.append(f"{label}{ranks}, {what}")
     title = f" {scene.title!r}" if scene.title else ""
     return f"timeline{title}: " + "; ".join(said)
+
+
+def _communications(trace: Trace) -> str:
+    said: list[str | None] = [None] * (max(trace.ranks) + 1)
+    for rank in trace.ranks:
+        known = trace.collective[trace.where(Kind.COMMUNICATION, rank=rank)]
+        counted = Counter(trace.known[one].operation for one in known[known != NONE].tolist())
+        said[rank] = ", ".join(
+            f"{count} {name or 'unknown'}" for name, count in sorted(counted.items())
+        )
+    groups = by_value(said)
+    if len(groups) == 1:
+        return f"{groups[0][1] or 'no communication'} on each rank"
+    return "; ".join(f"{what or 'no communication'} on {who}" for who, what in groups)
 
 
 def stamp_of(scene: Scene) -> Stamp:

@@ -19,7 +19,7 @@ from .table import NONE, Column, Kind, Step, Trace, TraceError
 _UNKNOWN = np.iinfo(np.int64).max
 _LONG_AGO = np.iinfo(np.int64).min
 # Operators that only hand a communication over; gloo says itself when it communicates.
-_HANDS_OVER = ("c10d::", "record_param_comms")
+HANDS_OVER = ("c10d::", "record_param_comms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def _on_device(work: Work, bounds: Times) -> Times:
 
 def _on_host(trace: Trace, rank: int, bounds: Times) -> Times:
     """The same for a rank without a GPU."""
-    hands_over = np.array([name.startswith(_HANDS_OVER) for name in trace.names], bool)
+    hands_over = np.array([name.startswith(HANDS_OVER) for name in trace.names], bool)
     operators = trace.where(Kind.OPERATOR, Kind.COMPUTE, rank=rank)
     operators = operators[~hands_over[trace.name[operators]]]
     works = _covers(trace, operators)
