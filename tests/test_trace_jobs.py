@@ -46,6 +46,7 @@ def test_profiles_know_operators_and_from_the_call_record_the_sizes_and_groups()
     said = {trace[row].collective.ranks for row in rows}
     assert said == {(0, 1)}
     assert str(trace.stamp) == "live · 2 ranks · gloo · CPU"
+    assert job.output(0) == ""  # Kineto's own words are not the ranks'
 
 
 def test_without_profiles_a_trace_is_the_call_record():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,14 @@ def profiled(folder: str | None, rank: int) -> Iterator[None]:
     """Record what happens inside into `folder/rankN.json.gz`; nothing if `folder` is None.
 
     CPU and, where this process sees one, GPU; with the tensors' shapes, without Python's stack.
-    Nothing is written where the job raises: its trace would end in the middle.
+    Nothing is written where the job raises: its trace would end in the middle. What Kineto has to
+    say shows with KINETO_LOG_LEVEL=2 in the job's variables.
     """
     if folder is None:
         yield
         return
+    # Kineto reads this when its first profile begins; by itself it prints two lines for each.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     import torch
     from torch.profiler import ProfilerActivity, profile
 

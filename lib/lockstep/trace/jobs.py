@@ -35,6 +35,9 @@ def of(job: Job) -> Trace:
     if job.ok and job.profiles is not None:
         # The cache would keep what goes with the job.
         trace = Trace.load(job.profiles, stamp=live(job), cache=False)
+        if job.device not in ("", "CPU") and not any(lane.on_device for lane in trace.lanes):
+            why = "the profiler saw nothing of the GPU; --env KINETO_LOG_LEVEL=2 shows what it says"
+            trace = trace.derive(notes=(*trace.notes, why))
         return _with_calls(trace, job.calls)
     if not any(job.calls):
         raise TraceError(

@@ -1,0 +1,69 @@
+"""`lockstep trace`: the summary, the page and the trace for Perfetto, from a shell."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from kineto_files import event, head, kernel, write
+from lockstep.__main__ import main
+
+DATA = Path(__file__).parents[1] / "data" / "traces"
+START = 1_000_000_000
+
+
+def test_the_summary_names_who_is_slow_and_what_it_did(capsys):
+    assert main(["trace", str(DATA / "slow-rank"), "--skip", "1"]) == 0
+    said = capsys.readouterr().out
+    titles = ["recorded · NVIDIA H200 × 4 · PyTorch 2.11.0+cu130 · 2026-11-21", "Clock"]
+    titles += ["Where the time went", "Collectives", "Critical path", "Launches", "Kernels"]
+    lines = said.splitlines()
+    assert [line for line in lines if line in titles[1:]] == titles[1:]
+    assert lines[0] == titles[0]
+    assert "breakdown without step" in said
+    assert "rank 1 came last 9 times" in said
+    assert "most of it on rank 1 (99 %)" in said
+
+
+def test_a_page_and_a_trace_for_perfetto(tmp_path, capsys):
+    page, merged = tmp_path / "page.html", tmp_path / "merged.json.gz"
+    folder = str(DATA / "tensor-parallel-graph")
+    assert main(["trace", folder, "--html", str(page), "--perfetto", str(merged)]) == 0
+    said = capsys.readouterr().out
+    html = page.read_text(encoding="utf-8")
+    assert "One clock: ends of synchronising collectives" in html
+    assert said.splitlines()[-1] in html
+    events = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
+    assert {one["pid"] for one in events} == {0, 1, 2, 3}
+
+
+def test_clocks_that_cannot_be_aligned_are_said_and_the_rest_is_answered(tmp_path, capsys):
+    for rank in (0, 1):
+        launch = event("cuda_runtime", "cudaLaunchKernel", START, 1_000, correlation=1)
+        gemm = kernel("sgemm", START + 5_000, 7_000, correlation=1)
+        write(tmp_path / f"rank{rank}.json", [launch, gemm], head(rank, 2))
+    assert main(["trace", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "\nnot aligned: " in said
+    assert "no answer: " in said
+    assert "sgemm" in said
+
+
+@pytest.mark.parametrize("what", ["nothing", "empty", "broken"])
+def test_what_cannot_be_read(tmp_path, capsys, what):
+    folder = tmp_path / "folder"
+    if what != "nothing":
+        folder.mkdir()
+    if what == "broken":
+        (folder / "rank0.json").write_text("no trace")
+    assert main(["trace", str(folder)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("lockstep trace: ")
+    assert "folder" in output.err
+
+
+def test_a_page_that_cannot_be_written(tmp_path, capsys):
+    folder, page = str(DATA / "experts"), tmp_path / "no" / "page.html"
+    assert main(["trace", folder, "--html", str(page)]) == 2
+    assert str(page) in capsys.readouterr().err
