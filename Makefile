@@ -40,8 +40,10 @@ format: setup  ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## time how ranks are launched, beside other launchers
+bench: setup  ## time launching, reading traces and drawing them, beside other tools
 	$(BIN)/python tests/bench/launch.py
+	$(BIN)/python tests/bench/trace.py
+	$(BIN)/python tests/bench/timeline.py
 
 notebooks: setup  ## write the notebooks anew from solutions/source
 	$(BIN)/python -m lockstep.labs.build
