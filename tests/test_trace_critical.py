@@ -215,11 +215,11 @@ def test_a_thread_that_only_waits_leads_to_the_thread_that_worked():
     ]
     path = path_of(*backward)
     assert told(path) == [
-        (0, "host", "forward", 0, 100),
+        (0, "compute", "forward", 0, 100),
         (0, "waiting", "", 100, 150),
-        (0, "host", "autograd: mm", 150, 880),
+        (0, "compute", "autograd: mm", 150, 880),
         (0, "host", "backward()", 880, 900),
-        (0, "host", "optimizer", 900, 1_000),
+        (0, "compute", "optimizer", 900, 1_000),
     ]
     watchdog = cpu("cudaEventQuery", 890, 895, LAUNCH, lane="thread 3")
     assert told(path_of(*backward, watchdog)) == told(path)
@@ -241,11 +241,11 @@ def test_without_a_gpu_communication_on_threads_leads_across_ranks():
         gloo(395, 461, rank=1),
     )
     assert told(path) == [
-        (1, "host", "slow forward", 0, 390),
+        (1, "compute", "slow forward", 0, 390),
         (1, "waiting", "", 390, 395),
         (0, "transfer", "gloo:all_reduce", 395, 460),
-        (0, "host", "wait", 460, 470),
-        (0, "host", "step", 470, 600),
+        (0, "compute", "wait", 460, 470),
+        (0, "compute", "step", 470, 600),
     ]
 
 

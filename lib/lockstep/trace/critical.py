@@ -53,9 +53,9 @@ _BEGIN, _END = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 class Segment(NamedTuple):
     """A piece of the path: what rank `rank` did on `lane` from `start` to `end` (nanoseconds).
 
-    kind: "compute", "transfer" (a communication, from when its last rank had come), "copy" (and
-    memset), "host" (the CPU), "launch" (from the launching call's end to the kernel's start), or
-    "waiting" (nothing that the trace tells of).
+    kind: "compute" (of a rank without a GPU: its operators), "transfer" (a communication, from when
+    its last rank had come), "copy" (and memset), "host" (the CPU), "launch" (from the launching
+    call's end to the kernel's start), or "waiting" (nothing that the trace tells of).
     """
 
     rank: int
@@ -478,6 +478,9 @@ class _Path:
         owner, lane, kind, start, end = (column[order] for column in columns)
         spent = end - start
         rank = np.array([one.rank for one in trace.lanes])[lane]
+        operators = (owner != NONE) & (trace.kind[owner] == Kind.OPERATOR)
+        with_gpu = [one.rank for one in trace.lanes if one.on_device]
+        kind[operators & (kind == _HOST) & ~np.isin(rank, with_gpu)] = _COMPUTE
         by_kind = [(KINDS[at], int(spent[kind == at].sum())) for at in np.unique(kind)]
         by_rank = [(int(one), int(spent[rank == one].sum())) for one in np.unique(rank)]
         names = [trace.names[at] for at in trace.name[np.maximum(owner, 0)]]
