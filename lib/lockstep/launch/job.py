@@ -95,7 +95,7 @@ class Job:
         parts = [ranks_count(self.nproc)]
         if self.backend:
             parts.append(self.backend)
-        parts.append(self.device or "CPU")
+        parts.append(self.device or ("GPU" if self.backend == "nccl" else "CPU"))
         if self.engine != "warm":
             parts.append(f"started by {self.engine}")
         parts.append(self.state)
