@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from . import cost
+from .charts import chart
 from .checks import carry_on, check, hint, solution
 from .checkup import Diagnosis
 from .figures import PALETTE, figure, table
@@ -44,9 +46,11 @@ __all__ = [
     "Trace",
     "World",
     "carry_on",
+    "chart",
     "check",
     "claim",
     "compare",
+    "cost",
     "device",
     "doctor",
     "figure",

@@ -8,25 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from ..cost import bus_factor
 from .intervals import Intervals, covered, subtract, union
 from .matching import Matches, match
 from .table import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
 
-# Bus bandwidth is this × algorithm bandwidth, for n ranks: what the slowest link must have carried.
-# From NVIDIA's nccl-tests, doc/PERFORMANCE.md (all_reduce, all_gather, reduce_scatter, broadcast,
-# reduce) and src/alltoall.cu, gather.cu, scatter.cu, sendrecv.cu.
-_BUS = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "gather": lambda n: (n - 1) / n,
-    "scatter": lambda n: (n - 1) / n,
-    "broadcast": lambda n: n**0,
-    "reduce": lambda n: n**0,
-    "send": lambda n: n**0,
-    "recv": lambda n: n**0,
-}
+# Those whose bus bandwidth is defined, see `lockstep.cost.bus_factor`.
+_WITH_BUS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
+    *("broadcast", "reduce", "send", "recv"),
+)
 _FROM_ROOT = ("broadcast", "scatter")
 _TO_ROOT = ("reduce", "gather")
 # On a thread, what says what the program was doing; a step says nothing of that.
@@ -298,8 +289,9 @@ def collectives(trace: Trace) -> Collectives:
     with np.errstate(divide="ignore", invalid="ignore"):
         speed = np.where((size > 0) & (transfer > 0), size / transfer, np.nan)
     factor = np.full(len(matches), np.nan)
-    for name, bus in _BUS.items():
-        factor[operation == name] = bus(matches.size[operation == name].astype(np.float64))
+    for name in _WITH_BUS:
+        if (which := operation == name).any():
+            factor[which] = bus_factor(name, matches.size[which])
     return Collectives(
         matches=matches,
         waited=waited,
