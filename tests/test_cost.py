@@ -180,9 +180,9 @@ def test_formulas_that_differ_by_rounding_only(n):
 
 PARTS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 FACTORS = {
-    "all_reduce": [0, 1, 4 / 3, 1.5, 1.75],
-    **dict.fromkeys(PARTS, [0, 1 / 2, 2 / 3, 3 / 4, 7 / 8]),
-    **dict.fromkeys(("broadcast", "reduce", "send", "recv"), [1, 1, 1, 1, 1]),
+    "all_reduce": (0, 1, 4 / 3, 1.5, 1.75),
+    **dict.fromkeys(PARTS, (0, 1 / 2, 2 / 3, 3 / 4, 7 / 8)),
+    **dict.fromkeys(("broadcast", "reduce", "send", "recv"), (1, 1, 1, 1, 1)),
 }
 
 
