@@ -16,7 +16,8 @@ from .checks import carry_on, check, hint, solution
 from .checkup import Diagnosis
 from .figures import PALETTE, figure, table
 from .grid import grid
-from .labs import lab00, lab01  # noqa: F401 - they register their exercises
+from .holdings import holdings
+from .labs import lab00, lab01, lab03  # noqa: F401 - they register their exercises
 from .launch import (
     CannotSend,
     Job,
@@ -57,6 +58,7 @@ __all__ = [
     "gpu_count",
     "grid",
     "hint",
+    "holdings",
     "live",
     "progress",
     "recorded",

@@ -17,4 +17,5 @@ class Lab:
 LABS = (
     Lab("00", "start_here", "Start here", "15", "cpu"),
     Lab("01", "communicators", "Communicators", "60–90", "cpu"),
+    Lab("03", "collectives", "Collectives", "60–90", "cpu"),
 )
