@@ -17,7 +17,7 @@ from .checkup import Diagnosis
 from .figures import PALETTE, figure, table
 from .grid import grid
 from .holdings import holdings
-from .labs import lab00, lab01, lab03  # noqa: F401 - they register their exercises
+from .labs import lab00, lab01, lab02, lab03  # noqa: F401 - they register their exercises
 from .launch import (
     CannotSend,
     Job,

@@ -17,5 +17,6 @@ class Lab:
 LABS = (
     Lab("00", "start_here", "Start here", "15", "cpu"),
     Lab("01", "communicators", "Communicators", "60–90", "cpu"),
+    Lab("02", "point_to_point", "Point-to-point", "60–90", "cpu"),
     Lab("03", "collectives", "Collectives", "60–90", "cpu"),
 )

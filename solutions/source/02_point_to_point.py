@@ -1,0 +1,1610 @@
+# %% [markdown] id="title"
+# # 02 · Point-to-point
+#
+# **60–90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+#
+# One rank sends, one receives: everything else in this course is made of that. Afterwards you can
+#
+# - say which calls make the host wait, under gloo and under NCCL, and why the two differ,
+# - see from a report that ranks wait for each other's sends, and repair it in two ways,
+# - say what the two sides of a message must agree on, and what happens where they do not,
+# - measure latency and bandwidth, and predict a message's time from them,
+# - write a pipeline of stages with GPipe's and with 1F1B's schedule, and predict its idle time and
+#   its memory.
+#
+# Lab 01 comes first: it says what ranks and groups are.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+
+print(NPROC, "ranks, backend:", BACKEND)
+
+# %% [markdown] id="calls-text"
+# ## 1 · Who waits for whom
+#
+# | call | what it does |
+# | --- | --- |
+# | `send(x, dst)` | sends the tensor `x` to rank `dst` |
+# | `recv(x, src)` | receives into `x`, a tensor that is there already; returns the sender's rank |
+# | `isend(x, dst)`, `irecv(x, src)` | begin to do that; return a handle with `wait()` |
+# | `batch_isend_irecv([P2POp(isend, x, dst), …])` | begins several; returns a list of handles |
+#
+# All of them take a `group` and a `tag`. Here rank 0 sends one number to the last rank.
+
+# %% id="first"
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+import torch
+import torch.distributed as dist
+
+last = dist.get_world_size() - 1
+x = torch.full((1,), 42.0, device=lockstep.device())
+if dist.get_rank() == 0:
+    dist.send(x, last)
+elif dist.get_rank() == last:
+    x.zero_()
+    print("from rank", dist.recv(x, 0), "I have", x.item())
+
+# %% [markdown] id="late-text"
+# The ranks between did nothing: a message concerns two ranks. When is the sender done with it? In
+# the next cell rank 1 comes 0.2 seconds late. gloo could take the 4 bytes, keep them somewhere,
+# and let rank 0 go on. **Predict:** how many seconds does rank 0 spend in `send`, under gloo?
+
+# %% id="late-prediction"
+# BEGIN SOLUTION
+prediction = 0.2
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+
+# %% id="late-machine"
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def host_seconds(start, nbytes):
+    """Seconds that rank 0 spends in `start(x)`; rank 1, at the other end, comes 0.2 s late."""
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    rank = dist.get_rank()
+    for turn in range(2):  # the first turn makes the connections
+        dist.barrier()
+        if rank == 1 and turn == 1:
+            time.sleep(0.2)
+        begin = time.perf_counter()
+        handle = start(x, rank)
+        seconds = time.perf_counter() - begin
+        if hasattr(handle, "wait"):
+            handle.wait()
+    return seconds
+
+
+# %% id="late" tags=["varies"]
+def send(x, rank):
+    return dist.recv(x, 0) if rank else dist.send(x, 1)
+
+
+job = lockstep.torchrun(host_seconds, send, 4, nproc_per_node=2, backend="gloo", show=False)
+lockstep.compare(predicted=prediction, measured=job[0], unit="s")
+
+# %% [markdown] id="waits-text"
+# Now all calls, in both directions. The column for NCCL is live where there are two GPUs; otherwise it
+# says what PyTorch's documentation says, and that is not the same as having seen it.
+
+
+# %% id="waits"
+def isend(x, rank):
+    return dist.irecv(x, 0) if rank else dist.isend(x, 1)
+
+
+def recv(x, rank):
+    return dist.send(x, 0) if rank else dist.recv(x, 1)
+
+
+def irecv(x, rank):
+    return dist.isend(x, 0) if rank else dist.irecv(x, 1)
+
+
+WAYS = {
+    "send, 4 bytes": (send, 4),
+    "send, 4 MB": (send, 4_000_000),
+    "recv": (recv, 4),
+    "isend": (isend, 4),
+    "isend, then wait()": (lambda x, rank: isend(x, rank).wait(), 4),
+    "irecv": (irecv, 4),
+    "irecv, then wait()": (lambda x, rank: irecv(x, rank).wait(), 4),
+}
+print(*WAYS, sep="\n")
+
+
+# %% id="waits-table"
+def column(backend):
+    said = {}
+    for name, way in WAYS.items():
+        job = lockstep.torchrun(host_seconds, *way, nproc_per_node=2, backend=backend, show=False)
+        said[name] = "waits for the other rank" if job[0] > 0.1 else "returns at once"
+    return said, lockstep.live(job)
+
+
+gloo, stamp = column("gloo")
+stamps, title = [stamp], "NCCL (documentation)"
+nccl = dict.fromkeys(WAYS, "returns once it is queued on the GPU")
+if lockstep.gpu_count() >= 2:
+    nccl, stamp = column("nccl")
+    stamps, title = [*stamps, stamp], "NCCL (live)"
+lockstep.table(
+    "What the host does, when the other rank comes late",
+    ["call of rank 0", "gloo (live)", title],
+    [[name, gloo[name], nccl[name]] for name in WAYS],
+    stamp=stamps,
+)
+
+# %% [markdown] id="waits-explained"
+# Under gloo a send is a **rendezvous**: it ends when the receiver has come, whatever the size. `isend`
+# puts that off until `wait()`.
+#
+# **What changes under NCCL.** By its documentation every call only queues work on the GPU's stream, and
+# `wait()` makes the *stream* wait, not the host. The waiting is still there, on the GPU, where you do
+# not see it. (The first message between two ranks is another matter: it makes their connection, and
+# both must come.)
+
+# %% [markdown] id="deadlock-text"
+# ### A deadlock of sends
+#
+# Two ranks swap a tensor. Both send first and then receive, as one would write it down. The cell is
+# **broken on purpose**. Which line of which rank would have to run for anybody to go on?
+
+# %% id="deadlock"
+# %%torchrun -n 2 --backend gloo --may-fail
+import torch
+import torch.distributed as dist
+
+mine = torch.full((1,), float(dist.get_rank()))
+theirs = torch.empty(1)
+other = 1 - dist.get_rank()
+dist.send(mine, other)
+dist.recv(theirs, other)
+
+# %% [markdown] id="buffered-text"
+# ### Claim: "a small message is buffered, so that swap hangs only for large ones"
+#
+# Those who come from MPI say so: most MPI libraries send small messages at once (*eager*) and meet
+# only for large ones, and programs like the one above run for years until a tensor grows. Test it
+# with 4 bytes, 4 kB and 4 MB, under gloo (and, where there are two GPUs, under NCCL). **Guess** first.
+
+# %% id="buffered-guess"
+# BEGIN SOLUTION
+guess = "does not hold"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+
+# %% id="buffered"
+def send_first(nbytes):
+    mine, theirs = torch.zeros((2, nbytes), dtype=torch.uint8, device=lockstep.device())
+    dist.send(mine, 1 - dist.get_rank())
+    dist.recv(theirs, 1 - dist.get_rank())
+
+
+# %% id="buffered-claim"
+outcomes, stamps = [], []
+for backend in ["gloo"] + ["nccl"] * (lockstep.gpu_count() >= 2):
+    common = {"nproc_per_node": 2, "backend": backend, "may_fail": True, "show": False}
+    for size in (4, 4_000, 4_000_000):
+        job = lockstep.torchrun(send_first, size, timeout=30, **common)
+        outcomes.append(
+            (not job.ok, f"{backend}, {size:,} B: {'goes through' if job.ok else 'hangs'}")
+        )
+    stamps.append(lockstep.live(job))
+hung = [hangs for hangs, _ in outcomes]
+lockstep.claim(
+    "A small message is buffered, so a mutual send hangs only for large ones.",
+    guess=guess,
+    verdict="does not hold"
+    if all(hung)
+    else "holds"
+    if hung == [False, False, True]
+    else "depends",
+    because="; ".join(words for _, words in outcomes),
+    stamp=stamps,
+)
+
+# %% [markdown] id="swap-in-turn-text"
+# So with gloo the mistake shows at the first try, which is the better luck. There are two repairs.
+#
+# ### Exercise 1: take turns
+#
+# **Goal:** `swap_in_turn(x, other)` runs on many ranks at once. Ranks are in pairs, any two of them
+# may be partners, and `other` is the rank of this one's partner. It returns the partner's `x`, in a
+# new tensor, and leaves `x` as it is. Only `send` and `recv`, one of each.
+
+# %% id="swap_in_turn"
+import torch
+import torch.distributed as dist
+
+
+def swap_in_turn(x, other):
+    # BEGIN SOLUTION
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+    # END SOLUTION
+    # BEGIN WRONG both-send
+    # theirs = torch.empty_like(x)
+    # dist.send(x, other)
+    # dist.recv(theirs, other)
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG both-receive
+    # theirs = torch.empty_like(x)
+    # dist.recv(theirs, other)
+    # dist.send(x, other)
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG by-parity
+    # theirs = torch.empty_like(x)
+    # if dist.get_rank() % 2 == 0:
+    #     dist.send(x, other)
+    #     dist.recv(theirs, other)
+    # else:
+    #     dist.recv(theirs, other)
+    #     dist.send(x, other)
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG same-buffer
+    # if dist.get_rank() < other:
+    #     dist.send(x, other)
+    #     dist.recv(x, other)
+    # else:
+    #     dist.recv(x, other)
+    #     dist.send(x, other)
+    # return x
+    # END WRONG
+
+
+# %% id="swap_in_turn-check"
+lockstep.check("swap_in_turn", swap_in_turn)
+
+# %% [markdown] id="swap-text"
+# Taking turns works for pairs. But the wire carries both directions at the same time, and half of it
+# was idle.
+#
+# ### Exercise 2: both at once
+#
+# **Goal:** `swap(x, other)` does the same, and both ranks begin both messages before they wait for
+# either.
+
+# %% id="swap"
+import torch
+import torch.distributed as dist
+
+
+def swap(x, other):
+    # BEGIN SOLUTION
+    theirs = torch.empty_like(x)
+    handles = [dist.isend(x, other), dist.irecv(theirs, other)]
+    for handle in handles:
+        handle.wait()
+    return theirs
+    # END SOLUTION
+    # BEGIN WRONG no-wait
+    # theirs = torch.empty_like(x)
+    # sending = dist.isend(x, other)
+    # receiving = dist.irecv(theirs, other)
+    # sending.wait()
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG waits-too-early
+    # theirs = torch.empty_like(x)
+    # dist.isend(x, other).wait()
+    # dist.irecv(theirs, other).wait()
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG same-buffer
+    # for handle in [dist.isend(x, other), dist.irecv(x, other)]:
+    #     handle.wait()
+    # return x
+    # END WRONG
+    # BEGIN WRONG in-turn
+    # theirs = torch.empty_like(x)
+    # if dist.get_rank() < other:
+    #     dist.send(x, other)
+    #     dist.recv(theirs, other)
+    # else:
+    #     dist.recv(theirs, other)
+    #     dist.send(x, other)
+    # return theirs
+    # END WRONG
+
+
+# %% id="swap-check"
+lockstep.check("swap", swap)
+
+# %% [markdown] id="shift-text"
+# ### Exercise 3: a ring
+#
+# With more than two ranks the same mistake hangs around a whole ring. A shift along a ring is one of
+# the two steps of which lab 03 makes an all-reduce.
+#
+# **Goal:** `shift(x, by)` runs on all ranks and returns the `x` of the rank `by` places before this
+# one, around the ring: with 4 ranks and `by=1` rank 0 gets that of rank 3. `by` may be 0, negative,
+# or larger than the world. One message out and one in, by `batch_isend_irecv`; where a rank would
+# get its own `x`, a copy and no message (gloo has no connection from a rank to itself).
+
+# %% id="shift"
+import torch
+import torch.distributed as dist
+
+
+def shift(x, by):
+    # BEGIN SOLUTION
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    both = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, theirs, (rank - by) % n),
+    ]
+    for handle in dist.batch_isend_irecv(both):
+        handle.wait()
+    return theirs
+    # END SOLUTION
+    # BEGIN WRONG other-way
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # if by % n == 0:
+    #     return x.clone()
+    # theirs = torch.empty_like(x)
+    # sending = dist.isend(x, (rank - by) % n)
+    # dist.recv(theirs, (rank + by) % n)
+    # sending.wait()
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG sends-first
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # if by % n == 0:
+    #     return x.clone()
+    # theirs = torch.empty_like(x)
+    # dist.send(x, (rank + by) % n)
+    # dist.recv(theirs, (rank - by) % n)
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG to-itself
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # theirs = torch.empty_like(x)
+    # sending = dist.isend(x, (rank + by) % n)
+    # dist.recv(theirs, (rank - by) % n)
+    # sending.wait()
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG no-wrap
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # theirs = torch.empty_like(x)
+    # sending = dist.isend(x, rank + by)
+    # dist.recv(theirs, rank - by)
+    # sending.wait()
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG no-wait
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # if by % n == 0:
+    #     return x.clone()
+    # theirs = torch.empty_like(x)
+    # sending = dist.isend(x, (rank + by) % n)
+    # dist.recv(theirs, (rank - by) % n)
+    # return theirs
+    # END WRONG
+    # BEGIN WRONG many-hops
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # for _ in range(by % n):
+    #     theirs = torch.empty_like(x)
+    #     sending = dist.isend(x, (rank + 1) % n)
+    #     dist.recv(theirs, (rank - 1) % n)
+    #     sending.wait()
+    #     x = theirs
+    # return x.clone()
+    # END WRONG
+
+
+# %% id="shift-check"
+lockstep.check("shift", shift)
+
+# %% [markdown] id="batch-text"
+# **What changes under NCCL.** `batch_isend_irecv` becomes *one* piece of work on the GPU (NCCL's group
+# call), so that sends and receives really run at the same time. Separate `isend` and `irecv` calls are
+# queued one behind the other, and two ranks that queue them in unlike orders can hang on the GPU. So for
+# swaps on GPUs, batch. (Documentation of NCCL and PyTorch; run this lab on two GPUs to see it.)
+#
+# ## 2 · What must match
+#
+# Both sides call; something must decide which `recv` gets which `send`. Here rank 0 sends 10, 20 and
+# 30, with the tags 5, 7 and 5. Rank 1 asks for tag 7 once, then twice for tag 5.
+# **Predict:** what does it receive the *third* time?
+
+# %% id="tags-prediction"
+# BEGIN SOLUTION
+prediction = 30
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="tags"
+# %%torchrun -n 2 --backend gloo --into job
+import torch
+import torch.distributed as dist
+
+x, got = torch.empty(1), []
+if dist.get_rank() == 0:
+    sent = [(10.0, 5), (20.0, 7), (30.0, 5)]
+    for handle in [dist.isend(torch.tensor([value]), 1, tag=tag) for value, tag in sent]:
+        handle.wait()
+else:
+    for tag in (7, 5, 5):
+        dist.recv(x, 0, tag=tag)
+        got.append(x.item())
+got
+
+# %% id="tags-measured"
+lockstep.compare(predicted=prediction, measured=job[1][2])
+
+# %% [markdown] id="match-text"
+# By group, sender and tag; and among those that agree in all three, by order. Now the content: rank
+# 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into four *int32*.
+# **Predict:** what is then in its element 1?
+
+# %% id="match-prediction"
+# BEGIN SOLUTION
+prediction = 0x3F800000
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+
+# %% id="match"
+def send_into(dtype, shape):
+    """Rank 0 sends four float32, 0 to 3; rank 1 receives into a tensor of -1, and returns it."""
+    if dist.get_rank() == 0:
+        dist.send(torch.arange(4.0), 1)
+        return None
+    x = torch.full(shape, -1, dtype=getattr(torch, dtype))
+    dist.recv(x, 0)
+    return x.tolist()
+
+
+def received(dtype, shape):
+    return lockstep.torchrun(
+        send_into, dtype, shape, nproc_per_node=2, backend="gloo", may_fail=True, show=False
+    )
+
+
+lockstep.compare(predicted=prediction, measured=received("int32", [4])[1][1])
+
+# %% id="match-table"
+CASES = ("float32", [2, 2]), ("int32", [4]), ("float64", [2]), ("float32", [6]), ("float32", [3])
+rows = []
+for dtype, shape in CASES:
+    job = received(dtype, shape)
+    why = job.report.splitlines()[0].split(". ")[0] if not job.ok else ""
+    rows.append([f"{dtype}{shape}", job[1] if job.ok else f"the receiver's process ends: {why}"])
+lockstep.table(
+    "float32[4] with 0, 1, 2, 3 is received into",
+    ["tensor", "result"],
+    rows,
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="match-explained"
+# A message is bytes. gloo compares no shape and no type: the bits of the float 1.0 are read as an
+# integer, two float32 become one float64, and of a tensor that is too large the rest keeps what was
+# there. No error in any of them. Only one that is too *small* is noticed, and then the process ends,
+# which no `except` can help.
+#
+# **What changes under NCCL.** Its documentation asks for the same count and type on both sides and
+# promises nothing otherwise. And PyTorch says that NCCL does not support `tag`: there, order alone
+# decides. A program that must run on both cannot rely on tags.
+#
+# One more rule. `isend` returns before the message has left. Rank 0 sends a 1, and *before* it waits it
+# writes a 2 into the tensor; rank 1 comes late. **Predict:** what does rank 1 get, under gloo?
+
+# %% id="reuse-prediction"
+# BEGIN SOLUTION
+prediction = 2
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="reuse"
+# %%torchrun -n 2 --backend gloo --into job
+import time
+
+import torch
+import torch.distributed as dist
+
+x = torch.ones(1)
+if dist.get_rank() == 0:
+    handle = dist.isend(x, 1)
+    x.fill_(2)
+    handle.wait()
+else:
+    time.sleep(0.2)  # late
+    dist.recv(x, 0)
+x.item()
+
+# %% id="reuse-measured"
+lockstep.compare(predicted=prediction, measured=job[1])
+
+# %% [markdown] id="transfer-text"
+# Nothing was copied. Until `wait()` has returned, the tensor belongs to the message; whether the old
+# or the new value arrives is luck.
+#
+# ### Exercise 4: a tensor that the receiver does not know
+#
+# The receiver must bring a tensor of the right size and type. But in a pipeline the last microbatch may
+# be shorter, and the next stage does not know.
+#
+# **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
+# to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
+# tensor: same values, shape and type. The data itself travels as a tensor.
+
+# %% id="transfer"
+import torch
+import torch.distributed as dist
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    # BEGIN SOLUTION
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        x = torch.empty(shape[:dim], dtype=KINDS[kind])
+        dist.recv(x, src)
+        return x
+    # END SOLUTION
+    # BEGIN WRONG fixed-dtype
+    # header = torch.zeros(9, dtype=torch.int64)
+    # if dist.get_rank() == src:
+    #     about = [x.dim(), *x.shape]
+    #     header[: len(about)] = torch.tensor(about)
+    #     dist.send(header, dst)
+    #     dist.send(x.float().contiguous(), dst)
+    # elif dist.get_rank() == dst:
+    #     dist.recv(header, src)
+    #     dim, *shape = header.tolist()
+    #     x = torch.empty(shape[:dim])
+    #     dist.recv(x, src)
+    #     return x
+    # END WRONG
+    # BEGIN WRONG flat
+    # header = torch.zeros(2, dtype=torch.int64)
+    # if dist.get_rank() == src:
+    #     header[:] = torch.tensor([KINDS.index(x.dtype), x.numel()])
+    #     dist.send(header, dst)
+    #     dist.send(x.contiguous(), dst)
+    # elif dist.get_rank() == dst:
+    #     dist.recv(header, src)
+    #     x = torch.empty(int(header[1]), dtype=KINDS[header[0]])
+    #     dist.recv(x, src)
+    #     return x
+    # END WRONG
+    # BEGIN WRONG not-contiguous
+    # header = torch.zeros(10, dtype=torch.int64)
+    # if dist.get_rank() == src:
+    #     about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+    #     header[: len(about)] = torch.tensor(about)
+    #     dist.send(header, dst)
+    #     dist.send(x, dst)
+    # elif dist.get_rank() == dst:
+    #     dist.recv(header, src)
+    #     kind, dim, *shape = header.tolist()
+    #     x = torch.empty(shape[:dim], dtype=KINDS[kind])
+    #     dist.recv(x, src)
+    #     return x
+    # END WRONG
+    # BEGIN WRONG pickled
+    # parts = [x]
+    # if dist.get_rank() == src:
+    #     dist.send_object_list(parts, dst)
+    # elif dist.get_rank() == dst:
+    #     dist.recv_object_list(parts, src)
+    #     return parts[0]
+    # END WRONG
+
+
+# %% id="transfer-check"
+lockstep.check("transfer", transfer)
+
+# %% [markdown] id="cost-text"
+# ## 3 · What a message costs
+#
+# The simplest model has two numbers. A message of *n* bytes takes
+#
+# $$t(n) = \alpha + \beta n$$
+#
+# α, the **latency**, is what even an empty message costs; 1/β is the **bandwidth**. You need a clock to
+# measure it, and two ranks' clocks need not agree. So a message goes there and back, and one clock
+# times both.
+#
+# ### Exercise 5: ping-pong
+#
+# **Goal:** `one_way(nbytes, repeats)` runs on two ranks, with a tensor of `nbytes` bytes on
+# `lockstep.device()`. One round trip that does not count (it makes the connection), then `repeats`
+# round trips, each timed by itself. On rank 0 it returns the seconds that *one* message takes: the
+# median, because a busy machine makes some of them late. `now()` is the time when all that was
+# queued is done.
+
+# %% id="one_way"
+import statistics
+import time
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    # BEGIN SOLUTION
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for sender in (0, 1):
+            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        trips.append(now() - begin)
+    return statistics.median(trips[1:]) / 2
+    # END SOLUTION
+    # BEGIN WRONG round-trip
+    # x = torch.zeros(nbytes, dtype=torch.uint8)
+    # trips = []
+    # for _ in range(repeats + 1):
+    #     begin = now()
+    #     for rank in (0, 1):
+    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+    #     trips.append(now() - begin)
+    # return statistics.median(trips[1:])
+    # END WRONG
+    # BEGIN WRONG mean
+    # x = torch.zeros(nbytes, dtype=torch.uint8)
+    # trips = []
+    # for _ in range(repeats + 1):
+    #     begin = now()
+    #     for rank in (0, 1):
+    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+    #     trips.append(now() - begin)
+    # return statistics.mean(trips[1:]) / 2
+    # END WRONG
+    # BEGIN WRONG no-warm-up
+    # x = torch.zeros(nbytes, dtype=torch.uint8)
+    # begin = now()
+    # for _ in range(repeats):
+    #     for rank in (0, 1):
+    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+    # return (now() - begin) / repeats / 2
+    # END WRONG
+    # BEGIN WRONG wrong-bytes
+    # x = torch.zeros(nbytes)
+    # trips = []
+    # for _ in range(repeats + 1):
+    #     begin = now()
+    #     for rank in (0, 1):
+    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+    #     trips.append(now() - begin)
+    # return statistics.median(trips[1:]) / 2
+    # END WRONG
+    # BEGIN WRONG one-sided
+    # x = torch.zeros(nbytes, dtype=torch.uint8)
+    # trips = []
+    # for _ in range(repeats + 1):
+    #     begin = now()
+    #     dist.recv(x, 0) if dist.get_rank() else dist.send(x, 1)
+    #     trips.append(now() - begin)
+    # return statistics.median(trips[1:])
+    # END WRONG
+
+
+# %% id="one_way-check"
+lockstep.check("one_way", one_way)
+
+# %% id="one-way-show"
+one_way = lockstep.carry_on("one_way", one_way)
+
+# %% [markdown] id="latency-text"
+# **Predict:** two processes of this machine, and a message of 4 bytes. How many *micro*seconds?
+
+# %% id="latency-prediction"
+# BEGIN SOLUTION
+prediction = 100
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="latency" tags=["varies"]
+SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MB
+
+
+def sweep(one_way, sizes):
+    return [one_way(size, 50) for size in sizes]
+
+
+job = lockstep.torchrun(sweep, one_way, SIZES, nproc_per_node=2, backend=BACKEND, show=False)
+seconds = job[0]
+lockstep.compare(predicted=prediction, measured=1e6 * seconds[0], unit="µs")
+
+# %% [markdown] id="fit-text"
+# `lockstep.cost.fit` puts a line through the measured points (least squares of the *relative* misses, so
+# that small messages count as much as large ones).
+
+# %% id="fit" tags=["varies"]
+line = lockstep.cost.fit(SIZES, seconds)
+print(line)
+lockstep.chart(
+    {
+        "measured": list(zip(SIZES, seconds, strict=True)),
+        "α + βn": [(size, line(size)) for size in SIZES],
+    },
+    x="message (bytes)",
+    y="one way (seconds)",
+    alt="A message's time over its size: flat at first, then it rises along with the size.",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="predict-large-text"
+# Flat on the left, where α decides; a slope on the right, where β does. (A point far above its
+# neighbours, by a few milliseconds: another process had the core. Measure again.)
+#
+# A model is worth something if it says what has not been measured. **Predict**, with `line.alpha` and
+# `line.beta`: how many *milli*seconds does a message of 2²⁵ bytes (32 MB) take here?
+
+# %% id="predict-large-prediction"
+# BEGIN SOLUTION
+prediction = 1000 * (line.alpha + line.beta * 2**25)
+# BLANK
+# prediction = None  # your number, or how it comes from line.alpha and line.beta
+# END SOLUTION
+
+# %% id="predict-large" tags=["varies"]
+job = lockstep.torchrun(sweep, one_way, [2**25], nproc_per_node=2, backend=BACKEND, show=False)
+lockstep.compare(predicted=prediction, measured=1000 * job[0][0], unit="ms")
+
+# %% [markdown] id="nvlink-text"
+# ### Between two GPUs
+#
+# The same ping-pong was recorded between two H200s that are connected by NVLink. First what the fit
+# says; then **predict** from its α and β: at which size, in MB (10⁶ bytes), does a message reach *half*
+# of the largest bandwidth?
+
+# %% id="nvlink-fit"
+recording = lockstep.recorded("sweeps/h200-x4.json")
+trips = recording.content["sweeps"]["ping_pong"]  # a trip is two messages
+nvlink_points = [(trip["bytes"], trip["seconds"] / 2) for trip in trips]
+nvlink = lockstep.cost.fit(*zip(*nvlink_points, strict=True))
+print(nvlink, recording.stamp, sep="\n")
+
+# %% id="nvlink-prediction"
+# BEGIN SOLUTION
+prediction = nvlink.alpha / nvlink.beta / 1e6
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="nvlink-half"
+largest = max(size / took for size, took in nvlink_points)
+half = next(size for size, took in nvlink_points if size / took > largest / 2)
+print(f"the largest bandwidth seen is {largest / 1e9:.0f} GB/s")
+lockstep.compare(predicted=prediction, measured=half / 1e6, unit="MB")
+
+# %% id="nvlink-chart"
+lockstep.chart(
+    {
+        "measured": nvlink_points,
+        "α + βn": [(size, nvlink(size)) for size, _ in nvlink_points],
+    },
+    x="message (bytes)",
+    y="one way (seconds)",
+    alt="Between two H200s a message takes the same time from 256 bytes to 1 MB; then it rises.",
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="model-claim-text"
+# ### Claim: "latency plus bytes over bandwidth says what any message takes"
+#
+# Say, within 25 %, for every size of the sweep. **Guess** for this machine and for NVLink together.
+
+# %% id="model-guess"
+# BEGIN SOLUTION
+guess = "depends"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+
+# %% id="model-claim" tags=["varies"]
+def worst(line, points):
+    """The largest relative miss of the line, and at which size."""
+    return max((abs(line(size) / took - 1), size) for size, took in points)
+
+
+here = zip(SIZES, seconds, strict=True)
+misses = {"here": worst(line, here), "NVLink": worst(nvlink, nvlink_points)}
+missed = [where for where, (miss, _) in misses.items() if miss > 0.25]
+lockstep.claim(
+    "Latency plus bytes over bandwidth says what any message takes, within 25 %.",
+    guess=guess,
+    verdict=["holds", "depends", "does not hold"][len(missed)],
+    because="; ".join(
+        f"{where}: {miss:.0%} off at {at:,} B" for where, (miss, at) in misses.items()
+    ),
+    stamp=[lockstep.live(job), recording.stamp],
+)
+
+# %% [markdown] id="model-explained"
+# Two numbers give the shape, and the order of magnitude at every size. Between the two ends they are
+# off, because a library changes its ways with the size (buffers, pieces, channels). That is one reason
+# why half of the bandwidth was reached later than α/β says; the other is the sweep, which doubles its
+# sizes.
+#
+# And look at what α is on the GPUs: the time stays the same up to 1 MB because it is PyTorch's and CUDA's
+# launch of the call, on the host. The wire is not the bottleneck there; a faster one would change
+# nothing.
+#
+# ### A chain of links
+#
+# Four GPUs in a row; a tensor of 64 MB is on the first, and each passes it on to its neighbour. Whole,
+# it takes three messages one after the other. Cut into *c* pieces, a rank can pass on the first piece
+# while it receives the second: the last piece leaves after *c* messages and then has two more hops,
+# $(c + 2)\,(\alpha + \beta n / c)$.
+#
+# Few pieces: idle links. Many: many α. **Predict**, with NVLink's α and β: which of 1, 2, 4, 8, 16, 32 and
+# 64 pieces is the fastest?
+
+# %% id="pieces-prediction"
+# BEGIN SOLUTION
+prediction = 4
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+
+# %% id="pieces"
+def relay_seconds(pieces, nbytes=64e6, ranks=4):
+    return (ranks - 2 + pieces) * nvlink(nbytes / pieces)
+
+
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+lockstep.compare(predicted=prediction, measured=min(COUNTS, key=relay_seconds))
+
+# %% id="pieces-chart"
+lockstep.chart(
+    {"64 MB, 4 ranks": [(count, relay_seconds(count)) for count in COUNTS]},
+    x="pieces",
+    y="until the last rank has all (seconds)",
+    alt="Time falls with the number of pieces, is least at a few, and rises again.",
+    stamp=lockstep.simulated("α–β model with the fit of the recorded ping-pong"),
+    log="x",
+)
+
+# %% [markdown] id="relay-text"
+# (Where the slope is zero, $c = \sqrt{(p - 2)\,\beta n / \alpha}$.) NCCL itself moves large messages
+# in pieces like that.
+#
+# ### Exercise 6: relay
+#
+# **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data,
+# and afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a
+# tensor into pieces that share its memory), and passes a piece on before it asks for the one after.
+
+# %% id="relay"
+import torch
+import torch.distributed as dist
+
+
+def relay(x, chunks):
+    # BEGIN SOLUTION
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles = []
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            handles.append(dist.isend(piece, rank + 1))
+    for handle in handles:
+        handle.wait()
+    # END SOLUTION
+    # BEGIN WRONG whole
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # if rank > 0:
+    #     dist.recv(x, rank - 1)
+    # if rank < last:
+    #     dist.send(x, rank + 1)
+    # END WRONG
+    # BEGIN WRONG all-then-on
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # if rank > 0:
+    #     for piece in x.chunk(chunks):
+    #         dist.recv(piece, rank - 1)
+    # if rank < last:
+    #     for piece in x.chunk(chunks):
+    #         dist.send(piece, rank + 1)
+    # END WRONG
+    # BEGIN WRONG from-the-first
+    # for piece in x.chunk(chunks):
+    #     if dist.get_rank() > 0:
+    #         dist.recv(piece, 0)
+    #     else:
+    #         for other in range(1, dist.get_world_size()):
+    #             dist.send(piece, other)
+    # END WRONG
+    # BEGIN WRONG no-wait
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # handles = []
+    # for piece in x.chunk(chunks):
+    #     if rank > 0:
+    #         dist.recv(piece, rank - 1)
+    #     if rank < last:
+    #         handles.append(dist.isend(piece, rank + 1))
+    # for handle in handles[:-1]:
+    #     handle.wait()
+    # END WRONG
+
+
+# %% id="relay-check"
+lockstep.check("relay", relay)
+
+# %% id="relay-show"
+relay = lockstep.carry_on("relay", relay)
+
+# %% id="relay-run" tags=["varies"]
+job = lockstep.torchrun(
+    lambda: relay(torch.zeros(4_000_000, device=lockstep.device()), 4),
+    nproc_per_node=NPROC,
+    backend=BACKEND,
+    show=False,
+)
+lockstep.Timeline(lockstep.Trace.of(job), title="16 MB in four pieces")
+
+# %% [markdown] id="pipeline-text"
+# The timeline is made from the record of the calls. Rank 2 works on the first piece while rank 0 sends
+# a later one: a **pipeline**. (Of an `isend` the record sees the end when somebody waits for it. Under
+# NCCL it shows when the host *queued* a call; what the GPU did when is in a trace, `%%torchrun --trace`.)
+#
+# ## 4 · A pipeline of stages
+#
+# A model too large for one GPU is cut along its depth into *p* stages, one a rank. The batch is cut,
+# too, into *m* **microbatches**. Each goes forward through all stages (F), and its gradient comes back
+# (B), stage to stage, by messages. A stage keeps what a forward has seen until the backward of the same
+# microbatch: its **activations**.
+#
+# Our stage multiplies by a weight. While a GPU computes its host is free, so `sleep` stands for the
+# GPU's 20 ms here: then four stages on two cores do not get in each other's way.
+
+# %% id="stage"
+import time
+
+
+class Stage:
+    """A stage that multiplies by `weight`: y = w·x, so dx = w·dy and dw = Σ dy·x."""
+
+    def __init__(self, weight, seconds=0.02):
+        self.weight, self.seconds, self.grad = weight, seconds, 0.0
+        self.saved, self.most_saved, self.boxes = {}, 0, []
+
+    def forward(self, number, x):
+        self.saved[number] = x
+        self.most_saved = max(self.most_saved, len(self.saved))
+        return self._work(f"F{number}", x * self.weight)
+
+    def backward(self, number, grad):
+        self.grad += (grad * self.saved.pop(number)).sum().item()
+        return self._work(f"B{number}", grad * self.weight)
+
+    def _work(self, name, result):
+        result.sum().item()  # the input is there; under NCCL the host only now knows it
+        begin = time.perf_counter()
+        time.sleep(self.seconds)
+        self.boxes.append((name, begin, time.perf_counter()))
+        return result
+
+
+# %% [markdown] id="gpipe-text"
+# GPipe's **schedule** is the simplest: every stage does all its forwards, then all its backwards. A
+# schedule is a list of steps for each stage.
+
+
+# %% id="gpipe"
+def gpipe(stage, stages, microbatches):
+    forwards = [f"F{number}" for number in range(microbatches)]
+    backwards = [f"B{number}" for number in range(microbatches)]
+    return forwards + backwards
+
+
+print(*gpipe(0, 4, 3))
+
+# %% [markdown] id="bubble-text"
+# When does each step run? A forward needs the forward of the stage before, a backward the backward of
+# the stage behind. The next cell plays a schedule through on paper, where each step takes one unit and
+# messages nothing.
+#
+# A stage that waits is idle; the idle share of all stages' time is the **bubble**. The last stage
+# begins when the first microbatch has gone through the *p* - 1 stages before it. So count, for 4 stages
+# and 8 microbatches, before you look at the picture. **Predict:** what share of the time is idle?
+
+# %% id="bubble-prediction"
+# BEGIN SOLUTION
+prediction = (4 - 1) / (8 + 4 - 1)
+# BLANK
+# prediction = None  # your number, between 0 and 1
+# END SOLUTION
+
+
+# %% id="simulate"
+def simulate(schedule, stages, microbatches):
+    """Boxes (stage, step, start), one unit long each, when every step runs as soon as it can."""
+    todo = [list(schedule(stage, stages, microbatches)) for stage in range(stages)]
+    ends, free, boxes = {}, [0] * stages, []
+    while any(todo):
+        before = len(boxes)
+        for stage, steps in enumerate(todo):
+            neighbour = stage - 1 if steps and steps[0][0] == "F" else stage + 1
+            if not steps or (0 <= neighbour < stages and (neighbour, steps[0]) not in ends):
+                continue
+            start = max(free[stage], ends.get((neighbour, steps[0]), 0))
+            free[stage] = ends[stage, steps[0]] = start + 1
+            boxes.append((stage, steps.pop(0), start))
+        if len(boxes) == before:
+            raise RuntimeError(f"deadlock: {[steps[:1] for steps in todo]}")
+    return boxes
+
+
+def bubble(boxes, stages):
+    return 1 - len(boxes) / (stages * max(start + 1 for _, _, start in boxes))
+
+
+lockstep.compare(predicted=prediction, measured=bubble(simulate(gpipe, 4, 8), 4))
+
+# %% id="gpipe-timeline"
+from lockstep.trace import Kind, Slice
+
+
+def drawn(schedule, stages, microbatches, title):
+    slices = [
+        Slice(stage, "stage", step, start * 1_000_000, 1_000_000, Kind.COMPUTE)
+        for stage, step, start in simulate(schedule, stages, microbatches)
+    ]
+    stamp = lockstep.simulated("every step takes 1 ms, messages nothing")
+    return lockstep.Timeline(lockstep.Trace.from_slices(slices, stamp=stamp), title=title)
+
+
+drawn(gpipe, 4, 8, "GPipe")
+
+# %% [markdown] id="run-gpipe-text"
+# In general the bubble is $(p - 1) / (m + p - 1)$: more microbatches, less of it.
+#
+# Now with real ranks and messages. Each stage runs this program, with the calls that come to mind
+# first:
+
+
+# %% id="blocking"
+def blocking_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        else:  # the first stage has the inputs; the loss is a sum, so its gradient is 1
+            x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            dist.send(y, goes_to)
+
+
+# %% id="train"
+def train(run_stage, schedule, microbatches, weight=2.0):
+    rank, stages = dist.get_rank(), dist.get_world_size()
+    stage = Stage(weight)
+    inputs = [torch.ones(4, device=lockstep.device()) for _ in range(microbatches)]
+    if rank > 0:  # one message from stage to stage, which makes NCCL's connections
+        dist.recv(torch.empty_like(inputs[0]), rank - 1)
+    if rank < stages - 1:
+        dist.send(inputs[0], rank + 1)
+    dist.barrier()
+    run_stage(schedule(rank, stages, microbatches), stage, inputs)
+    return stage.boxes, stage.grad, stage.most_saved
+
+
+print(8 * 4 * 2.0 ** (NPROC - 1), "is the gradient of every weight, with 8 microbatches")
+
+# %% id="run-gpipe"
+job = lockstep.torchrun(
+    train, blocking_stage, gpipe, 8, nproc_per_node=NPROC, backend=BACKEND, show=False
+)
+gpipe_job = job
+print(*(grad for _, grad, _ in job.results), "are the gradients")
+print(*(most for _, _, most in job.results), "microbatches' activations were kept, at most")
+print(lockstep.live(job))
+
+
+# %% id="gpipe-live" tags=["varies"]
+def live_timeline(job, title):
+    """What each stage computed, and from the call record how long it waited for messages."""
+    computed = [
+        Slice(rank, "stage", name, round(begin * 1e9), round((end - begin) * 1e9), Kind.COMPUTE)
+        for rank, (boxes, _, _) in enumerate(job.results)
+        for name, begin, end in boxes
+    ]
+    calls = list(lockstep.Trace.of(job))
+    began = {call.rank: call.end for call in calls if call.name == "barrier"}
+    waits = [call for call in calls if call.name == "recv" and call.start >= began[call.rank]]
+    trace = lockstep.Trace.from_slices([*computed, *waits], stamp=lockstep.live(job))
+    return lockstep.Timeline(trace, title=title)
+
+
+live_timeline(gpipe_job, "GPipe")
+
+
+# %% id="gpipe-measured" tags=["varies"]
+def idle_share(job):
+    boxes = [box for stage_boxes, _, _ in job.results for box in stage_boxes]
+    span = max(end for _, _, end in boxes) - min(begin for _, begin, _ in boxes)
+    return 1 - sum(end - begin for _, begin, end in boxes) / (job.nproc * span)
+
+
+lockstep.compare(
+    predicted=lockstep.cost.bubble(NPROC, 8), measured=idle_share(gpipe_job), unit="of the time"
+)
+
+# %% [markdown] id="memory-text"
+# The gradients are right, and the bubble is about what was predicted (messages take their time, too).
+# But look at the memory: before the first backward every stage keeps the activations of *all*
+# microbatches. More of them make the bubble smaller and memory larger.
+#
+# ## 5 · One forward, one backward
+#
+# **1F1B** begins the backwards earlier. The last stage can do B0 right after F0. The stage before it
+# gets that gradient one step later; meanwhile it does one forward more. And so on: each stage begins
+# with as many forwards as there are stages behind it, then alternates one forward and one backward, and
+# ends with the backwards that are left. **Predict:** with 4 stages and 8 microbatches, how many
+# microbatches' activations does stage 0 keep at most?
+
+# %% id="kept-prediction"
+# BEGIN SOLUTION
+prediction = 4
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% [markdown] id="one-f-one-b-text"
+# ### Exercise 7: the schedule
+#
+# **Goal:** `one_f_one_b(stage, stages, microbatches)` returns the steps of one stage, as `gpipe` does.
+# There may be fewer microbatches than stages.
+
+
+# %% id="one_f_one_b"
+def one_f_one_b(stage, stages, microbatches):
+    # BEGIN SOLUTION
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+    # END SOLUTION
+    # BEGIN WRONG same-everywhere
+    # warm = min(stages - 1, microbatches)
+    # steps = [f"F{number}" for number in range(warm)]
+    # for number in range(microbatches - warm):
+    #     steps += [f"F{warm + number}", f"B{number}"]
+    # return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+    # END WRONG
+    # BEGIN WRONG all-then-all
+    # forwards = [f"F{number}" for number in range(microbatches)]
+    # return forwards + [f"B{number}" for number in range(microbatches)]
+    # END WRONG
+    # BEGIN WRONG wrong-end
+    # warm = min(stage, microbatches)
+    # steps = [f"F{number}" for number in range(warm)]
+    # for number in range(microbatches - warm):
+    #     steps += [f"F{warm + number}", f"B{number}"]
+    # return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+    # END WRONG
+    # BEGIN WRONG incomplete
+    # warm = stages - 1 - stage
+    # steps = [f"F{number}" for number in range(warm)]
+    # for number in range(microbatches - warm):
+    #     steps += [f"F{warm + number}", f"B{number}"]
+    # return steps
+    # END WRONG
+    # BEGIN WRONG wrong-warm-up
+    # warm = min(stages - stage, microbatches)
+    # steps = [f"F{number}" for number in range(warm)]
+    # for number in range(microbatches - warm):
+    #     steps += [f"F{warm + number}", f"B{number}"]
+    # return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+    # END WRONG
+    # BEGIN WRONG last-first
+    # warm = min(stages - 1 - stage, microbatches)
+    # steps = [f"F{number}" for number in range(warm)]
+    # for number in range(microbatches - warm):
+    #     steps += [f"F{warm + number}", f"B{number}"]
+    # return steps + [f"B{microbatches - 1 - number}" for number in range(warm)]
+    # END WRONG
+
+
+# %% id="one_f_one_b-check"
+lockstep.check("one_f_one_b", one_f_one_b)
+
+# %% id="one-f-one-b-timeline"
+one_f_one_b = lockstep.carry_on("one_f_one_b", one_f_one_b)
+drawn(one_f_one_b, 4, 8, "1F1B")
+
+
+# %% id="kept"
+def kept(order):
+    """The most microbatches whose forward is done and whose backward is not."""
+    alive, most = 0, 0
+    for step in order:
+        alive += 1 if step[0] == "F" else -1
+        most = max(most, alive)
+    return most
+
+
+rows = [
+    [name, *(kept(schedule(stage, 4, 8)) for stage in range(4))]
+    for name, schedule in {"GPipe": gpipe, "1F1B": one_f_one_b}.items()
+]
+stamp = lockstep.simulated("counted in the schedules")
+columns = ["schedule", *(f"stage {stage}" for stage in range(4))]
+lockstep.table("Microbatches kept at most, of 8", columns, rows, stamp=stamp)
+
+# %% id="kept-measured"
+lockstep.compare(predicted=prediction, measured=kept(one_f_one_b(0, 4, 8)))
+
+# %% [markdown] id="kept-explained"
+# A stage keeps as many microbatches as there are stages from it to the end, however many there are in
+# the batch. So one can have many microbatches, a small bubble, *and* little memory.
+#
+# ### Claim: "p - 1 forwards to fill, then a forward and a backward in turn, then the backwards that are left"
+#
+# That is the 1F1B schedule of the reading, as one list for all stages. Each step has a stage's number:
+# filling is the forward of microbatch *i* on stage *i*; the alternating part is on the last stage; the
+# draining goes from the last stage back. In our words:
+
+
+# %% id="reading"
+def reading(stages, microbatches):
+    """The reading's list: (step, stage)."""
+    last = stages - 1
+    fill = [(f"F{i}", i) for i in range(last)]
+    turns = [
+        step
+        for i in range(last, microbatches)
+        for step in ((f"F{i}", last), (f"B{i - last}", last))
+    ]
+    drain = [(f"B{microbatches - last + k}", last - k) for k in range(last)]
+    return fill + turns + drain
+
+
+def as_written(stage, stages, microbatches):
+    return [step for step, where in reading(stages, microbatches) if where == stage]
+
+
+def for_every_stage(stage, stages, microbatches):
+    """The same list, its stage numbers left out: each stage does all of it."""
+    return [step for step, _ in reading(stages, microbatches)]
+
+
+for stage in range(4):
+    print(f"stage {stage} as written:", *as_written(stage, 4, 8))
+
+# %% [markdown] id="reading-run-text"
+# **Guess** for which stages that is right: all (`"holds"`), some of them, or in some way of reading it
+# (`"depends"`), none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: what does the
+# report say that the last rank did not have?
+
+# %% id="reading-guess"
+# BEGIN SOLUTION
+guess = "depends"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+# %% id="reading-run"
+job = lockstep.torchrun(
+    train,
+    blocking_stage,
+    as_written,
+    8,
+    nproc_per_node=4,
+    backend="gloo",
+    may_fail=True,
+    show=False,
+)
+print(job.report.splitlines()[0])
+
+# %% id="reading-claim"
+right = {
+    name: [s for s in range(4) if schedule(s, 4, 8) == one_f_one_b(s, 4, 8)]
+    for name, schedule in {"as written": as_written, "for every stage": for_every_stage}.items()
+}
+lockstep.claim(
+    "Fill with p - 1 forwards, then alternate, then drain: that is 1F1B.",
+    guess=guess,
+    verdict="holds"
+    if len(right["as written"]) == 4
+    else "depends"
+    if any(right.values())
+    else "does not hold",
+    because="; ".join(
+        f"{name}: right on stages {stages or 'none'}" for name, stages in right.items()
+    )
+    + f"; stage 3 would keep {kept(for_every_stage(3, 4, 8))} instead of {kept(one_f_one_b(3, 4, 8))}",
+    stamp=[lockstep.simulated("orders compared, 4 stages, 8 microbatches"), lockstep.live(job)],
+)
+
+# %% [markdown] id="reading-explained"
+# As written, each microbatch is forwarded on one stage only, and the last stage is to do the backward of
+# a microbatch that it has never seen. (And what stage 1 took for microbatch 1 was microbatch 0: a message
+# has no name.) Read kindly, as the order of *every* stage, it is right for stage 0 and for no other: the
+# others would fill too long. The last stage has nothing to fill; it alternates from its first step.
+#
+# ### A bug to diagnose
+#
+# Now our 1F1B schedule with the program that ran GPipe. It is **broken on purpose**. Look at the
+# last two ranks: what does each wait for, and what would it do next?
+
+# %% id="bug"
+job = lockstep.torchrun(
+    train, blocking_stage, one_f_one_b, 8, nproc_per_node=NPROC, backend="gloo", may_fail=True
+)
+
+# %% [markdown] id="bug-explained"
+# It is the first cell of this lab in a larger dress. One stage sends an activation forward, the next
+# one a gradient back, to each other, and each would receive right afterwards. GPipe never had the two
+# directions at the same time.
+#
+# **What changes under NCCL.** The host goes on; the waiting is on the GPUs, and a hang shows at the next
+# synchronisation, far from its cause. NCCL's documentation says that sends and receives which need each
+# other to complete must be in *one* group call, and promises nothing otherwise. Megatron-LM therefore
+# batches "send forward, receive backward" into one. gloo needs less than that.
+#
+# ### Exercise 8: a stage that does not hang
+#
+# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for *every*
+# order that can work: GPipe's and 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
+# `inputs` has the first stage's microbatches, and all messages have their shape. The last stage's
+# gradient is ones. Nothing is left unfinished when it returns.
+
+# %% id="run_stage"
+import torch
+import torch.distributed as dist
+
+
+def run_stage(order, stage, inputs):
+    # BEGIN SOLUTION
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        else:
+            x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))  # y must live until it has left
+    for handle, _ in sent:
+        handle.wait()
+    # END SOLUTION
+    # BEGIN WRONG blocking-sends
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # for step in order:
+    #     way, number = step[0], int(step[1:])
+    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+    #     if 0 <= came_from <= last:
+    #         x = torch.empty_like(inputs[number])
+    #         dist.recv(x, came_from)
+    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+    #     if 0 <= goes_to <= last:
+    #         dist.isend(y, goes_to).wait()
+    # END WRONG
+    # BEGIN WRONG ring
+    # rank, n = dist.get_rank(), dist.get_world_size()
+    # sent = []
+    # for step in order:
+    #     way, number = step[0], int(step[1:])
+    #     by = 1 if way == "F" else -1
+    #     x = torch.empty_like(inputs[number])
+    #     dist.recv(x, (rank - by) % n)
+    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+    #     sent.append((dist.isend(y, (rank + by) % n), y))
+    # for handle, _ in sent:
+    #     handle.wait()
+    # END WRONG
+    # BEGIN WRONG one-buffer
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # sent, buffer = [], {"F": torch.empty_like(inputs[0]), "B": torch.empty_like(inputs[0])}
+    # for step in order:
+    #     way, number = step[0], int(step[1:])
+    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+    #     if 0 <= came_from <= last:
+    #         x = buffer[way]
+    #         dist.recv(x, came_from)
+    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+    #     if 0 <= goes_to <= last:
+    #         sent.append((dist.isend(y, goes_to), y))
+    # for handle, _ in sent:
+    #     handle.wait()
+    # END WRONG
+    # BEGIN WRONG own-order
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # sent = []
+    # for step in [f"{way}{number}" for way in "FB" for number in range(len(inputs))]:
+    #     way, number = step[0], int(step[1:])
+    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+    #     if 0 <= came_from <= last:
+    #         x = torch.empty_like(inputs[number])
+    #         dist.recv(x, came_from)
+    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+    #     if 0 <= goes_to <= last:
+    #         sent.append((dist.isend(y, goes_to), y))
+    # for handle, _ in sent:
+    #     handle.wait()
+    # END WRONG
+    # BEGIN WRONG no-wait
+    # rank, last = dist.get_rank(), dist.get_world_size() - 1
+    # sent = []
+    # for step in order:
+    #     way, number = step[0], int(step[1:])
+    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+    #     if 0 <= came_from <= last:
+    #         x = torch.empty_like(inputs[number])
+    #         dist.recv(x, came_from)
+    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+    #     if 0 <= goes_to <= last:
+    #         sent.append((dist.isend(y, goes_to), y))
+    # END WRONG
+
+
+# %% id="run_stage-check"
+lockstep.check("run_stage", run_stage)
+
+# %% id="run-stage-show"
+run_stage = lockstep.carry_on("run_stage", run_stage)
+
+# %% id="run-1f1b"
+job = lockstep.torchrun(
+    train, run_stage, one_f_one_b, 8, nproc_per_node=NPROC, backend=BACKEND, show=False
+)
+one_f_one_b_job = job
+print(*(grad for _, grad, _ in job.results), "are the gradients")
+print(*(most for _, _, most in job.results), "microbatches' activations were kept, at most")
+print(lockstep.live(job))
+
+# %% id="1f1b-live" tags=["varies"]
+live_timeline(one_f_one_b_job, "1F1B")
+
+# %% [markdown] id="faster-text"
+# ### Claim: "1F1B makes the pipeline faster than GPipe"
+#
+# The reading's summary praises 1F1B for its efficiency. Compare the bubbles: on paper, and as measured
+# with `run_stage` for both. **Guess** first.
+
+# %% id="faster-guess"
+# BEGIN SOLUTION
+guess = "does not hold"
+# BLANK
+# guess = None  # "holds", "does not hold" or "depends"
+# END SOLUTION
+
+# %% id="faster-claim" tags=["varies"]
+schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
+paper = {name: bubble(simulate(each, NPROC, 8), NPROC) for name, each in schedules.items()}
+jobs = {
+    name: lockstep.torchrun(
+        train, run_stage, each, 8, nproc_per_node=NPROC, backend=BACKEND, show=False
+    )
+    for name, each in schedules.items()
+}
+measured = {name: idle_share(job) for name, job in jobs.items()}
+gains = [shares["GPipe"] - shares["1F1B"] for shares in (paper, measured)]
+lockstep.claim(
+    "1F1B makes the pipeline faster than GPipe.",
+    guess=guess,
+    verdict=["does not hold", "depends", "holds"][sum(gain > 0.05 for gain in gains)],
+    because="; ".join(
+        f"{name}: idle {paper[name]:.1%} on paper, {measured[name]:.1%} measured" for name in jobs
+    ),
+    stamp=[lockstep.simulated("unit steps"), lockstep.live(jobs["1F1B"])],
+)
+
+# %% [markdown] id="faster-explained"
+# Both fill and drain the same pipeline, so with the same microbatches both wait as long. What 1F1B
+# saves is memory, and *that* can be spent on more microbatches.
+#
+# ## 6 · What point-to-point is bad at
+#
+# Data-parallel ranks need the sum of everybody's gradient. With what you have: all send theirs to
+# rank 0, which adds them up and sends the sum back to each. **Predict:** `x` has 1 MB (10⁶ bytes) on each
+# of the ranks. How many MB go in and out of rank 0?
+
+# %% id="sum-prediction"
+# BEGIN SOLUTION
+prediction = 2 * (NPROC - 1)
+# BLANK
+# prediction = None  # your number
+# END SOLUTION
+
+# %% id="sum"
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+import torch
+import torch.distributed as dist
+
+x = torch.ones(250_000, device=lockstep.device())
+others = range(1, dist.get_world_size())
+if dist.get_rank() == 0:
+    part = torch.empty_like(x)
+    for other in others:
+        dist.recv(part, other)
+        x += part
+    for other in others:
+        dist.send(x, other)
+else:
+    dist.send(x, 0)
+    dist.recv(x, 0)
+x[0].item()
+
+# %% id="sum-measured"
+megabytes = [sum(call.bytes for call in calls) / 1e6 for calls in job.calls]
+print(*megabytes, "MB through each rank")
+lockstep.compare(predicted=prediction, measured=megabytes[0])
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - A gloo send ends when its receiver has come, whatever its size; under NCCL the GPU waits instead of
+#   the host. Mutual sends deadlock: take turns, or begin both before waiting.
+# - Group, sender, tag and then order decide which messages meet; NCCL has no tags. A message is bytes:
+#   the wrong type or shape gives wrong numbers and no error.
+# - Until `wait()` has returned, a tensor belongs to its message.
+# - $\alpha + \beta n$ gives the shape of a message's time; cutting a message into pieces keeps all links
+#   of a chain busy.
+# - A pipeline's bubble is $(p - 1) / (m + p - 1)$, under GPipe as under 1F1B. GPipe keeps *m*
+#   microbatches, 1F1B at most as many as there are stages from here to the end.
+#
+# **What is slow here, and comes next:** everything went through rank 0, while the links between the
+# others were idle, and with each rank it gets worse. In lab 03 all ranks share that work: collectives.
+
+# %% id="progress" tags=["varies"]
+lockstep.progress("02")
