@@ -32,7 +32,7 @@ _LATE = 0.05  # seconds by which a rank comes late, to see who waits for it
 def local_gpu(answer: Any, draw: random.Random) -> None:
     """`local_gpu(env)`: the index of the GPU that a rank should use, from torchrun's variables."""
     nproc = draw.choice((3, 5, 6))  # not a number that somebody would write by habit
-    nnodes = draw.choice((2, 3))
+    nnodes = draw.choice((6, 7))  # more than 16 ranks: then rank % 8 is not the rank
     ranks = [(node, local) for node in range(nnodes) for local in range(nproc)]
     given = [answer(torchrun_variables(node, local, nnodes, nproc)) for node, local in ranks]
     right = [local for _, local in ranks]
