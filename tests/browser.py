@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,19 @@ class Browser:
     def close(self) -> None:
         self._chromium.close()
         self._playwright.stop()
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[Browser]:
+    """A browser before a JupyterLab that serves this folder; both end with the block."""
+    chromium()  # before anything is started
+    jupyterlab = JupyterLab(root)
+    try:
+        browser = Browser(jupyterlab)
+        yield browser
+        browser.close()
+    finally:
+        jupyterlab.close()
 
 
 class Page:

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import platformdirs
 import pytest
-from browser import DARK, Browser, JupyterLab, Page, chromium
+from browser import DARK, Browser, Page, chromium, serving
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "build" / "screenshots"
@@ -31,14 +31,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # tests that look at processes, and Playwright leaves an event loop running.
 @pytest.fixture(scope="module")
 def browser(tree: Path) -> Iterator[Browser]:
-    chromium()  # before anything is started
-    jupyterlab = JupyterLab(tree)
-    try:
-        browser = Browser(jupyterlab)
+    with serving(tree) as browser:
         yield browser
-        browser.close()
-    finally:
-        jupyterlab.close()
 
 
 def write(tree: Path, name: str, cells: dict[str, str]) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import playwright.sync_api as playwright
 import plotly.graph_objects
 import pytest
-from browser import DARK, LIGHT, THEME_IS_ON, Browser, JupyterLab, chromium
+from browser import DARK, LIGHT, THEME_IS_ON, Browser, serving
 from lockstep import charts, simulated
 from lockstep.labs import build
 
@@ -313,14 +313,8 @@ THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {t
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    chromium()  # before anything is started
-    jupyterlab = JupyterLab(tmp_path)
-    try:
-        browser = Browser(jupyterlab)
+    with serving(tmp_path) as browser:
         yield browser
-        browser.close()
-    finally:
-        jupyterlab.close()
 
 
 def test_jupyterlab_draws_the_chart_and_its_text_follows_the_theme(browser, tmp_path):
