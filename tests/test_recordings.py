@@ -60,6 +60,7 @@ def test_compiling_fuses_kernels(traces):
     new = {one.work.name for one in found.only_after}
     assert any(name.startswith("triton_per_fused_add_native_layer_norm") for name in new)
     assert "triton_poi_fused_gelu_0" in new
+    assert {one.work.range for one in found.only_after} == {"## Call CompiledFxGraph ##"}
 
 
 def test_experts_exchange_tokens(traces):

@@ -71,12 +71,15 @@ def test_a_call_that_never_ended_lasts_until_the_end():
         dist.barrier()
         if dist.get_rank() == 0:
             dist.all_reduce(x)
+        else:
+            dist.recv(x, 0)
 
     job = torchrun(leaves_one_out, may_fail=True, trace=True, **RANKS)
     trace = Trace.of(job)  # profiles of a failed job end in the middle, so it is the calls
-    assert trace.notes == ("1 call never ended: drawn until the last event",)
-    hung = next(one for one in trace if one.name == "all_reduce")
-    assert hung.end == max(one.end for one in trace)
+    assert trace.notes == ("2 calls never ended: drawn until the last event",)
+    hung = [one for one in trace if one.name in ("all_reduce", "recv")]
+    assert len(hung) == 2 and hung[0].start != hung[1].start
+    assert {one.end for one in hung} == {max(one.end for one in trace)}
 
 
 def test_nothing_to_see_is_said():
