@@ -288,12 +288,11 @@ def trial(
     )
     if job.ok:
         return job
-    raised = [failure.exception for failure in job.failures if failure.exception is not None]
-    if raised and isinstance(raised[0], NotImplementedError):
-        raise raised[0]
+    if job.cause is not None and job.cause.type_name == "NotImplementedError":
+        raise NotImplementedError
     if job.failures and job.failures[0].kind == "stuck":  # the cause comes first
         raise Deadlock(job)
-    raise JobFailed(job) from (raised[0] if raised else None)
+    raise JobFailed(job) from job.cause
 
 
 def close(measured: Any, expected: Any, tolerance: float = 1e-4) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from .record import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, CallLine, Reader
+from .calls import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, CallLine, Reader
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -158,11 +158,13 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
         return None
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     missing = {rank: _missing(call, reached, ranks.keys()) for rank, call in blocked.items()}
+    given_up = {rank: other for rank in blocked if (other := _forsaken(blocked[rank], ranks))}
+    missing |= {rank: [other.rank] for rank, other in given_up.items()}
     movable = unfinished - blocked.keys()
     while True:
         freed = {
             rank
-            for rank in blocked.keys() - movable
+            for rank in blocked.keys() - movable - given_up.keys()
             if all(peer in movable for peer in missing[rank])
             or (_anybody(blocked[rank]) and movable)
         }
@@ -170,6 +172,9 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
             break
         movable |= freed
     stuck = blocked.keys() - movable
+    if given_up and stuck:
+        text = " ".join(_tell_of_forsaken(blocked[rank], call) for rank, call in given_up.items())
+        return Verdict(text, tuple(sorted(stuck)))
     if not stuck or movable:
         return None
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
@@ -190,6 +195,23 @@ def never_met(ranks: Mapping[int, Seen]) -> Verdict | None:
         "other. Do they use the same store, under the same prefix, with ranks from 0 without a "
         "gap?",
         tuple(sorted(unfinished)),
+    )
+
+
+def cannot_leave(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """All that is left to do is to leave, and a rank does not get that done.
+
+    A thread may well wait for something outside; so this is likely only where nothing has moved
+    for long.
+    """
+    leaving = {rank: seen.reader.leaving() for rank, seen in ranks.items() if not seen.finished}
+    if not leaving or None in leaving.values():
+        return None
+    said = _by_value({rank: f"waits for {call}" for rank, call in leaving.items()})
+    return Verdict(
+        f"The job is done, but not all of its ranks can end: {said}. Nothing in them has moved for "
+        "long. A program ends when its threads have; let the thread end, or make it a daemon.",
+        tuple(sorted(leaving)),
     )
 
 
@@ -249,6 +271,27 @@ def _missing(
         return [call.peer]
     members = everybody if call.group.is_internal else call.group.ranks
     return [r for r in members if reached[r].get(call.line, 0) <= call.number]
+
+
+def _forsaken(call: Call, ranks: Mapping[int, Seen]) -> Call | None:
+    """The other side's half of a message that this call waits for, where it was given up."""
+    if call.operation not in POINT_TO_POINT or call.peer in (None, ANY_SOURCE):
+        return None
+    other = "recv" if call.operation == "send" else "send"
+    line = (call.group, other, call.rank, call.tag)
+    for candidate in ranks[call.peer].reader.log().values():
+        if candidate.line == line and candidate.number == call.number:
+            return candidate if candidate.forsaken else None
+    return None
+
+
+def _tell_of_forsaken(call: Call, other: Call) -> str:
+    begun = "isend" if other.operation == "send" else "irecv"
+    return (
+        f"Rank {call.rank} waits in {call}; rank {other.rank} had begun its side of that message "
+        f"with {begun}(), but kept nothing of what {begun}() returned, and with that the message "
+        "was given up. Keep it, and call its wait()."
+    )
 
 
 def _tell(

@@ -27,10 +27,21 @@ class ResultNotSent(_ShownPlainly, RuntimeError):
     """A rank's value could not leave its process; the message says which and why."""
 
 
+class RankError(_ShownPlainly, RuntimeError):
+    """What a rank raised, as text: the exception itself stays in the rank's process.
+
+    rank; type_name: the name of the exception's class, such as "ZeroDivisionError".
+    """
+
+    def __init__(self, rank: int, type_name: str, text: str):
+        super().__init__(text)
+        self.rank, self.type_name = rank, type_name
+
+
 class JobFailed(_ShownPlainly, RuntimeError):
     """A job that failed; `job` has everything that is known, the message is the report.
 
-    `__cause__` is the exception that was the cause, where there was one and it could travel.
+    `__cause__` is a RankError where an exception in a rank was the cause.
     """
 
     def __init__(self, job: Job):

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .calls import Call, Reader
 from .diagnose import ranks_text
-from .errors import JobFailed, ResultNotSent
+from .errors import JobFailed, RankError, ResultNotSent
 from .output import Output
 from .payload import Parcel
-from .record import Call, Reader
 from .report import Failure, format_failures
 
 
@@ -84,6 +84,14 @@ class Job:
     def setup(self) -> list[list[Call]]:
         """For each rank, the calls that made or ended groups, in order: `new_group([0, 1])`."""
         return [reader.setup() for reader in self.readers]
+
+    @property
+    def cause(self) -> RankError | None:
+        """What the first rank raised, where that is why the job failed."""
+        first = self.failures[0] if self.failures else None  # the cause comes first
+        if first is None or not first.type_name:
+            return None
+        return RankError(first.rank, first.type_name, first.message)
 
     @property
     def report(self) -> str:

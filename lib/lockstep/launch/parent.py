@@ -25,11 +25,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import rank, record
+from . import rank, recorder
 from .channel import Channel
 
 PRELOADED = (
@@ -244,13 +245,24 @@ def _give_back_code() -> None:
             libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), dont_need)
 
 
+def _keep_from_ranks() -> None:
+    """What the imports want done at the end of this process is not for its forks to do.
+
+    A rank does at its end what its own program has asked for, and some of the imports' wishes,
+    such as to take apart every operator library, cost more than a whole job.
+    """
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+
+
 def main(control: Channel) -> None:
     rank.adopt_orphans()
     if sys.platform.startswith("linux"):
         for name in PRELOADED:
             with contextlib.suppress(ImportError):  # torch itself missing: the ranks will say so
                 importlib.import_module(name)
-        record.install()
+        recorder.install()
+        _keep_from_ranks()
         gc.collect()
         _give_back_code()
     _Parent(control).serve()

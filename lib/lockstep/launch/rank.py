@@ -1,9 +1,10 @@
 """What runs inside of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
 
 A rank is told everything over its channel: first who it is and where its output goes, then one
-job after another. It answers each with `done` or `failed`. A rank that has finished stays until
-the notebook ends it: its peers never see a closed connection where the truth is that somebody
-left early.
+job after another. It answers each with `done` or `failed`. After its last job a rank leaves as
+Python does: it joins threads, runs what `atexit` knows, closes files. Then it stays until the
+notebook ends it: its peers never see a closed connection where the truth is that somebody left
+early.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import gc
+import io
 import multiprocessing.process
 import os
 import resource
@@ -19,19 +22,24 @@ import runpy
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import types
 from typing import Any
 
-from . import payload, record
+from . import payload, recorder
+from .calls import SYNCHRONIZE
 from .cell import Cell, remember_source
 from .channel import Channel, map_file
 from .errors import CannotSend
 from .profiling import profiled
+from .rendezvous import meet_in_file
 
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
 _REPR_LIMIT = 4000
+_MOST_TEXT = 20_000  # characters of an exception's message
+_MOST_CAUSES = 10
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
@@ -47,17 +55,25 @@ def main(channel: Channel, directory: str) -> None:
         try:
             rank = _Rank(message, descriptors)
         except Exception as error:  # such as a working directory that is no more
-            channel.send(_failed(error))
+            channel.send({"job": 0, **_failed(error)})
             channel.receive()
             os._exit(1)
         while True:
             message, descriptors = channel.receive()
+            if message["do"] == "leave":
+                rank.leave()
+                break
             reply, attached = rank.run(message, descriptors)
-            channel.send(reply, attached)
+            done = reply["did"] == "done"
+            if done and message["last"]:
+                rank.leave()
+            channel.send({"job": message["job"], **reply}, attached)
             for descriptor in attached:
                 os.close(descriptor)
-            if reply["did"] == "failed" and rank.exits_on_failure:
-                os._exit(1)
+            if not done:
+                rank.leave_after_failure()
+                if rank.exits_on_failure:
+                    os._exit(1)
     os._exit(0)
 
 
@@ -70,6 +86,7 @@ class _Rank:
         named = dict(zip(message["descriptors"], descriptors, strict=True))
         self.rank: int = message["rank"]
         self.exits_on_failure: bool = message["exits_on_failure"]
+        self._pid = os.getpid()
         self._redirect(named["output"])
         os.environ.clear()
         os.environ.update(message["environment"])
@@ -82,7 +99,7 @@ class _Rank:
         import torch
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        self._recorder = record.start(map_file(named["record"], shared=True), self.rank)
+        self._recorder = recorder.start(map_file(named["record"], shared=True), self.rank)
         self._meeting: int | None = named.get("file")
         self._listener: int | None = named.get("listener")
         self._store: Any = None
@@ -91,6 +108,8 @@ class _Rank:
         sys.modules["__main__"] = self._module
         self.namespace = self._module.__dict__
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook
+        if self._meeting is not None:
+            meet_in_file(f"/proc/self/fd/{self._meeting}")
 
     def _redirect(self, output: int) -> None:
         """At the level of descriptors, so that what C++ prints is caught as well."""
@@ -108,6 +127,8 @@ class _Rank:
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
 
+    # ── One job ──────────────────────────────────────────────────────────────────────────────
+
     def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         """Do one job; returns the reply and the descriptors that go with it."""
         if message["again"]:
@@ -119,19 +140,34 @@ class _Rank:
                 self._initialize(message["backend"])
             task = self._unpack(payload.Parcel(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
-            left = self._do(task)
+            try:
+                value = self._do(task)
+            finally:
+                if os.getpid() != self._pid:
+                    self._end_of_fork()
             self._bound |= {
                 name
-                for name, value in self.namespace.items()
-                if name not in before or before[name] is not value
+                for name, value_now in self.namespace.items()
+                if name not in before or before[name] is not value_now
             }
-            return self._report(*left)
+            return self._report(value)
         except BaseException as error:
             return _failed(error), []
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):  # a cell may have closed them
-                    stream.flush()
+            _flush()
+
+    def _end_of_fork(self) -> None:
+        """A process that the job forked and that has come to the job's end: it is no rank."""
+        error = sys.exc_info()[1]
+        code = 0
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            traceback.print_exc()
+            code = 1
+        with contextlib.suppress(BaseException):
+            self._close_down()
+        os._exit(code)
 
     def _initialize(self, backend: str) -> None:
         """Make the default process group, unless this rank has one already.
@@ -155,7 +191,7 @@ class _Rank:
         dist.init_process_group(backend, **options)
 
     def _serve_store(self) -> None:
-        """Let init_process_group() without arguments find its store.
+        """Serve the store at MASTER_ADDR and MASTER_PORT, for programs that connect to it.
 
         torchrun's agent serves it; here rank 0 does, on the loopback socket that was bound for it
         before any rank existed, so nobody has to try twice.
@@ -181,33 +217,48 @@ class _Rank:
         self.namespace.update(own)
         return task
 
-    def _do(self, task: dict[str, Any]) -> tuple[Any, bool]:
-        """The job itself; returns its value, and whether it left by sys.exit."""
+    def _do(self, task: dict[str, Any]) -> Any:
+        """The job itself; returns its value."""
         for filename, source in task["sources"].items():
             remember_source(filename, source)
-        value, left = None, False
+        value = None
         with profiled(task["trace"], self.rank):
             try:
                 if task["kind"] == "cell":
                     value = Cell(task["source"], task["filename"]).run(self.namespace)
                 elif task["kind"] == "function":
                     value = task["function"](*task["args"], **task["kwargs"])
+                elif task["kind"] == "module":
+                    self._run_module(task["module"], task["arguments"])
                 else:
-                    sys.argv[:] = [task["script"], *task["arguments"]]
-                    runpy.run_path(task["script"], run_name="__main__")
+                    self._run_script(task["script"], task["arguments"])
             except SystemExit as error:
                 if error.code not in (None, 0):
                     raise
-                left = True
-        if task["kind"] == "script":
-            atexit._run_exitfuncs()
         _synchronize(self._recorder)
-        return value, left
+        return value
 
-    def _report(self, value: Any, left: bool) -> tuple[dict[str, Any], Any]:
-        reply: dict[str, Any] = {"did": "done", "at": time.perf_counter(), "left": left}
+    def _run_script(self, script: str, arguments: list[str]) -> None:
+        """As `python script` does, in a `__main__` that stays for threads and atexit."""
+        sys.argv[:] = [script, *arguments]
+        sys.path.insert(0, os.path.dirname(script))
+        with io.open_code(script) as file:
+            code = compile(file.read(), script, "exec")
+        self.namespace.update(__file__=script, __spec__=None, __cached__=None, __doc__=None)
+        exec(code, self.namespace)
+
+    def _run_module(self, module: str, arguments: list[str]) -> None:
+        """As `python -m module` does."""
+        sys.argv[:] = [module, *arguments]
+        sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+
+    def _report(self, value: Any) -> tuple[dict[str, Any], Any]:
+        reply: dict[str, Any] = {"did": "done", "at": time.perf_counter()}
         reply["shown"] = None if value is None else _shown(value)
-        reply["digest"] = self._recorder.digest
+        reply["digest"] = [
+            [name, list(ranks), digest] for (name, ranks), digest in self._recorder.digest.items()
+        ]
         reply["device"] = _device_name()
         reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
         reply["bound"] = sorted(self._bound)
@@ -220,12 +271,57 @@ class _Rank:
             return reply, []
         return reply, [descriptor]
 
+    # ── The end ──────────────────────────────────────────────────────────────────────────────
 
-def _synchronize(recorder: record.Recorder) -> None:
+    def leave(self) -> None:
+        """Do what Python does at its end, so that nothing the job has written is lost.
+
+        The process itself stays, and with it modules and process groups that nobody destroyed.
+        """
+        waiting = [t.name for t in threading.enumerate() if not t.daemon][1:]
+        if waiting:
+            with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
+                threading._shutdown()  # type: ignore[attr-defined]
+        with self._recorder.leaving("the end of its variables and of what atexit knows"):
+            self._close_down()
+
+    def leave_after_failure(self) -> None:
+        """The same; the notebook, which knows of the failure, ends this process if it takes long.
+
+        Until that is done a polite end (SIGTERM) is of no use.
+        """
+        with contextlib.suppress(ValueError, OSError):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(BaseException):
+            self.leave()
+        with contextlib.suppress(ValueError, OSError):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _close_down(self) -> None:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        variables = list(self.namespace.values())
+        self.namespace.clear()
+        del variables
+        gc.collect()
+        for thing in gc.get_objects():
+            if issubclass(type(thing), (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
+                with contextlib.suppress(Exception):  # it may be closed, or its other end gone
+                    thing.flush()
+        _flush()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a cell may have closed them
+            stream.flush()
+
+
+def _synchronize(recorder: recorder.Recorder) -> None:
     """A job on a GPU has ended when the GPU has done it."""
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized():
-        with recorder.internal("setup", record.SYNCHRONIZE):
+        with recorder.internal("setup", SYNCHRONIZE):
             torch.cuda.synchronize()
 
 
@@ -245,32 +341,32 @@ def _shown(value: Any) -> str:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data, the cause first: what, where, and itself if it can travel."""
-    blocks = []
+    """An exception as plain data, the cause first: its type's name, its text, and where."""
+    blocks: list[tuple[str, list[tuple[str, int, str, str]]]] = []
+    seen: set[int] = set()  # `raise e from e` is legal
     at: BaseException | None = error
-    while at is not None:
+    while at is not None and id(at) not in seen and len(blocks) < _MOST_CAUSES:
+        seen.add(id(at))
         frames = [
             (frame.filename, frame.lineno or 0, frame.name, frame.line or "")
             for frame in traceback.extract_tb(at.__traceback__)
         ]
         if isinstance(at, SyntaxError) and at.filename:
-            frames.append((at.filename, at.lineno or 0, "<module>", at.text or ""))
+            frames.append((str(at.filename), at.lineno or 0, "<module>", str(at.text or "")))
             text = f"{type(at).__name__}: {at.msg}"
         else:
             text = "".join(traceback.format_exception_only(at)).strip()
-        blocks.append((text, frames))
+        blocks.append((_shortened(text), frames))
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     code = error.code if isinstance(error, SystemExit) else None
-    try:
-        pickled, buffers = payload.dump(error.with_traceback(None))
-    except CannotSend:
-        pickled, buffers = b"", []
-    return {
-        "kind": type(error).__name__,
-        "blocks": blocks,
-        "exit_code": code,
-        "exception": None if buffers else pickled,
-    }
+    return {"kind": type(error).__name__, "blocks": blocks, "exit_code": _shortened(repr(code))}
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
 
 
 def die_with_parent() -> None:
@@ -300,5 +396,5 @@ if __name__ == "__main__":
         connection.connect(address)
     greeting = Channel(connection)
     greeting.send({"did": "hello", "pid": os.getpid(), "environment": dict(os.environ)})
-    record.install()
+    recorder.install()
     main(greeting, os.environ.pop("LOCKSTEP_DIRECTORY"))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..machine import usable_cores
-from . import diagnose, record, report
+from . import calls, diagnose, report
 from .channel import Channel, anonymous_file, deaf, map_file
 from .engines import Arrival, Engine
 from .errors import LaunchError
@@ -55,7 +55,7 @@ class _Slot:
     output: int = -1
     stacks: int = -1
     memory: mmap.mmap | None = None
-    reader: record.Reader = field(default_factory=lambda: record.Reader(bytes(48), 0))
+    reader: calls.Reader = field(default_factory=lambda: calls.Reader.of_nothing(0))
     state: str = "coming"  # running, done, failed, dead
     reply: dict[str, Any] = field(default_factory=dict)
     code: int | None = None
@@ -88,7 +88,7 @@ class Ranks:
         self._selector = selectors.DefaultSelector()
         self._task: Task | None = None
         self._payload: tuple[int, list[int]] | None = None
-        self._jobs = 0
+        self._jobs = 0  # begun so far; the number of the one that runs
         self._threads = str(max(1, usable_cores() // nproc))
         self._agent_ended = False
         self.closed = False
@@ -107,21 +107,24 @@ class Ranks:
 
     # ── One job ──────────────────────────────────────────────────────────────────────────────
 
-    def run(self, task: Task, job: Job, timeout: float | None, show: Show) -> None:
-        """Do one job and fill in `job`. After a failure the ranks are gone (`closed`).
+    def run(
+        self, task: Task, job: Job, timeout: float | None, show: Show, last: bool = True
+    ) -> None:
+        """Do one job and fill in `job`. Unless it ends well the ranks are gone (`closed`).
 
-        timeout: seconds, None for no limit. Raises KeyboardInterrupt when interrupted, with the
-        job's state set, all ranks gone.
+        timeout: seconds, None for no limit. last: no other job will come, so the ranks leave when
+        they have done it. Raises KeyboardInterrupt when interrupted, with the job's state set, all
+        ranks gone.
         """
-        self._job, self._task = job, task
+        self._job, self._task, self._last = job, task, last
         job.outputs = [Output(rank) for rank in range(self.nproc)]
         self._payload = write(task.pickled, task.buffers)
         try:
+            self._jobs += 1
             for slot in self._slots:
                 slot.state, slot.reply = "coming", {}
                 if slot.channel is not None:
                     self._send_task(slot)
-            self._jobs += 1
             verdict, kind = self._watch(timeout, show)
             if kind == "ok":
                 self._collect()
@@ -132,8 +135,10 @@ class Ranks:
                 self._fail("", "interrupted")
             raise
         finally:
+            if job.state != "ok":
+                self.close()  # a rank that still works on this job must not answer the next one
             os.close(self._payload[0])
-            self._payload = None
+            self._payload = self._task = None
             for output in job.outputs:
                 output.close()
 
@@ -179,8 +184,8 @@ class Ranks:
         """All have finished: but did they do the same? An answer can be wrong without a hang."""
         by_group: dict[Any, set[int]] = {}
         for slot in self._slots:
-            for group, digest in slot.reply["digest"].items():
-                by_group.setdefault(group, set()).add(digest)
+            for name, members, digest in slot.reply["digest"]:
+                by_group.setdefault((name, tuple(members)), set()).add(digest)
         if all(len(digests) == 1 for digests in by_group.values()):
             return ""
         found = self._mismatch()
@@ -202,7 +207,14 @@ class Ranks:
         job.device = self._slots[0].reply["device"]
         job.peak_memory |= {slot.rank: slot.reply["peak"] for slot in self._slots}
         job.readers = [slot.reader.copy() for slot in self._slots]
+        self._tell_of_dropped_calls()
         job.state = "ok"
+
+    def _tell_of_dropped_calls(self) -> None:
+        dropped = max(reader.dropped for reader in self._job.readers)
+        if dropped:
+            text = f"a rank made so many calls that the oldest {dropped:,} are not in its record"
+            self._job.note = "; ".join(part for part in (self._job.note, text) if part)
 
     def _fail(self, verdict: str, kind: str) -> None:
         """Find out what each rank was doing, end them all, and write it down."""
@@ -213,6 +225,7 @@ class Ranks:
         for slot in self._slots:  # now: ranks that are being ended stir each other
             slot.reader = slot.reader.copy()
         job.readers = [slot.reader for slot in self._slots]
+        self._tell_of_dropped_calls()
         self.close()
         job.verdict = verdict
         job.state = "interrupted" if kind == "interrupted" else "failed"
@@ -239,6 +252,8 @@ class Ranks:
         call = slot.reader.blocked_in()
         if call is not None:
             failure.call = f"in {call}"
+        elif (leaving := slot.reader.leaving()) is not None:
+            failure.call = f"its job is done, and it waits for {leaving}"
         elif failure.kind in ("timeout", "stuck", "interrupted"):
             calls = slot.reader.calls()
             failure.call = f"last call: {calls[-1]}" if calls else "no call so far"
@@ -285,9 +300,9 @@ class Ranks:
         slot.stacks, stacks = os.pipe()
         os.set_blocking(slot.output, False)
         memory = anonymous_file(f"calls-{slot.rank}")
-        os.ftruncate(memory, record.SIZE)
+        os.ftruncate(memory, calls.SIZE)
         slot.memory = map_file(os.dup(memory), shared=True)
-        slot.reader = record.Reader(slot.memory, slot.rank)
+        slot.reader = calls.Reader(slot.memory, slot.rank)
         environment = {**self._environment, **arrival.environment}
         environment.setdefault("OMP_NUM_THREADS", self._threads)
         for backend in ("GLOO", "NCCL"):  # all ranks are here: nobody else needs to reach them
@@ -318,8 +333,11 @@ class Ranks:
         descriptor, sizes = self._payload
         message = {
             "backend": self._task.backend,
+            "do": "run",
+            "job": self._jobs,
             "sizes": sizes,
-            "again": self._jobs > 0,
+            "again": self._jobs > 1,
+            "last": self._last,
         }
         slot.state = "running"
         with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
@@ -339,6 +357,8 @@ class Ranks:
             return
         if reply["did"] == "hello":  # a rank that was started as a program of its own
             return
+        if reply["job"] not in (0, self._jobs):  # it answers what nobody asks any more
+            return
         self._drain(slot)
         if descriptors:
             reply["parcel"] = Parcel(descriptors[0], reply["sizes"])
@@ -352,7 +372,7 @@ class Ranks:
                 break
         if slot.code == 0 and self._task is not None and self._task.may_leave:
             slot.state = "done"
-            slot.reply = {"shown": None, "digest": {}, "device": "CPU", "bound": [], "peak": 0}
+            slot.reply = {"shown": None, "digest": [], "device": "CPU", "bound": [], "peak": 0}
 
     def _on_event(self, _: Any = None) -> bool:
         if not self._engine.events.ready():  # _await_end() has read it

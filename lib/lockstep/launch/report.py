@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import pickle
 import re
 import signal
 import sysconfig
@@ -35,7 +34,7 @@ class Failure:
 
     kind: "raised", "died" (signal, or an exit without a word), "stuck" (waits in a call that can
         never complete), "timeout", "interrupted".
-    message: one line. exception: what was raised, itself, where it could travel; else None.
+    message: one line. type_name: of the exception that was raised, "" where none was.
     frames: where, outermost call first. call: the c10d call in which the rank was, as text.
     """
 
@@ -45,7 +44,7 @@ class Failure:
     at: float = 0.0
     frames: list[Frame] = field(default_factory=list)
     causes: list[tuple[str, list[Frame]]] = field(default_factory=list)
-    exception: BaseException | None = None
+    type_name: str = ""
     call: str = ""
 
     @property
@@ -57,14 +56,9 @@ def raised(rank: int, reply: dict[str, Any]) -> Failure:
     """From what a rank said about its exception."""
     (text, frames), *causes = reply["blocks"]
     if reply["kind"] == "SystemExit":
-        text = f"sys.exit({reply['exit_code']!r}) was called"
-    exception = None
-    if reply["exception"]:
-        try:
-            exception = pickle.loads(reply["exception"])
-        except Exception:  # its class may need what only the rank has
-            exception = None
-    return Failure(rank, "raised", text, reply["at"], frames, causes, exception)
+        text = f"sys.exit({reply['exit_code']}) was called"
+    where = [(frame[0], frame[1], frame[2], frame[3]) for frame in frames]
+    return Failure(rank, "raised", text, reply["at"], where, causes, reply["kind"])
 
 
 _LIKELY = {

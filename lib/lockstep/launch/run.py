@@ -110,7 +110,7 @@ class World:
                 self._torn_down = False
         try:
             limit = self._timeout if timeout is None else timeout
-            _run(self._ranks, job, task, limit, may_fail, show, self._note)
+            _run(self._ranks, job, task, limit, may_fail, show, self._note, last=False)
             self._bound = set(job.bound)
             return job
         finally:
@@ -170,7 +170,7 @@ def torchrun(
     to keep `rankN.json.gz`, or True for a temporary one that goes with the Job.
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
 
-    Raises JobFailed (its `__cause__` is what the first rank raised, where that could travel),
+    Raises JobFailed (its `__cause__` is a RankError where a rank's exception was the cause),
     JobInterrupted, LaunchError where what is asked for makes no sense or cannot be started here,
     CannotSend for an argument that cannot travel, FileNotFoundError for a missing script.
     """
@@ -311,7 +311,7 @@ def _once(
 ) -> Job:
     job.engine = engine
     with Ranks(job.nproc, _engine(engine, max_restarts), environment) as ranks:
-        return _run(ranks, job, task, timeout, may_fail, show, note)
+        return _run(ranks, job, task, timeout, may_fail, show, note, last=True)
 
 
 def _run(
@@ -322,20 +322,20 @@ def _run(
     may_fail: bool,
     show: bool,
     note: str,
+    last: bool,
 ) -> Job:
     if timeout is not None and timeout <= 0:
         raise LaunchError(f"a time limit is a positive number of seconds, not {timeout:g}")
     display = (Panel() if in_notebook() else Lines()) if show else Silence()
     job.note = "; ".join(part for part in (job.note, note, ranks.note) if part)
     try:
-        ranks.run(task, job, timeout, display)
+        ranks.run(task, job, timeout, display, last)
     except KeyboardInterrupt:
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job) from None
     display.end(job, report=may_fail)
     if not job.ok and not may_fail:
-        cause = job.failures[0].exception if job.failures else None  # the cause comes first
-        raise JobFailed(job) from cause
+        raise JobFailed(job) from job.cause
     return job
 
 

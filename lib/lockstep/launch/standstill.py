@@ -13,6 +13,7 @@ _EVERY = 0.1  # seconds between two looks
 _STILL = 0.4  # seconds without any movement before ranks are judged
 _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
 _STILL_UNMET = 5.0  # the same where all ranks are there and should find each other
+_STILL_LEAVING = 60.0  # the same where ranks are done and a thread of theirs, say, is not
 _STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
 _IDLE_BUT_AWAKE = "gloo_tcp_loop"  # it looks around a hundred times a second
 
@@ -26,7 +27,7 @@ class StandstillWatch:
     """
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[bool, tuple[int, int]]] = {}
+        self._last: Mapping[int, tuple[bool, tuple[int, ...]]] = {}
         self._used: tuple[int, ...] | None = None
         self._still_since = self._quiet_since = 0.0
         self._looked = 0.0
@@ -53,7 +54,7 @@ class StandstillWatch:
         if self._certain or self._likely is None:
             return self._certain
         if any(seen.reader.on_gpu for seen in ranks.values()):
-            return self._likely if now - self._still_since >= _STILL_ON_GPU else None
+            return self._likely if now - self._still_since >= self._patience else None
         used = _processor_time(ranks)
         if used is None or used != self._used:
             self._quiet_since, self._used = now, used
@@ -66,9 +67,13 @@ class StandstillWatch:
         calls = [call for seen in ranks.values() if (call := seen.blocked()) is not None]
         in_setup = any(call.group.is_internal for call in calls)
         self._patience = _STILL_IN_SETUP if in_setup else _STILL
+        if any(seen.reader.on_gpu for seen in ranks.values()):
+            self._patience = _STILL_ON_GPU
         if self._likely is None and not any(seen.reader.on_gpu for seen in ranks.values()):
             # NCCL takes seconds to make a group, and says nothing meanwhile.
             self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET
+        if self._likely is None:
+            self._likely, self._patience = diagnose.cannot_leave(ranks), _STILL_LEAVING
 
 
 def _processor_time(ranks: Mapping[int, Seen]) -> tuple[int, ...] | None:

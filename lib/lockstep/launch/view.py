@@ -6,10 +6,10 @@ import html as escaping
 from collections import Counter
 from typing import Any
 
+from .calls import Call
 from .diagnose import ranks_text
 from .job import Job, by_value
 from .output import fold
-from .record import Call
 
 # Okabe and Ito's palette, which colour-blind people can tell apart; the rank is always named too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#666666")

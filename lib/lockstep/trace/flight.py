@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ..figures import table
+from ..launch.calls import POINT_TO_POINT, Call, Group
 from ..launch.diagnose import contradiction, ranks_text
-from ..launch.record import POINT_TO_POINT, Call, Group
 from ..stamps import Stamp
 from .pickles import read_plain
 from .table import TraceError

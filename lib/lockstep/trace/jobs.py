@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..launch import Job
-from ..launch.record import ANY_SOURCE, Call
+from ..launch.calls import ANY_SOURCE, Call
 from ..stamps import live
 from .table import NONE, Collective, Kind, Slice, Trace, TraceError
 

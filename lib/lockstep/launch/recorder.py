@@ -5,38 +5,53 @@ there even while the rank is blocked inside C++ or after it was killed. The call
 PyTorch's dispatcher, which every path to a process group passes: `torch.distributed`, DDP's
 reducer, functional collectives, compiled code.
 
-Layout of the shared memory: a header of six unsigned 64-bit numbers (bytes used, process id,
-offset of the entry in which the rank's main thread now waits or 0, calls that no longer fitted,
-1 once a call or a group was on a GPU, 1 if other threads may act while the main one waits), then
-entries: start and end (float64, seconds), length (uint32), marshalled tuple. An entry is a call,
-the introduction of a process group, or (where a kept world goes on with its next cell) how many
-calls of one sequence came before.
+The layout of that memory, and its reader, are in `calls.py`.
+
+No Python is needed to complete a work. Where a program waits for a work in C++ while it holds
+Python's lock, as when it destroys a group, a Python callback on that work would wait for the lock,
+and the program for the callback. So the ends of works are seen by threads that wait beside the
+program, and nobody waits for those.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import gc
 import marshal
 import math
 import os
-import struct
+import queue
 import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-SIZE = 64 << 20  # bytes of address space; memory is used only as the record grows
-_HEADER = struct.Struct("<QQQQQQ")
-_USED, _PID, _WAITING, _LOST, _ON_GPU, _THREADS = 0, 8, 16, 24, 32, 40
-_TIMES = struct.Struct("<dd")
-_ENTRY = struct.Struct("<ddI")
-_U64 = struct.Struct("<Q")
-_F64 = struct.Struct("<d")
+from .calls import (
+    ANY_SOURCE,
+    DROPPED,
+    ENTRY,
+    F64,
+    FORSAKEN,
+    HEADER,
+    LEAVING,
+    ON_GPU,
+    POINT_TO_POINT,
+    SAME_SIZE,
+    SECTION,
+    THREADS,
+    U64,
+    USED,
+    WAITING,
+    Group,
+    line_of,
+    offset_of,
+    section_size,
+)
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -60,107 +75,10 @@ _NAMES = {
     "recv_": "recv",
     "recv_any_source_": "recv",
 }
-ANY_SOURCE = -1
-POINT_TO_POINT = frozenset({"send", "recv"})
-# Operations in which every rank must pass as many elements of the same type.
-SAME_SIZE = frozenset(
-    {"all_reduce", "broadcast", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor"}
-)
 SETUP = ("init_process_group", "new_group", "destroy_process_group")
-SYNCHRONIZE = "torch.cuda.synchronize"  # what a rank does last on a GPU
-Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted, see _line()
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A process group as one rank knows it."""
-
-    name: str
-    ranks: tuple[int, ...]
-
-    @property
-    def is_default(self) -> bool:
-        return self.name.startswith("default")
-
-    @property
-    def is_internal(self) -> bool:
-        """Not a process group: rendezvous on a store, making and ending groups."""
-        return self.name in ("store", "setup")
-
-    def __str__(self) -> str:
-        if self.is_default:
-            return "the default group"
-        number = f" {self.name}" if len(self.name) < 4 else ""  # others are long hashes
-        return f"group{number} {list(self.ranks)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One c10d call of one rank.
-
-    start, end: seconds on the host's monotonic clock, the same for all ranks of one machine.
-        `end` is when the operation was complete (gloo), or when the call came back to the host
-        (NCCL: what the GPU did and when is a trace's business). None: it never was.
-    shapes, dtype: of the tensors that the rank passed in (for `recv`: that it received into).
-    bytes: of those tensors together.
-    peer: global rank of the other side (send, recv) or of the root (broadcast, reduce, gather,
-        scatter); None for the others, ANY_SOURCE for a recv from anybody.
-    number: 0 for the rank's first operation on this group, and so on; sends and receives are
-        counted apart, by direction and peer.
-    """
-
-    rank: int
-    operation: str
-    group: Group
-    number: int
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: str
-    bytes: int
-    peer: int | None
-    tag: int
-    asynchronous: bool
-    start: float
-    end: float | None
-
-    @property
-    def seconds(self) -> float:
-        """From start to end; NaN where the call never ended."""
-        return math.nan if self.end is None else self.end - self.start
-
-    @property
-    def line(self) -> CallLine:
-        """The sequence that `number` counts: a group's collectives, or one way of a pair."""
-        return (self.group, *_line(self.operation, self.peer, self.tag))
-
-    def __str__(self) -> str:
-        if self.group.is_internal:
-            return self.operation
-        what = f"{self.operation} #{self.number}"
-        if self.operation in POINT_TO_POINT:
-            way = "to" if self.operation == "send" else "from"
-            other = "any rank" if self.peer == ANY_SOURCE else f"rank {self.peer}"
-            what = f"{self.operation} #{self.number} {way} {other}"
-            if self.tag:
-                what += f" (tag {self.tag})"
-        elif self.peer is not None:
-            what += f" with root {self.peer}"
-        if self.shapes and self.dtype:
-            shown = ", ".join(str(list(shape)) for shape in self.shapes[:3])
-            more = f", … {len(self.shapes)} tensors" if len(self.shapes) > 3 else ""
-            what += f" of {self.dtype}{shown}{more}"
-        return f"{what} on {self.group}"
-
-
-CallLine = tuple[Group, str, int | None, int]
-
-
-def _line(operation: str, peer: int | None, tag: int) -> tuple[str, int | None, int]:
-    if operation in ("destroy_process_group", SYNCHRONIZE):  # leaving is no partner of new_group
-        return (operation, None, 0)
-    return (operation, peer, tag) if operation in POINT_TO_POINT else ("", None, 0)
-
-
-# ── The rank's side ──────────────────────────────────────────────────────────────────────────
+BEGUN = ("isend", "irecv", "batch_isend_irecv")  # what they return is the caller's to keep
+_Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
+_MOST_WATCHERS = 16
 
 
 class Recorder:
@@ -171,28 +89,37 @@ class Recorder:
         self._rank = rank
         self._lock = threading.Lock()
         self._main = threading.main_thread().ident
-        self._used = _HEADER.size
-        self._counts: dict[Line, int] = {}
+        self._size = section_size(memory)
+        self._section = 0
+        self._used = 1  # place 0 is nobody's
+        self._held = 0  # calls in the current section
+        self._held_before = 0  # and in the one before it
+        self._counts: dict[_Line, int] = {}
         self._groups: dict[Any, tuple[int, Group]] = {}
         self._groups_made = 0
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
         self.quiet = False  # inside of new_group and its like: its own traffic is not the learner's
-        self.pending: dict[int, tuple[Any, int]] = {}  # id of a Work: the Work, its entry
+        self._works: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: the Work, its entry
+        self._fresh: list[Any] = []  # Works that their caller may not have got yet
+        self._watchers = _Watchers()
         self.newest = 0
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
-        _HEADER.pack_into(memory, 0, self._used, os.getpid(), 0, 0, 0, 0)
+        HEADER.pack_into(memory, 0, os.getpid(), 0, 0, 0, 0, 0, self._used, 0)
 
     def reset(self) -> None:
-        """Forget the entries: a kept world begins its next cell. Counts and groups go on."""
+        """Forget the entries: a kept world begins its next cell. Counts and groups go on.
+
+        The new section follows no other one: a work of the cell before that ends now has no entry.
+        """
         with self._lock:
-            self._used, self.newest = _HEADER.size, 0
-            self.pending.clear()
-            _HEADER.pack_into(self._memory, 0, self._used, os.getpid(), 0, 0, 0, 0)
-            for number, group in self._groups.values():
-                self._append(math.nan, ("group", number, group.name, group.ranks))
-            for line, count in self._counts.items():
-                self._append(math.nan, ("count", line, count))
+            self._section += 2
+            self._used = self._held = self._held_before = self.newest = 0
+            self._works.clear()
+            self._fresh.clear()
+            for at in (WAITING, DROPPED, ON_GPU, THREADS, USED, USED + 8):
+                U64.pack_into(self._memory, at, 0)
+            self._begin_section()
 
     def group(self, key: Any, describe: Callable[[], Group]) -> tuple[int, Group]:
         known = self._groups.get(key)
@@ -223,7 +150,8 @@ class Recorder:
         asynchronous: bool = False,
     ) -> int:
         """Enter a call; returns its entry."""
-        line = (group, *_line(operation, peer, tag))
+        self.handed_over()
+        line = (group, *line_of(operation, peer, tag))
         with self._lock:
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
@@ -231,7 +159,7 @@ class Recorder:
             return self._append(time.perf_counter(), entry)
 
     def on_gpu(self) -> None:
-        _U64.pack_into(self._memory, _ON_GPU, 1)
+        U64.pack_into(self._memory, ON_GPU, 1)
 
     def sum_up(self, group: Group, *call: Any) -> None:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
@@ -240,49 +168,154 @@ class Recorder:
 
     def _append(self, start: float, entry: tuple[Any, ...]) -> int:
         data = marshal.dumps(entry)
-        offset, used = self._used, self._used + _ENTRY.size + len(data)
-        if used > len(self._memory):
-            _U64.pack_into(self._memory, _LOST, _U64.unpack_from(self._memory, _LOST)[0] + 1)
-            return 0
-        _ENTRY.pack_into(self._memory, offset, start, math.nan, len(data))
-        self._memory[offset + _ENTRY.size : used] = data
-        self._used = used
-        _U64.pack_into(self._memory, _USED, used)  # only now does a reader see the entry
-        if entry[0] == "call":
-            self.newest = offset
-        return offset
+        if len(data) > self._size // 4 and entry[0] == "call":  # thousands of tensors at once
+            entry = (*entry[:4], (), *entry[5:])
+            data = marshal.dumps(entry)
+        if self._used + ENTRY.size + len(data) > self._size:
+            dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
+            self._section += 1
+            self._held, self._held_before = 0, self._held
+            self._begin_section()
+            U64.pack_into(self._memory, DROPPED, dropped)
+        return self._write(start, entry[0] == "call", data)
 
-    def end(self, offset: int) -> None:
-        if offset and math.isnan(_F64.unpack_from(self._memory, offset + 8)[0]):
-            _F64.pack_into(self._memory, offset + 8, time.perf_counter())
+    def _begin_section(self) -> None:
+        """Say in a new section what one must know to read it; it takes the oldest one's memory."""
+        self._used = 0
+        U64.pack_into(self._memory, USED + 8 * (self._section % 2), 0)
+        U64.pack_into(self._memory, SECTION, self._section)
+        for number, group in self._groups.values():
+            self._write(math.nan, False, marshal.dumps(("group", number, group.name, group.ranks)))
+        for line, count in self._counts.items():
+            self._write(math.nan, False, marshal.dumps(("count", line, count)))
+
+    def _write(self, start: float, is_call: bool, data: bytes) -> int:
+        place = self._section * self._size + self._used
+        offset = offset_of(place, self._size)
+        ENTRY.pack_into(self._memory, offset, start, math.nan, len(data))
+        self._memory[offset + ENTRY.size : offset + ENTRY.size + len(data)] = data
+        self._used += ENTRY.size + len(data)
+        # Only now does a reader see the entry.
+        U64.pack_into(self._memory, USED + 8 * (self._section % 2), self._used)
+        if is_call:
+            self.newest = place
+            self._held += 1
+        return place
+
+    def end(self, place: int, at: float | None = None) -> None:
+        """Write down that a call is over, unless that is known or its entry is gone."""
+        section = place // self._size
+        if not place or not 0 <= self._section - section <= 1:
+            return
+        offset = offset_of(place, self._size) + 8
+        if math.isnan(F64.unpack_from(self._memory, offset)[0]):
+            F64.pack_into(self._memory, offset, time.perf_counter() if at is None else at)
+
+    # ── Works that go on behind the program ──────────────────────────────────────────────────
+
+    def follow(self, work: Any, place: int, is_message: bool, asynchronous: bool) -> None:
+        """See to it that the entry of a work on the CPU gets its end.
+
+        The Python object of a Work is one and the same as long as it lives, so the one that the
+        caller gets and waits for is found again by its identity. It is held here only until the
+        caller has it: under gloo a message is given up with what isend() returned.
+        """
+        key = id(work)
+
+        def gone(_: Any) -> None:
+            if self._works.pop(key, None) is not None and is_message:
+                self.end(place, FORSAKEN)
+
+        self._works[key] = (weakref.ref(work, gone), place)
+        self._fresh.append(work)
+        if asynchronous and not is_message:  # the end of a message is seen by who waits for it
+            self._watchers.watch(work.get_future(), functools.partial(self.end, place))
+
+    def disown(self) -> None:
+        """In a process that a rank has forked: leave the rank's record alone."""
+        self._works.clear()
+        self._fresh.clear()
+
+    def handed_over(self) -> None:
+        """Whoever began works has got them by now."""
+        self._fresh.clear()
+
+    def waited_for(self, work: Any) -> int:
+        """The entry of a work that is waited for now; 0 if it is not known, or was waited for."""
+        self.handed_over()
+        known = self._works.get(id(work))
+        if known is None or known[0]() is not work:
+            return 0
+        del self._works[id(work)]
+        return known[1]
 
     @contextlib.contextmanager
-    def blocking(self, offset: int) -> Iterator[None]:
+    def blocking(self, place: int) -> Iterator[None]:
         """The main thread may block in this entry; inside of another one, that one counts."""
         outermost = self._outermost == 0 and threading.get_ident() == self._main
         if outermost:
-            self._outermost = offset
-            _U64.pack_into(self._memory, _THREADS, _others_may_act())
-            _U64.pack_into(self._memory, _WAITING, offset)
+            self._outermost = place
+            U64.pack_into(self._memory, THREADS, _others_may_act())
+            U64.pack_into(self._memory, WAITING, place)
         try:
             yield
         finally:
             if outermost:
                 self._outermost = 0
-                _U64.pack_into(self._memory, _WAITING, 0)
+                U64.pack_into(self._memory, WAITING, 0)
+
+    @contextlib.contextmanager
+    def leaving(self, what: str) -> Iterator[None]:
+        """Something that a rank does when its job is done; calls in it are recorded as always."""
+        number, _ = self.group(LEAVING, lambda: Group(LEAVING, ()))
+        place = self.begin(what, number)
+        try:
+            yield
+        finally:
+            self.end(place)
 
     @contextlib.contextmanager
     def internal(self, kind: str, operation: str) -> Iterator[None]:
         """A call that is not an operation on a group but in which a rank may wait for others."""
         number, _ = self.group(kind, lambda: Group(kind, ()))
-        offset = self.begin(operation, number)
+        place = self.begin(operation, number)
         self.quiet, before = True, self.quiet
         try:
-            with self.blocking(offset):
+            with self.blocking(place):
                 yield
         finally:
             self.quiet = before
-            self.end(offset)
+            self.end(place)
+
+
+class _Watchers:
+    """Threads that wait for works to complete, without Python's lock, and then say so.
+
+    They are not `threading`'s: a program that counts its threads, or joins them, has none of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[tuple[Any, Callable[[], None]]] = queue.SimpleQueue()
+        self._threads = self._busy = 0
+
+    def watch(self, future: Any, done: Callable[[], None]) -> None:
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._threads < _MOST_WATCHERS:
+                self._threads += 1
+                _thread.start_new_thread(self._serve, ())
+        self._waiting.put((future, done))
+
+    def _serve(self) -> None:
+        while True:
+            future, done = self._waiting.get()
+            with contextlib.suppress(Exception):  # it failed: whoever waits for the work is told
+                future.wait()
+            done()
+            del future, done  # the tensors in it are the program's to keep or to drop
+            with self._lock:
+                self._busy -= 1
 
 
 def _others_may_act() -> int:
@@ -301,7 +334,16 @@ def start(memory: Any, rank: int) -> Recorder:
     """Begin to record this process's calls into `memory`; `install()` must have run."""
     global _recorder
     _recorder = Recorder(memory, rank)
+    os.register_at_fork(after_in_child=_stop)
     return _recorder
+
+
+def _stop() -> None:
+    """What a rank forks, such as a data loader's worker, is no rank."""
+    global _recorder
+    if _recorder is not None:
+        _recorder.disown()
+    _recorder = None
 
 
 def install() -> None:
@@ -331,6 +373,8 @@ def install() -> None:
     dist.Work.wait = _wait_hook(dist.Work.wait)  # type: ignore[method-assign]
     for name in ("get", "wait"):
         setattr(dist.Store, name, _store_hook(name, getattr(dist.Store, name)))
+    for name in BEGUN:
+        _replace(getattr(dist, name), _begun_hook(getattr(dist, name)))
     for name in SETUP:
         _replace(getattr(dist, name), _setup_hook(name, getattr(dist, name)))
 
@@ -350,14 +394,14 @@ def _replace(original: Any, replacement: Any) -> None:
 def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
     arguments = [argument.name for argument in operation._schema.arguments]
 
-    def place(*names: str) -> int | None:
+    def index(*names: str) -> int | None:
         return next((arguments.index(n) for n in names if n in arguments), None)
 
     group_at = arguments.index("process_group")
-    tensors_at = place("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
-    peer_at = place("dst", "src", "root_rank")
-    tag_at = place("tag")
-    async_at = place("async_op")
+    tensors_at = index("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
+    peer_at = index("dst", "src", "root_rank")
+    tag_at = index("tag")
+    async_at = index("async_op")
     any_source = operation._schema.name.endswith("recv_any_source_")
 
     def hook(keyset: Any, *args: Any) -> Any:
@@ -376,7 +420,7 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         if name not in POINT_TO_POINT:
             recorder.sum_up(group, name, peer, (size, dtype) if name in SAME_SIZE else None)
-        offset = recorder.begin(
+        place = recorder.begin(
             name,
             number,
             tuple(tuple(t.shape) for t in tensors),
@@ -390,12 +434,12 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         if on_gpu:
             recorder.on_gpu()
         try:
-            with recorder.blocking(offset):  # most return at once, some block right here
+            with recorder.blocking(place):  # most return at once, some block right here
                 out = operation.redispatch(keyset & below, *args)
         except BaseException:
-            recorder.end(offset)
+            recorder.end(place)
             raise
-        _follow(recorder, offset, out, asynchronous, on_gpu)
+        _follow(recorder, place, out, name in POINT_TO_POINT, asynchronous, on_gpu)
         return out
 
     return hook
@@ -425,50 +469,48 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
     return recorder.group((group.group_name, group.size()), describe)
 
 
-def _follow(recorder: Recorder, offset: int, out: Any, asynchronous: bool, on_gpu: bool) -> None:
+def _follow(
+    recorder: Recorder, place: int, out: Any, is_message: bool, asynchronous: bool, on_gpu: bool
+) -> None:
     """See to it that the entry gets its end."""
     import torch
     import torch.distributed as dist
 
     boxed = out[-1] if isinstance(out, tuple) else out
     if not isinstance(boxed, torch.ScriptObject):  # monitored_barrier has no Work: it is over
-        recorder.end(offset)
+        recorder.end(place)
         return
     if on_gpu:
         global _graph_holds_work
         _graph_holds_work = _graph_holds_work or torch.cuda.is_current_stream_capturing()
-        recorder.end(offset)
+        recorder.end(place)
         return
-    # The Python object of a Work is one and the same as long as it lives, so the one that the
-    # caller gets and waits for is found again by its identity.
-    work = dist.Work.unbox(boxed)
-    recorder.pending[id(work)] = (work, offset)
-    if asynchronous:
-        try:
-            future = work.get_future()
-        except RuntimeError:
-            return  # no future (send, recv): its end is seen when it is waited for
-        key = id(work)
+    recorder.follow(dist.Work.unbox(boxed), place, is_message, asynchronous)
 
-        def done(_: Any) -> None:
-            recorder.end(offset)
-            recorder.pending.pop(key, None)
 
-        future.add_done_callback(done)
+def _begun_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        works = original(*args, **kwargs)
+        if _recorder is not None:
+            _recorder.handed_over()
+        return works
+
+    return begin
 
 
 def _wait_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder
-        entry = recorder.pending.pop(id(self), None) if recorder else None
-        if recorder is None or entry is None:
+        place = recorder.waited_for(self) if recorder else 0
+        if recorder is None or not place:
             return original(self, *args, **kwargs)
         try:
-            with recorder.blocking(entry[1]):
+            with recorder.blocking(place):
                 return original(self, *args, **kwargs)
         finally:
-            recorder.end(entry[1])
+            recorder.end(place)
 
     return wait
 
@@ -549,107 +591,3 @@ def _refuse_while_a_graph_lives() -> None:
             "still alive. Delete the graph first (del graph; torch.cuda.synchronize()), then "
             "destroy the group."
         )
-
-
-# ── The notebook's side ──────────────────────────────────────────────────────────────────────
-
-
-class Reader:
-    """Reads a rank's record while it is being written, or from a copy afterwards."""
-
-    def __init__(self, memory: Any, rank: int):
-        self._memory = memory
-        self._rank = rank
-        self._before: dict[Any, int] = {}
-
-    def copy(self) -> Reader:
-        used = max(self._header()[0], _HEADER.size)
-        return Reader(bytes(self._memory[:used]), self._rank)
-
-    @property
-    def pid(self) -> int:
-        """The rank's process; 0 until it has begun."""
-        return self._header()[1]
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the rank has made calls on a GPU, which return when they are queued."""
-        return self._header()[4] != 0
-
-    @property
-    def has_threads(self) -> bool:
-        """Whether other threads of the rank may act while its main thread waits."""
-        return self._header()[5] != 0
-
-    def _header(self) -> tuple[int, int, int, int, int, int]:
-        used, pid, waiting, lost, on_gpu, threads = _HEADER.unpack_from(self._memory, 0)
-        return used, pid, waiting, lost, on_gpu, threads
-
-    @property
-    def lost(self) -> int:
-        """How many calls no longer fitted."""
-        return self._header()[3]
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Changes whenever the rank's main thread enters or leaves a call."""
-        header = self._header()
-        return header[0], header[2]
-
-    @property
-    def waits(self) -> bool:
-        """Whether the rank's main thread is blocked in a call at this moment."""
-        return self._header()[2] != 0
-
-    def calls(self) -> list[Call]:
-        """The operations on process groups so far, in the order in which they began."""
-        return [call for call in self.log().values() if not call.group.is_internal]
-
-    def setup(self) -> list[Call]:
-        """The calls so far that make or end process groups, in the order in which they began."""
-        return [call for call in self.log().values() if call.group.name == "setup"]
-
-    def blocked_in(self) -> Call | None:
-        """The call in which the rank's main thread waits, if it does."""
-        return self.log().get(self._header()[2])
-
-    def reached(self) -> dict[CallLine, int]:
-        """For each sequence of calls, how many of them this rank has entered."""
-        calls = self.log().values()
-        return self._before | {call.line: call.number + 1 for call in calls}
-
-    def log(self) -> dict[int, Call]:
-        """Everything, by its place in the record."""
-        groups: dict[int, Group] = {}
-        entries: dict[int, Call] = {}
-        self._before = {}
-        offset, used = _HEADER.size, self._header()[0]
-        while offset < used:
-            start, end, length = _ENTRY.unpack_from(self._memory, offset)
-            body = offset + _ENTRY.size
-            kind, *rest = marshal.loads(self._memory[body : body + length])
-            if kind == "group":
-                number, name, ranks = rest
-                groups[number] = Group(name, tuple(ranks))
-            elif kind == "count":
-                (group, *line), count = rest
-                if group in groups:
-                    self._before[(groups[group], *line)] = count
-            else:
-                operation, group, number, shapes, dtype, size, peer, tag, asynchronous = rest
-                entries[offset] = Call(
-                    rank=self._rank,
-                    operation=operation,
-                    group=groups[group],
-                    number=number,
-                    shapes=shapes,
-                    dtype=dtype,
-                    bytes=size,
-                    peer=peer,
-                    tag=tag,
-                    asynchronous=asynchronous,
-                    start=start,
-                    end=None if math.isnan(end) else end,
-                )
-            offset = body + length
-        return entries

@@ -1,0 +1,284 @@
+"""The call record: every c10d call of a rank, read where the rank is not.
+
+A rank writes each call into memory that it shares with the notebook's kernel (`recorder.py`), so
+the record is there even while the rank is blocked inside C++ or after it was killed. This module
+is the layout of that memory, what an entry means (`Call`, `Group`), and its reader.
+
+Layout: a header of eight unsigned 64-bit numbers (process id; place of the entry in which the
+rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a group was on a GPU;
+1 if other threads may act while the main one waits; number of the current section; bytes used of
+the even and of the odd section), then two sections of equal size. A full section is followed by
+the other one, which is overwritten: the record keeps the newest calls, and each section begins
+with the groups and with how many calls of each sequence came before. An entry is start and end
+(float64, seconds), length (uint32), marshalled tuple: a call, the introduction of a process group,
+or such a count. A place is the number of the section times its size plus the offset in it, and so
+names an entry for ever; place 0 is nobody's.
+"""
+
+from __future__ import annotations
+
+import marshal
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
+HEADER = struct.Struct("<QQQQQQQQ")
+PID, WAITING, DROPPED, ON_GPU, THREADS, SECTION, USED = 0, 8, 16, 24, 32, 40, 48
+ENTRY = struct.Struct("<ddI")
+U64 = struct.Struct("<Q")
+F64 = struct.Struct("<d")
+FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
+
+ANY_SOURCE = -1
+POINT_TO_POINT = frozenset({"send", "recv"})
+# Operations in which every rank must pass as many elements of the same type.
+SAME_SIZE = frozenset(
+    {"all_reduce", "broadcast", "reduce", "reduce_scatter_tensor", "all_gather_into_tensor"}
+)
+SYNCHRONIZE = "torch.cuda.synchronize"  # what a rank does last on a GPU
+LEAVING = "leaving"  # the group of what a rank does when its job is done
+
+
+def section_size(memory: Any) -> int:
+    """Bytes of each of the two sections of a record."""
+    return (len(memory) - HEADER.size) // 2
+
+
+def offset_of(place: int, size: int) -> int:
+    """Where the entry at a place lies in the memory, while its section is there."""
+    section, within = divmod(place, size)
+    return HEADER.size + section % 2 * size + within
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as one rank knows it."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+    @property
+    def is_default(self) -> bool:
+        return self.name.startswith("default")
+
+    @property
+    def is_internal(self) -> bool:
+        """Not a process group: rendezvous on a store, making and ending groups, leaving."""
+        return self.name in ("store", "setup", LEAVING)
+
+    def __str__(self) -> str:
+        if self.is_default:
+            return "the default group"
+        number = f" {self.name}" if len(self.name) < 4 else ""  # others are long hashes
+        return f"group{number} {list(self.ranks)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One c10d call of one rank.
+
+    start, end: seconds on the host's monotonic clock, the same for all ranks of one machine.
+        `end` is when the operation was complete (gloo), or when the call came back to the host
+        (NCCL: what the GPU did and when is a trace's business). None: it never was.
+    shapes, dtype: of the tensors that the rank passed in (for `recv`: that it received into).
+    bytes: of those tensors together.
+    peer: global rank of the other side (send, recv) or of the root (broadcast, reduce, gather,
+        scatter); None for the others, ANY_SOURCE for a recv from anybody.
+    number: 0 for the rank's first operation on this group, and so on; sends and receives are
+        counted apart, by direction and peer.
+    forsaken: nobody kept what isend() or irecv() had returned, and so the message was given up.
+    """
+
+    rank: int
+    operation: str
+    group: Group
+    number: int
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    bytes: int
+    peer: int | None
+    tag: int
+    asynchronous: bool
+    start: float
+    end: float | None
+    forsaken: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """From start to end; NaN where the call never ended."""
+        return math.nan if self.end is None else self.end - self.start
+
+    @property
+    def line(self) -> CallLine:
+        """The sequence that `number` counts: a group's collectives, or one way of a pair."""
+        return (self.group, *line_of(self.operation, self.peer, self.tag))
+
+    def __str__(self) -> str:
+        if self.group.is_internal:
+            return self.operation
+        what = f"{self.operation} #{self.number}"
+        if self.operation in POINT_TO_POINT:
+            way = "to" if self.operation == "send" else "from"
+            other = "any rank" if self.peer == ANY_SOURCE else f"rank {self.peer}"
+            what = f"{self.operation} #{self.number} {way} {other}"
+            if self.tag:
+                what += f" (tag {self.tag})"
+        elif self.peer is not None:
+            what += f" with root {self.peer}"
+        if self.shapes and self.dtype:
+            shown = ", ".join(str(list(shape)) for shape in self.shapes[:3])
+            more = f", … {len(self.shapes)} tensors" if len(self.shapes) > 3 else ""
+            what += f" of {self.dtype}{shown}{more}"
+        return f"{what} on {self.group}"
+
+
+CallLine = tuple[Group, str, int | None, int]
+
+
+def line_of(operation: str, peer: int | None, tag: int) -> tuple[str, int | None, int]:
+    """The sequence, within a group, in which a call is counted."""
+    if operation in ("destroy_process_group", SYNCHRONIZE):  # leaving is no partner of new_group
+        return (operation, None, 0)
+    return (operation, peer, tag) if operation in POINT_TO_POINT else ("", None, 0)
+
+
+class Reader:
+    """Reads a rank's record while it is being written, or from a copy afterwards."""
+
+    def __init__(self, memory: Any, rank: int):
+        self._memory = memory
+        self._rank = rank
+        self._before: dict[Any, int] = {}
+        self._kept: list[tuple[int, bytes]] | None = None  # by a copy: what the sections held
+
+    @classmethod
+    def of_nothing(cls, rank: int) -> Reader:
+        """The record of a rank that has not come up."""
+        return cls(bytes(HEADER.size), rank)
+
+    def copy(self) -> Reader:
+        """The record as it is now; it stays when the shared memory goes."""
+        kept = self._sections()
+        copy = Reader(bytes(self._memory[: HEADER.size]), self._rank)
+        copy._kept = kept
+        return copy
+
+    def _number(self, at: int) -> int:
+        number: int = U64.unpack_from(self._memory, at)[0]
+        return number
+
+    @property
+    def pid(self) -> int:
+        """The rank's process; 0 until it has begun."""
+        return self._number(PID)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the rank has made calls on a GPU, which return when they are queued."""
+        return self._number(ON_GPU) != 0
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether other threads of the rank may act while its main thread waits."""
+        return self._number(THREADS) != 0
+
+    @property
+    def dropped(self) -> int:
+        """How many calls the record no longer holds, the oldest ones."""
+        return self._number(DROPPED)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Changes whenever the rank's main thread enters or leaves a call."""
+        section = self._number(SECTION)
+        return section, self._number(USED + 8 * (section % 2)), self._number(WAITING)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the rank's main thread is blocked in a call at this moment."""
+        return self._number(WAITING) != 0
+
+    def calls(self) -> list[Call]:
+        """The operations on process groups so far, in the order in which they began.
+
+        Of very many the newest: see `dropped`.
+        """
+        return [call for call in self.log().values() if not call.group.is_internal]
+
+    def setup(self) -> list[Call]:
+        """The calls so far that make or end process groups, in the order in which they began."""
+        return [call for call in self.log().values() if call.group.name == "setup"]
+
+    def blocked_in(self) -> Call | None:
+        """The call in which the rank's main thread waits, if it does."""
+        return self.log().get(self._number(WAITING))
+
+    def leaving(self) -> Call | None:
+        """What the rank does now that its job is done, if it has not left yet."""
+        own = [call for call in self.log().values() if call.group.name == LEAVING]
+        return own[-1] if own and own[-1].end is None else None
+
+    def reached(self) -> dict[CallLine, int]:
+        """For each sequence of calls, how many of them this rank has entered."""
+        calls = self.log().values()
+        return self._before | {call.line: call.number + 1 for call in calls}
+
+    def log(self) -> dict[int, Call]:
+        """Everything that the record holds, by its place in it."""
+        groups: dict[int, Group] = {}
+        entries: dict[int, Call] = {}
+        self._before = {}
+        for section, data in self._sections():
+            self._read(section, data, groups, entries)
+        return entries
+
+    def _sections(self) -> list[tuple[int, bytes]]:
+        """The place at which each section begins and what it holds, the older one first."""
+        if self._kept is not None:
+            return self._kept
+        size = section_size(self._memory)
+        while True:
+            current = self._number(SECTION)
+            found = []
+            for section in range(max(0, current - 1), current + 1):
+                used = min(self._number(USED + 8 * (section % 2)), size)
+                at = HEADER.size + section % 2 * size
+                found.append((section * size, bytes(self._memory[at : at + used])))
+            if self._number(SECTION) == current:  # else the rank has begun the next one meanwhile
+                return found
+
+    def _read(
+        self, place: int, data: bytes, groups: dict[int, Group], entries: dict[int, Call]
+    ) -> None:
+        at = 0 if place else 1  # place 0 is nobody's
+        while at < len(data):
+            start, end, length = ENTRY.unpack_from(data, at)
+            body = at + ENTRY.size
+            kind, *rest = marshal.loads(data[body : body + length])
+            if kind == "group":
+                number, name, ranks = rest
+                groups[number] = Group(name, tuple(ranks))
+            elif kind == "count":
+                (group, *line), count = rest
+                if group in groups:
+                    self._before[(groups[group], *line)] = count
+            else:
+                operation, group, number, shapes, dtype, size, peer, tag, asynchronous = rest
+                entries[place + at] = Call(
+                    rank=self._rank,
+                    operation=operation,
+                    group=groups[group],
+                    number=number,
+                    shapes=shapes,
+                    dtype=dtype,
+                    bytes=size,
+                    peer=peer,
+                    tag=tag,
+                    asynchronous=asynchronous,
+                    start=start,
+                    end=None if math.isnan(end) or end == FORSAKEN else end,
+                    forsaken=end == FORSAKEN,
+                )
+            at = body + length
