@@ -92,7 +92,7 @@ def test_exception_of_the_rank_is_the_cause(run):
         "try:\n    lockstep.torchrun(bad, nproc_per_node=2)\n"
         "except lockstep.JobFailed as error:\n    print(repr(error.__cause__), error.job.state)"
     )
-    assert "ZeroDivisionError('mine') failed" in reply.stdout
+    assert "RankError('ZeroDivisionError: mine') failed" in reply.stdout
 
 
 def test_a_cell_that_may_fail_shows_why(run):

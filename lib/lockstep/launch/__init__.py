@@ -1,6 +1,6 @@
 """Ranks from a notebook cell: started in milliseconds, watched, explained, and gone."""
 
-from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, ResultNotSent
+from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankError, ResultNotSent
 from .job import Job
 from .run import World, gpu_count, torchrun
 
@@ -10,6 +10,7 @@ __all__ = [
     "JobFailed",
     "JobInterrupted",
     "LaunchError",
+    "RankError",
     "ResultNotSent",
     "World",
     "gpu_count",
