@@ -207,7 +207,8 @@ class _Rank:
     def _report(self, value: Any, left: bool) -> tuple[dict[str, Any], Any]:
         reply: dict[str, Any] = {"did": "done", "at": time.perf_counter(), "left": left}
         reply["shown"] = None if value is None else _shown(value)
-        reply["digest"] = self._recorder.digest
+        digest = self._recorder.digest
+        reply["digest"] = [[name, ranks, value] for (name, ranks), value in digest.items()]
         reply["device"] = _device_name()
         reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
         reply["bound"] = sorted(self._bound)
