@@ -2,27 +2,44 @@
 
 `Warm` forks them from the warm parent; `Elastic` runs them under PyTorch's own elastic agent, as
 `torchrun` does. Either way the warm parent watches over the processes, so that nothing is left
-when the job, the notebook's kernel, or the machine's patience ends.
+when the job, the notebook's kernel, or the machine's patience ends. The notebook waits for nobody
+for ever: where the parent does not answer, or is gone, it ends the ranks by itself.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
+import itertools
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .channel import Channel, anonymous_file, deaf
+from . import processes
+from .channel import Channel, NoMessage, anonymous_file, deaf
 from .errors import LaunchError
+from .processes import FOLDER, GRACE, LAST_MOMENT
+
+# Seconds in which the warm parent must have answered, on a busy machine, too.
+_PATIENCE = 15.0
+_PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
+_PATIENCE_WHEN_STOPPED = 1.0
+_LOOK = 0.1
+_MOST_WORDS = 4000  # bytes
+# Unix sockets take 107 bytes, and multiprocessing adds its own to the folder of a job.
+_LONGEST_BASE = 107 - len(f"/{FOLDER}12345678/listener-12345678")
 
 
 @dataclass(frozen=True)
@@ -37,16 +54,22 @@ class Arrival:
     # serves the store of a job that makes its group by itself.
     descriptors: dict[str, int]
 
+    def close(self) -> None:
+        self.channel.close()
+        for descriptor in self.descriptors.values():
+            os.close(descriptor)
+
 
 class Engine(Protocol):
     """Starts and ends the processes of one set of ranks."""
 
     name: str
     restarts: bool  # whether ranks that fail may come back by themselves
-    events: Channel  # `started`, `ended` (index, exit code, peak memory); closed: all are gone
+    job: str  # a name that no other job on this machine has; it marks the processes
+    events: Channel  # `ended` (index, exit code, peak memory); closed: the warm parent is gone
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        """Raises LaunchError where nothing can be started."""
+        """Raises LaunchError, or OSError, where nothing can be started."""
 
     def started(self) -> str:
         """Wait until processes exist; returns a note for the learner, mostly empty."""
@@ -57,39 +80,34 @@ class Engine(Protocol):
     def arrivals(self) -> list[Arrival]:
         """The ranks that have come up since the last call."""
 
-    def kill(self) -> None:
-        """End everything that was started; returns when it is gone."""
+    def fate(self) -> str:
+        """What became of the process that watches over the ranks; "" while it lives."""
+
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        """End everything that was started, in bounded time.
+
+        gracefully: who handles SIGTERM may end by itself before. meanwhile: called now and then.
+        Returns a sentence for each process that could not be ended, and for what was lost.
+        """
 
 
-class _WarmParent:
-    """The notebook's handle on its warm parent, which is started once and restarted if it dies."""
+class _Parent:
+    """One warm parent, from its start to its end."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: Channel | None = None
-        self._words = -1
-
-    def wake(self) -> None:
-        """Start it if it does not run; returns at once, it warms up by itself."""
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                return
-            if self._control is not None:
-                self._control.close()
-                os.close(self._words)
+        with contextlib.ExitStack() as stack:
             ours, theirs = socket.socketpair(socket.AF_UNIX)
-            self._words = anonymous_file("parent")
-            package = str(Path(__file__).parents[2])
-            environment = dict(os.environ)
-            paths = [package, environment.get("PYTHONPATH", "")]
-            environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
-            # NumPy's BLAS starts threads on import, and a process with threads cannot be forked.
-            environment["OPENBLAS_NUM_THREADS"] = "1"
-            environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+            stack.callback(theirs.close)
+            failed = stack.enter_context(contextlib.ExitStack())
+            failed.callback(ours.close)
+            self._words = open(anonymous_file("parent"), "r+b", buffering=0)  # noqa: SIM115
+            failed.callback(self._words.close)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.parent", str(theirs.fileno())],
-                env=environment,
+                [
+                    *(sys.executable, "-m", f"{__package__}.parent"),
+                    *(str(theirs.fileno()), str(os.getpid())),
+                ],
+                env=_environment_of_parent(),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._words,
@@ -97,102 +115,306 @@ class _WarmParent:
                 start_new_session=True,
                 cwd="/",  # it must not depend on a directory that may go
             )
-            theirs.close()
-            self._control = Channel(ours)
+            failed.pop_all()
+        self._control = Channel(ours)
+        self._lock = threading.Lock()
+        self.has_answered = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it cannot act: somebody has stopped it (SIGSTOP, or a debugger)."""
+        seen = processes.status(self.pid)
+        return seen is not None and seen.state in "Tt"
 
     def send(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        with deaf():
-            self.wake()
-            assert self._control is not None
-            try:
-                with self._lock:
-                    self._control.send(message, descriptors)
-            except OSError:  # it has died; once more, with a new one
-                self.wake()
-                with self._lock:
-                    self._control.send(message, descriptors)
+        with self._lock:
+            self._control.send(message, descriptors, patience=_PATIENCE)
 
     def last_words(self) -> str:
-        """What it printed, which is something only when it could not go on."""
-        size = os.fstat(self._words).st_size
-        return os.pread(self._words, size, 0).decode(errors="replace").strip()
+        """What it printed last, which is something only when it could not go on."""
+        size = os.fstat(self._words.fileno()).st_size
+        words = os.pread(self._words.fileno(), _MOST_WORDS, max(size - _MOST_WORDS, 0))
+        return words.decode(errors="replace").strip() or "(nothing)"
+
+    def fate(self) -> str:
+        """How it ended, for people; "" while it lives."""
+        try:
+            code = self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            return ""
+        what = "The warm parent, which starts and watches the ranks,"
+        again = "Its ranks went with it. Run the cell again: a new one starts by itself."
+        if code >= 0:
+            return f"{what} has ended by itself. {again} What it said last:\n{self.last_words()}"
+        name = {number.value: number.name for number in signal.Signals}.get(
+            -code, f"signal {-code}"
+        )
+        why = " (by hand, or because memory ran out)" if -code == signal.SIGKILL else ""
+        return f"{what} was ended by {name}{why}. {again}"
+
+    def kill(self) -> None:
+        """End it, and with it the ranks that it has forked."""
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LAST_MOMENT)
+
+    def close(self) -> None:
+        """Let go of it: it ends what it has started, then itself."""
+        self._control.close()
+        try:
+            self._process.wait(LAST_MOMENT + _PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class WarmParent:
+    """The notebook's warm parent, which is started once, and again when it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._current: _Parent | None = None
+        self._owner = os.getpid()
+
+    def wake(self) -> None:
+        """Start it if it does not run; returns at once, it warms up by itself."""
+        with self._lock:
+            if self._owner != os.getpid():  # a fork of the notebook: it has none of its own yet
+                self._current, self._owner = None, os.getpid()
+            if self._current is None or not self._current.lives:
+                self._current = _Parent()
+
+    def send(self, message: dict[str, Any], descriptors: list[int]) -> _Parent:
+        """Hand it a job; returns the one that took it. Raises OSError where none can."""
+        with deaf(), self._lock:
+            self.wake()
+            assert self._current is not None
+            try:
+                self._current.send(message, descriptors)
+            except OSError:  # it has died, or does not read; once more, with a new one
+                self.drop(self._current)
+                self.wake()
+                self._current.send(message, descriptors)
+            return self._current
+
+    def drop(self, parent: _Parent) -> None:
+        """End one that does not answer; the next job starts another."""
+        with self._lock:
+            if self._current is parent:
+                self._current = None
+        parent.kill()
 
     def close(self) -> None:
         with self._lock:
-            if self._process is not None and self._control is not None:
-                self._control.close()
-                self._control = None
-                self._process.wait()
-                os.close(self._words)
-                self._process = None
+            if self._current is not None and self._owner == os.getpid():
+                self._current.close()
+            self._current = None
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        return self._current.pid if self._current is not None else None
 
 
-parent = _WarmParent()
+def _environment_of_parent() -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop(processes.VARIABLE, None)  # a notebook that runs in a rank has jobs of its own
+    environment["PYTHONPATH"] = _python_path(environment)
+    # NumPy's BLAS starts threads on import, and a process with threads cannot be forked.
+    environment["OPENBLAS_NUM_THREADS"] = "1"
+    environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    return environment
+
+
+def _python_path(environment: Mapping[str, str]) -> str:
+    package = str(Path(__file__).parents[2])
+    return os.pathsep.join(p for p in (package, environment.get("PYTHONPATH", "")) if p)
+
+
+parent = WarmParent()
 atexit.register(parent.close)
+_numbers = itertools.count(1)
+
+
+class _Folder:
+    """A folder for files that must go with a job. Whoever dies, another removes it.
+
+    The warm parent does when the job is over, the notebook when the parent has died; where both
+    were killed, the next parent finds it without a lock.
+    """
+
+    def __init__(self) -> None:
+        base = tempfile.gettempdir()
+        if len(base) > _LONGEST_BASE:
+            base = "/tmp"
+        try:
+            self.path = tempfile.mkdtemp(prefix=FOLDER, dir=base)
+        except OSError as error:
+            raise LaunchError(
+                f"the ranks cannot be started: no folder can be made in {base}, the place for "
+                f"temporary files ({error.strerror}). Make it, or let TMPDIR name another and "
+                "restart the kernel."
+            ) from None
+        try:
+            self.claim = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            self.remove()
+            raise
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(self.claim, fcntl.LOCK_SH)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def close(self) -> None:
+        os.close(self.claim)
 
 
 class _Supervised:
     """What both engines share: processes that the warm parent starts, watches and ends."""
 
+    _called = "rank {}"  # what the processes are that the warm parent starts, by their index
+
     def __init__(self) -> None:
+        self.job = f"{os.getpid()}-{next(_numbers)}"
         self._note: str | None = None
-        self._raw: socket.socket | None = None
+        self._folder: _Folder | None = None
+        self._parent: _Parent | None = None
+        self._pids: dict[int, int] = {}  # what the warm parent has started, with its start time
 
     def _begin(
-        self,
-        count: int,
-        argv: list[str],
-        environment: Mapping[str, str],
-        ends: list[int],
-        directory: str | None = None,
+        self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
     ) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX)
-        self._raw = ours
-        self.events = Channel(ours)
+        """Have the processes started; closes `ends`."""
         try:
-            parent.send(
-                {
-                    "count": count,
-                    "argv": argv,
-                    "environment": dict(environment),
-                    "directory": directory,
-                },
-                [theirs.fileno(), *ends],
-            )
+            if self._folder is None:
+                self._folder = _Folder()
+            ours, theirs = socket.socketpair(socket.AF_UNIX)
+            self.events = Channel(ours)
+            with theirs:
+                self._parent = parent.send(
+                    {
+                        "job": self.job,
+                        "count": count,
+                        "argv": argv,
+                        "environment": dict(environment),
+                        "directory": self._folder.path,
+                    },
+                    [theirs.fileno(), self._folder.claim, *ends],
+                )
         finally:
-            theirs.close()
             for end in ends:
                 os.close(end)
 
     def started(self) -> str:
         """Wait until the processes exist; returns a note for the learner, mostly empty.
 
-        Raises LaunchError where the warm parent has died instead.
+        Raises LaunchError where the warm parent refuses, has died, or does not answer.
         """
         if self._note is None:
-            try:
-                message, _ = self.events.receive()
-            except EOFError:
-                raise LaunchError(
-                    "the process that starts the ranks has died. What it said last:\n"
-                    + (parent.last_words() or "(nothing)")
-                ) from None
+            message = self._answer()
+            if message["did"] == "refused":
+                raise LaunchError(message["why"])
+            self._pids = dict(message["pids"])
             self._note = message["note"]
         return self._note
 
-    def kill(self) -> None:
-        raw, self._raw = self._raw, None
-        if raw is None:
-            return
-        with contextlib.suppress(OSError):
-            raw.shutdown(socket.SHUT_WR)
-            while raw.recv(4096):  # until the other end is closed: then nothing is left
-                pass
-        raw.close()
+    def _answer(self) -> dict[str, Any]:
+        assert self._parent is not None
+        patience = _PATIENCE if self._parent.has_answered else _PATIENCE_AT_FIRST
+        try:
+            message = self._hear(patience, lambda: None)
+        except (EOFError, NoMessage):
+            raise LaunchError(
+                self._parent.fate()
+                or f"the warm parent refuses. What it said last:\n{self._parent.last_words()}"
+            ) from None
+        if message is None:
+            why = self._give_up()
+            raise LaunchError(f"{why} Run the cell again: a new one starts by itself.")
+        self._parent.has_answered = True
+        return message
+
+    def _hear(self, patience: float, meanwhile: Callable[[], None]) -> dict[str, Any] | None:
+        """The parent's next message; None when it does not answer in time, or cannot."""
+        assert self._parent is not None
+        until = time.monotonic() + patience
+        stopped_since: float | None = None
+        while True:
+            try:
+                return self.events.receive(_LOOK)[0]
+            except TimeoutError:
+                meanwhile()
+            now = time.monotonic()
+            stopped_since = (stopped_since or now) if self._parent.is_stopped else None
+            if now > until or (stopped_since and now - stopped_since > _PATIENCE_WHEN_STOPPED):
+                return None
+
+    def _give_up(self) -> str:
+        """End a parent that does not answer; returns what is to be said of it."""
+        assert self._parent is not None
+        why = "it had been stopped" if self._parent.is_stopped else "it hung"
+        parent.drop(self._parent)
+        return (
+            f"The warm parent (pid {self._parent.pid}), which starts and watches the ranks, did "
+            f"not answer ({why}), so it was ended, and with it all Worlds that it kept."
+        )
+
+    def fate(self) -> str:
+        return self._parent.fate() if self._parent is not None else ""
+
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        if self._folder is None:
+            return []
+        folder, self._folder = self._folder, None
+        said: list[str] = []
+        if self._parent is not None:
+            said = self._end_processes(gracefully, meanwhile)
+            self.events.close()
+        folder.remove()
+        folder.close()
+        return said
+
+    def _end_processes(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        assert self._parent is not None
+        patience = LAST_MOMENT + _PATIENCE + (GRACE if gracefully else 0)
+        why = ""
+        try:
+            with contextlib.suppress(OSError):
+                self.events.send({"do": "end", "gracefully": gracefully}, patience=_LOOK)
+            while (message := self._hear(patience, meanwhile)) is not None:
+                if message["did"] == "over":
+                    return [
+                        self._sentence(index, pid, why) for index, pid, why in message["survivors"]
+                    ]
+            why = self._give_up()
+        except (EOFError, NoMessage, OSError):  # it has died: the report says so by itself
+            pass
+        return [*([why] if why else []), *self._hunt()]
+
+    def _hunt(self) -> list[str]:
+        """Without a parent: find what is left of the job, and end it."""
+        hunt = processes.Hunt(self.job, self._pids)
+        until = time.monotonic() + LAST_MOMENT
+        while alive := hunt.strike(processes.everybody(), own=False):
+            if time.monotonic() > until:
+                index = {pid: at for at, pid in enumerate(self._pids)}
+                return [
+                    self._sentence(index.get(pid, -1), pid, processes.why_alive(pid))
+                    for pid in sorted(alive)
+                ]
+            time.sleep(_LOOK / 5)
+        return []
+
+    def _sentence(self, index: int, pid: int, why: str) -> str:
+        who = "a process that the ranks started" if index < 0 else self._called.format(index)
+        return f"{who} (pid {pid}) could not be ended: {why}"
 
 
 class Warm(_Supervised):
@@ -206,22 +428,30 @@ class Warm(_Supervised):
         self._arrivals: list[Arrival] = []
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        pairs = [socket.socketpair(socket.AF_UNIX) for _ in range(nproc)]
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(1024)
-        port = listener.getsockname()[1]
-        self._arrivals = [
-            Arrival(rank, Channel(ours), torchrun_environment(rank, nproc, port), {})
-            for rank, (ours, _) in enumerate(pairs)
-        ]
-        self._arrivals[0].descriptors["listener"] = listener.detach()
-        if hasattr(os, "memfd_create"):  # else they meet at the store, too
-            file = anonymous_file("rendezvous")
-            for arrival in self._arrivals:
-                arrival.descriptors["file"] = os.dup(file)
-            os.close(file)
-        self._begin(nproc, [], environment, [theirs.detach() for _, theirs in pairs])
+        theirs: list[socket.socket] = []
+        try:
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", 0))
+                listener.listen(1024)
+                port = listener.getsockname()[1]
+                for rank in range(nproc):
+                    ours, end = socket.socketpair(socket.AF_UNIX)
+                    theirs.append(end)
+                    variables = torchrun_environment(rank, nproc, port)
+                    self._arrivals.append(Arrival(rank, Channel(ours), variables, {}))
+                self._arrivals[0].descriptors["listener"] = listener.detach()
+            if hasattr(os, "memfd_create"):  # else they meet at the store, too
+                file = anonymous_file("rendezvous")
+                try:
+                    for arrival in self._arrivals:
+                        arrival.descriptors["file"] = os.dup(file)
+                finally:
+                    os.close(file)
+        except OSError:
+            for end in theirs:
+                end.close()
+            raise
+        self._begin(nproc, [], environment, [end.detach() for end in theirs])
         self.started()
 
     def fileno(self) -> None:
@@ -231,73 +461,79 @@ class Warm(_Supervised):
         arrivals, self._arrivals = self._arrivals, []
         return arrivals
 
-    def kill(self) -> None:
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         for arrival in self._arrivals:
-            arrival.channel.close()
-            for descriptor in arrival.descriptors.values():
-                os.close(descriptor)
+            arrival.close()
         self._arrivals = []
-        super().kill()
+        return super().end(gracefully, meanwhile)
 
 
 class Elastic(_Supervised):
     """Ranks under `torch.distributed.launcher`'s elastic agent, as torchrun starts them."""
 
     name = "torchrun"
+    _called = "the elastic agent"
 
     def __init__(self, max_restarts: int = 0):
         super().__init__()
         self._max_restarts = max_restarts
         self.restarts = max_restarts > 0
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener: socket.socket | None = None
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        # Ranks that an agent starts inherit nothing, so they find us by a path. The directory is
-        # ours alone (0700), and the warm parent removes it with the job.
-        self._directory = tempfile.mkdtemp(prefix="lockstep-")
-        address = os.path.join(self._directory, "channel")
+        # Ranks that an agent starts inherit nothing, so they find us by a path in a folder that
+        # is ours alone (0700).
+        self._nproc = nproc
+        self._folder = _Folder()
+        address = os.path.join(self._folder.path, "channel")
+        self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address)
         self._listener.listen(1024)
         self._listener.setblocking(False)
         options = {
             "nproc_per_node": nproc,
             "max_restarts": self._max_restarts,
-            "directory": self._directory,
+            "directory": self._folder.path,
         }
-        argv = [sys.executable, "-m", f"{__package__}.elastic", json.dumps(options)]
-        package = str(Path(__file__).parents[2])
-        paths = [package, environment.get("PYTHONPATH", "")]
         self._begin(
             1,
-            argv,
+            [sys.executable, "-m", f"{__package__}.elastic", json.dumps(options)],
             {
                 **environment,
-                "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+                "PYTHONPATH": _python_path(environment),
                 "LOCKSTEP_CHANNEL": address,
+                processes.VARIABLE: self.job,
             },
             [],
-            self._directory,
         )
         self.started()
 
     def fileno(self) -> int:
+        assert self._listener is not None
         return self._listener.fileno()
 
     def arrivals(self) -> list[Arrival]:
+        assert self._listener is not None
         arrivals = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                connection, _ = self._listener.accept()
-                connection.setblocking(True)
-                channel = Channel(connection)
-                hello, _ = channel.receive()
-                environment = hello["environment"]
-                arrivals.append(Arrival(int(environment["RANK"]), channel, environment, {}))
+                channel = Channel(self._listener.accept()[0])
+                try:
+                    # A rank greets us at once. What does not is none: a program that looks around.
+                    environment = channel.receive(_LOOK)[0]["environment"]
+                    rank = int(environment["RANK"])
+                    if not 0 <= rank < self._nproc:
+                        raise ValueError(f"there is no rank {rank}")
+                except (EOFError, NoMessage, OSError, LookupError, TypeError, ValueError):
+                    channel.close()
+                    continue
+                arrivals.append(Arrival(rank, channel, environment, {}))
         return arrivals
 
-    def kill(self) -> None:
-        self._listener.close()
-        super().kill()
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        if self._listener is not None:
+            self._listener.close()
+        return super().end(gracefully, meanwhile)
 
 
 def torchrun_environment(rank: int, nproc: int, port: int) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,34 @@ class _ShownPlainly(BaseException):
 
 class LaunchError(_ShownPlainly, ValueError):
     """What was asked for cannot be started here; the message says why and what to do."""
+
+
+_REMEDIES = {
+    errno.EMFILE: "too many files are open. Close Worlds and let go of Jobs that you need no more, "
+    "or raise the limit before Jupyter starts (ulimit -n)",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOMEM: "there is no memory left. Use fewer ranks, or end other programs",
+    errno.EAGAIN: "no more processes may be started. Use fewer ranks, end other programs, or raise "
+    "the limit (ulimit -u, or that of the container)",
+    errno.ENOSPC: "there is no room left, on the disk or in the memory for shared files",
+    errno.EDQUOT: "your quota of the disk is used up",
+    errno.EFBIG: "files may not become as large as is needed here. Raise the limit before Jupyter "
+    "starts (ulimit -f)",
+    errno.EADDRINUSE: "no TCP port of 127.0.0.1 is free (net.ipv4.ip_local_port_range). End other "
+    "programs that use many connections",
+    errno.EADDRNOTAVAIL: "127.0.0.1 cannot be used: is the loopback interface up?",
+}
+
+
+def refusal(error: OSError) -> LaunchError:
+    """Why the machine will not have these ranks, and what to do about it."""
+    why = _REMEDIES.get(error.errno or 0)
+    said = str(error) or type(error).__name__
+    return LaunchError(
+        f"the ranks cannot be started: {why}. ({said})"
+        if why
+        else f"the ranks cannot be started: {said}"
+    )
 
 
 class CannotSend(_ShownPlainly, TypeError):

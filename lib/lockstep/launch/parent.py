@@ -2,8 +2,9 @@
 
 Starting Python and importing torch takes seconds; forking a process that has done both takes
 milliseconds. The notebook starts this process once and sends it jobs. It watches over what it
-started: it kills a job when the notebook lets go of the job's channel (or dies), including what
-the ranks started themselves, and says how each rank ended.
+started: it ends a job when the notebook says so, lets go of the job's channel or dies, including
+what the ranks started themselves, and says how each rank ended. It never waits for one process:
+what cannot be ended is named and left, and other jobs are served meanwhile.
 
 It must stay forkable: one thread, no tensor operation, no CUDA. It checks that before each fork;
 where it does not hold, and where forking is not safe at all (macOS), ranks are started as
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
@@ -21,17 +23,21 @@ import selectors
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import rank, recorder
-from .channel import Channel
+from . import processes, rank, recorder
+from .channel import Channel, NoMessage
+from .errors import refusal
+from .processes import FOLDER, GRACE, LAST_MOMENT, Hunt
 
 PRELOADED = (
     "torch",
@@ -49,41 +55,97 @@ PRELOADED = (
 _CUDA_NOT_INITIALIZED = 3
 
 
+_TICK = 0.02  # seconds between two looks at a job that ends
+
+
 @dataclass
 class _Job:
+    name: str
     channel: Channel
     directory: str  # for files that must go with the job
-    running: dict[int, int] = field(default_factory=dict)  # pid: index of the process in its job
+    claim: int  # a descriptor that says: this folder is in use
+    leaders: dict[int, int] = field(default_factory=dict)  # process: its start time
+    running: dict[int, int] = field(default_factory=dict)  # process: its index in the job
+    waiting_for: set[int] = field(default_factory=set)  # processes that end by themselves
+    until: float | None = None  # when patience ends, once the job is to end
+    hunt: Hunt | None = None  # once those that are left are being killed
 
 
 class _Parent:
-    def __init__(self, control: Channel):
+    def __init__(self, control: Channel, kernel: int):
         self._control = control
-        self._jobs: dict[int, _Job] = {}  # by the descriptor of the job's channel
+        self._jobs: list[_Job] = []
+        self._survivors: set[int] = set()  # could not be ended; they may yet
+        self._leaving = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._receive)
         # A child's end wakes the loop: the signal's number is written to this pipe.
-        self._wake, wake_end = os.pipe()
+        self._wake, self._wake_end = os.pipe()
         os.set_blocking(self._wake, False)
-        os.set_blocking(wake_end, False)
-        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        os.set_blocking(self._wake_end, False)
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(self._wake, selectors.EVENT_READ, self._reap)
+        # What the notebook forks keeps the control channel open after the notebook has died.
+        self._kernel = -1
+        if hasattr(os, "pidfd_open"):
+            try:
+                self._kernel = os.pidfd_open(kernel)
+                self._selector.register(self._kernel, selectors.EVENT_READ, self._leave)
+            except ProcessLookupError:
+                self._leaving = True
+        if os.getppid() != kernel:
+            self._leaving = True
 
     def serve(self) -> None:
-        try:
-            while True:
-                for key, _ in self._selector.select():
+        while self._jobs or not self._leaving:
+            ending = any(job.until is not None for job in self._jobs)
+            for key, _ in self._selector.select(_TICK if ending else None):
+                if key.fileobj in self._selector.get_map():  # not let go a moment ago
                     key.data(key)
-        except EOFError:  # the notebook has closed its end, or died
-            for job in list(self._jobs.values()):
-                self._kill(job)
+            for job in list(self._jobs):
+                self._go_on_ending(job)
+
+    def _leave(self, _: Any = None) -> None:
+        """The notebook has closed its end, or died."""
+        self._leaving = True
+        for descriptor in (self._control, self._kernel):
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(descriptor)
+        for job in self._jobs:
+            self._end(job, gracefully=False)
+
+    # ── A job begins ─────────────────────────────────────────────────────────────────────────
 
     def _receive(self, _: Any) -> None:
-        message, (events, *ends) = self._control.receive()
-        directory = message["directory"] or tempfile.mkdtemp(prefix="lockstep-")
-        job = _Job(Channel(socket.socket(fileno=events)), directory)
-        self._jobs[events] = job
+        try:
+            received = self._control.take()
+        except (EOFError, NoMessage):
+            self._leave()
+            return
+        except OSError as error:  # its descriptors, and so the job's channel, could not come in
+            print(refusal(error), file=sys.stderr, flush=True)
+            return
+        if received is None:
+            return
+        message, (events, claim, *ends) = received
+        channel = Channel(socket.socket(fileno=events))
+        job = _Job(message["job"], channel, message["directory"], claim)
+        self._jobs.append(job)
+        self._selector.register(channel, selectors.EVENT_READ, lambda _: self._listen(job))
+        try:
+            note = self._start(job, message, ends)
+            pids = list(job.leaders.items())
+            self._tell(job, {"did": "started", "pids": pids, "note": note})
+        except OSError as error:  # no more processes, no memory, no such Python: not our end
+            self._tell(job, {"did": "refused", "why": str(refusal(error))})
+            self._end(job, gracefully=False)
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def _start(self, job: _Job, message: dict[str, Any], ends: list[int]) -> str:
+        """Start its processes; returns a note for the learner, mostly empty."""
         why = "" if message["argv"] else _why_not_fork()
         argv = message["argv"] or ([sys.executable, "-m", rank.__spec__.name] if why else None)
         for index in range(message["count"]):
@@ -93,10 +155,8 @@ class _Parent:
                 environment = {**message["environment"], "LOCKSTEP_DIRECTORY": job.directory}
                 pid = _start_program(argv, environment, ends[index : index + 1])
             job.running[pid] = index
-        for end in ends:
-            os.close(end)
-        self._tell(job, {"did": "started", "pids": list(job.running), "note": why})
-        self._selector.register(job.channel, selectors.EVENT_READ, self._let_go)
+            job.leaders[pid] = processes.start_of(pid)
+        return why
 
     def _fork(self, ends: list[int], index: int, directory: str) -> int:
         gc.freeze()  # keep the garbage collector from copying the pages that are shared
@@ -109,10 +169,13 @@ class _Parent:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()
-            for job in self._jobs.values():
+            for job in self._jobs:
                 job.channel.close()
+                os.close(job.claim)
             self._control.close()
-            os.close(self._wake)
+            for descriptor in (self._wake, self._wake_end, self._kernel):
+                if descriptor >= 0:
+                    os.close(descriptor)
             for other, end in enumerate(ends):
                 if other != index:
                     os.close(end)
@@ -124,41 +187,92 @@ class _Parent:
             os._exit(70)
         raise AssertionError("unreachable")
 
-    def _let_go(self, key: selectors.SelectorKey) -> None:
-        """The notebook has closed its side of a job's channel: the job is over."""
-        self._kill(self._jobs[key.fd])
+    # ── A job ends ───────────────────────────────────────────────────────────────────────────
 
-    def _kill(self, job: _Job) -> None:
-        """Kill what is left of a job and wait until it is gone; then close its channel."""
-        for pid in job.running:
-            _kill_group(pid)
-        while job.running:
-            self._ended(*os.wait4(next(iter(job.running)), 0)[:3])
-        self._kill_orphans()
+    def _listen(self, job: _Job) -> None:
+        """The notebook says how a job is to end; or it has let go, and that says it, too."""
+        try:
+            received = job.channel.take()
+        except (EOFError, NoMessage, OSError):
+            self._selector.unregister(job.channel)
+            self._end(job, gracefully=False)
+            return
+        if received is not None:
+            self._end(job, gracefully=bool(received[0].get("gracefully")))
+
+    def _end(self, job: _Job, gracefully: bool) -> None:
+        if not gracefully:
+            job.waiting_for.clear()
+        elif job.until is None:
+            job.waiting_for = {pid for pid in job.running if processes.catches(pid, signal.SIGTERM)}
+            for pid in job.waiting_for:
+                os.kill(pid, signal.SIGTERM)
+            # Who has no handler dies of it at once, or ignores it: nobody waits for that.
+            for pid in job.running.keys() - job.waiting_for:
+                os.kill(pid, signal.SIGTERM)
+        if job.until is None:
+            job.until = time.monotonic() + GRACE
+
+    def _go_on_ending(self, job: _Job) -> None:
+        """Wait for those that end by themselves, then kill what is left; never for ever."""
+        if job.until is None:
+            return
+        now = time.monotonic()
+        if job.hunt is None:
+            if job.waiting_for & job.running.keys() and now < job.until:
+                return
+            job.hunt = Hunt(job.name, job.leaders)
+            job.until = now + LAST_MOMENT
+        others = {pid for other in self._jobs if other is not job for pid in other.running}
+        orphans = set(processes.children(os.getpid())) - others - self._survivors
+        last = len(self._jobs) == 1  # what nobody else can own goes, too
+        alive = job.hunt.strike(orphans - job.running.keys(), own=True, outlaws=last)
+        self._reap()
+        if not (alive or job.running):
+            self._bury(job, set())
+        elif now > job.until:
+            self._bury(job, alive | job.running.keys())
+
+    def _bury(self, job: _Job, survivors: set[int]) -> None:
+        """The job is over for us, though some of its processes may live on."""
+        named = [
+            [job.running.get(pid, -1), pid, processes.why_alive(pid)] for pid in sorted(survivors)
+        ]
+        self._survivors |= survivors
         shutil.rmtree(job.directory, ignore_errors=True)
-        for descriptor, known in list(self._jobs.items()):
-            if known is job:
-                with contextlib.suppress(KeyError):
-                    self._selector.unregister(job.channel)
-                del self._jobs[descriptor]
+        self._jobs.remove(job)
+        self._tell(job, {"did": "over", "survivors": named})
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(job.channel)
         job.channel.close()
+        os.close(job.claim)
 
-    def _reap(self, _: Any) -> None:
+    def _reap(self, _: Any = None) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake, 4096):
                 pass
         with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-                if not pid:
-                    break
-                self._ended(pid, status, usage)
+            while (ended := self._next_dead()) is not None:
+                self._ended(*ended)
+
+    def _next_dead(self) -> tuple[int, int, Any] | None:
+        if not hasattr(os, "waitid"):  # macOS
+            ended = os.wait4(-1, os.WNOHANG)
+            return ended if ended[0] else None
+        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if seen is None:
+            return None
+        if any(seen.si_pid in job.running for job in self._jobs):
+            # What a rank has left behind: data loader workers, … As long as it is not reaped, its
+            # number is its group's alone.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(seen.si_pid, signal.SIGKILL)
+        return os.wait4(seen.si_pid, 0)
 
     def _ended(self, pid: int, status: int, usage: Any) -> None:
-        for job in self._jobs.values():
+        self._survivors.discard(pid)
+        for job in self._jobs:
             if pid in job.running:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # what it left behind: data loader workers, …
                 index = job.running.pop(pid)
                 scale = 1 if sys.platform == "darwin" else 1024
                 peak = usage.ru_maxrss * scale
@@ -167,29 +281,8 @@ class _Parent:
                 return
 
     def _tell(self, job: _Job, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the notebook may be gone
-            job.channel.send(message)
-
-    def _kill_orphans(self) -> None:
-        """Processes that ranks started and detached have become our children: end them too."""
-        known = {pid for job in self._jobs.values() for pid in job.running}
-        while orphans := _children() - known:
-            for pid in orphans:
-                _kill_group(pid)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-
-
-def _kill_group(pid: int) -> None:
-    """A process and its group; one that was forked a moment ago leads no group yet."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-
-
-def _children() -> set[int]:
-    listing = Path(f"/proc/self/task/{os.getpid()}/children")
-    return {int(pid) for pid in listing.read_text().split()} if listing.exists() else set()
+        with contextlib.suppress(OSError):  # the notebook may be gone, or not listen
+            job.channel.send(message, patience=0)
 
 
 def _start_program(argv: list[str], environment: dict[str, str], ends: list[int]) -> int:
@@ -255,8 +348,31 @@ def _keep_from_ranks() -> None:
         finalizer.atexit = False
 
 
-def main(control: Channel) -> None:
+def _sweep() -> None:
+    """Remove the folders of jobs whose notebook and parent were both killed.
+
+    Whoever uses a folder holds a lock on it; the number of a process would say nothing in a
+    container that shares its folder for temporary files with others.
+    """
+    for base in {tempfile.gettempdir(), "/tmp"}:
+        for folder in Path(base).glob(f"{FOLDER}*"):
+            with contextlib.suppress(OSError):  # in use, or somebody else's
+                about = folder.lstat()
+                young = time.time() - about.st_mtime < 60  # it may not be locked yet
+                if young or about.st_uid != os.geteuid() or not stat.S_ISDIR(about.st_mode):
+                    continue
+                claim = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(claim)
+
+
+def main(control: Channel, kernel: int) -> None:
     rank.adopt_orphans()
+    with contextlib.suppress(OSError):
+        _sweep()
     if sys.platform.startswith("linux"):
         for name in PRELOADED:
             with contextlib.suppress(ImportError):  # torch itself missing: the ranks will say so
@@ -265,8 +381,8 @@ def main(control: Channel) -> None:
         _keep_from_ranks()
         gc.collect()
         _give_back_code()
-    _Parent(control).serve()
+    _Parent(control, kernel).serve()
 
 
 if __name__ == "__main__":
-    main(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    main(Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2]))

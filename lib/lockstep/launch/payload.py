@@ -157,6 +157,9 @@ class Parcel:
     def __init__(self, descriptor: int, sizes: Sequence[int]):
         self._sizes = sizes
         size = os.fstat(descriptor).st_size
+        if sum(part + -part % _ALIGNMENT for part in sizes) > size:
+            os.close(descriptor)
+            raise ValueError("a file that is shorter than was said")
         if size < _SMALL:
             # pread: several ranks read one file, and its position is common to them.
             self._memory = memoryview(bytearray(os.pread(descriptor, size, 0)))

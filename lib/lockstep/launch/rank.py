@@ -286,16 +286,15 @@ class _Rank:
             self._close_down()
 
     def leave_after_failure(self) -> None:
-        """The same; the notebook, which knows of the failure, ends this process if it takes long.
-
-        Until that is done a polite end (SIGTERM) is of no use.
-        """
-        with contextlib.suppress(ValueError, OSError):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        """The same. The notebook, which knows of the failure, asks for the end meanwhile (SIGTERM):
+        that is heard, so that it is waited for, and heeded when this is done."""
+        asked: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
         with contextlib.suppress(BaseException):
             self.leave()
-        with contextlib.suppress(ValueError, OSError):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if asked:
+            os._exit(1)
 
     def _close_down(self) -> None:
         threading._shutdown()  # type: ignore[attr-defined]

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..machine import usable_cores
-from . import calls, diagnose, report
-from .channel import Channel, anonymous_file, deaf, map_file
+from . import calls, diagnose, processes, report
+from .channel import Channel, NoMessage, anonymous_file, deaf, map_file
 from .engines import Arrival, Engine
-from .errors import LaunchError
+from .errors import LaunchError, refusal
 from .job import Job
 from .output import Output
 from .payload import Parcel, write
@@ -30,7 +30,10 @@ from .standstill import StandstillWatch
 
 _TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
+_LEAVE = 5.0  # seconds for the ranks of a World to leave
 _CHUNK = 1 << 16
+_MOST_CHUNKS = 64  # that are read of one rank's output before others are heard
+_PATIENCE = 10.0  # seconds for a rank to take in who it is
 
 Show = Callable[[Job], None]
 
@@ -85,14 +88,18 @@ class Ranks:
         self._engine = engine
         self._environment = dict(environment)
         self._slots = [_Slot(rank) for rank in range(nproc)]
-        self._selector = selectors.DefaultSelector()
+        self._owner = os.getpid()
+        # One that needs no descriptor of its own, and that a fork of this process cannot disturb.
+        self._selector = selectors.PollSelector()
         self._task: Task | None = None
         self._payload: tuple[int, list[int]] | None = None
         self._jobs = 0  # begun so far; the number of the one that runs
         self._threads = str(max(1, usable_cores() // nproc))
         self._agent_ended = False
+        self._fate = ""  # of the process that watches over the ranks, once it is gone
         self.closed = False
         self.note = ""
+        self._environment[processes.VARIABLE] = engine.job
         try:
             engine.start(nproc, self._environment)
             self.note = engine.started()
@@ -101,6 +108,9 @@ class Ranks:
             if self._arrival is not None:
                 self._selector.register(self._arrival, selectors.EVENT_READ, self._on_arrival)
             self._on_arrival()
+        except OSError as error:
+            self.close()
+            raise refusal(error) from error
         except BaseException:
             self.close()
             raise
@@ -118,7 +128,10 @@ class Ranks:
         """
         self._job, self._task, self._last = job, task, last
         job.outputs = [Output(rank) for rank in range(self.nproc)]
-        self._payload = write(task.pickled, task.buffers)
+        try:
+            self._payload = write(task.pickled, task.buffers)
+        except OSError as error:
+            raise refusal(error) from error
         try:
             self._jobs += 1
             for slot in self._slots:
@@ -153,6 +166,8 @@ class Ranks:
                     self._drain(slot)
                 contradiction = self._compare()
                 return contradiction, "failed" if contradiction else "ok"
+            if self._fate:
+                return self._fate, "failed"
             now = time.perf_counter()
             if any(slot.state in ("failed", "dead") for slot in self._slots):
                 first_failure = first_failure or now
@@ -226,7 +241,7 @@ class Ranks:
             slot.reader = slot.reader.copy()
         job.readers = [slot.reader for slot in self._slots]
         self._tell_of_dropped_calls()
-        self.close()
+        self.close(gracefully=True)
         job.verdict = verdict
         job.state = "interrupted" if kind == "interrupted" else "failed"
         job.shown, job.parcels = [None] * self.nproc, [None] * self.nproc
@@ -271,7 +286,7 @@ class Ranks:
 
     def _read_stack(self, slot: _Slot, patience: float) -> None:
         """Read what faulthandler wrote; it has no end mark, so until it pauses."""
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:
             selector.register(slot.stacks, selectors.EVENT_READ)
             while selector.select(patience):
                 data = os.read(slot.stacks, _CHUNK)
@@ -283,8 +298,13 @@ class Ranks:
     # ── What arrives ─────────────────────────────────────────────────────────────────────────
 
     def _on_arrival(self, _: Any = None) -> None:
-        for arrival in self._engine.arrivals():
-            self._admit(arrival)
+        waiting = self._engine.arrivals()
+        try:
+            while waiting:
+                self._admit(waiting.pop(0))
+        finally:
+            for arrival in waiting:
+                arrival.close()
 
     def _admit(self, arrival: Arrival) -> None:
         """Tell a rank that has come up who it is; it may replace one that failed."""
@@ -296,33 +316,38 @@ class Ranks:
             self._job.outputs[slot.rank].feed(f"[restart {again}]\n".encode())
         slot.channel = arrival.channel
         slot.state, slot.reply, slot.code = "coming", {}, None
-        slot.output, output = os.pipe()
-        slot.stacks, stacks = os.pipe()
-        os.set_blocking(slot.output, False)
-        memory = anonymous_file(f"calls-{slot.rank}")
-        os.ftruncate(memory, calls.SIZE)
-        slot.memory = map_file(os.dup(memory), shared=True)
-        slot.reader = calls.Reader(slot.memory, slot.rank)
         environment = {**self._environment, **arrival.environment}
         environment.setdefault("OMP_NUM_THREADS", self._threads)
         for backend in ("GLOO", "NCCL"):  # all ranks are here: nobody else needs to reach them
             environment.setdefault(f"{backend}_SOCKET_IFNAME", _LOOPBACK)
         # A store asks the name server about 127.0.0.1, and five seconds are long for no answer.
         environment.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-        descriptors = {"output": output, "stacks": stacks, "record": memory, **arrival.descriptors}
-        start = {
-            "rank": slot.rank,
-            "descriptors": list(descriptors),
-            "environment": environment,
-            "directory": self._directory,
-            "path": list(sys.path),
-            "exits_on_failure": self._engine.name != "warm",
-        }
-        try:
-            slot.channel.send(start, list(descriptors.values()))
-        finally:
-            for descriptor in descriptors.values():
-                os.close(descriptor)
+        with contextlib.ExitStack() as sent:
+            for descriptor in arrival.descriptors.values():
+                sent.callback(os.close, descriptor)
+            slot.output, output = os.pipe()
+            sent.callback(os.close, output)
+            slot.stacks, stacks = os.pipe()
+            sent.callback(os.close, stacks)
+            os.set_blocking(slot.output, False)
+            # Its size is fixed: a rank that cuts it short would take this process along.
+            name = f"{processes.record_name(self._engine.job)}{slot.rank}"
+            memory = anonymous_file(name, calls.SIZE)
+            sent.callback(os.close, memory)
+            slot.memory = map_file(os.dup(memory), shared=True)
+            slot.reader = calls.Reader(slot.memory, slot.rank)
+            own = {"output": output, "stacks": stacks, "record": memory}
+            descriptors = {**own, **arrival.descriptors}
+            start = {
+                "rank": slot.rank,
+                "descriptors": list(descriptors),
+                "environment": environment,
+                "directory": self._directory,
+                "path": list(sys.path),
+                "exits_on_failure": self._engine.name != "warm",
+            }
+            with contextlib.suppress(ConnectionError):  # it is dead: its channel says so
+                slot.channel.send(start, list(descriptors.values()), _PATIENCE)
         self._selector.register(slot.output, selectors.EVENT_READ, lambda _: self._drain(slot))
         self._selector.register(slot.channel, selectors.EVENT_READ, lambda _: self._on_reply(slot))
         if self._task is not None and self._payload is not None:
@@ -346,7 +371,7 @@ class Ranks:
     def _on_reply(self, slot: _Slot) -> None:
         assert slot.channel is not None
         try:
-            reply, descriptors = slot.channel.receive()
+            received = slot.channel.take()
         except EOFError:
             self._selector.unregister(slot.channel)
             if not slot.over:
@@ -355,15 +380,49 @@ class Ranks:
                 slot.state = "dead"
                 self._await_end(slot)
             return
-        if reply["did"] == "hello":  # a rank that was started as a program of its own
+        except NoMessage as error:
+            self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
             return
-        if reply["job"] not in (0, self._jobs):  # it answers what nobody asks any more
+        except OSError as error:
+            self._distrust(slot, f"its answer could not come in: {error.strerror}")
+            return
+        if received is None:  # not all of it has come yet
+            return
+        reply, descriptors = received
+        if reply.get("did") == "hello":  # a rank that was started as a program of its own
+            return
+        if reply.get("job") not in (0, self._jobs):  # it answers what nobody asks any more
+            for descriptor in descriptors:
+                os.close(descriptor)
             return
         self._drain(slot)
-        if descriptors:
-            reply["parcel"] = Parcel(descriptors[0], reply["sizes"])
-        slot.reply = reply
-        slot.state = reply["did"]
+        try:
+            if reply["did"] not in ("done", "failed"):
+                raise ValueError(f"did {reply['did']!r}")
+            if descriptors:
+                reply["parcel"] = Parcel(descriptors.pop(0), reply["sizes"])
+        except (LookupError, TypeError, ValueError) as error:
+            self._distrust(slot, f"sent what is no answer ({error}): {_INTRUDED}")
+        except OSError as error:
+            self._distrust(slot, f"its result could not come in: {error.strerror}")
+        else:
+            slot.reply = reply
+            slot.state = reply["did"]
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _distrust(self, slot: _Slot, why: str) -> None:
+        """Hear no more from a rank whose channel says what no rank would."""
+        assert slot.channel is not None
+        self._selector.unregister(slot.channel)
+        self._drain(slot)
+        slot.state = "failed"
+        slot.reply = {
+            "at": time.perf_counter(),
+            "kind": "NoMessage",
+            "blocks": [(why, [])],
+            "exit_code": "",
+        }
 
     def _await_end(self, slot: _Slot) -> None:
         """A rank's channel has closed, so its process ends now: hear how."""
@@ -375,12 +434,18 @@ class Ranks:
             slot.reply = {"shown": None, "digest": [], "device": "CPU", "bound": [], "peak": 0}
 
     def _on_event(self, _: Any = None) -> bool:
-        if not self._engine.events.ready():  # _await_end() has read it
-            return True
-        try:
-            message, _ = self._engine.events.receive()
-        except EOFError:
+        """Hear what the warm parent says; False once it is gone."""
+        if self._fate:
             return False
+        try:
+            received = self._engine.events.take()
+        except (EOFError, NoMessage):
+            self._selector.unregister(self._engine.events)
+            self._fate = self._engine.fate() or "The warm parent has let go of these ranks."
+            return False
+        if received is None:  # _await_end() has read it
+            return True
+        message, _ = received
         if message["did"] == "ended":
             if self._arrival is not None:  # what ended is the agent
                 self._agent_ended = True
@@ -391,14 +456,19 @@ class Ranks:
         return True
 
     def _drain(self, slot: _Slot) -> None:
-        """Read all that the rank has printed so far."""
+        """Read all that the rank has printed so far; of one that never stops, enough for now."""
         if slot.output < 0:
             return
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(slot.output, _CHUNK):
+            for _ in range(_MOST_CHUNKS):
+                data = os.read(slot.output, _CHUNK)
+                if not data:
+                    break
                 self._job.outputs[slot.rank].feed(data)
                 if len(data) < _CHUNK:
                     return  # that was all, for now
+            else:
+                return
             self._selector.unregister(slot.output)
             os.close(slot.output)
             slot.output = -1
@@ -422,16 +492,60 @@ class Ranks:
             slot.memory.close()
             slot.memory = None
 
-    def close(self) -> None:
-        """End all ranks and whatever they started; returns when nothing is left."""
-        if self.closed:
-            return
+    def close(self, gracefully: bool = False) -> list[str]:
+        """End all ranks and whatever they started, in bounded time.
+
+        gracefully: ranks that handle SIGTERM may end by themselves before, for a few seconds.
+        Returns a sentence for each process that could not be ended; the job's note has them, too.
+        """
+        forked = os.getpid() != self._owner  # a fork of the notebook: the ranks are not its own
+        if self.closed or forked:
+            self.closed = True
+            return []
         self.closed = True
         with deaf():
-            self._engine.kill()
+            said = self._engine.end(gracefully, self._drain_all if gracefully else lambda: None)
             for slot in self._slots:
                 self._forget(slot)
             self._selector.close()
+        if self._task is not None:
+            self._job.note = "; ".join(part for part in (self._job.note, *said) if part)
+        return said
+
+    def leave(self) -> None:
+        """End ranks that have done their jobs; for a few seconds they may leave as Python does."""
+        if self.closed or os.getpid() != self._owner:
+            self.close()
+            return
+        with deaf(), selectors.PollSelector() as selector:
+            for slot in self._slots:
+                if slot.channel is None:
+                    continue
+                with contextlib.suppress(OSError):
+                    slot.channel.send({"do": "leave"}, patience=_TICK)
+                selector.register(slot.channel, selectors.EVENT_READ, slot.channel)
+                if slot.output >= 0:
+                    selector.register(slot.output, selectors.EVENT_READ, None)
+            here = sum(slot.channel is not None for slot in self._slots)
+            until = time.monotonic() + _LEAVE
+            while here and (rest := until - time.monotonic()) > 0:
+                for key, _ in selector.select(rest):
+                    if key.data is None:  # what they print now belongs to no job
+                        if not os.read(key.fd, _CHUNK):
+                            selector.unregister(key.fd)
+                        continue
+                    try:
+                        key.data.take()
+                    except (EOFError, NoMessage, OSError):
+                        selector.unregister(key.data)
+                        here -= 1
+        self.close()
+
+    def _drain_all(self) -> None:
+        """A rank that ends by itself may print, and must not wait for room to do so."""
+        if self._payload is not None:  # between jobs there is nothing that could keep it
+            for slot in self._slots:
+                self._drain(slot)
 
     def __enter__(self) -> Ranks:
         return self
@@ -440,4 +554,5 @@ class Ranks:
         self.close()
 
 
+_INTRUDED = "its program wrote to a descriptor that it did not open"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

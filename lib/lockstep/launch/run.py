@@ -104,7 +104,7 @@ class World:
     def _run(self, job: Job, task: Task, timeout: float | None, may_fail: bool, show: bool) -> Job:
         if self._ranks is None:
             self._ranks = Ranks(self.nproc, Warm(), {**os.environ, **self._env})
-            weakref.finalize(self, self._ranks.close)  # a world that nobody can name any more
+            weakref.finalize(self, self._ranks.leave)  # a world that nobody can name any more
             if self._torn_down:
                 job.note = "this world had failed, so its ranks are new and know no variables"
                 self._torn_down = False
@@ -119,9 +119,9 @@ class World:
                 self._sent, self._bound = {}, set()
 
     def close(self) -> None:
-        """End the ranks; a later use starts new ones."""
+        """End the ranks, which leave as Python does; a later use starts new ones."""
         if self._ranks is not None:
-            self._ranks.close()
+            self._ranks.leave()
             self._ranks = None
             self._sent, self._bound = {}, set()
         self._torn_down = False

@@ -1,0 +1,246 @@
+"""The processes of a job: who belongs to it, how to end them all, and why one cannot be ended.
+
+A rank leads a session of its own, and what it starts is below it. What it has detached is not: a
+process that leaves its session and whose parent ends belongs to nobody in the kernel's eyes. It is
+known by what it carries: a program by the variable LOCKSTEP_JOB in its environment, a mere fork by
+the call record of its rank, which it has mapped.
+
+All of this reads /proc. Where there is none (macOS), the ranks and their process groups are ended,
+and nobody else is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+GRACE = 3.0  # seconds in which ranks that handle SIGTERM may end by themselves
+LAST_MOMENT = 2.0  # seconds in which a process that was killed should be gone
+FOLDER = "lockstep-job-"  # how the names of jobs' folders begin
+VARIABLE = "LOCKSTEP_JOB"  # in a rank's environment: the name of its job
+_ROUNDS = 50  # of stopping what has come since the last look; each round has less to do
+
+
+class Status(NamedTuple):
+    """What the kernel says of a process."""
+
+    state: str  # R, S, D, T, t, Z, X
+    parent: int
+    session: int
+    start: int  # in clock ticks since the machine came up; with the number it names one process
+
+
+def status(pid: int) -> Status | None:
+    """None where there is no such process (or no /proc)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Status(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def start_of(pid: int) -> int:
+    """With its number this names one process for ever; 0 where that is not known."""
+    found = status(pid)
+    return found.start if found else 0
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def everybody() -> list[int]:
+    """All processes that may be ours, but for this one."""
+    own = os.geteuid()
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if own in (0, entry.stat().st_uid):
+                        found.append(int(entry.name))
+    return found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    caught = _field(pid, "SigCgt")
+    return bool(caught) and bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def send(pid: int, start: int, number: int) -> None:
+    """Send a signal to just that process, and to none that has got its number since.
+
+    Raises PermissionError where we may not.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        if not hasattr(signal, "pidfd_send_signal"):
+            os.kill(pid, number)
+            return
+        process = os.pidfd_open(pid)
+        try:
+            if start_of(pid) == start:
+                signal.pidfd_send_signal(process, number)
+        finally:
+            os.close(process)
+
+
+class Hunt:
+    """Ends a job's processes; call `strike` again and again until it says that none is left.
+
+    job: its name. leaders: its ranks (or its agent), by number with the start time.
+    """
+
+    def __init__(self, job: str, leaders: Mapping[int, int]):
+        self._job = job
+        self._leaders = dict(leaders)
+        self._prey: dict[int, int] = dict(leaders)  # and all that was found to belong to them
+        self._strangers: set[tuple[int, int]] = set()
+
+    def strike(self, suspects: Iterable[int], *, own: bool, outlaws: bool = False) -> set[int]:
+        """Stop all that belongs to the job, then kill it; returns what was still alive before.
+
+        First all are stopped, those that run free last: who is stopped starts nobody else.
+        suspects: who may belong to it besides what the leaders started. own: they are children of
+        this process and can be stopped before they are looked at. outlaws: all of them belong.
+        """
+        for suspect in suspects:
+            if suspect not in self._prey:
+                self._examine(suspect, own, outlaws)
+        fresh = self._alive()
+        for _ in range(_ROUNDS):
+            for pid, start in fresh.items():
+                _try_to_send(pid, start, signal.SIGSTOP)
+            below = {child for pid in self._alive() for child in children(pid)}
+            fresh = {pid: start_of(pid) for pid in below - self._prey.keys()}
+            if not fresh:
+                break
+            self._prey |= fresh
+        alive = self._alive()
+        for pid, start in alive.items():
+            _try_to_send(pid, start, signal.SIGKILL)
+        return set(alive)
+
+    def _examine(self, pid: int, own: bool, outlaw: bool) -> None:
+        seen = status(pid)
+        if seen is None or seen.state in "ZX" or (pid, seen.start) in self._strangers:
+            return
+        marked = _marked(pid)
+        if outlaw or seen.session in self._leaders or marked == self._job:
+            self._prey[pid] = seen.start
+            return
+        # It may be the link of a chain whose next link begins in a moment: hold it first.
+        held = own and not marked and seen.state not in "Tt"
+        if held:
+            _try_to_send(pid, seen.start, signal.SIGSTOP)
+        if not marked and _has_record(pid, self._job):
+            self._prey[pid] = seen.start
+            return
+        self._strangers.add((pid, seen.start))
+        if held:
+            _try_to_send(pid, seen.start, signal.SIGCONT)
+
+    def _alive(self) -> dict[int, int]:
+        alive = {}
+        for pid, start in self._prey.items():
+            seen = status(pid)
+            if seen is not None and seen.start == start and seen.state not in "ZX":
+                alive[pid] = start
+        return alive
+
+
+def _try_to_send(pid: int, start: int, number: int) -> None:
+    with contextlib.suppress(OSError):  # another user's: why_alive() says so
+        send(pid, start, number)
+
+
+def _marked(pid: int) -> str:
+    """The job of a program that a rank has started; "" where its environment names none."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for variable in file.read().split(b"\0"):
+            name, _, value = variable.partition(b"=")
+            if name == VARIABLE.encode():
+                return value.decode(errors="replace")
+    return ""
+
+
+def _has_record(pid: int, job: str) -> bool:
+    """Whether a process is a fork of a rank of this job.
+
+    Its environment is the one with which the warm parent began. The notebook's own forks have its
+    records mapped, too, and are told by their command line.
+    """
+    folder = Path(f"/proc/{pid}")
+    try:
+        return (
+            b"lockstep.launch.parent" in (folder / "cmdline").read_bytes()
+            and f"/memfd:lockstep-{record_name(job)}".encode() in (folder / "maps").read_bytes()
+        )
+    except OSError:
+        return False
+
+
+def record_name(job: str) -> str:
+    """How the names of the files with a job's call records begin."""
+    return f"calls-{job}-"
+
+
+def why_alive(pid: int) -> str:
+    """Why a process that was sent SIGKILL still lives, as far as one can see."""
+    seen = status(pid)
+    if seen is None:
+        return "nobody can say why"
+    if seen.state == "Z":
+        tracer = _field(pid, "TracerPid")
+        return f"it has ended, but a debugger (pid {tracer}) holds what is left of it"
+    owner = (_field(pid, "Uid").split() or ["?"])[0]
+    if os.geteuid() != 0 and owner != str(os.geteuid()):
+        return f"it runs as another user (uid {owner})"
+    with contextlib.suppress(PermissionError):
+        send(pid, seen.start, 0)
+        return _why_deaf(pid, seen.state)
+    return f"we may not end it (it runs as uid {owner})"
+
+
+def _why_deaf(pid: int, state: str) -> str:
+    if _is_frozen(pid):
+        return "it is frozen by its control group (cgroup freezer)"
+    if state == "t":
+        return f"a debugger (pid {_field(pid, 'TracerPid')}) holds it"
+    if state == "D":
+        with contextlib.suppress(OSError):
+            where = Path(f"/proc/{pid}/wchan").read_text()
+            if where not in ("", "0"):
+                return f"it waits in the kernel (state D, in {where}), as for a disk or a GPU"
+        return "it waits in the kernel (state D), as for a disk or a GPU"
+    return f"it is still ending (state {state})"
+
+
+def _is_frozen(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if "freezer" in controllers.split(","):
+                state = Path(f"/sys/fs/cgroup/freezer{group}/freezer.state").read_text().strip()
+                return state != "THAWED"
+    return False
+
+
+def _field(pid: int, name: str) -> str:
+    """One line of /proc/PID/status; "" where it is not there."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key == name:
+                return value.strip()
+    return ""
