@@ -207,7 +207,7 @@ def cannot_leave(ranks: Mapping[int, Seen]) -> Verdict | None:
     leaving = {rank: seen.reader.leaving() for rank, seen in ranks.items() if not seen.finished}
     if not leaving or None in leaving.values():
         return None
-    said = _by_value({rank: f"waits for {call}" for rank, call in leaving.items()})
+    said = _by_value({rank: f"awaiting {call}" for rank, call in leaving.items()})
     return Verdict(
         f"The job is done, but not all of its ranks can end: {said}. Nothing in them has moved for "
         "long. A program ends when its threads have; let the thread end, or make it a daemon.",

@@ -303,11 +303,33 @@ class _Rank:
         self.namespace.clear()
         del variables
         gc.collect()
-        for thing in gc.get_objects():
-            if issubclass(type(thing), (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
-                with contextlib.suppress(Exception):  # it may be closed, or its other end gone
-                    thing.flush()
-        _flush()
+        _close_files()
+
+
+def _close_files() -> None:
+    """Close what is still open, from the outside in: a text in a compressed file in a file.
+
+    The garbage collector knows of what this process has made, not of what its parent had.
+    """
+    streams = [sys.stdin, sys.stdout, sys.stderr]
+    stay = {id(part) for s in streams for part in (s, getattr(s, "buffer", None))}
+
+    def layer(file: io.IOBase) -> int:
+        if isinstance(file, io.TextIOBase):
+            return 0
+        return 2 if isinstance(file, (io.BufferedWriter, io.BufferedRandom)) else 1
+
+    kinds = [(thing, type(thing)) for thing in gc.get_objects()]
+    files = [
+        thing
+        for thing, kind in kinds  # what is unbuffered has nothing to lose
+        if issubclass(kind, io.IOBase) and not issubclass(kind, io.RawIOBase)
+    ]
+    for file in sorted(files, key=layer):
+        if id(file) not in stay:
+            with contextlib.suppress(Exception):  # its other end may be gone
+                file.close()
+    _flush()
 
 
 def _flush() -> None:

@@ -1,0 +1,140 @@
+"""The record of calls: what is read of it while it is written, and when it is full."""
+
+import mmap
+
+import torch
+import torch.distributed as dist
+from lockstep.launch import recorder
+from lockstep.launch.calls import HEADER, Group, Reader
+from test_launch import launch
+
+
+def small_record(size: int = 1 << 14) -> tuple[recorder.Recorder, Reader]:
+    memory = mmap.mmap(-1, HEADER.size + 2 * size)
+    return recorder.Recorder(memory, 3), Reader(memory, 3)
+
+
+def test_a_full_record_keeps_the_newest_calls_and_all_counts():
+    own, reader = small_record()
+    group, _ = own.group("key", lambda: Group("default 0", (0, 1, 2, 3)))
+    pair, _ = own.group("pair", lambda: Group("1", (2, 3)))
+    own.end(own.begin("barrier", pair))
+    for number in range(2000):
+        place = own.begin("all_reduce", group, ((4,),), "float32", 16)
+        own.end(place)
+        assert reader.calls()[-1].number == number if number % 97 == 0 else True
+    calls = reader.calls()
+    numbers = [call.number for call in calls]
+    assert numbers == list(range(numbers[0], 2000)) and 0 < numbers[0] < 2000
+    assert reader.dropped == 2001 - len(calls)
+    assert all(call.end is not None and call.end >= call.start for call in calls)
+    by_group = {line[0].name: count for line, count in reader.reached().items()}
+    assert by_group == {"default 0": 2000, "1": 1}
+    copy = reader.copy()
+    own.begin("all_reduce", group)
+    assert [call.number for call in copy.calls()] == numbers
+
+
+def test_the_end_of_a_call_that_is_no_longer_held_changes_nothing():
+    own, reader = small_record()
+    group, _ = own.group("key", lambda: Group("default 0", (0, 1)))
+    first = own.begin("all_reduce", group)
+    while not reader.dropped:
+        own.begin("all_reduce", group)
+    own.end(first)
+    assert {call.end for call in reader.calls()} == {None}
+
+
+def test_a_new_job_begins_an_empty_record_but_counts_on():
+    own, reader = small_record()
+    group, _ = own.group("key", lambda: Group("default 0", (0, 1)))
+    before = own.begin("all_reduce", group)
+    own.reset()
+    assert reader.calls() == []
+    own.end(before)  # work that went on behind the job before
+    own.begin("all_reduce", group)
+    (call,) = reader.calls()
+    assert (call.number, call.end) == (1, None)
+
+
+def test_a_call_of_very_many_tensors_is_kept_without_their_shapes():
+    own, reader = small_record(1 << 12)
+    group, _ = own.group("key", lambda: Group("default 0", (0, 1)))
+    own.begin("all_gather", group, tuple((n,) for n in range(1000)), "float32", 99)
+    (call,) = reader.calls()
+    assert (call.bytes, call.shapes) == (99, ())
+
+
+# ── Works that go on behind the program ──────────────────────────────────────────────────────
+
+
+def test_async_work_has_its_own_end_while_the_program_does_something_else():
+    def overlaps():
+        import time
+
+        x = torch.ones(4)
+        work = dist.all_reduce(x, async_op=True)
+        until = time.perf_counter() + 5
+        while not work.is_completed() and time.perf_counter() < until:
+            time.sleep(0.001)
+        time.sleep(0.3)  # the program's own time, which is not the work's
+        return time.perf_counter()
+
+    job = launch(overlaps)
+    for calls, after in zip(job.calls, job.results, strict=True):
+        assert calls[0].end is not None and calls[0].end < after - 0.2
+
+
+def test_works_that_end_in_another_order_have_each_its_own_end(tmp_path):
+    def out_of_order():
+        import time
+
+        rank = dist.get_rank()
+        slow, fast = dist.new_group([0, 1]), dist.new_group([0, 1])
+        if rank == 0:
+            first = dist.all_reduce(torch.ones(1), group=slow, async_op=True)
+        second = dist.all_reduce(torch.ones(1), group=fast, async_op=True)
+        second.wait()
+        if rank == 0:
+            return time.perf_counter(), first.wait()
+        time.sleep(0.3)
+        dist.all_reduce(torch.ones(1), group=slow)
+        return None
+
+    job = launch(out_of_order)
+    after_second = job.results[0][0]
+    first, second = job.calls[0]
+    assert second.end is not None and second.end <= after_second
+    assert first.end is not None and first.end >= after_second + 0.2
+
+
+def test_a_message_whose_handle_nobody_kept_is_given_up_and_said_so():
+    def drops_the_handle():
+        if dist.get_rank() == 0:
+            dist.isend(torch.ones(4), 1)
+            dist.barrier()
+        else:
+            dist.recv(torch.ones(4), 0)
+            dist.barrier()
+
+    job = launch(drops_the_handle, may_fail=True)
+    assert "rank 0 had begun its side of that message with isend()" in job.verdict
+    assert "Keep it, and call its wait()" in job.verdict
+
+
+def test_a_message_whose_handle_is_kept_arrives():
+    def keeps_the_handle():
+        x = torch.ones(4) * dist.get_rank()
+        if dist.get_rank() == 0:
+            work = dist.isend(x, 1)
+            work.wait()
+        else:
+            works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 0)])
+            for work in works:
+                work.wait()
+        return x.tolist(), work.is_completed()
+
+    job = launch(keeps_the_handle)
+    assert job.results == [([0.0] * 4, True)] * 2
+    assert [[call.operation for call in calls] for calls in job.calls] == [["send"], ["recv"]]
+    assert all(call.end is not None and not call.forsaken for calls in job.calls for call in calls)
