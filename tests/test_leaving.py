@@ -14,7 +14,6 @@ from lockstep import JobFailed, LaunchError, World
 from lockstep.launch import standstill
 from test_launch import launch
 
-
 COMPRESSED = b"compressed, and never closed"
 
 

@@ -13,11 +13,14 @@ programs of their own, which takes seconds, and the reason is passed on.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
 import gc
 import importlib
+import logging
+import multiprocessing.util
 import os
 import selectors
 import shutil
@@ -341,11 +344,15 @@ def _give_back_code() -> None:
 def _keep_from_ranks() -> None:
     """What the imports want done at the end of this process is not for its forks to do.
 
-    A rank does at its end what its own program has asked for, and some of the imports' wishes,
-    such as to take apart every operator library, cost more than a whole job.
+    A rank does at its end what its own program has asked for: finalizers, `atexit`, handlers of
+    logs. Those of the imports would take apart every operator library, and to go through them
+    costs each job milliseconds.
     """
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    logging._handlerList.clear()  # type: ignore[attr-defined]
+    atexit._clear()
+    for own in (weakref.finalize._exitfunc, multiprocessing.util._exit_function, logging.shutdown):  # type: ignore[attr-defined]
+        atexit.register(own)
 
 
 def _sweep() -> None:

@@ -9,6 +9,7 @@ early.
 
 from __future__ import annotations
 
+import _io  # its classes, unlike io's, can be asked for at no cost
 import atexit
 import contextlib
 import ctypes
@@ -314,17 +315,16 @@ def _close_files() -> None:
     streams = [sys.stdin, sys.stdout, sys.stderr]
     stay = {id(part) for s in streams for part in (s, getattr(s, "buffer", None))}
 
-    def layer(file: io.IOBase) -> int:
-        if isinstance(file, io.TextIOBase):
+    def layer(file: Any) -> int:
+        if isinstance(file, _io._TextIOBase):
             return 0
         return 2 if isinstance(file, (io.BufferedWriter, io.BufferedRandom)) else 1
 
-    kinds = [(thing, type(thing)) for thing in gc.get_objects()]
     files = [
         thing
-        for thing, kind in kinds  # what is unbuffered has nothing to lose
-        if issubclass(kind, io.IOBase) and not issubclass(kind, io.RawIOBase)
-    ]
+        for thing, kind in [(thing, type(thing)) for thing in gc.get_objects()]
+        if issubclass(kind, _io._IOBase) and not issubclass(kind, _io._RawIOBase)
+    ]  # what is unbuffered has nothing to lose
     for file in sorted(files, key=layer):
         if id(file) not in stay:
             with contextlib.suppress(Exception):  # its other end may be gone
