@@ -35,6 +35,7 @@ class Program:
 
 
 START = f"""\
+import gc
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -72,6 +73,7 @@ TWO_GROUPS = f"""\
 everybody = dist.new_group([0, 1])
 {LAYER}model = DistributedDataParallel(layer, process_group=everybody)
 {FIVE_STEPS}{SHOW}"""
+DROP = "del model, optimizer, everybody\ngc.collect()\n"
 
 # Rank 0 waits until the launcher ends it: all that is left is what rank 1 did before it ended.
 FAILING = f"""\
@@ -89,15 +91,18 @@ KEPT = {"atexit": "written at exit", "unflushed": "never flushed"}
 
 PROGRAMS = {
     "destroy, model alive": Program(DDP + DESTROY, TRAINED),
-    "destroy, model deleted": Program(DDP + "del model\n" + DESTROY, TRAINED),
+    "destroy, then delete the model": Program(
+        DDP + DESTROY + "del model, optimizer\ngc.collect()\n", TRAINED
+    ),
+    "delete the model, then destroy": Program(DDP + "del model\n" + DESTROY, TRAINED),
     "no destroy, model alive": Program(DDP, TRAINED),
     "no destroy, nothing alive": Program(DDP + "del model, layer, optimizer\n", TRAINED),
     "works outstanding, destroy": Program(OUTSTANDING + DESTROY, ("all begun",)),
     "works outstanding, no destroy": Program(OUTSTANDING, ("all begun",)),
     "two groups, inner first": Program(
-        TWO_GROUPS + "dist.destroy_process_group(everybody)\n" + DESTROY, TRAINED
+        TWO_GROUPS + "dist.destroy_process_group(everybody)\n" + DESTROY + DROP, TRAINED
     ),
-    "two groups, both at once": Program(TWO_GROUPS + DESTROY, TRAINED),
+    "two groups, both at once": Program(TWO_GROUPS + DESTROY + DROP, TRAINED),
     "FSDP2": Program(
         "from torch.distributed.fsdp import fully_shard\n"
         f"{START}{LAYER}model = fully_shard(layer)\n{FIVE_STEPS}"

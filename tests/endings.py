@@ -44,7 +44,7 @@ import psutil
 from ending_programs import FORMS, PROGRAMS, Program
 
 WAYS = ("warm", "elastic", "torchrun")
-STARTING = 20.0  # seconds that starting Python and PyTorch may take besides a program's own limit
+STARTING = 60.0  # seconds that starting Python and PyTorch may take on a busy machine
 SETTLE = 2.0  # seconds in which a process that has been told to end is gone
 _MARK = "LOCKSTEP_ENDINGS"  # in the environment of every process that is started here
 
