@@ -14,7 +14,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-comma
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test test-browser lint format bench notebooks doctor lock clean
+.PHONY: help setup labs test test-browser lint format bench endings notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench: setup  ## time launching, reading traces and drawing them, beside other t
 	$(BIN)/python tests/bench/launch.py
 	$(BIN)/python tests/bench/trace.py
 	$(BIN)/python tests/bench/timeline.py
+
+endings: setup  ## run programs that end in many ways, many times, here and under torchrun
+	$(BIN)/python tests/endings.py
 
 notebooks: setup  ## write the notebooks anew from solutions/source
 	$(BIN)/python -m lockstep.labs.build

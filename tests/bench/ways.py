@@ -37,6 +37,12 @@ class Program:
         return f"%%torchrun -n {RANKS}\n{self.body}value\n"
 
     @property
+    def world_cell(self) -> str:
+        """The same on the kept ranks of `world`, in the group that they have already."""
+        init = 'dist.init_process_group("gloo")\n'
+        return f"%%torchrun --world world\n{self.body.replace(init, '')}value\n"
+
+    @property
     def function(self) -> str:
         """What a rank prints goes out in one write, or the lines of two ranks may mix."""
         shown = 'print(f"{value}\\n", end="", flush=True)\n'
@@ -95,10 +101,11 @@ value = [round(w, 4) for w in layer.weight.flatten().tolist()]
 class Notebook:
     """A real ipykernel and a client that waits for its messages. Use as a context manager."""
 
-    def __init__(self) -> None:
-        """Start the kernel; `ready()` waits until it answers."""
+    def __init__(self, **environment: str) -> None:
+        """Start the kernel, with these variables besides; `ready()` waits until it answers."""
         self._manager = KernelManager(kernel_name="python3")
-        self._manager.start_kernel(extra_arguments=["--log-level=ERROR"])
+        environment = {**os.environ, **environment}
+        self._manager.start_kernel(extra_arguments=["--log-level=ERROR"], env=environment)
         self._client = self._manager.blocking_client()
         self._client.start_channels()
 
@@ -138,10 +145,10 @@ class Notebook:
     def run(self, code: str) -> str:
         return self.finish(self.send(code))
 
-    def time(self, program: Program) -> float:
+    def time(self, program: Program, *, world: bool = False) -> float:
         """Run a program as a %%torchrun cell; seconds from the request until the kernel is idle."""
         began = time.perf_counter()
-        shown = self.run(program.cell)
+        shown = self.run(program.world_cell if world else program.cell)
         seconds = time.perf_counter() - began
         program.check_cell(shown)
         return seconds

@@ -1,0 +1,93 @@
+"""A program ends as it ends under torchrun. `make endings` runs all of this many times."""
+
+import os
+import signal
+from dataclasses import replace
+
+import endings
+import pytest
+from ending_programs import PROGRAMS, Program
+from endings import Expected, Lane
+
+LIMIT = 10.0  # seconds; no program takes a tenth of it
+CASES = [(name, form) for name, program in PROGRAMS.items() for form in program.forms]
+
+
+@pytest.fixture(scope="module")
+def lane():
+    with Lane(nproc=2) as lane:
+        yield lane
+
+
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_ends_as_under_torchrun(lane, name, form):
+    outcome = lane.run(PROGRAMS[name], form, "warm", LIMIT)
+    assert Expected.of(PROGRAMS[name], nproc=2).differences(outcome) == [], outcome.said
+    assert outcome.left == ()
+
+
+# ── Would it be seen? ────────────────────────────────────────────────────────────────────────
+
+
+def test_hang_is_seen(lane):
+    forever = Program("import threading\nthreading.Event().wait()\n")
+    outcome = lane.run(forever, "cell", "warm", limit=0.5)
+    assert outcome.code is None and outcome.left == ()
+    assert Expected.of(forever, nproc=2).differences(outcome) == ["it hangs"]
+
+
+def test_launcher_that_does_not_come_back_is_ended(lane, monkeypatch):
+    assert lane.run(PROGRAMS["sys.exit(0)"], "cell", "warm", LIMIT).code == 0  # it is up
+    pause = Program(
+        "import os, psutil\ndriver = psutil.Process(os.getppid()).parent()\ndriver.suspend()\n"
+    )
+    monkeypatch.setattr(endings, "STARTING", 1.0)
+    outcome = lane.run(pause, "cell", "warm", limit=0.5)
+    assert outcome.code is None and "did not come back" in outcome.said
+    assert not any(line.startswith("process") for line in outcome.left)
+
+
+def test_what_outlives_torchrun_is_named_and_ended(lane, tmp_path):
+    pid = tmp_path / "pid"
+    leaving = Program(
+        "import os, subprocess\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"    print(child.pid, file=open({str(pid)!r}, 'w'))\n"
+    )
+    outcome = lane.run(leaving, "script", "torchrun", LIMIT)
+    assert outcome.code == 0 and outcome.left == ("process sleep 600",)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), signal.SIGCONT)
+
+
+def test_every_difference_is_named(lane):
+    program = PROGRAMS["atexit and open files"]
+    outcome = lane.run(program, "script", "warm", LIMIT)
+    expected = Expected.of(program, nproc=2)
+    (line, last), _ = outcome.lines
+    changed = {
+        "exit code 1 instead of 0": {"code": 1},
+        "it hangs": {"code": None},
+        f"rank 0 printed ('{line}',) instead of ": {"lines": ((line,), outcome.lines[1])},
+        f"rank 1 printed ('{line}', '{line}', ": {"lines": ((line, last), (line, line, last))},
+        "files that are missing: unflushed-1": {
+            "files": {k: v for k, v in outcome.files.items() if k != "unflushed-1"}
+        },
+        "files with another content: unflushed-0": {"files": outcome.files | {"unflushed-0": "0"}},
+    }
+    for difference, change in changed.items():
+        (found,) = expected.differences(replace(outcome, **change))
+        assert found.startswith(difference)
+
+
+def test_what_varies_under_torchrun_is_not_expected(lane):
+    outcome = lane.run(PROGRAMS["sys.exit(0)"], "script", "warm", LIMIT)
+    first = replace(outcome, files={"log": "1", "model": "2", "sometimes": "3"})
+    second = replace(first, code=-6, lines=((), ()), files={"log": "4", "model": "2"})
+    expected = Expected.common([first, second])
+    assert expected.differences(first) == expected.differences(second) == []
+    assert expected.differences(replace(second, files={"log": "5", "model": "2"})) == []
+    assert expected.differences(replace(second, files={"log": "4", "model": "5"})) != []
+    assert expected.differences(replace(second, files={"model": "2"})) != []
+    assert expected.differences(replace(first, code=1)) != []
