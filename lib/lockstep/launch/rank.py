@@ -105,7 +105,7 @@ class _Rank:
         self._listener: int | None = named.get("listener")
         self._store: Any = None
         self._module = types.ModuleType("__main__")
-        self._module.__dict__.update(__builtins__=__builtins__, __file__=None)
+        self._module.__dict__.update(__builtins__=__builtins__)
         sys.modules["__main__"] = self._module
         self.namespace = self._module.__dict__
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook

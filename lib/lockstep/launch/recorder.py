@@ -7,10 +7,12 @@ reducer, functional collectives, compiled code.
 
 The layout of that memory, and its reader, are in `calls.py`.
 
-No Python is needed to complete a work. Where a program waits for a work in C++ while it holds
-Python's lock, as when it destroys a group, a Python callback on that work would wait for the lock,
-and the program for the callback. So the ends of works are seen by threads that wait beside the
-program, and nobody waits for those.
+A rank must end as it would without a record. gloo's threads take Python's lock now and then: for
+a callback, or to drop a tensor that Python has seen, and every tensor of a call has been seen
+here. A program that lets go of a group holds the lock, and waits for those threads. So the groups
+are held here: letting go of one waits for nobody. What a program might notice of that,
+`destroy_process_group()` does itself: it waits for the works that are still under way. And the
+ends of works are seen by threads that wait beside the program, not by callbacks.
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ SETUP = ("init_process_group", "new_group", "destroy_process_group")
 BEGUN = ("isend", "irecv", "batch_isend_irecv")  # what they return is the caller's to keep
 _Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
 _MOST_WATCHERS = 16
+_MOST_DESTROYED = 32  # groups that are held although they have been destroyed
 
 
 class Recorder:
@@ -100,6 +103,8 @@ class Recorder:
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
         self.quiet = False  # inside of new_group and its like: its own traffic is not the learner's
+        self._groups_held: list[Any] = []  # process groups, the oldest first
+        self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: the Work, its entry
         self._fresh: list[Any] = []  # Works that their caller may not have got yet
         self._watchers = _Watchers()
@@ -129,6 +134,26 @@ class Recorder:
             with self._lock:
                 self._append(math.nan, ("group", known[0], known[1].name, known[1].ranks))
         return known
+
+    def hold(self, group: Any) -> None:
+        """Keep a process group, so that no destructor of it runs in the program's own threads.
+
+        Of groups that were destroyed the newest: the threads of the others have long done all they
+        had to do.
+        """
+        import torch.distributed as dist
+
+        self._groups_held.append(group)
+        alive = dist.distributed_c10d._world.pg_map
+        destroyed = [held for held in self._groups_held if held not in alive]
+        for old in destroyed[:-_MOST_DESTROYED]:
+            self._groups_held.remove(old)
+
+    def drain(self) -> None:
+        """Wait for all works that are under way, as the end of their group would."""
+        for future in list(self._under_way.values()):
+            with contextlib.suppress(Exception):  # whoever waits for the work is told
+                future.wait()
 
     def default_name(self) -> str:
         return f"default {self._defaults_ended}"
@@ -229,7 +254,12 @@ class Recorder:
         self._works[key] = (weakref.ref(work, gone), place)
         self._fresh.append(work)
         if asynchronous and not is_message:  # the end of a message is seen by who waits for it
-            self._watchers.watch(work.get_future(), functools.partial(self.end, place))
+            future = self._under_way[place] = work.get_future()
+            self._watchers.watch(future, functools.partial(self._is_done, place))
+
+    def _is_done(self, place: int) -> None:
+        self.end(place)
+        self._under_way.pop(place, None)
 
     def disown(self) -> None:
         """In a process that a rank has forked: leave the rank's record alone."""
@@ -464,6 +494,7 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
             ranks = dist.get_process_group_ranks(group)
         except (KeyError, ValueError):  # a group that is still being made
             ranks = list(range(group.size()))
+        recorder.hold(group)
         return Group(name, tuple(ranks))
 
     return recorder.group((group.group_name, group.size()), describe)
@@ -560,6 +591,8 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if _by_nccl(name, args, kwargs):
             recorder.on_gpu()  # NCCL's ranks keep the processor busy while they wait
         with recorder.internal("setup", what):
+            if name == "destroy_process_group":
+                recorder.drain()
             result = original(*args, **kwargs)
         if name == "destroy_process_group" and not _default_group_exists():
             recorder.default_ended()

@@ -159,6 +159,7 @@ def format_frames(frames: Iterable[Frame], cell: str) -> list[str]:
 
 
 def _context(filename: str, number: int, text: str) -> list[str]:
+    linecache.checkcache(filename)  # a script may have been edited since the last report
     known = linecache.getlines(filename)
     if not 0 < number <= len(known):
         return [f"  → {number:>4} │ {text}"] if text else []
