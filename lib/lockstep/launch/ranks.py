@@ -31,6 +31,7 @@ from .standstill import StandstillWatch
 _TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
 _CHUNK = 1 << 16
+_MOST_CHUNKS = 16  # at once: a pipe holds less, and a rank may print for ever
 
 Show = Callable[[Job], None]
 
@@ -375,13 +376,16 @@ class Ranks:
         if slot.output < 0:
             return
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(slot.output, _CHUNK):
+            for _ in range(_MOST_CHUNKS):
+                data = os.read(slot.output, _CHUNK)
+                if not data:
+                    self._selector.unregister(slot.output)
+                    os.close(slot.output)
+                    slot.output = -1
+                    return
                 self._job.outputs[slot.rank].feed(data)
                 if len(data) < _CHUNK:
                     return  # that was all, for now
-            self._selector.unregister(slot.output)
-            os.close(slot.output)
-            slot.output = -1
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 
