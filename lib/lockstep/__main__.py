@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     run = commands.add_parser(
         "run",
-        usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] [--json]",
+        usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] "
+        "[--force] [--json]",
         help="execute the notebooks without a screen and say how each went",
         description="Execute the notebooks without a screen and say how each went. "
         "Exit code: 1 if one failed, 2 for bad input, else 0.",
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="set a parameter of the notebooks, such as NPROC=8; may be repeated",
     )
     run.add_argument("--keep", type=Path, metavar="FOLDER", help="put the executed notebooks here")
+    run.add_argument("--force", action="store_true", help="overwrite what --keep finds there")
     run.add_argument("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_run)
 
@@ -125,7 +127,8 @@ def _run(arguments: argparse.Namespace) -> int:
         parameters = execute.parse(arguments.parameters)
         notebooks = execute.find(arguments.folder, arguments.numbers, Path.cwd())
         execute.refuse_misfits(parameters, notebooks)
-        for one in execute.run(notebooks, parameters, arguments.keep, sys.stderr.isatty()):
+        keep, force, bar = arguments.keep, arguments.force, sys.stderr.isatty()
+        for one in execute.run(notebooks, parameters, keep, force, progress=bar):
             done.append(one)
     except execute.BadInput as error:
         print(f"lockstep run: {error}", file=sys.stderr)

@@ -37,7 +37,7 @@ class Output:
     @property
     def path(self) -> Path | None:
         """Of the file that holds a flood."""
-        return self._file and self._file.path
+        return None if self._file is None else self._file.path
 
     def feed(self, data: bytes) -> None:
         """Take what the rank has printed. A file that cannot be written is no reason to raise."""
