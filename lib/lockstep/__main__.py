@@ -13,6 +13,7 @@ from lockstep import __version__
 from lockstep.checkup import diagnose, runs_live
 from lockstep.labs import LABS
 from lockstep.machine import probe
+from lockstep.words import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,7 +103,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             row["live"] = runs_live(lab, diagnosis.machine)
         print(json.dumps(report, indent=2))
     else:
-        print(diagnosis)
+        print(printable(diagnosis))
     return diagnosis.exit_code
 
 
@@ -110,7 +111,7 @@ def _progress(arguments: argparse.Namespace) -> int:
     from lockstep import progress
 
     shown = progress(arguments.lab)
-    print(json.dumps(shown.as_dict(), indent=2) if arguments.json else shown)
+    print(json.dumps(shown.as_dict(), indent=2) if arguments.json else printable(shown))
     return 0
 
 
@@ -131,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for one in execute.run(notebooks, parameters, keep, force, progress=bar):
             done.append(one)
     except execute.BadInput as error:
-        print(f"lockstep run: {error}", file=sys.stderr)
+        print(printable(f"lockstep run: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("lockstep run: interrupted", file=sys.stderr)
@@ -141,7 +142,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([one.as_dict() for one in done], indent=2))
     elif done:
-        print(execute.table(done))
+        print(printable(execute.table(done)))
     return 130 if interrupted else int(any(one.problems for one in done))
 
 
@@ -152,7 +153,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     paths = arguments.paths
     try:
         trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
-        print("\n\n".join(f"{title}\n{text}" for title, text in sections))
+        print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
         if arguments.html is not None:
             from lockstep.timeline import page
 
@@ -165,7 +166,7 @@ def _trace(arguments: argparse.Namespace) -> int:
                     perfetto.export(trace, Path(folder) / "trace.json.gz")
                 )
     except (TraceError, OSError) as error:
-        print(f"lockstep trace: {error}", file=sys.stderr)
+        print(printable(f"lockstep trace: {error}"), file=sys.stderr)
         return 2
     return 0
 

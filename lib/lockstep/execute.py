@@ -36,6 +36,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from .checks import MIME, NOT_YET, PASS, TRY_AGAIN
 from .launch.channel import deaf
+from .words import in_one_line
 
 SOLUTIONS = "solutions"
 _EVERY = 0.1  # seconds between two looks at the memory
@@ -182,7 +183,7 @@ def _literal(code: str, otherwise: Any) -> Any:
 
 
 def _name(notebook: Path) -> str:
-    return f"{notebook.parent.name}/{notebook.name}"
+    return in_one_line(f"{notebook.parent.name}/{notebook.name}")
 
 
 def _for_papermill(path: Path) -> str:
