@@ -9,7 +9,9 @@ LAB_ARGS ?=
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # make lock UPGRADE=--upgrade moves every version that pyproject.toml leaves open
 UPGRADE ?=
-UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" pyproject.toml
+UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" \
+  --generate-hashes --only-binary :all: --emit-build-options
+EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 
 export TORCH
 
@@ -54,13 +56,14 @@ notebooks: setup  ## write the notebooks anew from solutions/source
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor
 
-# The CPU build is named outright for Binder: it has no room for CUDA.
-lock: setup  ## pin all versions anew in requirements.lock and binder/
-	$(BIN)/pip install --quiet uv==0.13.8
-	$(UV_COMPILE) $(UPGRADE) --universal --fork-strategy fewest --python-version 3.11 --all-extras -o requirements.lock
-	{ echo "--extra-index-url https://download.pytorch.org/whl/cpu"; \
-	  $(UV_COMPILE) --python-version 3.12 --python-platform x86_64-unknown-linux-gnu --extra labs -c requirements.lock \
-	    | sed 's/^torch==.*/&+cpu/'; } > binder/requirements.txt
+# torch is locked apart, as the build that PyPI has, with CUDA on Linux and what that needs: which
+# build a machine gets is chosen by setup. Binder has no room for CUDA; see binder/postBuild.
+lock: setup  ## pin all versions and hashes anew in requirements.lock, torch.lock and binder/
+	$(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) pyproject.toml --all-extras --no-emit-package torch -o requirements.lock
+	sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml \
+	  | $(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) --no-config -c requirements.lock -o torch.lock -
+	$(UV_COMPILE) pyproject.toml --extra labs --no-emit-package torch -c requirements.lock \
+	  --python-version 3.12 --python-platform x86_64-unknown-linux-gnu -o binder/requirements.txt
 
 clean:  ## remove .venv and all caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build lib/*.egg-info

@@ -25,7 +25,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-LOCK = ROOT / "requirements.lock"
+LOCK = ROOT / "requirements.lock"  # all but torch
+TORCH_LOCK = ROOT / "torch.lock"  # torch as PyPI has it, and all that it needs
+# Older ones download a wheel whole to read its metadata.
+PIP = "pip==26.3 --hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"
+WHEELS = ["--only-binary", ":all:"]  # nothing that is installed runs a build of its own
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
@@ -78,7 +82,7 @@ def find_cpu_build(python, version):
     tried = []
     for options in [], ["--index-url", PYTORCH_CPU_INDEX]:
         command = [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--quiet"]
-        command += ["--ignore-installed", "--report", "-", "torch==" + version, *options]
+        command += ["--ignore-installed", "--report", "-", *WHEELS, "torch==" + version, *options]
         answer = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE)
         place = options[-1] if options else "pip's configured places"
         if answer.returncode:
@@ -95,6 +99,11 @@ def find_cpu_build(python, version):
         f"  make ... TORCH=/path/of/torch-{version}+cpu-....whl\n"
         "  make ... TORCH=cuda    (the normal build: 5 GB on Linux, runs without a GPU too)"
     )
+
+
+def locked_torch():
+    """The version of torch in the lock."""
+    return re.search(r"^torch==([^ ]+)", TORCH_LOCK.read_text(), re.MULTILINE).group(1)
 
 
 def base_torch_version():
@@ -132,13 +141,14 @@ def use_a_fit_python():
 def run(*command):
     command = [str(part) for part in command]
     if subprocess.call(command):
-        cause = "If it speaks of connections or finds no versions, check network and proxy."
+        cause = "If it speaks of connections or finds no versions, check network and proxy.\n"
+        cause += "If it speaks of hashes, what came is not what was locked: do not install it.\n"
         if shutil.disk_usage(str(ROOT)).free < 2e9:
-            cause = "The disk is nearly full: make room (.venv takes 2 GB, with CUDA 7 GB)."
+            cause = "The disk is nearly full: make room (.venv takes 2 GB, with CUDA 7 GB).\n"
         stop(
             "this step failed, its message is above:\n"
             f"  {' '.join(map(shlex.quote, command))}\n"
-            f"{cause} Then run the same command again: it goes on from here."
+            f"{cause}Then run the same command again: it goes on from here."
         )
 
 
@@ -152,7 +162,8 @@ def main():
     # only a refresh. The second is written last, so a failed run is taken up again.
     base = "\n".join([str(VENV), sys.base_prefix, sys.version, override, *choice])
     made_for = VENV / "made-for.txt"
-    contents = base.encode() + LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
+    files = [LOCK, TORCH_LOCK, ROOT / "pyproject.toml"]
+    contents = base.encode() + PIP.encode() + b"".join(file.read_bytes() for file in files)
     stamp, digest = VENV / "complete.txt", hashlib.sha256(contents).hexdigest()
     same_base = PYTHON.exists() and made_for.exists() and made_for.read_text() == base
     if same_base and stamp.exists() and stamp.read_text() == digest:
@@ -167,25 +178,26 @@ def main():
         made_for.write_text(base)
 
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "pip>=24")  # older ones download a wheel whole to read its metadata
-    lines = LOCK.read_text().splitlines()
-    locked = next(line for line in lines if line.startswith("torch==")).partition("==")[2]
+    locked = ["--no-deps", *WHEELS, "--require-hashes", "-r"]
+    own = VENV / "pip.txt"
+    own.write_text(PIP + "\n")
+    run(*pip, *locked, own)
     if choice.build == "given":
         torch = shlex.split(override)
     elif choice.build == "normal":
-        torch = ["torch==" + locked]
+        torch = [*locked, TORCH_LOCK]
     elif choice.build == "cpu":
-        torch = find_cpu_build(PYTHON, locked)
+        # No hash: PyTorch's own index has builds that PyPI has not. It needs nothing but what is
+        # in the lock, and nothing else is taken from that index.
+        torch = ["--no-deps", *WHEELS, *find_cpu_build(PYTHON, locked_torch())]
     else:
         torch = []
-    print(f"setup: torch: {' '.join(torch) or 'as it is'}, because {choice.why}", flush=True)
+    what = " ".join(map(str, torch)) or "as it is"
+    print(f"setup: torch: {what}, because {choice.why}", flush=True)
     if torch:
-        # The CPU build needs nothing but what is in the lock; CUDA comes with the others.
-        run(*pip, *(["--no-deps"] if choice.build == "cpu" else []), *torch)
-    rest = VENV / "lock-without-torch.txt"
-    rest.write_text("\n".join(line for line in lines if not line.startswith("torch==")) + "\n")
-    print("setup: installing the rest of requirements.lock (a minute or so)", flush=True)
-    run(*pip, "--no-deps", "-r", rest)
+        run(*pip, *torch)
+    print("setup: installing requirements.lock (a minute or so)", flush=True)
+    run(*pip, *locked, LOCK)
     run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
     stamp.write_text(digest)
     print("setup: .venv is ready")

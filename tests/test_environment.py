@@ -1,6 +1,7 @@
 """One set of versions, said in five places, and the choice of torch that setup makes."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -24,13 +25,18 @@ CUDA = re.compile(r"nvidia|cuda|triton")
 
 
 def pins(path: Path) -> dict[str, Requirement]:
-    """The requirements of a file by name; every one has to be pinned, and once."""
+    """The requirements of a file by name; every one has to be pinned, with hashes, and once."""
     found: dict[str, Requirement] = {}
-    for line in path.read_text().splitlines():
-        if line.startswith(("#", "--extra-index-url ")):
-            continue
-        requirement = Requirement(line)
-        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), f"{path.name}: {line}"
+    heading, _, text = path.read_text().partition("\n\n")
+    assert heading.splitlines()[2:] == ["--only-binary :all:"], f"{path.name}: {heading}"
+    for line in text.replace("\\\n", "").splitlines():
+        wanted, *hashes = re.split(r" +--hash=", line)
+        assert hashes, f"{path.name}: {wanted} has no hash"
+        assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in hashes), (
+            f"{path.name}: {line}"
+        )
+        requirement = Requirement(wanted)
+        assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), f"{path.name}: {wanted}"
         assert requirement.name not in found, f"{path.name} has {requirement.name} twice"
         found[requirement.name] = requirement
     return found
@@ -41,48 +47,72 @@ def version(requirement: Requirement) -> str:
 
 
 LOCK = pins(ROOT / "requirements.lock")
+TORCH = pins(ROOT / "torch.lock")
 BINDER = pins(ROOT / "binder" / "requirements.txt")
 
 
-def test_lock_holds_everything_pyproject_asks_for() -> None:
+def test_locks_hold_everything_pyproject_asks_for() -> None:
     asked = [*PROJECT["dependencies"], *PYPROJECT["build-system"]["requires"]]
     asked += [line for extra in EXTRAS.values() for line in extra]
     asked += PYPROJECT["tool"]["uv"]["constraint-dependencies"]
     for line in asked:
         requirement = Requirement(line)
-        assert requirement.name in LOCK, f"run make lock: {line} is not in requirements.lock"
-        assert version(LOCK[requirement.name]) in requirement.specifier, f"run make lock: {line}"
+        lock = TORCH if requirement.name == "torch" else LOCK
+        assert requirement.name in lock, f"run make lock: {line} is in no lock"
+        assert version(lock[requirement.name]) in requirement.specifier, f"run make lock: {line}"
 
 
-def test_lock_fits_every_machine() -> None:
-    assert "torch==2.13.0" in (ROOT / "requirements.lock").read_text().splitlines()
-    assert not [name for name in LOCK if CUDA.match(name)]
-    for path in ROOT / "requirements.lock", ROOT / "binder" / "requirements.txt":
-        text = path.read_text().replace(setup_venv.PYTORCH_CPU_INDEX, "")
-        assert not re.search(r"://|file:|@|^-", text.removeprefix("--extra-index-url"), re.M)
+def test_torch_is_locked_apart_and_cuda_comes_with_it_alone() -> None:
+    assert version(TORCH["torch"]) == setup_venv.locked_torch() == "2.13.0"
+    assert "torch" not in LOCK and not [name for name in LOCK if CUDA.match(name)]
+    cuda = [requirement for name, requirement in TORCH.items() if CUDA.match(name)]
+    assert any(requirement.name.startswith("nvidia-nccl") for requirement in cuda)
+    for requirement in cuda:  # macOS takes torch.lock, too
+        assert requirement.marker and not requirement.marker.evaluate({"sys_platform": "darwin"})
+    for name, requirement in TORCH.items():
+        if name != "torch" and requirement not in cuda:
+            assert version(requirement) == version(LOCK[name]), f"run make lock: {name}"
 
 
 def test_binder_has_the_locked_versions_of_the_labs_and_nothing_else() -> None:
     for name, requirement in BINDER.items():
         assert name in LOCK, f"run make lock: binder/ has {name}, requirements.lock has not"
-        assert version(requirement).removesuffix("+cpu") == version(LOCK[name]), name
-    assert version(BINDER["torch"]).endswith("+cpu"), "Binder has no room for CUDA"
+        assert version(requirement) == version(LOCK[name]), name
     names = {Requirement(line).name for line in [*PROJECT["dependencies"], *EXTRAS["labs"]]}
-    assert names <= set(BINDER)
+    assert names - {"torch"} <= set(BINDER)
     tools = {Requirement(line).name for line in [*EXTRAS["test"], *EXTRAS["bench"]]}
     assert tools & set(BINDER) <= {"psutil"}, "Binder needs no test tools"  # ipykernel wants psutil
 
 
-def test_conda_installs_the_lock() -> None:
-    pip = next(entry["pip"] for entry in CONDA if isinstance(entry, dict))
-    index = f"--extra-index-url {setup_venv.PYTORCH_CPU_INDEX}"
-    # Nothing but the lock: a version named here would be a second truth.
-    assert pip == [index, "-r requirements.lock", "-e ."]
-    assert (ROOT / "binder" / "requirements.txt").read_text().startswith(index + "\n")
+def test_binder_takes_torch_alone_from_pytorchs_index(tmp_path: Path) -> None:
+    """By what it asks a stand-in of pip for."""
+    asked = tmp_path / "asked"
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    (tmp_path / "python").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run([ROOT / "binder" / "postBuild"], cwd=ROOT, env=environment, check=True)
+    torch, package = asked.read_text().splitlines()
+    assert torch == (
+        "-m pip install --no-deps --no-cache-dir --only-binary :all: --index-url "
+        f"{setup_venv.PYTORCH_CPU_INDEX} torch=={setup_venv.locked_torch()}+cpu"
+    )
+    assert "--no-deps" in package and "index" not in package and package.endswith("--editable .")
+
+
+def test_no_file_names_a_second_index() -> None:
+    """Where pip has two, whoever owns a free name in one of them is taken at their word."""
+    for name in "requirements.lock", "torch.lock", "binder/requirements.txt", "binder/postBuild":
+        assert "extra-index" not in (ROOT / name).read_text(), name
+    for name in "environment.yml", "lib/setup_venv.py", "Makefile", ".ci/run":
+        assert "extra-index" not in (ROOT / name).read_text(), name
+
+
+def test_conda_brings_what_make_needs() -> None:
+    assert [re.split("[=<>]", entry)[0] for entry in CONDA] == ["python", "make"]
 
 
 def test_one_python_version_for_conda_and_binder() -> None:
-    (conda,) = [e for e in CONDA if isinstance(e, str) and e.startswith("python=")]
+    (conda,) = [entry for entry in CONDA if entry.startswith("python=")]
     number = conda.removeprefix("python=")
     assert (ROOT / "binder" / "runtime.txt").read_text() == f"python-{number}\n"
     assert f"Programming Language :: Python :: {number}" in PROJECT["classifiers"]
@@ -95,8 +125,8 @@ def test_one_python_version_for_conda_and_binder() -> None:
 @pytest.mark.skipif(Path(sys.prefix) != ROOT / ".venv", reason="not run from .venv")
 def test_this_environment_is_the_locked_one() -> None:
     for name, requirement in LOCK.items():
-        if name == "torch" or (requirement.marker and not requirement.marker.evaluate()):
-            continue  # torch is chosen for each machine
+        if requirement.marker and not requirement.marker.evaluate():
+            continue
         assert metadata.version(name) == version(requirement), f"run make setup: {name}"
     found = {canonicalize_name(d.name) for d in metadata.distributions()}
     assert "lockstep" in found
@@ -141,13 +171,13 @@ def test_cpu_builds_are_told_by_local_version_or_by_what_they_need() -> None:
     assert not setup_venv.is_cpu_build({"version": "2.13.0+cu130"})
 
 
-def offer(index: Path, version: str, *needs: str) -> str:
-    """Put an empty torch of that version in a package index; gives the index's address."""
-    folder = index / "torch"
+def offer(index: Path, version: str, *needs: str, name: str = "torch") -> str:
+    """Put an empty package of that version in a package index; gives the index's address."""
+    folder = index / name
     folder.mkdir(parents=True)
-    wheel = folder / f"torch-{version}-py3-none-any.whl"
-    info = f"torch-{version}.dist-info"
-    lines = ["Metadata-Version: 2.1", "Name: torch", f"Version: {version}"]
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {need}" for need in needs]
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
@@ -223,19 +253,26 @@ def test_too_old_a_python_gives_way_to_one_on_path(
 def test_a_failed_run_says_what_to_do_and_is_taken_up_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in "pyproject.toml", "requirements.lock", "lib/setup_venv.py":
+    """Real pip, in a new environment: first what it finds is not what was locked, then nothing."""
+    for name in "pyproject.toml", "requirements.lock", "torch.lock", "lib/setup_venv.py":
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for name in "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX":
+        monkeypatch.delenv(name, raising=False)
+    locked = setup_venv.PIP.partition(" ")[0].removeprefix("pip==")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")  # as if there were no network
-    monkeypatch.setenv("TORCH", "no-such-package")
+    monkeypatch.setenv("PIP_INDEX_URL", offer(tmp_path / "index", locked, name="pip"))
     command = [sys.executable, str(tmp_path / "lib" / "setup_venv.py")]
-    first, second = (subprocess.run(command, capture_output=True, text=True) for _ in "12")
-    for run in first, second:
+    other = subprocess.run(command, capture_output=True, text=True)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # as if there were no network
+    nothing = subprocess.run(command, capture_output=True, text=True)
+    for run, said in (other, "DO NOT MATCH THE HASHES"), (nothing, "No matching distribution"):
         assert run.returncode == 1
-        assert "No matching distribution found" in run.stderr  # pip's own words
-        assert "check network and proxy. Then run the same command again" in run.stderr
-    assert "making .venv" in first.stdout
-    assert "making .venv" not in second.stdout
+        assert said in run.stderr  # pip's own words
+        assert "finds no versions, check network and proxy" in run.stderr
+        assert "what came is not what was locked: do not install it" in run.stderr
+        assert "Then run the same command again" in run.stderr
+    assert "making .venv" in other.stdout
+    assert "making .venv" not in nothing.stdout
+    assert not list(tmp_path.glob(f".venv/lib/*/site-packages/pip-{locked}*"))
     assert not (tmp_path / ".venv" / "complete.txt").exists()

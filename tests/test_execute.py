@@ -38,7 +38,7 @@ GOOD = {
 def write(tmp_path, monkeypatch) -> Callable[..., Path]:
     """Writes a notebook with these cells, by id, into a checkout that has nothing else."""
     root = tmp_path / "a {checkout}"
-    for folder in ("labs", "solutions", "temporary"):
+    for folder in ("labs", "solutions", "old", "temporary"):
         (root / folder).mkdir(parents=True)
     monkeypatch.chdir(root)
     monkeypatch.setattr(tempfile, "tempdir", str(root / "temporary"))
@@ -87,11 +87,19 @@ def left_in_temporary() -> list[str]:
         ("labs 0 --fast", "unrecognized arguments: --fast"),
         ("labs --keep images/../labs", "--keep images/../labs would overwrite the notebooks"),
         ("labs --keep labs/00_good.ipynb", "--keep labs/00_good.ipynb: File exists: name another"),
+        (
+            "solutions 0 --keep labs",
+            "--keep labs would overwrite 00_good.ipynb there: name another",
+        ),
+        ("labs --keep labs --force", "--keep labs would overwrite the notebooks"),
     ],
 )
 def test_bad_input_is_refused_with_what_and_where(write, capsys, arguments, said):
     write("labs/00_good.ipynb", **GOOD)
     write("labs/02_bare.ipynb", check=check("PASS"))
+    if arguments.startswith("solutions 0"):
+        write("solutions/00_good.ipynb", **GOOD)
+    before = [path.read_bytes() for path in sorted(Path("labs").iterdir())]
     try:
         assert main(["run", *arguments.split()]) == 2
     except SystemExit as stopped:  # by argparse
@@ -99,6 +107,7 @@ def test_bad_input_is_refused_with_what_and_where(write, capsys, arguments, said
     shown = capsys.readouterr()
     assert said in shown.err
     assert shown.out == ""
+    assert [path.read_bytes() for path in sorted(Path("labs").iterdir())] == before
 
 
 def test_a_file_that_is_no_notebook_is_refused(write, capsys):
@@ -200,6 +209,59 @@ def test_a_solution_that_does_not_pass_fails(write, capsys):
     assert list(Path("temporary").iterdir()) == []
 
 
+def test_an_executed_notebook_overwrites_another_only_where_that_is_wanted(write, capsys):
+    write("labs/00_good.ipynb", **GOOD)
+    old = write("old/00_good.ipynb", mine="1")
+    unread = old.read_bytes()
+    assert main(["run", "labs", "--keep", "old"]) == 2
+    assert "--keep old would overwrite 00_good.ipynb there" in capsys.readouterr().err
+    assert old.read_bytes() == unread
+    assert main(["run", "labs", "--keep", "old", "--force"]) == 0
+    assert nbformat.read(old, 4).cells[0].id == "parameters"
+
+
+def test_a_cell_that_prints_for_ever_is_ended_and_named(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(execute, "_MOST_OUTPUT", 300_000)
+    path = write(
+        "labs/00_flood.ipynb",
+        much="print('x' * 100_000)",
+        flood="while True: print('y' * 1000)",
+        tags={"flood": "raises-exception"},
+        after="1",
+    )
+    done = execute.execute(path, tmp_path / "out.ipynb", {})
+    assert done.problems == ("cell flood: ended, for it printed more than 0.3 MB",)
+    much, flood, after = nbformat.read(tmp_path / "out.ipynb", 4).cells
+    assert len(much.outputs[0].text) == 100_001
+    printed = "".join(output.text for output in flood.outputs)
+    assert printed.startswith("yyy") and len(printed) == 300_000 - 100_001
+    assert after.execution_count is None
+
+
+def test_processes_that_left_their_session_end_with_their_notebook(write, tmp_path):
+    path = write(
+        "labs/00_leaves.ipynb",
+        child="import subprocess\nown = subprocess.Popen(['sleep', '600'], start_new_session=True)",
+        orphan="told = subprocess.run(['sh', '-c', 'setsid sleep 600 >/dev/null & echo $!'], "
+        "stdout=subprocess.PIPE)",
+        tell="print(own.pid, int(told.stdout))",
+        check=check("PASS"),
+    )
+    bystander = subprocess.Popen(["sleep", "600"])
+    try:
+        done = execute.execute(path, tmp_path / "out.ipynb", {})
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    assert done.problems == ()
+    tell = nbformat.read(tmp_path / "out.ipynb", 4).cells[2]
+    left = [int(pid) for pid in tell.outputs[0].text.split() if psutil.pid_exists(int(pid))]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
 def test_a_kernel_that_dies_is_a_failure_that_names_the_cell(write, tmp_path):
     path = write("labs/00_dies.ipynb", check=check("PASS"), dies="import os; os.abort()", after="1")
     done = execute.execute(path, tmp_path / "out.ipynb", {})
@@ -249,8 +311,10 @@ def test_ctrl_c_ends_it_and_leaves_nothing(write, tmp_path, when, number):
     wait = f"""
 import os, subprocess, sys, threading
 child = subprocess.Popen(["sleep", "600"])
+script = "setsid sleep 600 >/dev/null & echo $!"
+orphan = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE).stdout
 with open({str(gate)!r}, "w") as file:
-    file.write(f"{{os.getpid()}} {{child.pid}}")
+    file.write(f"{{os.getpid()}} {{child.pid}} {{int(orphan)}}")
 threading.Event().wait()
 """
     write("labs/00_waits.ipynb", wait=wait if when == "running" else "1")

@@ -386,29 +386,6 @@ def test_progress_bar_shows_its_last_state():
     assert lines[:2] == ["ranks 0, 1 │ 100 % done", "           │ finished"]
 
 
-def test_flood_is_cut_and_kept_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def flood():
-        if dist.get_rank() == 1:
-            for number in range(100):
-                sys.stdout.write(f"{number:9}\n" * 100_000)
-        return "done"
-
-    job = launch(flood)
-    assert job.results == ["done", "done"]
-    assert len(str(job)) < 1_000_000
-    shown = job.output(1).splitlines()
-    assert shown[0] == f"{0:9}" and shown[-1] == f"{99:9}"
-    (note,) = [line for line in shown if "MB" in line]
-    path = job.outputs[1].path
-    assert "99.9 MB are not shown" in note and note.endswith(str(path))
-    assert path.stat().st_size == 100_000_000
-    with path.open() as file:
-        assert all(file.read(1_000_000) == f"{number:9}\n" * 100_000 for number in range(100))
-    assert path.stat().st_mode & 0o077 == 0, "others could read it"
-
-
 def test_printed_markup_is_escaped():
     def attack():
         print("<script>alert(1)</script>")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,6 @@ COMMUNICATORS = LabExercises(
     ("local_gpu", "meet", "barrier", "my_groups", "grid", "ring_of_gpus", "blocks"),
 )
 COURSE = (START, COMMUNICATORS)
-full_disk = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 
 
 @pytest.fixture(autouse=True)
@@ -268,12 +268,70 @@ def test_a_folder_that_cannot_be_written(home):
     assert "cannot be read: Not a directory: " in "".join(html(Progress(COURSE)).itertext())
 
 
-@full_disk
-def test_a_full_disk(home):
-    stored(home).parent.mkdir(parents=True)
-    stored(home).symlink_to("/dev/full")
-    said = record("00", "average", "passed")
-    assert said == "Your progress could not be stored: No space left on device"
+def in_its_place(what: str, path: Path) -> None:
+    """Put something there that is no file of events."""
+    path.parent.mkdir(parents=True)
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        (path / "mine").mkdir(parents=True)
+    elif what == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(path))  # an address has room for 107 bytes
+    elif what == "loop":
+        path.symlink_to(path)
+    elif what == "large file":
+        path.touch()
+        os.truncate(path, 5_000_000_000)
+    else:
+        path.symlink_to(what)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("pipe", "This is no file of Lockstep, move it away"),
+        ("folder", "Is a directory"),
+        ("socket", "No such device or address"),
+        ("loop", "Too many levels of symbolic links"),
+        ("large file", "This is larger than 10 MB, move it away"),
+        ("/dev/zero", "This is no file of Lockstep, move it away"),
+        ("/dev/full", "This is no file of Lockstep, move it away"),
+    ],
+)
+def test_what_is_no_file_of_events_is_named_and_left_alone(home, what, why):
+    in_its_place(what, stored(home))
+    before = stored(home).lstat()
+    # In a process of its own, for it may wait for ever.
+    code = "from lockstep.progress import *; print(record('00', 'average', 'passed')); print(" + (
+        "Progress([LabExercises('00', 'Start here', ('average',))]))"
+    )
+    said = python("-c", code).stdout
+    assert f"Your progress could not be stored: {why}: {stored(home)}\n" in said
+    assert "0 of 1   · average" in said and "cannot be read: " in said
+    after = stored(home).lstat()
+    assert (after.st_mode, after.st_ino, after.st_size) == (
+        before.st_mode,
+        before.st_ino,
+        before.st_size,
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_file_of_another_user_is_named_and_left_alone(home):
+    record("00", "average", "passed")
+    stored(home).chmod(0o600)
+    before = stored(home).read_bytes()
+    code = (
+        "import os\n"
+        "from lockstep.progress import *\n"
+        "os.seteuid(12345)\n"
+        "print(record('00', 'average', 'passed'), Progress([]), sep='\\n')"
+    )
+    said = python("-c", code).stdout
+    assert f"could not be stored: Permission denied: {stored(home).parent}" in said
+    assert "cannot be read: Permission denied: " in said
+    assert stored(home).read_bytes() == before
 
 
 def test_a_disk_that_fills_up_within_a_line(home):

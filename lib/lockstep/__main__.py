@@ -13,6 +13,7 @@ from lockstep import __version__
 from lockstep.checkup import diagnose, runs_live
 from lockstep.labs import LABS
 from lockstep.machine import probe
+from lockstep.words import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     run = commands.add_parser(
         "run",
-        usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] [--json]",
+        usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] "
+        "[--force] [--json]",
         help="execute the notebooks without a screen and say how each went",
         description="Execute the notebooks without a screen and say how each went. "
         "Exit code: 1 if one failed, 2 for bad input, else 0.",
@@ -65,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="set a parameter of the notebooks, such as NPROC=8; may be repeated",
     )
     run.add_argument("--keep", type=Path, metavar="FOLDER", help="put the executed notebooks here")
+    run.add_argument("--force", action="store_true", help="overwrite what --keep finds there")
     run.add_argument("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_run)
 
@@ -100,7 +103,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             row["live"] = runs_live(lab, diagnosis.machine)
         print(json.dumps(report, indent=2))
     else:
-        print(diagnosis)
+        print(printable(diagnosis))
     return diagnosis.exit_code
 
 
@@ -108,7 +111,7 @@ def _progress(arguments: argparse.Namespace) -> int:
     from lockstep import progress
 
     shown = progress(arguments.lab)
-    print(json.dumps(shown.as_dict(), indent=2) if arguments.json else shown)
+    print(json.dumps(shown.as_dict(), indent=2) if arguments.json else printable(shown))
     return 0
 
 
@@ -125,10 +128,11 @@ def _run(arguments: argparse.Namespace) -> int:
         parameters = execute.parse(arguments.parameters)
         notebooks = execute.find(arguments.folder, arguments.numbers, Path.cwd())
         execute.refuse_misfits(parameters, notebooks)
-        for one in execute.run(notebooks, parameters, arguments.keep, sys.stderr.isatty()):
+        keep, force, bar = arguments.keep, arguments.force, sys.stderr.isatty()
+        for one in execute.run(notebooks, parameters, keep, force, progress=bar):
             done.append(one)
     except execute.BadInput as error:
-        print(f"lockstep run: {error}", file=sys.stderr)
+        print(printable(f"lockstep run: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("lockstep run: interrupted", file=sys.stderr)
@@ -138,7 +142,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([one.as_dict() for one in done], indent=2))
     elif done:
-        print(execute.table(done))
+        print(printable(execute.table(done)))
     return 130 if interrupted else int(any(one.problems for one in done))
 
 
@@ -149,7 +153,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     paths = arguments.paths
     try:
         trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
-        print("\n\n".join(f"{title}\n{text}" for title, text in sections))
+        print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
         if arguments.html is not None:
             from lockstep.timeline import page
 
@@ -162,7 +166,7 @@ def _trace(arguments: argparse.Namespace) -> int:
                     perfetto.export(trace, Path(folder) / "trace.json.gz")
                 )
     except (TraceError, OSError) as error:
-        print(f"lockstep trace: {error}", file=sys.stderr)
+        print(printable(f"lockstep trace: {error}"), file=sys.stderr)
         return 2
     return 0
 

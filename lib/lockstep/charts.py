@@ -14,6 +14,7 @@ from typing import Any
 from .figures import PALETTE, Figure
 from .launch.live import in_notebook
 from .stamps import Stamp
+from .words import in_one_line, printable
 
 PLOTLY = "application/vnd.plotly.v1+json"
 Point = Sequence[float]  # (x, y) or (x, y, low, high)
@@ -64,12 +65,12 @@ class Chart:
         self._x = _Axis.of(x, log="x" in logarithmic)
         self._y = _Axis.of(y, log="y" in logarithmic)
         self._lines = [
-            _Line.of(label, points, number, self._x, self._y)
+            _Line.of(in_one_line(label), points, number, self._x, self._y)
             for number, (label, points) in enumerate(lines.items())
         ]
         if not self._lines:
             raise ValueError("a chart needs a line")
-        self.alt = alt
+        self.alt = printable(alt)
         first, *others = [stamp] if isinstance(stamp, Stamp) else stamp
         self.stamp = Stamp(first.kind, "\n".join([first.source, *map(str, others)]))
 

@@ -1,24 +1,27 @@
 """Execute notebooks without a screen and say how each went: `lockstep run`.
 
 papermill executes; here is what it does not do: refuse parameters that a notebook does not know,
-measure memory, count checks, and doubt notebooks that only seem to have run.
+measure memory, bound what is printed, end every process that a cell has started, count checks, and
+doubt notebooks that only seem to have run.
 """
 
 from __future__ import annotations
 
 import ast
+import ctypes
 import logging
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,16 +30,23 @@ import nbformat
 import papermill
 import psutil
 from jupyter_client.manager import AsyncKernelManager
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
 from .checks import MIME, NOT_YET, PASS, TRY_AGAIN
+from .launch.channel import deaf
+from .words import in_one_line
 
 SOLUTIONS = "solutions"
 _EVERY = 0.1  # seconds between two looks at the memory
 _PATIENCE = 300  # seconds for a cell
+_MOST_ROUNDS = 20  # in which processes are ended
+_MOST_OUTPUT = 50_000_000  # characters of a notebook's outputs: more than this is no result
 _NO_TIME = 0.001  # seconds: what starts ranks or checks an answer takes longer
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it logs is in the table
+_LOG = logging.getLogger("papermill")
+_LOG.setLevel(logging.CRITICAL)  # what it logs is in the table
 
 
 class BadInput(ValueError):
@@ -173,7 +183,7 @@ def _literal(code: str, otherwise: Any) -> Any:
 
 
 def _name(notebook: Path) -> str:
-    return f"{notebook.parent.name}/{notebook.name}"
+    return in_one_line(f"{notebook.parent.name}/{notebook.name}")
 
 
 def _for_papermill(path: Path) -> str:
@@ -188,16 +198,24 @@ def run(
     notebooks: Sequence[Path],
     parameters: Mapping[str, Any],
     keep: Path | None = None,
+    force: bool = False,
     progress: bool = False,
 ) -> Iterator[Execution]:
     """Execute one notebook after the other, whatever becomes of them.
 
     keep: the folder for the executed notebooks; without it only those that failed are kept, in a
-    new folder among the temporary ones. progress: show a bar on stderr. Raises BadInput.
+    new folder among the temporary ones. force: overwrite files in `keep`, but never the notebooks
+    themselves. progress: show a bar on stderr. Raises BadInput.
     """
     if keep:
         if keep.resolve() in {notebook.parent.resolve() for notebook in notebooks}:
             raise BadInput(f"--keep {keep} would overwrite the notebooks: name another folder")
+        there = [notebook.name for notebook in notebooks if os.path.lexists(keep / notebook.name)]
+        if there and not force:
+            raise BadInput(
+                f"--keep {keep} would overwrite {', '.join(there)} there: name another folder, or "
+                "say --force"
+            )
         try:
             keep.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -226,17 +244,17 @@ def execute(
     problem, peak = "", 0
     began = time.perf_counter()
     # In a thread: a Ctrl-C inside of its event loop keeps papermill from ending the kernel.
-    with ThreadPoolExecutor(1) as thread:
+    with _nothing_left() as survivors, ThreadPoolExecutor(1) as thread:
         running = thread.submit(
             papermill.execute_notebook,
             _for_papermill(notebook),
             _for_papermill(output),
             dict(parameters),
+            engine_name=_Engine.NAME,
             kernel_name="python3",
             cwd=notebook.parent,
             progress_bar={"desc": _name(notebook)} if progress else False,
-            kernel_manager_class=_kernel_manager(kernel),
-            execution_timeout=_PATIENCE,
+            kernel=kernel,
         )
         try:
             while not wait([running], timeout=_EVERY).done:
@@ -247,9 +265,10 @@ def execute(
         except Exception as error:  # the kernel died, or did not start
             problem = _line(type(error).__name__, str(error))
         except BaseException:  # Ctrl-C
-            kernel.kill()
+            kernel.kill("interrupted")
             raise
     seconds = time.perf_counter() - began
+    problem = kernel.killed_because or problem
     executed = nbformat.read(output, 4) if output.exists() else nbformat.v4.new_notebook()
     problems = [_last_cell(executed) + problem] if problem else errors(executed)
     if not problems:
@@ -261,6 +280,7 @@ def execute(
         for one in found
         if one.verdict in bad
     ]
+    problems += survivors
     path = output if output.exists() else None
     return Execution(_name(notebook), seconds, peak, tuple(found), tuple(problems), path)
 
@@ -270,19 +290,63 @@ class _Kernel:
 
     def __init__(self) -> None:
         self.pid = 0  # until it is there
-        self._killed = False
+        self.killed_because = ""
 
     def started(self, pid: int) -> None:
         self.pid = pid
-        if self._killed:
-            self.kill()
+        if self.killed_because:
+            self.kill(self.killed_because)
 
-    def kill(self) -> None:
-        """End it, its ranks, and what else its cells have started; or do so once it is there."""
-        self._killed = True
+    def kill(self, why: str) -> None:
+        """End it and its process group; or do so once it is there."""
+        self.killed_because = why
         if self.pid:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+
+
+class _Engine(NBClientEngine):
+    """papermill's own way to execute, with a kernel that we can end and a bound on what it says."""
+
+    NAME = "lockstep"
+
+    @classmethod
+    def execute_managed_notebook(cls, notebook: Any, kernel_name: str, **options: Any) -> Any:
+        kernel: _Kernel = options["kernel"]
+        manager = _kernel_manager(kernel)
+        client = _Client(
+            notebook,
+            kernel_name=kernel_name,
+            kernel_manager_class=manager,
+            timeout=_PATIENCE,
+            log=_LOG,
+        )
+        client.kernel, client.room = kernel, _MOST_OUTPUT
+        return client.execute()
+
+
+papermill_engines.register(_Engine.NAME, _Engine)
+
+
+class _Client(PapermillNotebookClient):
+    """Takes what the kernel says, and ends a kernel that says too much."""
+
+    kernel: _Kernel
+    room = 0  # in characters, for what will yet be said
+
+    def process_message(self, message: Any, cell: Any, cell_index: int) -> Any:
+        if message["msg_type"] in ("stream", "display_data", "execute_result", "error"):
+            if self.room < 0:
+                return None
+            content, room = message["content"], self.room
+            if message["msg_type"] == "stream":
+                self.room -= len(content["text"])
+                content["text"] = content["text"][:room]
+            else:
+                self.room -= len(str(content))
+            if self.room < 0:
+                self.kernel.kill(f"ended, for it printed more than {_MOST_OUTPUT / 1e6:g} MB")
+        return super().process_message(message, cell, cell_index)
 
 
 def _kernel_manager(kernel: _Kernel) -> type[AsyncKernelManager]:
@@ -299,6 +363,50 @@ def _kernel_manager(kernel: _Kernel) -> type[AsyncKernelManager]:
     return Manager
 
 
+@contextmanager
+def _nothing_left() -> Iterator[list[str]]:
+    """End with the block all processes that began in it, also those that left their session.
+
+    Gives a list that then names those which could not be ended.
+    """
+    me, survivors = psutil.Process(), list[str]()
+    before = me.children()
+    _adopt_orphans(True)
+    try:
+        yield survivors
+    finally:
+        with deaf():
+            survivors += _end(lambda: [child for child in me.children() if child not in before])
+            _adopt_orphans(False)
+
+
+def _adopt_orphans(yes: bool) -> None:
+    """Whether a descendant whose parent has ended becomes our child, not init's (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, int(yes), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def _end(children: Callable[[], list[psutil.Process]]) -> list[str]:
+    """Kill these and their descendants, again and again: who loses its parent is our child then."""
+    for _ in range(_MOST_ROUNDS):
+        family = [one for child in children() for one in _family(child)]
+        if not family:
+            return []
+        for process in family:
+            with suppress(psutil.Error):  # it has just ended, or is another user's
+                process.kill()
+        psutil.wait_procs(family, timeout=1)
+    return [f"process {child.pid} could not be ended" for child in children()]
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    """The process and its descendants; nobody once it is gone."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
 def memory(pid: int) -> int:
     """Bytes in use by a process and its descendants; 0 once it is gone.
 
@@ -306,8 +414,7 @@ def memory(pid: int) -> int:
     shared pages do not count (USS).
     """
     try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
+        family = _family(psutil.Process(pid))
     except psutil.Error:
         return 0
     total = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .stamps import Stamp
+from .words import in_one_line, printable
 
 # Okabe and Ito's palette, which colour-blind people can tell apart. A figure must not say anything
 # by colour alone: write it, too, or hatch it.
@@ -42,7 +43,7 @@ class Figure:
     ):
         if not alt.strip():
             raise ValueError("a figure needs words for those who do not see it: alt=…")
-        self.alt, self.stamp = alt, stamp
+        self.alt, self.stamp = printable(alt), stamp
         self._pictures = {theme: _png(draw, theme, str(stamp), size) for theme in _THEMES}
 
     def __repr__(self) -> str:
@@ -106,8 +107,8 @@ class Table:
         rows: Sequence[Sequence[object]],
         stamp: Stamp | Sequence[Stamp],
     ):
-        self.caption, self.columns = caption, [str(column) for column in columns]
-        self.rows = [[str(cell) for cell in row] for row in rows]
+        self.caption, self.columns = printable(caption), [in_one_line(name) for name in columns]
+        self.rows = [[in_one_line(cell) for cell in row] for row in rows]
         self.stamps = [stamp] if isinstance(stamp, Stamp) else list(stamp)
         for row in self.rows:
             if len(row) != len(self.columns):

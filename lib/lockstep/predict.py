@@ -83,7 +83,7 @@ class Claim:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         rows = "".join(
-            f"<tr><th scope='row' style='text-align:left'>{name}</th>"
+            f"<tr><th scope='row' style='text-align:left'>{html.escape(name)}</th>"
             f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
             for name, text in self._lines()
         )

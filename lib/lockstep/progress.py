@@ -10,6 +10,7 @@ import errno
 import html as escaping
 import json
 import os
+import stat
 import sys
 import textwrap
 from collections import deque
@@ -22,7 +23,9 @@ from typing import Any
 import platformdirs
 
 from .launch.live import in_notebook
+from .words import in_one_line
 
+_MOST_BYTES = 10_000_000  # a hundred thousand events: no learner has as many
 _COLUMNS = 100
 _BAR = 10  # characters
 _TITLE = 30  # characters; a longer title is cut
@@ -66,7 +69,7 @@ def _why(error: Exception) -> str:
 
 
 def _shown(path: str | Path) -> str:
-    return os.fsencode(path).decode(errors="replace")
+    return in_one_line(os.fsencode(path).decode(errors="replace"))
 
 
 def _file() -> Path:
@@ -76,12 +79,27 @@ def _file() -> Path:
 def _append(path: Path, line: bytes) -> None:
     """In one write, so that lines of several processes do not mix."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(path, "ab+", buffering=0) as file:
+    with open(path, "ab+", buffering=0, opener=_regular) as file:
         end = file.seek(0, os.SEEK_END)
         if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
             line = b"\n" + line  # a full disk has cut the last one short
         if file.write(line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open a file that is one: a pipe in its place would keep us waiting, a device never ends."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+    about = os.fstat(descriptor)
+    problem = ""
+    if not stat.S_ISREG(about.st_mode):
+        problem = "This is no file of Lockstep, move it away"
+    elif about.st_size > _MOST_BYTES:
+        problem = f"This is larger than {_MOST_BYTES // 10**6} MB, move it away"
+    if problem:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, problem, path)
+    return descriptor
 
 
 # ── What the file says ───────────────────────────────────────────────────────────────────────
@@ -159,7 +177,8 @@ class Progress:
         try:
             file = _file()
             path = _shown(file)
-            lines = file.read_bytes().split(b"\n")
+            with open(file, "rb", opener=_regular) as stored:
+                lines = stored.read(_MOST_BYTES).split(b"\n")
         except FileNotFoundError:  # nothing yet
             pass
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .launch import Job
+from .words import printable
 
 _DATA = Path(__file__).parents[2] / "data"
 
@@ -19,6 +20,10 @@ class Stamp:
 
     kind: str
     source: str
+
+    def __post_init__(self) -> None:
+        for name in ("kind", "source"):  # which may hold a folder's name
+            object.__setattr__(self, name, printable(getattr(self, name)))
 
     def __str__(self) -> str:
         return f"{self.kind} · {self.source}"

@@ -1,18 +1,24 @@
-"""What ranks print: kept whole, shown in lines, equal lines of several ranks folded into one."""
+"""What ranks print: shown in lines, equal lines of ranks folded into one; floods go to files."""
 
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
-HEAD_BYTES = TAIL_BYTES = 50_000  # of a rank's output that are shown; the rest goes to a file
+import platformdirs
+
+from ..words import in_one_line
+
+HEAD_BYTES = TAIL_BYTES = 50_000  # of a rank's output that are shown; a flood goes to a file
+FILE_BYTES = 32_000_000  # of a flood that the file keeps
+FOLDER_BYTES = 1_000_000_000  # that all these files take together
 _MOST_LINES_TO_FOLD = 500
-_KEEP_FLOODS = 20
 
 
 class Output:
@@ -23,20 +29,27 @@ class Output:
         self._head = bytearray()
         self._tail = bytearray()
         self._fresh = bytearray()  # what new_lines() has not given out yet
+        self._missed = 0  # bytes that came too fast for new_lines()
         self._closed = False
         self._size = 0
-        self._file: BinaryIO | None = None
-        self.path: Path | None = None  # of the file that holds a flood, whole
+        self._file: _FloodFile | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Of the file that holds a flood."""
+        return None if self._file is None else self._file.path
 
     def feed(self, data: bytes) -> None:
+        """Take what the rank has printed. A file that cannot be written is no reason to raise."""
         self._size += len(data)
-        if self._file is not None:
+        if self._size > HEAD_BYTES + TAIL_BYTES:
+            if self._file is None:
+                self._file = _FloodFile(self._rank)
+                self._file.write(self._head + self._tail)
             self._file.write(data)
-        elif self._size > HEAD_BYTES + TAIL_BYTES:
-            self._file = self._open_file()
-            self._file.write(self._head + self._tail + data)
         self._fresh += data
-        del self._fresh[:-HEAD_BYTES]
+        self._missed += max(len(self._fresh) - HEAD_BYTES - TAIL_BYTES, 0)
+        del self._fresh[: -HEAD_BYTES - TAIL_BYTES]
         room = HEAD_BYTES - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
@@ -45,19 +58,18 @@ class Output:
     def close(self) -> None:
         self._closed = True
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            self._file.close(self._tail)
 
     @property
     def text(self) -> str:
         """What was printed; of a flood its beginning and its end, with a note between them."""
         head, tail = self._head, self._tail
-        if self.path is None:
+        if self._file is None:
             return (head + tail).decode(errors="replace")
-        head = head[: head.rfind(b"\n") + 1]
+        head = head[: head.rfind(b"\n") + 1] or head + b"\n"
         tail = tail[tail.find(b"\n") + 1 :]
         cut = self._size - len(head) - len(tail)
-        note = f"… {cut / 1e6:.1f} MB are not shown; all of it is in {self.path}\n"
+        note = f"… {_megabytes(cut)} are not shown{self._file.says}\n"
         return head.decode(errors="replace") + note + tail.decode(errors="replace")
 
     @property
@@ -75,22 +87,112 @@ class Output:
         del self._fresh[:end]
         if not lines[-1]:
             lines.pop()
+        if self._missed and self._file is not None:
+            lines.insert(0, f"… {_megabytes(self._missed)} are not shown{self._file.says}")
+            self._missed = 0
         return [_overwritten(line) for line in lines]
 
-    def _open_file(self) -> BinaryIO:
-        folder = cache_folder() / "output"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for old in sorted(folder.iterdir(), key=os.path.getmtime)[:-_KEEP_FLOODS]:
-            old.unlink(missing_ok=True)
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        descriptor, path = tempfile.mkstemp(".log", f"{stamp}-rank{self._rank}-", folder)
-        self.path = Path(path)
-        return open(descriptor, "wb")
+
+class _FloodFile:
+    """A file with what a rank has printed: all of it, or its beginning, a note, and its end.
+
+    While it is written it is locked, so that no other process takes it for an old one.
+    """
+
+    def __init__(self, rank: int):
+        self.path: Path | None = None
+        self._problem = ""  # why nothing is kept
+        self._size = 0  # of what was printed
+        self._descriptor = -1
+        try:
+            folder = platformdirs.user_cache_path("lockstep") / "output"
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_room(folder)
+            name = f"{time.strftime('%Y%m%d-%H%M%S')}-rank{rank}-"
+            self._descriptor, path = tempfile.mkstemp(".log", name, folder)
+            self.path = Path(path)
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+            self._give_up(error)
+
+    @property
+    def says(self) -> str:
+        """What became of all that is not shown; the end of a sentence."""
+        if self.path is None:
+            return f"; not kept: {self._problem}"
+        what = "all of it is"
+        if self._size > FILE_BYTES:
+            what = f"the first {_megabytes(FILE_BYTES)} and the end are"
+        return f"; {what} in {in_one_line(self.path)}"
+
+    def write(self, data: bytes | bytearray) -> None:
+        room = FILE_BYTES - self._size
+        self._size += len(data)
+        if room > 0:
+            self._put(data[:room])
+
+    def close(self, tail: bytearray) -> None:
+        """tail: the last bytes that were printed."""
+        beyond = self._size - FILE_BYTES
+        if beyond > 0:
+            end = tail[-beyond:]
+            if left_out := beyond - len(end):
+                self._put(f"\n… {_megabytes(left_out)} are left out here\n".encode())
+            self._put(end)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _put(self, data: bytes | bytearray) -> None:
+        rest = memoryview(data)
+        try:
+            while rest and self._descriptor >= 0:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Half a file is of little use, and the disk may be full: others need the room."""
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        self._problem = in_one_line(why)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.unlink()
+            self.path = None
 
 
-def cache_folder() -> Path:
-    """Where this user's files of ours are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lockstep"
+def _make_room(folder: Path) -> None:
+    """Remove the oldest files until one more has room. Raises OSError where none may go."""
+    taken = FILE_BYTES
+    for path in sorted(folder.glob("*.log"), reverse=True):  # their names begin with the time
+        with suppress(OSError):  # another process has just removed it
+            if _is_being_written(path):
+                taken += FILE_BYTES
+            elif taken + (size := path.stat().st_size) > FOLDER_BYTES:
+                path.unlink()
+            else:
+                taken += size
+    if taken > FOLDER_BYTES:
+        raise OSError(f"{folder} is full ({_megabytes(FOLDER_BYTES)})")
+
+
+def _is_being_written(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _overwritten(line: str) -> str:

@@ -32,7 +32,7 @@ _TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
 _LEAVE = 5.0  # seconds for the ranks of a World to leave
 _CHUNK = 1 << 16
-_MOST_CHUNKS = 64  # that are read of one rank's output before others are heard
+_MOST_CHUNKS = 16  # at once: a pipe holds less, and a rank may print for ever
 _PATIENCE = 10.0  # seconds for a rank to take in who it is
 
 Show = Callable[[Job], None]
@@ -463,15 +463,13 @@ class Ranks:
             for _ in range(_MOST_CHUNKS):
                 data = os.read(slot.output, _CHUNK)
                 if not data:
-                    break
+                    self._selector.unregister(slot.output)
+                    os.close(slot.output)
+                    slot.output = -1
+                    return
                 self._job.outputs[slot.rank].feed(data)
                 if len(data) < _CHUNK:
                     return  # that was all, for now
-            else:
-                return
-            self._selector.unregister(slot.output)
-            os.close(slot.output)
-            slot.output = -1
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..figures import Figure
 from ..launch.live import in_notebook
 from ..trace import Trace
+from ..words import printable
 from .picture import picture
 from .scene import Scene, counts, overview, pack, percent, scene, stamp_of
 
@@ -54,7 +55,7 @@ class Timeline:
         return picture(self.scene)
 
     def __repr__(self) -> str:
-        return f"{counts(self.scene)}\n{stamp_of(self.scene)}"
+        return printable(f"{counts(self.scene)}\n{stamp_of(self.scene)}")
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         still = self._picture._repr_mimebundle_()

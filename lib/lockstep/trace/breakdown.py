@@ -11,6 +11,7 @@ import numpy as np
 
 from ..figures import Table, table
 from ..stamps import Stamp, simulated
+from ..words import printable
 from .intervals import EMPTY, Intervals, Times, covered, join, union
 from .joins import launch_of, on_device, pieces
 from .steps import steps
@@ -102,7 +103,7 @@ class Breakdown:
         return self._table(self.steps)
 
     def __str__(self) -> str:
-        return "\n".join([repr(self._table(self.totals)), *self.notes])
+        return printable("\n".join([repr(self._table(self.totals)), *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return with_notes(self._table(self.totals), self.notes)
@@ -151,7 +152,7 @@ def with_notes(shown: Table, notes: Sequence[str]) -> dict[str, str]:
     bundle = shown._repr_mimebundle_()
     below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
     return {
-        "text/plain": "\n".join([bundle["text/plain"], *notes]),
+        "text/plain": printable("\n".join([bundle["text/plain"], *notes])),
         "text/html": bundle["text/html"] + below,
     }
 

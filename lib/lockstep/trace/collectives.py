@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..cost import bus_factor
+from ..words import printable
 from .intervals import Intervals, covered, subtract, union
 from .matching import Matches, match
 from .table import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
@@ -192,7 +193,7 @@ class Collectives:
         if self.unmatched:
             why = ", ".join(f"{count:,} ({reason})" for reason, count in self.unmatched.items())
             lines.append(f"slices left out: {why}")
-        return "\n".join([*lines, *self.notes])
+        return printable("\n".join([*lines, *self.notes]))
 
     def _headline(self) -> str:
         if not len(self):

@@ -29,6 +29,7 @@ import numpy as np
 
 from ..figures import table
 from ..stamps import Stamp, simulated
+from ..words import printable
 from .joins import innermost, launch_of
 from .matching import match
 from .table import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Trace, TraceError
@@ -139,7 +140,7 @@ class CriticalPath:
                 f"{self.unmatched} communications have no other rank's part in the trace: "
                 "their transfer includes waiting"
             )
-        return "\n".join([*lines, *self.notes])
+        return printable("\n".join([*lines, *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         whole = max(self.last - self.first, 1)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..figures import Table, table
 from ..stamps import Stamp
+from ..words import printable
 from .breakdown import stamp_of, with_notes
 from .joins import innermost, launch_of, on_device
 from .kernels import shortened
@@ -173,7 +174,7 @@ class Diff:
         return [*said, *self.notes]
 
     def __str__(self) -> str:
-        return "\n".join([repr(self._table()), *self._sentences()])
+        return printable("\n".join([repr(self._table()), *self._sentences()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return with_notes(self._table(), self._sentences())

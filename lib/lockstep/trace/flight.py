@@ -23,6 +23,7 @@ from ..figures import table
 from ..launch.calls import POINT_TO_POINT, Call, Group
 from ..launch.diagnose import contradiction, ranks_text
 from ..stamps import Stamp
+from ..words import printable
 from .pickles import read_plain
 from .table import TraceError
 
@@ -148,7 +149,7 @@ class Hang:
             f"{rank}: last called {entered}{f' ({state})' if state else ''}; last done {completed}"
             for rank, entered, state, completed in self._rows()
         ]
-        return "\n".join([*lines, *self.notes])
+        return printable("\n".join([*lines, *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         columns = ("", "last called", "state", "last done")

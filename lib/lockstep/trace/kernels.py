@@ -11,6 +11,7 @@ import numpy as np
 
 from ..figures import Table, table
 from ..stamps import Stamp
+from ..words import printable
 from .breakdown import stamp_of, with_notes
 from .intervals import union
 from .joins import innermost, launch_of, on_device
@@ -77,7 +78,7 @@ class Kernels:
         return self.unattributed / self.total if self.total else 0.0
 
     def __str__(self) -> str:
-        return "\n".join([repr(self._table()), *self._notes()])
+        return printable("\n".join([repr(self._table()), *self._notes()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return with_notes(self._table(), self._notes())

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..figures import Table, table
 from ..stamps import Stamp
+from ..words import printable
 from .breakdown import Work, stamp_of, windows, with_notes
 from .intervals import Intervals, Times, clip
 from .joins import launch_of, on_device, pieces
@@ -117,7 +118,7 @@ class Launches:
         raise TraceError(f"rank {rank} has nothing on a GPU; ranks that have: {known}")
 
     def __str__(self) -> str:
-        return "\n".join([*(repr(one) for one in self._tables()), *self.notes])
+        return printable("\n".join([*(repr(one) for one in self._tables()), *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         calls, queues = self._tables()

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..figures import PALETTE, Figure, figure, table
 from ..stamps import Stamp, simulated
+from ..words import printable
 from .pickles import read_plain
 from .table import NONE, Column, TraceError
 
@@ -109,7 +110,7 @@ class Memory:
             + (f" ({one.category})" if one.category else "")
             for one in self.at_peak[:10]
         ]
-        return "\n".join([*self._sentences(), "alive at the peak:", *most])
+        return printable("\n".join([*self._sentences(), "alive at the peak:", *most]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         rows = [

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..stamps import Stamp
+from ..words import printable
 
 if TYPE_CHECKING:
     from ..launch import Job
@@ -30,6 +31,9 @@ NONE = -1  # "there is no such thing", in integer columns
 
 class TraceError(Exception):
     """A trace that cannot be read or analysed: says what is wrong, where, and what to do."""
+
+    def __init__(self, what: str):
+        super().__init__(printable(what))  # it names files and slices of others
 
 
 class Kind(IntEnum):

@@ -1,0 +1,191 @@
+"""Text of others can be seen, but neither obeyed by a terminal nor taken for HTML."""
+
+import gc
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import lockstep
+import numpy as np
+import pytest
+import test_checkup
+import test_trace_flight
+import test_trace_memory
+from kineto_files import event, head, kernel, write
+from lockstep import torchrun
+from lockstep.__main__ import main
+from lockstep.checks import Hint, Outcome
+from lockstep.checkup import diagnose
+from lockstep.progress import LabExercises, Progress
+from lockstep.stamps import Stamp
+from lockstep.timeline import Timeline, page
+from lockstep.trace import Trace, TraceError
+from lockstep.trace.diff import diff
+from lockstep.trace.flight import flight
+from lockstep.trace.memory import memory
+from lockstep.words import in_one_line, printable
+from synthetic import program
+
+TITLE, CLEAR, OVERRIDE = "\x1b]0;mine\x07", "\x9b2J", "\u202etxt.exe\u2066"
+ATTACK = f"</td><script>x('\"&')</script><img src=x onerror=x()>{TITLE}{CLEAR}{OVERRIDE}\r\x7f"
+OWN = {"script", "img", "style"}  # of these tags only ours may be there
+
+
+def unfit(text: str) -> set[str]:
+    """What a terminal would obey."""
+    return {letter for letter in text if not (letter.isprintable() or letter in "\n\t\xa0")}
+
+
+class Html(HTMLParser):
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attributes}
+
+
+def hostile(trace: Trace) -> Trace:
+    """The same, whose every name is an attack."""
+    return trace.derive(
+        names=[f"{name}{ATTACK}" for name in trace.names],
+        lanes=[replace(lane, label=f"{lane.label}{ATTACK}") for lane in trace.lanes],
+        known=[replace(one, group=ATTACK) for one in trace.known],
+        stamp=Stamp(f"recorded{ATTACK}", ATTACK),
+        notes=[ATTACK],
+    )
+
+
+def of_traces() -> list[object]:
+    trace, other = (hostile(program(np.random.default_rng(seed))[0]) for seed in (1, 2))
+    asked = [trace.breakdown(), trace.collectives(), trace.critical_path(), trace.launches()]
+    asked += [trace.kernels(), trace.align().certificate, diff(trace, other)]
+    return [*asked, Timeline(trace, before=other, title=ATTACK)]
+
+
+def of_labs() -> list[object]:
+    stamp = Stamp(f"live{ATTACK}", ATTACK)
+    lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
+    machine = replace(test_checkup.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
+    return [
+        lockstep.table(ATTACK, ("a", ATTACK), [(ATTACK, ATTACK)], stamp=stamp),
+        lockstep.figure(lambda canvas: None, alt=ATTACK, stamp=stamp),
+        lockstep.chart(lines, x="bytes", y="seconds", alt=ATTACK, stamp=stamp),
+        lockstep.claim(ATTACK, guess="holds", verdict="holds", because=ATTACK, stamp=stamp),
+        lockstep.compare(1.0, 2.0, ATTACK),
+        Outcome(ATTACK, "TRY AGAIN", f"{ATTACK}\n{ATTACK}", ATTACK, (ATTACK,), 1, ATTACK),
+        Hint(ATTACK),
+        Progress([LabExercises("00", ATTACK, (ATTACK,))]),
+        diagnose(machine),
+    ]
+
+
+def of_files(folder: Path) -> list[object]:
+    folder.mkdir()
+    frames = [{"name": ATTACK, "filename": f"/home/{ATTACK}.py", "line": 40}]
+    for rank in range(2):
+        entries = [{**test_trace_flight.entry(1 + rank, f"reduce{ATTACK}"), "frames": frames}]
+        test_trace_flight.dump(folder, rank, entries, ranks=(0, 1))
+    alloc = {**test_trace_memory.event("alloc", 0, 1 << 20, 1), "frames": frames}
+    return [flight(folder), memory(test_trace_memory.snapshot([alloc]), stamp=Stamp("x", ATTACK))]
+
+
+def of_ranks() -> list[object]:
+    def say():
+        print(ATTACK)
+        return ATTACK
+
+    job = torchrun(say, nproc_per_node=1, show=False)
+    return [job, torchrun(int, ATTACK, nproc_per_node=1, may_fail=True, show=False)]
+
+
+def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ATTACK.replace("/", "")))
+    ours, foreign = [*of_ranks(), *of_labs()], [*of_traces(), *of_files(tmp_path / "dumps")]
+    drawn = set()
+    for shown in [*ours, *foreign]:
+        name = type(shown).__name__
+        drawn.add(type(shown))
+        bundle = shown._repr_mimebundle_()
+        html = Html(bundle["text/html"])
+        assert "script" not in html.tags, name
+        assert "onerror" not in html.attributes, name
+        assert ("img" in html.tags) == ("image/png" in bundle), name
+        if (
+            shown in foreign
+        ):  # what a learner's own program says, colours and all, is shown as it is
+            assert unfit(bundle["text/plain"]) == unfit(str(shown)) == set(), name
+    assert drawn == {
+        one
+        for one in gc.get_objects()
+        if isinstance(one, type)
+        and str(one.__module__).startswith("lockstep.")
+        and ("_repr_mimebundle_" in vars(one) or "_repr_html_" in vars(one))
+    }, "draw every class that draws itself here, too"
+
+
+def test_a_page_shows_hostile_text_as_text():
+    trace, _ = program(np.random.default_rng(1), collectives=10)
+    html = Html(page(hostile(trace), [(ATTACK, ATTACK)], title=ATTACK))
+    assert "img" not in html.tags and "onerror" not in html.attributes
+    empty = Html(page(trace, title="x"))
+    assert html.tags.count("script") == empty.tags.count("script")
+
+
+def test_what_a_terminal_would_obey_is_written_out():
+    assert (
+        printable(f"a{TITLE}{CLEAR}\r\n\tü 日本 👩‍💻")
+        == "a\\x1b]0;mine\\x07\\x9b2J\\r\n\tü 日本 👩‍💻"
+    )
+    assert printable(OVERRIDE) == "\\u202etxt.exe\\u2066"
+    assert printable("\udc80") == "\\udc80"
+    assert in_one_line("a\nb\tc\x1b") == "a\\nb\\tc\\x1b"
+    everything = "".join(map(chr, range(0x3000)))
+    assert not any(letter in "\x1b\r\x07\x9b\u202e\u2067\u2028" for letter in printable(everything))
+
+
+def traces(folder: Path) -> str:
+    """Two ranks whose file names, threads, annotations and kernels are attacks."""
+    folder.mkdir()
+    name = ATTACK.replace("/", "")
+    for rank in (0, 1):
+        events = [
+            event("user_annotation", ATTACK, 1_000_000_000, 90_000),
+            event("cuda_runtime", "cudaLaunchKernel", 1_000_000_000, 1_000, correlation=1),
+            kernel(f"sgemm{ATTACK}", 1_000_005_000, 7_000, correlation=1),
+        ]
+        write(folder / f"{name}rank{rank}.json", events, head(rank, 2))
+    return str(folder)
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_the_command_shows_traces_of_hostile_names(tmp_path, capsys, spoilt):
+    folder = traces(tmp_path / f"run{TITLE}")
+    if spoilt:
+        for path in Path(folder).iterdir():
+            path.write_text("no trace")
+    assert main(["trace", folder]) == (2 if spoilt else 0)
+    shown = capsys.readouterr()
+    assert "\\x1b]0;mine\\x07" in shown.out + shown.err
+    assert unfit(shown.out) == unfit(shown.err) == set()
+    if spoilt:
+        with pytest.raises(TraceError) as raised:
+            Trace.load(folder)
+        assert unfit(str(raised.value)) == set()
+
+
+def test_commands_show_hostile_paths(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / TITLE))
+    assert main(["progress"]) == 0
+    (tmp_path / TITLE / "labs").mkdir(parents=True)
+    (tmp_path / TITLE / "labs" / f"00_{TITLE}.ipynb").write_text("{")
+    monkeypatch.chdir(tmp_path / TITLE)
+    assert main(["run", "labs", "-p", "NPROC=2"]) == 2
+    assert main(["run", "labs", "7"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out.count("\\x1b]0;mine") == 1 and shown.err.count("\\x1b]0;mine") == 3
+    assert unfit(shown.out) == unfit(shown.err) == set()
