@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import io
 import multiprocessing.process
 import os
 import resource
@@ -25,13 +26,13 @@ import types
 from typing import Any
 
 from . import payload, record
-from .cell import Cell, remember_source
+from .cell import Cell
 from .channel import Channel, map_file
 from .errors import CannotSend
 from .profiling import profiled
+from .shown import shown
 
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
-_REPR_LIMIT = 4000
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
@@ -70,7 +71,7 @@ class _Rank:
         named = dict(zip(message["descriptors"], descriptors, strict=True))
         self.rank: int = message["rank"]
         self.exits_on_failure: bool = message["exits_on_failure"]
-        self._redirect(named["output"])
+        self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
         os.environ.clear()
         os.environ.update(message["environment"])
         os.chdir(message["directory"])
@@ -92,11 +93,16 @@ class _Rank:
         self.namespace = self._module.__dict__
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook
 
-    def _redirect(self, output: int) -> None:
-        """At the level of descriptors, so that what C++ prints is caught as well."""
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+    def _redirect(self, output: int, stdout: int | None, stderr: int | None) -> None:
+        """At the level of descriptors, so that what C++ prints is caught as well.
+
+        stdout, stderr: where they go instead of `output`.
+        """
+        os.dup2(output if stdout is None else stdout, 1)
+        os.dup2(output if stderr is None else stderr, 2)
+        for descriptor in (output, stdout, stderr):
+            if descriptor is not None:
+                os.close(descriptor)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
@@ -183,8 +189,6 @@ class _Rank:
 
     def _do(self, task: dict[str, Any]) -> tuple[Any, bool]:
         """The job itself; returns its value, and whether it left by sys.exit."""
-        for filename, source in task["sources"].items():
-            remember_source(filename, source)
         value, left = None, False
         with profiled(task["trace"], self.rank):
             try:
@@ -192,21 +196,26 @@ class _Rank:
                     value = Cell(task["source"], task["filename"]).run(self.namespace)
                 elif task["kind"] == "function":
                     value = task["function"](*task["args"], **task["kwargs"])
+                elif task["kind"] == "module":
+                    sys.path.insert(0, os.getcwd())  # as python -m does
+                    sys.argv[:] = [task["module"], *task["arguments"]]
+                    runpy.run_module(task["module"], run_name="__main__", alter_sys=True)
                 else:
+                    sys.path.insert(0, os.path.dirname(task["script"]))  # as python does
                     sys.argv[:] = [task["script"], *task["arguments"]]
                     runpy.run_path(task["script"], run_name="__main__")
             except SystemExit as error:
                 if error.code not in (None, 0):
                     raise
                 left = True
-        if task["kind"] == "script":
+        if task["kind"] in ("script", "module"):
             atexit._run_exitfuncs()
         _synchronize(self._recorder)
         return value, left
 
     def _report(self, value: Any, left: bool) -> tuple[dict[str, Any], Any]:
         reply: dict[str, Any] = {"did": "done", "at": time.perf_counter(), "left": left}
-        reply["shown"] = None if value is None else _shown(value)
+        reply["shown"] = None if value is None else shown(value)
         reply["digest"] = self._recorder.digest
         reply["device"] = _device_name()
         reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
@@ -214,7 +223,7 @@ class _Rank:
         if value is None:
             return reply, []
         try:
-            descriptor, reply["sizes"] = payload.write(*payload.dump(value))
+            descriptor, reply["sizes"] = payload.write(value)
         except (CannotSend, OSError) as error:
             reply["unsent"] = f"a {type(value).__name__} that cannot leave its rank: {error}"
             return reply, []
@@ -232,16 +241,6 @@ def _synchronize(recorder: record.Recorder) -> None:
 def _device_name() -> str:
     torch = sys.modules["torch"]
     return str(torch.cuda.get_device_name()) if torch.cuda.is_initialized() else "CPU"
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception as error:  # a value may well have a broken __repr__
-        text = f"<{type(value).__name__}; its repr() raised {type(error).__name__}: {error}>"
-    if len(text) > _REPR_LIMIT:
-        text = f"{text[:_REPR_LIMIT]}… ({len(text)} characters)"
-    return text
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -262,7 +261,9 @@ def describe(error: BaseException) -> dict[str, Any]:
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     code = error.code if isinstance(error, SystemExit) else None
     try:
-        pickled, buffers = payload.dump(error.with_traceback(None))
+        file = io.BytesIO()
+        buffers = payload.dump(error.with_traceback(None), file)
+        pickled = file.getvalue()
     except CannotSend:
         pickled, buffers = b"", []
     return {

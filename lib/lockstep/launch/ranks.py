@@ -23,8 +23,9 @@ from .channel import Channel, anonymous_file, deaf, map_file
 from .engines import Arrival, Engine
 from .errors import LaunchError
 from .job import Job
+from .logs import LogFiles
 from .output import Output
-from .payload import Parcel, write
+from .payload import Parcel
 from .rank import STACK_SIGNAL
 from .standstill import StandstillWatch
 
@@ -37,13 +38,22 @@ Show = Callable[[Job], None]
 
 @dataclass
 class Task:
-    """One job for a set of ranks: its packed content and how the ranks are to treat it."""
+    """One job for a set of ranks: its packed content and how the ranks are to treat it.
 
-    pickled: bytes
-    buffers: list[memoryview]
+    Use as a context manager, which lets go of the content.
+    """
+
+    descriptor: int  # of the file with the content
+    sizes: list[int]  # of its parts
     backend: str | None  # of the default group that the ranks make first; None: they make none
     cell: str = ""  # the file name of the cell, for reports
     may_leave: bool = False  # a script may end its process by itself
+
+    def __enter__(self) -> Task:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
 
 
 @dataclass
@@ -70,11 +80,17 @@ class _Slot:
 class Ranks:
     """N ranks that `engine` starts. Use as a context manager, or call `close()`.
 
-    environment: for the ranks, on top of what torchrun sets; directory: where they work.
+    environment: for the ranks, on top of what torchrun sets. logs: files for some of their output.
     Raises LaunchError where they cannot be started.
     """
 
-    def __init__(self, nproc: int, engine: Engine, environment: Mapping[str, str]):
+    def __init__(
+        self,
+        nproc: int,
+        engine: Engine,
+        environment: Mapping[str, str],
+        logs: LogFiles | None = None,
+    ):
         try:
             self._directory = os.getcwd()
         except FileNotFoundError:
@@ -84,10 +100,10 @@ class Ranks:
         self.nproc = nproc
         self._engine = engine
         self._environment = dict(environment)
+        self._logs = logs
         self._slots = [_Slot(rank) for rank in range(nproc)]
         self._selector = selectors.DefaultSelector()
         self._task: Task | None = None
-        self._payload: tuple[int, list[int]] | None = None
         self._jobs = 0
         self._threads = str(max(1, usable_cores() // nproc))
         self._agent_ended = False
@@ -115,7 +131,6 @@ class Ranks:
         """
         self._job, self._task = job, task
         job.outputs = [Output(rank) for rank in range(self.nproc)]
-        self._payload = write(task.pickled, task.buffers)
         try:
             for slot in self._slots:
                 slot.state, slot.reply = "coming", {}
@@ -132,10 +147,12 @@ class Ranks:
                 self._fail("", "interrupted")
             raise
         finally:
-            os.close(self._payload[0])
-            self._payload = None
             for output in job.outputs:
                 output.close()
+            for slot in self._slots:
+                slot.reply = {}
+            self._task = None
+            del self._job  # ranks that stay up must not keep what their last job gave
 
     def _watch(self, timeout: float | None, show: Show) -> tuple[str, str]:
         """Wait until the job is over; returns the verdict and its kind ("ok" when all is well)."""
@@ -162,6 +179,9 @@ class Ranks:
             wait = _TICK if timeout is None else max(min(_TICK, began + timeout - now), 0)
             for key, _ in self._selector.select(wait):
                 key.data(key)
+            if self._logs is not None:  # they are files, which nobody can wait for
+                for slot in self._slots:
+                    self._drain(slot)
             self._job.seconds = time.perf_counter() - began
             show(self._job)
             if first_failure is None and (verdict := watch.look(self._seen())):
@@ -295,6 +315,9 @@ class Ranks:
         # A store asks the name server about 127.0.0.1, and five seconds are long for no answer.
         environment.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
         descriptors = {"output": output, "stacks": stacks, "record": memory, **arrival.descriptors}
+        if self._logs is not None:
+            again = environment["TORCHELASTIC_RESTART_COUNT"]
+            descriptors |= self._logs.open(slot.rank, again)
         start = {
             "rank": slot.rank,
             "descriptors": list(descriptors),
@@ -310,20 +333,19 @@ class Ranks:
                 os.close(descriptor)
         self._selector.register(slot.output, selectors.EVENT_READ, lambda _: self._drain(slot))
         self._selector.register(slot.channel, selectors.EVENT_READ, lambda _: self._on_reply(slot))
-        if self._task is not None and self._payload is not None:
+        if self._task is not None:
             self._send_task(slot)
 
     def _send_task(self, slot: _Slot) -> None:
-        assert self._task is not None and self._payload is not None and slot.channel is not None
-        descriptor, sizes = self._payload
+        assert self._task is not None and slot.channel is not None
         message = {
             "backend": self._task.backend,
-            "sizes": sizes,
+            "sizes": self._task.sizes,
             "again": self._jobs > 0,
         }
         slot.state = "running"
         with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
-            slot.channel.send(message, [descriptor])
+            slot.channel.send(message, [self._task.descriptor])
 
     def _on_reply(self, slot: _Slot) -> None:
         assert slot.channel is not None
@@ -372,6 +394,10 @@ class Ranks:
 
     def _drain(self, slot: _Slot) -> None:
         """Read all that the rank has printed so far."""
+        while self._logs is not None and (data := self._logs.read(slot.rank, _CHUNK)):
+            self._job.outputs[slot.rank].feed(data)
+            if len(data) < _CHUNK:
+                break  # that was all, for now
         if slot.output < 0:
             return
         with contextlib.suppress(BlockingIOError):
@@ -412,6 +438,8 @@ class Ranks:
             for slot in self._slots:
                 self._forget(slot)
             self._selector.close()
+            if self._logs is not None:
+                self._logs.close()
 
     def __enter__(self) -> Ranks:
         return self
