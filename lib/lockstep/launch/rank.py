@@ -29,6 +29,7 @@ from . import payload, record
 from .cell import Cell
 from .channel import Channel, map_file
 from .errors import CannotSend
+from .modules import Modules
 from .profiling import profiled
 from .shown import shown
 
@@ -91,6 +92,7 @@ class _Rank:
         self._module.__dict__.update(__builtins__=__builtins__, __file__=None)
         sys.modules["__main__"] = self._module
         self.namespace = self._module.__dict__
+        self._modules = Modules()
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook
 
     def _redirect(self, output: int, stdout: int | None, stderr: int | None) -> None:
@@ -116,9 +118,16 @@ class _Rank:
 
     def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         """Do one job; returns the reply and the descriptors that go with it."""
-        if message["again"]:
-            self._recorder.reset()
+        began, self._note = time.time_ns(), ""
+        reply, attached = self._try(message, descriptors)
+        self._modules.note(began)
+        return {**reply, "note": self._note}, attached
+
+    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         try:
+            if message["again"]:
+                self._recorder.reset()
+                self._note = self._modules.reload()
             if message["backend"] is None or self._meeting is None:
                 self._serve_store()
             if message["backend"] is not None:

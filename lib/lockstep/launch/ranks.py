@@ -364,6 +364,8 @@ class Ranks:
         self._drain(slot)
         if descriptors:
             reply["parcel"] = Parcel(descriptors[0], reply["sizes"])
+        if (note := reply.get("note", "")) not in self._job.note:  # of each rank, the same
+            self._job.add_note(note)
         slot.reply = reply
         slot.state = reply["did"]
 
