@@ -25,7 +25,7 @@ import traceback
 import types
 from typing import Any
 
-from . import payload, record
+from . import children, payload, record
 from .cell import Cell
 from .channel import Channel, map_file
 from .errors import CannotSend
@@ -199,6 +199,8 @@ class _Rank:
     def _do(self, task: dict[str, Any]) -> tuple[Any, bool]:
         """The job itself; returns its value, and whether it left by sys.exit."""
         value, left = None, False
+        if task["kind"] in ("cell", "function"):
+            children.send_by_value()
         with profiled(task["trace"], self.rank):
             try:
                 if task["kind"] == "cell":
