@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from IPython.core.error import UsageError
 from lockstep import LaunchError, World, torchrun
 from lockstep.launch.logs import Logs
+from lockstep.launch.ranks import Ranks
 from lockstep.launch.shown import shown
 from lockstep.magic import parse
 
@@ -46,11 +47,11 @@ def test_line_magic_runs_a_script_with_arguments_of_its_own(kernel, run):
     (kernel.work / "say words.py").write_text(SAY)
     run("rate, heads = 0.1, [2, 4]")
     reply = run(
-        "%torchrun --nproc_per_node 2 --into job 'say words.py' --lr {rate} --n_heads {heads[1]} $rate "
-        "\"two words\" --into -n 3 '' --no-python"
+        "%torchrun --nproc_per_node 2 --into job 'say words.py' --lr {rate} --n_heads {heads[1]} "
+        "\"two words\" --into $rate -n 3 '' --no-python"
     )
-    told = "['--lr', '0.1', '--n_heads', '4', '0.1', 'two words', '--into', '-n', '3', '', '--no-python']"
-    assert f"ranks 0, 1 │ {told} of __main__" in reply.shown, reply.error
+    told = "['--lr', '0.1', '--n_heads', '4', 'two words', '--into', '0.1', '-n', '3', '', "
+    assert f"ranks 0, 1 │ {told}'--no-python'] of __main__" in reply.shown, reply.error
     assert run("print(job.ok, job.nproc)").stdout == "True 2\n"
     assert "no script 'gone.py'" in run("%torchrun gone.py").error
     (kernel.work / "say words.py").unlink()
@@ -317,9 +318,9 @@ def test_names_that_cells_have_imported_change_too(kernel, run):
     path.write_text("def step(): return 'old'\n")
     os.utime(path, (1e9, 1e9))
     run("import sys\nsys.path.insert(0, '')\nfrom lockstep import World\nw = World(2)")
+    first = run("%%torchrun --world w\nfrom steps import step\nmine = step\nmine()")
+    assert "→ │ 'old'" in first.shown and "note:" not in first.shown, first.error
     for text in ("newer", "the newest"):
-        first = run("%%torchrun --world w\nfrom steps import step\nmine = step\nmine()")
-        assert "note:" not in first.shown, first.error
         path.write_text(f"def step(): return '{text}'\n")
         reply = run("%%torchrun --world w\nmine()")
         assert f"→ │ '{text}'" in reply.shown and "note: reloaded: steps" in reply.shown
@@ -368,7 +369,10 @@ def fail(_) -> None:
 
 
 def test_world_that_failed_keeps_nothing_of_its_job():
-    world = World(1)
+    def ranks() -> int:
+        return sum(isinstance(one, Ranks) for one in gc.get_objects())
+
+    world, before = World(1), ranks()
     for give in (fail, len):
         array = numpy.ones(100_000)
         kept = weakref.ref(array)
@@ -380,6 +384,7 @@ def test_world_that_failed_keeps_nothing_of_its_job():
         gc.collect()
         assert kept() is None, give
     world.close()
+    assert ranks() == before
 
 
 def test_world_keeps_nothing_of_the_result_that_somebody_has_dropped():
