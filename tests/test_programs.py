@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.error import UsageError
-from lockstep import LaunchError, World, torchrun
-from lockstep.launch.logs import Logs
+from lockstep import LaunchError, Logs, World, torchrun
 from lockstep.launch.ranks import Ranks
 from lockstep.launch.shown import shown
 from lockstep.magic import parse
