@@ -106,7 +106,7 @@ def _parser() -> _Parser:
     add("-t", "--tee", default="0", metavar="STREAMS", help=f"copy to files: {streams}")
     add("-r", "--redirects", default="0", metavar="STREAMS", help="write to files only; the same")
     add("--local-ranks-filter", default="", metavar="RANKS", help="show only these, as in 0,2")
-    add("--nnodes", default="1", help="as for torchrun; 1 here, and --node-rank 0")
+    add("--nnodes", default="1", help=argparse.SUPPRESS)
     add("--node-rank", default="0", help=argparse.SUPPRESS)
     for flag in _ALWAYS_SO:
         add(flag, action="store_true", help=argparse.SUPPRESS)
@@ -131,9 +131,14 @@ def parse(line: str) -> argparse.Namespace:
     except ValueError as error:  # a quotation mark without its second half
         raise UsageError(f"%%torchrun: {error} in: {line}") from None
     if unknown and unknown[0].startswith("-"):
-        flags = [f for action in parser._actions for f in action.option_strings if "_" not in f]
+        shown: list[str] = []
+        hidden: list[str] = []
+        for action in parser._actions:
+            (hidden if action.help == argparse.SUPPRESS else shown).extend(action.option_strings)
         meant = unknown[0].split("=")[0].replace("_", "-")
-        close = difflib.get_close_matches(meant, flags, 1, 0.5)
+        # Of those that the help does not show, only a slip of the pen can be meant.
+        close = difflib.get_close_matches(meant, hidden, 1, 0.85)
+        close = close or difflib.get_close_matches(meant, shown, 1, 0.5)
         hint = f"did you mean {close[0]}?" if close else "see %%torchrun --help"
         raise UsageError(f"%%torchrun: there is no {unknown[0]}: {hint}")
     for flag, why in _REFUSED.items():
