@@ -134,7 +134,8 @@ def parse(line: str) -> argparse.Namespace:
         shown: list[str] = []
         hidden: list[str] = []
         for action in parser._actions:
-            (hidden if action.help == argparse.SUPPRESS else shown).extend(action.option_strings)
+            known = hidden if action.help == argparse.SUPPRESS else shown
+            known += [flag for flag in action.option_strings if "_" not in flag]
         meant = unknown[0].split("=")[0].replace("_", "-")
         # Of those that the help does not show, only a slip of the pen can be meant.
         close = difflib.get_close_matches(meant, hidden, 1, 0.85)
