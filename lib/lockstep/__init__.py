@@ -1,7 +1,8 @@
 """Lockstep: hands-on labs for multi-GPU PyTorch.
 
-`%load_ext lockstep` gives notebooks the cell magic `%%torchrun`; `torchrun()` does the same for a
-function or a script. Importing this package does not import torch.
+`%load_ext lockstep` gives notebooks the magics `%%torchrun`, for a cell, and `%torchrun`, for a
+script; `torchrun()` does the same for a function or a script. Importing this package does not
+import torch.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .launch import (
     JobFailed,
     JobInterrupted,
     LaunchError,
+    Logs,
     RankError,
     ResultNotSent,
     World,
@@ -43,6 +45,7 @@ __all__ = [
     "JobFailed",
     "JobInterrupted",
     "LaunchError",
+    "Logs",
     "RankError",
     "ResultNotSent",
     "Timeline",

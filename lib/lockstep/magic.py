@@ -1,4 +1,4 @@
-"""The cell magic `%%torchrun`."""
+"""The magic `%%torchrun`: a cell on N ranks; and `%torchrun`: a script or a module."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import argparse
 import difflib
 import itertools
 import shlex
+from functools import cache
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
-from .launch.cell import Cell, remember_source
+from .launch import sources
+from .launch.cell import Cell
 from .launch.engines import parent
-from .launch.run import BACKENDS, ENGINES, World, torchrun_cell
+from .launch.job import Job
+from .launch.logs import Logs
+from .launch.options import BACKENDS, ENGINES, Options
+from .launch.run import World, run_cell, run_program
 
 _EXAMPLE = """
 Runs the cell on N ranks, each a process of its own, with the default process group made.
@@ -25,7 +30,30 @@ Prints and the value of the last expression come back from every rank.
     x = torch.ones(3) * dist.get_rank()
     dist.all_reduce(x)
     x
+
+With one % it runs a script or, after -m, a module, as torchrun does. What stands behind its
+name belongs to it; $name and {name} are the notebook's variables.
+
+    %torchrun -n 4 train.py --lr {rate}
+    %torchrun -n 4 -m package.train --lr 0.1
 """
+# torchrun's flags that say what is so here anyway, where all ranks are on this machine
+_ALWAYS_SO = ("--standalone", "--run-path")
+_WITHOUT_EFFECT = (
+    *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"),
+    *("--master-addr", "--master-port", "--local-addr"),
+    *("--monitor-interval", "--start-method", "--signals-to-handle", "--shutdown-timeout"),
+)
+_REFUSED = {
+    "--no-python": "ranks run Python; start other programs by subprocess in a script of yours",
+    "--numa-binding": "binding ranks to cores is torchrun's own work; use it in a terminal",
+    "--virtual-local-rank": "set CUDA_VISIBLE_DEVICES in the script instead",
+    "--role": "it matters where several torchruns make one job; use them in a terminal",
+    "--logs-specs": "say --log-dir, --redirects and --tee",
+    "--event-log-handler": "the Job knows how it went: --into NAME",
+    "--duplicate-stdout-filters": "look through the text of job.output(rank): --into NAME",
+    "--duplicate-stderr-filters": "look through the text of job.output(rank): --into NAME",
+}
 _number = itertools.count(1)
 
 
@@ -34,17 +62,28 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"%%torchrun: {message}")
 
 
+@cache
 def _parser() -> _Parser:
     parser = _Parser(
         prog="%%torchrun",
+        usage="%(prog)s [options]\n       %%torchrun [options] [-m] program [arguments]",
         description=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
         allow_abbrev=False,
     )
-    add = parser.add_argument
+
+    def add(*flags: str, **settings: Any) -> None:
+        parser.add_argument(*flags, **settings)
+        if any("-" in flag[2:] for flag in flags):  # --nproc_per_node is the same, as for torchrun
+            other = [flag[:2] + flag[2:].replace("-", "_") for flag in flags if "-" in flag[2:]]
+            parser.add_argument(
+                *other, **settings | {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+            )
+
     add("-h", "--help", action="store_true", help="show this")
     add("-n", "--nproc-per-node", metavar="N|gpu|cpu|auto", help="how many ranks (default 4)")
+    add("-m", "--module", action="store_true", help="the program is a module, as in python -m")
     add("--backend", choices=BACKENDS, default="auto", help="of the default process group")
     add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this long")
     add("--env", action="append", default=[], metavar="K=V", help="a variable for the ranks")
@@ -62,6 +101,22 @@ def _parser() -> _Parser:
     )
     add("--engine", choices=ENGINES, default="warm", help="what starts the ranks (default warm)")
     add("--max-restarts", type=int, default=0, metavar="N", help="with --engine torchrun")
+    add("--log-dir", metavar="DIR", help="where --tee and --redirects make a folder for the run")
+    streams = "1 stdout, 2 stderr, 3 both, or by rank as in 0:3,1:2"
+    add("-t", "--tee", default="0", metavar="STREAMS", help=f"copy to files: {streams}")
+    add("-r", "--redirects", default="0", metavar="STREAMS", help="write to files only; the same")
+    add("--local-ranks-filter", default="", metavar="RANKS", help="show only these, as in 0,2")
+    add("--nnodes", default="1", help=argparse.SUPPRESS)
+    add("--node-rank", default="0", help=argparse.SUPPRESS)
+    for flag in _ALWAYS_SO:
+        add(flag, action="store_true", help=argparse.SUPPRESS)
+    for flag in _WITHOUT_EFFECT:
+        add(flag, help=argparse.SUPPRESS)
+    for flag in _REFUSED:
+        add(flag, nargs="?", const=True, help=argparse.SUPPRESS)
+    # PARSER: one word, and everything behind it whatever it looks like
+    program = parser.add_argument("program", nargs=argparse.PARSER, help=argparse.SUPPRESS)
+    program.required = False
     return parser
 
 
@@ -71,89 +126,142 @@ def parse(line: str) -> argparse.Namespace:
     Raises UsageError that names the flag that was meant.
     """
     parser = _parser()
-    words = []
-    for word in shlex.split(line):
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
-            word = flag.replace("_", "-") + equals + value
-        words.append(word)
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        flags = [flag for action in parser._actions for flag in action.option_strings]
-        close = difflib.get_close_matches(unknown[0].split("=")[0], flags, 1, 0.5)
+    try:
+        options, unknown = parser.parse_known_args(shlex.split(line))
+    except ValueError as error:  # a quotation mark without its second half
+        raise UsageError(f"%%torchrun: {error} in: {line}") from None
+    if unknown and unknown[0].startswith("-"):
+        shown: list[str] = []
+        hidden: list[str] = []
+        for action in parser._actions:
+            known = hidden if action.help == argparse.SUPPRESS else shown
+            known += [flag for flag in action.option_strings if "_" not in flag]
+        meant = unknown[0].split("=")[0].replace("_", "-")
+        # Of those that the help does not show, only a slip of the pen can be meant.
+        close = difflib.get_close_matches(meant, hidden, 1, 0.85)
+        close = close or difflib.get_close_matches(meant, shown, 1, 0.5)
         hint = f"did you mean {close[0]}?" if close else "see %%torchrun --help"
         raise UsageError(f"%%torchrun: there is no {unknown[0]}: {hint}")
+    for flag, why in _REFUSED.items():
+        if _value(options, flag) is not None:
+            raise UsageError(f"%%torchrun: {flag} is not for notebooks: {why}")
+    if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
+        raise UsageError(
+            "%%torchrun: all ranks are on this machine (--nnodes 1, --node-rank 0); several "
+            "machines are the work of torchrun in their terminals"
+        )
     for pair in options.env:
         if "=" not in pair:
             raise UsageError(f"%%torchrun: --env wants NAME=VALUE, not {pair!r}")
     if options.into is not None and not options.into.isidentifier():
         raise UsageError(f"%%torchrun: --into wants the name of a variable, not {options.into!r}")
+    if options.program and options.program[0] == "--":
+        del options.program[0]
+    if options.module and not options.program:
+        raise UsageError("%%torchrun: -m wants the name of a module behind it")
     return options
+
+
+def _value(options: argparse.Namespace, flag: str) -> Any:
+    return getattr(options, flag[2:].replace("-", "_"))
+
+
+def _options(said: argparse.Namespace) -> Options:
+    """The launcher's options. Raises LaunchError for what makes no sense."""
+    idle = ", ".join(flag for flag in _WITHOUT_EFFECT if _value(said, flag) is not None)
+    return Options(
+        nproc_per_node=said.nproc_per_node or 4,
+        backend=said.backend,
+        init=not said.no_init,
+        env=dict(pair.split("=", 1) for pair in said.env),
+        engine=said.engine,
+        max_restarts=said.max_restarts,
+        timeout=said.timeout,
+        may_fail=said.may_fail,
+        trace=said.trace,
+        logs=Logs(said.log_dir, said.redirects, said.tee, said.local_ranks_filter),
+        note=f"without effect, as all ranks are on this machine: {idle}" if idle else "",
+    )
 
 
 @magics_class
 class TorchrunMagics(Magics):
-    """Registers `%%torchrun` with IPython."""
+    """Registers `%%torchrun` and `%torchrun` with IPython."""
 
     @line_cell_magic
     def torchrun(self, line: str, cell: str | None = None) -> None:
-        """Run this cell on N ranks; see `%%torchrun --help`."""
-        options = parse(line)
-        if options.help or not (cell or "").strip():
+        """Run this cell, or a script, on N ranks; see `%%torchrun --help`."""
+        said = parse(line)
+        cell = cell if (cell or "").strip() else None
+        if said.help or not (cell or said.program):
+            if isinstance(said.trace, str):
+                raise UsageError(
+                    f"%%torchrun: there is no program, because --trace has taken {said.trace!r} "
+                    "for its folder; write --trace=FOLDER, or --trace before another flag"
+                )
             print(_parser().format_help())
             return
+        if cell and said.program:
+            raise UsageError(
+                f"%%torchrun: a cell or a program, not both: {' '.join(said.program)!r} is no "
+                "flag. For a script or a module write %torchrun, in a cell without anything else"
+            )
         assert self.shell is not None
         namespace = self.shell.user_ns
-        # The magic's own line is line 1 of the cell that the learner sees.
-        program = Cell("\n" + (cell or ""), f"cell-{next(_number)}")
-        remember_source(program.filename, f"%%torchrun {line}\n{cell}")
-        env = dict(pair.split("=", 1) for pair in options.env)
-        common: dict[str, Any] = {
-            "timeout": options.timeout,
-            "may_fail": options.may_fail,
-            "trace": options.trace,
-        }
         try:
-            if options.world is not None:
-                world = namespace.get(options.world)
-                if not isinstance(world, World):
-                    raise UsageError(
-                        f"%%torchrun: {options.world} is not a World; make it first: "
-                        f"{options.world} = World(nproc_per_node=4)"
-                    )
-                if options.nproc_per_node or env or options.max_restarts or options.no_init:
-                    raise UsageError(
-                        f"%%torchrun: the ranks of {options.world} are there already: number, "
-                        "backend and variables are said where it is made, World(...)"
-                    )
-                job = world.run_cell(program, namespace, **common)
-            else:
-                job = torchrun_cell(
-                    program,
-                    namespace,
-                    nproc_per_node=options.nproc_per_node or 4,
-                    backend=options.backend,
-                    env=env,
-                    init=not options.no_init,
-                    engine=options.engine,
-                    max_restarts=options.max_restarts,
-                    **common,
-                )
+            job = (
+                self._run_program(said) if said.program else self._run_cell(said, line, cell or "")
+            )
         except Exception as error:
             failed = getattr(error, "job", None)
-            if options.into and failed is not None:
-                namespace[options.into] = failed
+            if said.into and failed is not None:
+                namespace[said.into] = failed
             raise
-        if options.into:
-            namespace[options.into] = job
-        if options.trace:
+        if said.into:
+            namespace[said.into] = job
+        if said.trace:
             from .timeline import Timeline  # with matplotlib and widgets: not for every cell
             from .trace import Trace
 
             display(Timeline(Trace.of(job)))
 
+    def _run_program(self, said: argparse.Namespace) -> Job:
+        if said.world is not None:
+            raise UsageError(
+                "%%torchrun: a program runs on ranks of its own, as it ends them; leave --world "
+                f"{said.world} out"
+            )
+        return run_program(["-m"] * said.module + said.program, _options(said))
+
+    def _run_cell(self, said: argparse.Namespace, line: str, cell: str) -> Job:
+        assert self.shell is not None
+        namespace = self.shell.user_ns
+        # The magic's own line is line 1 of the cell that the learner sees.
+        program = Cell("\n" + cell, f"cell-{next(_number)}")
+        sources.remember(program.filename, f"%%torchrun {line}\n{cell}")
+        if said.world is None:
+            return run_cell(program, namespace, _options(said))
+        world = namespace.get(said.world)
+        if not isinstance(world, World):
+            raise UsageError(
+                f"%%torchrun: {said.world} is not a World; make it first: "
+                f"{said.world} = World(nproc_per_node=4)"
+            )
+        options = _options(said)
+        if said.nproc_per_node or said.env or said.max_restarts or said.no_init:
+            raise UsageError(
+                f"%%torchrun: the ranks of {said.world} are there already: number, "
+                "backend and variables are said where it is made, World(...)"
+            )
+        if options.logs.keeps():
+            raise UsageError(
+                f"%%torchrun: the ranks of {said.world} write to the notebook already; "
+                "--tee and --redirects are for fresh ranks"
+            )
+        return world.run_cell(program, namespace, options)
+
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext lockstep`: the magic, and the warm parent, which warms up behind the cells."""
+    """`%load_ext lockstep`: the magics, and the warm parent, which warms up behind the cells."""
     shell.register_magics(TorchrunMagics)
     parent.wake()

@@ -2,6 +2,7 @@
 
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankError, ResultNotSent
 from .job import Job
+from .logs import Logs
 from .run import World, gpu_count, torchrun
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "JobFailed",
     "JobInterrupted",
     "LaunchError",
+    "Logs",
     "RankError",
     "ResultNotSent",
     "World",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-import linecache
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from . import payload
+from . import payload, sources
 from .errors import CannotSend
 
 MOST_BYTES = 100_000_000  # of the notebook's own values in one job; more belongs into the ranks
@@ -49,7 +48,7 @@ class Cell:
 
     def run(self, namespace: dict[str, Any]) -> Any:
         """Execute in `namespace`; returns the value of the last expression, None without one."""
-        remember_source(self.filename, self.source)
+        sources.remember(self.filename, self.source)
         tree = ast.parse(self.source, self.filename)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, self.filename, "exec"), namespace)
@@ -57,11 +56,6 @@ class Cell:
             return None
         value = eval(compile(ast.Expression(last.value), self.filename, "eval"), namespace)
         return None if self.source.rstrip().endswith(";") else value
-
-
-def remember_source(filename: str, source: str) -> None:
-    """Let tracebacks, inspect and torch.compile find these lines."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
 
 
 class _Reads(ast.NodeVisitor):
@@ -170,15 +164,6 @@ def function_initializes(function: Any) -> bool:
     return False
 
 
-def sources() -> dict[str, str]:
-    """The text of the notebook's cells, by the file names that their code carries."""
-    return {
-        name: "".join(entry[2])
-        for name, entry in linecache.cache.items()
-        if len(entry) == 4 and ("ipykernel_" in name or name.startswith(("cell-", "<ipython-")))
-    }
-
-
 def blame(values: Mapping[str, Any]) -> NoReturn:
     """Say which of the notebook's values cannot travel, or which is too large for it.
 
@@ -187,13 +172,12 @@ def blame(values: Mapping[str, Any]) -> NoReturn:
     sizes = {}
     for name, value in values.items():
         try:
-            pickled, buffers = payload.dump(value)
+            sizes[name] = payload.size(value)
         except CannotSend as error:
             raise CannotSend(
                 f"{name!r} (a {type(value).__name__}) cannot be sent to the ranks: {error}. "
                 "Make it inside of the cell or the function."
             ) from None
-        sizes[name] = len(pickled) + sum(b.nbytes for b in buffers)
     largest = max(sizes, key=lambda name: sizes[name])
     raise CannotSend(
         f"{largest!r} is {sizes[largest] / 1e6:.0f} MB; what travels from the notebook to its "

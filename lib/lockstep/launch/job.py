@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +45,9 @@ class Job:
     unsent: dict[int, str] = field(default_factory=dict, repr=False)
     bound: list[str] = field(default_factory=list, repr=False)  # by cells, in a kept rank
     profiles: Path | None = None  # the folder with one profile a rank, where one was asked for
-    keeps: Any = field(default=None, repr=False)  # the temporary folder, which goes with the job
+    logs: Path | None = None  # the folder with stdout and stderr, where they were asked for
+    hidden: Set[int] = frozenset()  # ranks whose output and results are not shown
+    _folders: list[Any] = field(default_factory=list, repr=False)  # temporary: go with the job
 
     @property
     def ok(self) -> bool:
@@ -84,6 +87,14 @@ class Job:
     def setup(self) -> list[list[Call]]:
         """For each rank, the calls that made or ended groups, in order: `new_group([0, 1])`."""
         return [reader.setup() for reader in self.readers]
+
+    def add_note(self, note: str) -> None:
+        self.note = "; ".join(part for part in (self.note, note) if part)
+
+    def temporary_folder(self) -> Path:
+        """A new folder that goes with the job."""
+        self._folders.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
+        return Path(self._folders[-1].name)
 
     @property
     def cause(self) -> RankError | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from typing import Any
 
 from . import view
@@ -19,12 +20,12 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-_drawn: list[Job] = []  # in the cell that runs now
+_drawn: list[weakref.ref[Job]] = []  # in the cell that runs now
 
 
 def is_drawn(job: Job) -> bool:
     """Whether the cell that runs now shows this job already."""
-    return any(job is other for other in _drawn)
+    return any(job is drawn() for drawn in _drawn)
 
 
 class Panel:
@@ -46,7 +47,7 @@ class Panel:
         events = get_ipython().events
         if _forget not in events.callbacks["pre_run_cell"]:
             events.register("pre_run_cell", _forget)
-        _drawn.append(job)
+        _drawn.append(weakref.ref(job))
 
     def _draw(self, job: Job, report: bool = True) -> float:
         """Returns how long it took, in seconds."""
@@ -70,7 +71,7 @@ class Lines:
 
     def __call__(self, job: Job) -> None:
         for rank, output in enumerate(job.outputs):
-            for line in output.new_lines():
+            for line in () if rank in job.hidden else output.new_lines():
                 print(f"rank {rank} │ {line}", flush=True)
 
     def end(self, job: Job, report: bool) -> None:

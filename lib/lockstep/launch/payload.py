@@ -2,22 +2,25 @@
 
 Functions and classes of the notebook travel by value (cloudpickle). The memory of tensors and
 arrays is not pickled: it is written once to an anonymous file and mapped on the other side, so a
-result of 1 GB costs the kernel 1 GB and not two. Tensors arrive on the CPU, whatever device they
-were on, so that reading a result never touches CUDA in the notebook's own process.
+result of 1 GB costs the kernel 1 GB and not two. The pickle itself goes straight into that file,
+too. Tensors arrive on the CPU, whatever device they were on, so that reading a result never touches
+CUDA in the notebook's own process.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-import io
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import cloudpickle
 
+from . import sources
 from .channel import anonymous_file, map_file
 from .errors import CannotSend
 
@@ -25,11 +28,22 @@ _ALIGNMENT = 64
 _SMALL = 1 << 20  # bytes; below it a copy is cheaper than a mapping, which keeps a descriptor
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Functions of the notebook stay functions of one namespace: they see what the cell binds."""
+class Sink(Protocol):
+    """What a pickle is written to."""
 
-    def __init__(self, file: io.BytesIO, namespace: dict[str, Any] | None, keep: Any):
+    def write(self, data: Any, /) -> object: ...
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Functions of the notebook stay functions of one namespace: they see what the cell binds.
+
+    The text of the cell that defined a function travels with it, so that the receiver can show
+    its lines.
+    """
+
+    def __init__(self, file: Sink, namespace: dict[str, Any] | None, keep: Any):
         super().__init__(file, protocol=5, buffer_callback=keep)
+        self._texts: dict[str, str | None] = {}  # one object for each cell: it is pickled once
         self._mark: dict[str, Any] = {}
         if namespace is not None:
             self.globals_ref[id(namespace)] = self._mark
@@ -38,6 +52,13 @@ class _Pickler(cloudpickle.Pickler):
         return "namespace" if obj is self._mark else None
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):
+            name = obj.co_filename
+            text = self._texts.setdefault(name, sources.of_cell(name))
+            if text is None:
+                return NotImplemented
+            make, parts = self.dispatch_table[types.CodeType](obj)
+            return _code_of_cell, (name, text, make, parts)
         if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
             return _pybind11_type, (obj.__name__,)
         torch = sys.modules.get("torch")
@@ -59,6 +80,14 @@ class _Pickler(cloudpickle.Pickler):
                     kind is torch.nn.Parameter,
                 )
         return super().reducer_override(obj)
+
+
+def _code_of_cell(
+    filename: str, text: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]
+) -> types.CodeType:
+    if not sources.knows(filename):
+        sources.remember(filename, text)
+    return make(*parts)
 
 
 def _pybind11_type(name: str) -> type:
@@ -98,17 +127,36 @@ def _tensor(
     return tensor.requires_grad_(requires_grad)
 
 
+class _View:
+    """Memory as a file that hands out views of itself: a long string is not copied to be read."""
+
+    def __init__(self, memory: memoryview):
+        self._rest = memory
+
+    def read(self, size: int) -> Any:  # pickle wants bytes, and takes any buffer
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
+
+    def readinto(self, room: memoryview) -> int:
+        part = self.read(len(room))
+        room[: len(part)] = part
+        return len(part)
+
+    def readline(self) -> Any:
+        raise pickle.UnpicklingError("pickles of protocol 5 have no lines")
+
+
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: Any, buffers: Any, namespace: dict[str, Any]):
-        super().__init__(io.BytesIO(data), buffers=buffers)
+    def __init__(self, data: memoryview, buffers: Any, namespace: dict[str, Any]):
+        super().__init__(_View(data), buffers=buffers)
         self._namespace = namespace
 
     def persistent_load(self, _: Any) -> dict[str, Any]:
         return self._namespace
 
 
-def dump(value: Any, namespace: dict[str, Any] | None = None) -> tuple[bytes, list[memoryview]]:
-    """Pickle a value; returns the pickle and the large buffers that stay outside of it.
+def dump(value: Any, file: Sink, namespace: dict[str, Any] | None = None) -> list[memoryview]:
+    """Pickle a value into `file`; returns the large buffers, which stay outside of it.
 
     Functions whose globals are `namespace` will have the receiver's namespace as theirs.
 
@@ -123,31 +171,56 @@ def dump(value: Any, namespace: dict[str, Any] | None = None) -> tuple[bytes, li
         buffers.append(raw)
         return False
 
-    file = io.BytesIO()
     try:
         _Pickler(file, namespace, keep).dump(value)
-    except CannotSend:
+    except (CannotSend, OSError):
         raise
     except Exception as error:  # pickling runs anybody's __reduce__: any exception may come
         raise CannotSend(str(error) or type(error).__name__) from error
-    return file.getvalue(), buffers
+    return buffers
 
 
-def write(pickled: bytes, buffers: Sequence[memoryview]) -> tuple[int, list[int]]:
-    """Write what `dump` returned to an anonymous file; returns its descriptor and the part sizes.
+def size(value: Any) -> int:
+    """How many bytes a value has when it travels. Raises CannotSend where it cannot."""
+    count = 0
 
-    Raises OSError when there is no memory left for it.
+    def write(data: Any) -> None:
+        nonlocal count
+        count += len(data)
+
+    buffers = dump(value, types.SimpleNamespace(write=write))
+    return count + sum(buffer.nbytes for buffer in buffers)
+
+
+def digest(value: Any, namespace: dict[str, Any] | None = None) -> bytes:
+    """Equal for values that would travel as the same bytes. Raises CannotSend as `dump` does."""
+    sha = hashlib.sha256()
+    for buffer in dump(value, types.SimpleNamespace(write=sha.update), namespace):
+        sha.update(buffer)
+    return sha.digest()
+
+
+def write(
+    value: Any, namespace: dict[str, Any] | None = None, most: int | None = None
+) -> tuple[int, list[int]]:
+    """Write a value to an anonymous file; returns its descriptor and the sizes of its parts.
+
+    Raises CannotSend as `dump` does and where it is more than `most` bytes, OSError when there is
+    no memory left for it.
     """
     descriptor = anonymous_file("payload")
-    parts: Iterable[memoryview] = [memoryview(pickled), *buffers]
-    sizes = []
-    for part in parts:
-        sizes.append(part.nbytes)
-        part = part.cast("B")
-        while part:
-            part = part[os.write(descriptor, part[: 1 << 30]) :]
-        os.lseek(descriptor, -sizes[-1] % _ALIGNMENT, os.SEEK_CUR)
-    os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR))
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            buffers = dump(value, file, namespace)
+            sizes = [file.tell(), *(buffer.nbytes for buffer in buffers)]
+            if most is not None and sum(sizes) > most:
+                raise CannotSend(f"it is {sum(sizes) / 1e6:.0f} MB")
+            for buffer in buffers:
+                file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+                file.write(buffer)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor, sizes
 
 
@@ -168,8 +241,9 @@ class Parcel:
             self._memory = memoryview(map_file(descriptor))
 
     def open(self, namespace: dict[str, Any] | None = None) -> Any:
+        memory, self._memory = self._memory, memoryview(b"")  # only tensors go on to need it
         parts, start = [], 0
         for size in self._sizes:
-            parts.append(self._memory[start : start + size])
+            parts.append(memory[start : start + size])
             start += size + -size % _ALIGNMENT
         return _Unpickler(parts[0], parts[1:], {} if namespace is None else namespace).load()

@@ -29,16 +29,17 @@ import traceback
 import types
 from typing import Any
 
-from . import payload, recorder
+from . import children, payload, recorder
 from .calls import SYNCHRONIZE
-from .cell import Cell, remember_source
+from .cell import Cell
 from .channel import Channel, map_file
 from .errors import CannotSend
+from .modules import Modules
 from .profiling import profiled
 from .rendezvous import meet_in_file
+from .shown import shown
 
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
-_REPR_LIMIT = 4000
 _MOST_TEXT = 20_000  # characters of an exception's message
 _MOST_CAUSES = 10
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
@@ -88,7 +89,7 @@ class _Rank:
         self.rank: int = message["rank"]
         self.exits_on_failure: bool = message["exits_on_failure"]
         self._pid = os.getpid()
-        self._redirect(named["output"])
+        self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
         os.environ.clear()
         os.environ.update(message["environment"])
         os.chdir(message["directory"])
@@ -108,15 +109,21 @@ class _Rank:
         self._module.__dict__.update(__builtins__=__builtins__)
         sys.modules["__main__"] = self._module
         self.namespace = self._module.__dict__
+        self._modules = Modules()
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook
         if self._meeting is not None:
             meet_in_file(f"/proc/self/fd/{self._meeting}")
 
-    def _redirect(self, output: int) -> None:
-        """At the level of descriptors, so that what C++ prints is caught as well."""
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+    def _redirect(self, output: int, stdout: int | None, stderr: int | None) -> None:
+        """At the level of descriptors, so that what C++ prints is caught as well.
+
+        stdout, stderr: where they go instead of `output`.
+        """
+        os.dup2(output if stdout is None else stdout, 1)
+        os.dup2(output if stderr is None else stderr, 2)
+        for descriptor in (output, stdout, stderr):
+            if descriptor is not None:
+                os.close(descriptor)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
@@ -132,9 +139,16 @@ class _Rank:
 
     def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         """Do one job; returns the reply and the descriptors that go with it."""
-        if message["again"]:
-            self._recorder.reset()
+        began, self._note = time.time_ns(), ""
+        reply, attached = self._try(message, descriptors)
+        self._modules.note(began)
+        return {**reply, "note": self._note}, attached
+
+    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         try:
+            if message["again"]:
+                self._recorder.reset()
+                self._note = self._modules.reload()
             if message["backend"] is None or self._meeting is None:
                 self._serve_store()
             if message["backend"] is not None:
@@ -220,9 +234,9 @@ class _Rank:
 
     def _do(self, task: dict[str, Any]) -> Any:
         """The job itself; returns its value."""
-        for filename, source in task["sources"].items():
-            remember_source(filename, source)
         value = None
+        if task["kind"] in ("cell", "function"):
+            children.send_by_value()
         with profiled(task["trace"], self.rank):
             try:
                 if task["kind"] == "cell":
@@ -256,7 +270,7 @@ class _Rank:
 
     def _report(self, value: Any) -> tuple[dict[str, Any], Any]:
         reply: dict[str, Any] = {"did": "done", "at": time.perf_counter()}
-        reply["shown"] = None if value is None else _shown(value)
+        reply["shown"] = None if value is None else shown(value)
         reply["digest"] = [
             [name, list(ranks), digest] for (name, ranks), digest in self._recorder.digest.items()
         ]
@@ -266,7 +280,7 @@ class _Rank:
         if value is None:
             return reply, []
         try:
-            descriptor, reply["sizes"] = payload.write(*payload.dump(value))
+            descriptor, reply["sizes"] = payload.write(value)
         except (CannotSend, OSError) as error:
             reply["unsent"] = f"a {type(value).__name__} that cannot leave its rank: {error}"
             return reply, []
@@ -349,16 +363,6 @@ def _synchronize(recorder: recorder.Recorder) -> None:
 def _device_name() -> str:
     torch = sys.modules["torch"]
     return str(torch.cuda.get_device_name()) if torch.cuda.is_initialized() else "CPU"
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception as error:  # a value may well have a broken __repr__
-        text = f"<{type(value).__name__}; its repr() raised {type(error).__name__}: {error}>"
-    if len(text) > _REPR_LIMIT:
-        text = f"{text[:_REPR_LIMIT]}… ({len(text)} characters)"
-    return text
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from .channel import Channel, NoMessage, anonymous_file, deaf, map_file
 from .engines import Arrival, Engine
 from .errors import LaunchError, refusal
 from .job import Job
+from .logs import LogFiles
 from .output import Output
-from .payload import Parcel, write
+from .payload import Parcel
 from .rank import STACK_SIGNAL
 from .standstill import StandstillWatch
 
@@ -40,13 +41,22 @@ Show = Callable[[Job], None]
 
 @dataclass
 class Task:
-    """One job for a set of ranks: its packed content and how the ranks are to treat it."""
+    """One job for a set of ranks: its packed content and how the ranks are to treat it.
 
-    pickled: bytes
-    buffers: list[memoryview]
+    Use as a context manager, which lets go of the content.
+    """
+
+    descriptor: int  # of the file with the content
+    sizes: list[int]  # of its parts
     backend: str | None  # of the default group that the ranks make first; None: they make none
     cell: str = ""  # the file name of the cell, for reports
     may_leave: bool = False  # a script may end its process by itself
+
+    def __enter__(self) -> Task:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
 
 
 @dataclass
@@ -73,11 +83,17 @@ class _Slot:
 class Ranks:
     """N ranks that `engine` starts. Use as a context manager, or call `close()`.
 
-    environment: for the ranks, on top of what torchrun sets; directory: where they work.
+    environment: for the ranks, on top of what torchrun sets. logs: files for some of their output.
     Raises LaunchError where they cannot be started.
     """
 
-    def __init__(self, nproc: int, engine: Engine, environment: Mapping[str, str]):
+    def __init__(
+        self,
+        nproc: int,
+        engine: Engine,
+        environment: Mapping[str, str],
+        logs: LogFiles | None = None,
+    ):
         try:
             self._directory = os.getcwd()
         except FileNotFoundError:
@@ -87,12 +103,12 @@ class Ranks:
         self.nproc = nproc
         self._engine = engine
         self._environment = dict(environment)
+        self._logs = logs
         self._slots = [_Slot(rank) for rank in range(nproc)]
         self._owner = os.getpid()
         # One that needs no descriptor of its own, and that a fork of this process cannot disturb.
         self._selector = selectors.PollSelector()
         self._task: Task | None = None
-        self._payload: tuple[int, list[int]] | None = None
         self._jobs = 0  # begun so far; the number of the one that runs
         self._threads = str(max(1, usable_cores() // nproc))
         self._agent_ended = False
@@ -129,10 +145,6 @@ class Ranks:
         self._job, self._task, self._last = job, task, last
         job.outputs = [Output(rank) for rank in range(self.nproc)]
         try:
-            self._payload = write(task.pickled, task.buffers)
-        except OSError as error:
-            raise refusal(error) from error
-        try:
             self._jobs += 1
             for slot in self._slots:
                 slot.state, slot.reply = "coming", {}
@@ -150,10 +162,12 @@ class Ranks:
         finally:
             if job.state != "ok":
                 self.close()  # a rank that still works on this job must not answer the next one
-            os.close(self._payload[0])
-            self._payload = self._task = None
             for output in job.outputs:
                 output.close()
+            for slot in self._slots:
+                slot.reply = {}
+            self._task = None
+            del self._job  # ranks that stay up must not keep what their last job gave
 
     def _watch(self, timeout: float | None, show: Show) -> tuple[str, str]:
         """Wait until the job is over; returns the verdict and its kind ("ok" when all is well)."""
@@ -182,6 +196,9 @@ class Ranks:
             wait = _TICK if timeout is None else max(min(_TICK, began + timeout - now), 0)
             for key, _ in self._selector.select(wait):
                 key.data(key)
+            if self._logs is not None:  # they are files, which nobody can wait for
+                for slot in self._slots:
+                    self._drain(slot)
             self._job.seconds = time.perf_counter() - began
             show(self._job)
             if first_failure is None and (verdict := watch.look(self._seen())):
@@ -229,7 +246,7 @@ class Ranks:
         dropped = max(reader.dropped for reader in self._job.readers)
         if dropped:
             text = f"a rank made so many calls that the oldest {dropped:,} are not in its record"
-            self._job.note = "; ".join(part for part in (self._job.note, text) if part)
+            self._job.add_note(text)
 
     def _fail(self, verdict: str, kind: str) -> None:
         """Find out what each rank was doing, end them all, and write it down."""
@@ -338,6 +355,11 @@ class Ranks:
             slot.reader = calls.Reader(slot.memory, slot.rank)
             own = {"output": output, "stacks": stacks, "record": memory}
             descriptors = {**own, **arrival.descriptors}
+            if self._logs is not None:
+                again = environment["TORCHELASTIC_RESTART_COUNT"]
+                for name, file in self._logs.open(slot.rank, again).items():
+                    sent.callback(os.close, file)
+                    descriptors[name] = file
             start = {
                 "rank": slot.rank,
                 "descriptors": list(descriptors),
@@ -350,23 +372,22 @@ class Ranks:
                 slot.channel.send(start, list(descriptors.values()), _PATIENCE)
         self._selector.register(slot.output, selectors.EVENT_READ, lambda _: self._drain(slot))
         self._selector.register(slot.channel, selectors.EVENT_READ, lambda _: self._on_reply(slot))
-        if self._task is not None and self._payload is not None:
+        if self._task is not None:
             self._send_task(slot)
 
     def _send_task(self, slot: _Slot) -> None:
-        assert self._task is not None and self._payload is not None and slot.channel is not None
-        descriptor, sizes = self._payload
+        assert self._task is not None and slot.channel is not None
         message = {
             "backend": self._task.backend,
             "do": "run",
             "job": self._jobs,
-            "sizes": sizes,
+            "sizes": self._task.sizes,
             "again": self._jobs > 1,
             "last": self._last,
         }
         slot.state = "running"
         with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
-            slot.channel.send(message, [descriptor])
+            slot.channel.send(message, [self._task.descriptor])
 
     def _on_reply(self, slot: _Slot) -> None:
         assert slot.channel is not None
@@ -406,6 +427,8 @@ class Ranks:
         except OSError as error:
             self._distrust(slot, f"its result could not come in: {error.strerror}")
         else:
+            if (note := str(reply.get("note", ""))) not in self._job.note:  # of each, the same
+                self._job.add_note(note)
             slot.reply = reply
             slot.state = reply["did"]
         for descriptor in descriptors:
@@ -457,6 +480,11 @@ class Ranks:
 
     def _drain(self, slot: _Slot) -> None:
         """Read all that the rank has printed so far; of one that never stops, enough for now."""
+        for _ in range(_MOST_CHUNKS):
+            data = b"" if self._logs is None else self._logs.read(slot.rank, _CHUNK)
+            self._job.outputs[slot.rank].feed(data)
+            if len(data) < _CHUNK:
+                break  # that was all, for now
         if slot.output < 0:
             return
         with contextlib.suppress(BlockingIOError):
@@ -506,8 +534,11 @@ class Ranks:
             for slot in self._slots:
                 self._forget(slot)
             self._selector.close()
+            if self._logs is not None:
+                self._logs.close()
         if self._task is not None:
-            self._job.note = "; ".join(part for part in (self._job.note, *said) if part)
+            for sentence in said:
+                self._job.add_note(sentence)
         return said
 
     def leave(self) -> None:
@@ -541,7 +572,7 @@ class Ranks:
 
     def _drain_all(self) -> None:
         """A rank that ends by itself may print, and must not wait for room to do so."""
-        if self._payload is not None:  # between jobs there is nothing that could keep it
+        if self._task is not None:  # between jobs there is nothing that could keep it
             for slot in self._slots:
                 self._drain(slot)
 

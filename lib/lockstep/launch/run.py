@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
-import tempfile
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from . import cell as cells
 from . import payload
@@ -19,19 +20,20 @@ from .engines import Elastic, Engine, Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError
 from .job import Job, ranks_count
 from .live import Lines, Panel, Silence, in_notebook
+from .logs import LogFiles, Logs
+from .options import Options, Tracing
 from .ranks import Ranks, Task
 
-BACKENDS = ("auto", "gloo", "nccl")
-ENGINES = ("warm", "torchrun")
 _MOST_RANKS = 200
-Tracing: TypeAlias = bool | str | os.PathLike[str]  # whether, or where, to keep profiles
 
 
 class World:
     """Ranks that stay alive between cells: processes, CUDA contexts, groups and variables.
 
     Its ranks come up at the first use and stay until `close()`, the end of a `with` block, or a
-    failure; after a failure the next use brings up fresh ones, without the old variables.
+    failure; after a failure the next use brings up fresh ones, without the old variables. Modules
+    of yours that have changed on disk are reloaded before each job. One job at a time: LaunchError
+    where another thread uses the world.
 
     nproc_per_node: number of ranks, or "gpu", "cpu", "auto" as for torchrun. backend: "auto"
     (NCCL where there is a GPU for each rank, else gloo), "gloo" or "nccl". env: variables for the
@@ -47,10 +49,12 @@ class World:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ):
+        self._options = Options(
+            nproc_per_node=nproc_per_node, backend=backend, env=dict(env or {}), timeout=timeout
+        )
         self.nproc = _nproc(nproc_per_node)
-        self.backend, self._note = _backend(backend, self.nproc)
-        self._env = dict(env or {})
-        self._timeout = timeout
+        self.backend, _ = _backend(backend, self.nproc)
+        self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
         self._torn_down = False
         self._sent: dict[str, bytes] = {}
@@ -68,63 +72,82 @@ class World:
 
         trace: as for `torchrun`.
         """
-        job, task = _function_task(function, args, kwargs, self.nproc, self.backend, trace)
-        return self._run(job, task, timeout, may_fail=False, show=True)
+        limit = self._options.timeout if timeout is None else timeout
+        options = replace(self._options, timeout=limit, trace=trace)
+        with self._alone():
+            job = _job(options, makes_group=not cells.function_initializes(function))
+            return self._run(job, _function_task(job, function, args, kwargs), options)
 
-    def run_cell(
-        self,
-        cell: Cell,
-        namespace: dict[str, Any],
-        *,
-        timeout: float | None = None,
-        may_fail: bool = False,
-        trace: Tracing = False,
-    ) -> Job:
+    def run_cell(self, cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
         """Execute a cell on every rank, in the namespace that the world keeps there.
 
         What an earlier cell of this world has bound belongs to the world. Other names come from
-        the notebook's `namespace`, again whenever their value there has changed.
+        the notebook's `namespace`, again whenever their value there has changed. Of the options
+        those count that concern one job; the ranks are there already.
         """
-        names = cell.names() & namespace.keys() - self._bound
-        values, fresh = {}, {}
-        for name in names:
-            try:
-                pickled, buffers = payload.dump(namespace[name], namespace)
-            except CannotSend:
-                cells.blame({name: namespace[name]})
-            digest = hashlib.sha256(b"".join([pickled, *buffers])).digest()
-            if self._sent.get(name) != digest:
-                values[name], fresh[name] = namespace[name], digest
-        job, task = _cell_task(cell, values, namespace, self.nproc, self.backend, trace)
-        self._run(job, task, timeout, may_fail=may_fail, show=True)
-        if job.ok:
-            self._sent |= fresh
-        return job
-
-    def _run(self, job: Job, task: Task, timeout: float | None, may_fail: bool, show: bool) -> Job:
-        if self._ranks is None:
-            self._ranks = Ranks(self.nproc, Warm(), {**os.environ, **self._env})
-            weakref.finalize(self, self._ranks.leave)  # a world that nobody can name any more
-            if self._torn_down:
-                job.note = "this world had failed, so its ranks are new and know no variables"
-                self._torn_down = False
-        try:
-            limit = self._timeout if timeout is None else timeout
-            _run(self._ranks, job, task, limit, may_fail, show, self._note, last=False)
-            self._bound = set(job.bound)
+        own = self._options
+        limit = own.timeout if options.timeout is None else options.timeout
+        options = replace(options, nproc_per_node=self.nproc, backend=own.backend, timeout=limit)
+        with self._alone():
+            names = cell.names() & namespace.keys() - self._bound
+            values, fresh = {}, {}
+            for name in names:
+                try:
+                    digest = payload.digest(namespace[name], namespace)
+                except CannotSend:
+                    cells.blame({name: namespace[name]})
+                if self._sent.get(name) != digest:
+                    values[name], fresh[name] = namespace[name], digest
+            job = _job(options)
+            self._run(job, _cell_task(job, cell, values, namespace), options)
+            if job.ok:
+                self._sent |= fresh
             return job
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            raise LaunchError(
+                "this World is busy: another thread uses it, and its ranks do one job at a time. "
+                "Wait for that thread, or make a World for each"
+            )
+        try:
+            yield
         finally:
-            if self._ranks is not None and self._ranks.closed:
-                self._ranks, self._torn_down = None, True
-                self._sent, self._bound = {}, set()
+            self._busy.release()
+
+    def _run(self, job: Job, task: Task, options: Options) -> Job:
+        with task:
+            if self._ranks is None:
+                if self._torn_down:
+                    job.add_note(
+                        "this world had failed, so its ranks are new and know no variables"
+                    )
+                ranks = Ranks(self.nproc, Warm(), {**os.environ, **self._options.env})
+                # for a world that nobody can name any more
+                self._end = weakref.finalize(self, ranks.leave)
+                self._ranks, self._torn_down = ranks, False
+            try:
+                _run(self._ranks, job, task, options, last=False)
+                self._bound = set(job.bound)
+                return job
+            finally:
+                if self._ranks is not None and self._ranks.closed:
+                    self._forget()
+                    self._torn_down = True
 
     def close(self) -> None:
         """End the ranks, which leave as Python does; a later use starts new ones."""
-        if self._ranks is not None:
-            self._ranks.leave()
-            self._ranks = None
-            self._sent, self._bound = {}, set()
-        self._torn_down = False
+        with self._alone():
+            if self._ranks is not None:
+                self._ranks.leave()
+                self._forget()
+            self._torn_down = False
+
+    def _forget(self) -> None:
+        self._end.detach()  # else it would keep the ranks, and what they keep
+        self._ranks = None
+        self._sent, self._bound = {}, set()
 
     def __enter__(self) -> World:
         return self
@@ -152,13 +175,15 @@ def torchrun(
     max_restarts: int = 0,
     may_fail: bool = False,
     trace: Tracing = False,
+    logs: Logs | None = None,
     show: bool = True,
     **kwargs: Any,
 ) -> Job:
-    """Run a function or a script on fresh ranks, as torchrun would, and wait for them.
+    """Run a function, a script or a module on fresh ranks, as torchrun would, and wait for them.
 
     what: a function, called as `what(*args, **kwargs)` on every rank; or the path of a script,
-    run as `__main__` with `args` as its command line.
+    run as `__main__` with `args` as its command line; or "-m", followed by the name of a module
+    and its command line: `torchrun("-m", "package.train", "--lr", 0.1)`.
     nproc_per_node: number of ranks, or "gpu" (one for each GPU), "cpu" (one for each core), "auto".
     timeout: seconds, None for no limit: ranks that can never go on are found without one.
     backend: of the default process group: "gloo", "nccl", or "auto" (NCCL where there is a GPU for
@@ -168,107 +193,108 @@ def torchrun(
     agent; seconds), with max_restarts. may_fail: return a failed Job instead of raising.
     trace: record every rank with torch.profiler, for `lockstep.Trace.of(job)`; the folder in which
     to keep `rankN.json.gz`, or True for a temporary one that goes with the Job.
+    logs: `Logs(log_dir=…, redirects=…, tee=…, local_ranks_filter=…)`, as torchrun's flags.
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
 
     Raises JobFailed (its `__cause__` is a RankError where a rank's exception was the cause),
     JobInterrupted, LaunchError where what is asked for makes no sense or cannot be started here,
     CannotSend for an argument that cannot travel, FileNotFoundError for a missing script.
     """
-    nproc = _nproc(nproc_per_node)
-    chosen, note = _backend(backend, nproc)
-    if callable(what):
-        job, task = _function_task(what, args, kwargs, nproc, chosen if init else None, trace)
-    else:
+    options = Options(
+        nproc_per_node=nproc_per_node,
+        timeout=timeout,
+        backend=backend,
+        env=env or {},
+        init=init,
+        engine=engine,
+        max_restarts=max_restarts,
+        may_fail=may_fail,
+        trace=trace,
+        logs=logs or Logs(),
+        show=show,
+    )
+    if not callable(what):
         if kwargs:
             raise TypeError(f"a script takes no keyword arguments: {', '.join(kwargs)}")
-        job, task = _script_task(Path(what), [str(a) for a in args], nproc, trace)
-    environment = {**os.environ, **(env or {})}
-    return _once(job, task, environment, engine, max_restarts, timeout, may_fail, show, note)
+        return run_program([str(what), *map(str, args)], options)
+    job = _job(options, makes_group=init and not cells.function_initializes(what))
+    return _once(job, _function_task(job, what, args, kwargs), options)
 
 
-def torchrun_cell(
-    cell: Cell,
-    namespace: dict[str, Any],
-    *,
-    nproc_per_node: int | str = 4,
-    timeout: float | None = None,
-    backend: str = "auto",
-    env: Mapping[str, str] | None = None,
-    init: bool = True,
-    engine: str = "warm",
-    max_restarts: int = 0,
-    may_fail: bool = False,
-    trace: Tracing = False,
-) -> Job:
-    """Run a notebook's cell on fresh ranks; `namespace` is the notebook's. See `torchrun`."""
-    nproc = _nproc(nproc_per_node)
-    chosen, note = _backend(backend, nproc)
+def run_program(command: Sequence[str], options: Options) -> Job:
+    """Run a script (`[path, *arguments]`) or a module (`["-m", name, *arguments]`)."""
+    job = _job(options, makes_group=False)
+    return _once(job, _program_task(job, command), options)
+
+
+def run_cell(cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
+    """Run a notebook's cell on fresh ranks; `namespace` is the notebook's."""
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}
-    calls_init = cell.initializes or any(map(cells.function_initializes, values.values()))
-    group = None if calls_init or not init else chosen
-    job, task = _cell_task(cell, values, namespace, nproc, group, trace)
-    environment = {**os.environ, **(env or {})}
-    return _once(job, task, environment, engine, max_restarts, timeout, may_fail, True, note)
+    by_itself = cell.initializes or any(map(cells.function_initializes, values.values()))
+    job = _job(options, makes_group=options.init and not by_itself)
+    return _once(job, _cell_task(job, cell, values, namespace), options)
 
 
 # ── Tasks ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _function_task(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    nproc: int,
-    backend: str | None,
-    trace: Tracing,
-) -> tuple[Job, Task]:
-    if cells.function_initializes(function):
-        backend = None
+    job: Job, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Task:
     content = {"kind": "function", "function": function, "args": args, "kwargs": kwargs}
     namespace = getattr(function, "__globals__", {})
     main = namespace if namespace.get("__name__") == "__main__" else None
     parts = {"the function": function}
     parts |= {f"argument {i}": value for i, value in enumerate(args)} | kwargs
-    job = _job(nproc, backend, trace)
-    return job, _pack(content, job, parts, main)
+    return _pack(content, job, parts, main)
 
 
-def _cell_task(
-    cell: Cell,
-    values: dict[str, Any],
-    namespace: dict[str, Any],
-    nproc: int,
-    backend: str | None,
-    trace: Tracing,
-) -> tuple[Job, Task]:
+def _cell_task(job: Job, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:
     content = {"kind": "cell", "source": cell.source, "filename": cell.filename, "values": values}
-    job = _job(nproc, backend, trace)
     task = _pack(content, job, values, namespace)
     job.cell = task.cell = cell.filename
-    return job, task
+    return task
 
 
-def _script_task(
-    script: Path, arguments: list[str], nproc: int, trace: Tracing
-) -> tuple[Job, Task]:
-    if not script.is_file():
-        raise FileNotFoundError(f"there is no script {str(script)!r} in {os.getcwd()}")
-    content = {"kind": "script", "script": str(script.resolve()), "arguments": arguments}
-    job = _job(nproc, None, trace)
+def _program_task(job: Job, command: Sequence[str]) -> Task:
+    program, *arguments = command
+    if program == "-m":
+        if not arguments:
+            raise LaunchError("-m wants the name of a module: torchrun -m package.module")
+        content = {"kind": "module", "module": arguments[0], "arguments": arguments[1:]}
+    else:
+        script = Path(program)
+        if not script.is_file():
+            raise FileNotFoundError(f"there is no script {program!r} in {os.getcwd()}")
+        content = {"kind": "script", "script": str(script.resolve()), "arguments": arguments}
     task = _pack(content, job, {}, None)
     task.may_leave = True
-    return job, task
+    return task
 
 
-def _job(nproc: int, backend: str | None, trace: Tracing) -> Job:
-    """A new job, with a folder for its profiles if it is to be traced.
+def _job(options: Options, *, makes_group: bool = True) -> Job:
+    """A new job, with folders for its profiles and logs if they are to be kept.
 
-    Raises LaunchError where that folder holds traces of another job.
+    makes_group: whether the ranks make the default process group before they begin.
+    Raises LaunchError for what this machine cannot have, and where the folder for the profiles
+    holds traces of another job.
     """
-    job = Job(nproc, backend)
+    nproc = _nproc(options.nproc_per_node)
+    backend, note = _backend(options.backend, nproc)
+    job = Job(nproc, backend if makes_group else None, engine=options.engine)
+    job.add_note(options.note)
+    job.add_note(note)
+    job.hidden = options.logs.hidden(nproc)
+    logs, trace = options.logs, options.trace
+    if logs.keeps():
+        if logs.log_dir is None:
+            logs = replace(logs, log_dir=job.temporary_folder())
+        job.logs = logs.folder()
+        job.add_note(f"stdout and stderr are in {job.logs}")
+    elif logs.log_dir is not None:
+        job.add_note("log_dir alone keeps nothing, as with torchrun: say tee or redirects, too")
     if trace is True:
-        job.keeps = tempfile.TemporaryDirectory(prefix="lockstep-")
-        job.profiles = Path(job.keeps.name)
+        job.profiles = job.temporary_folder()
     elif trace is not False:
         job.profiles = Path(trace).resolve()
         job.profiles.mkdir(parents=True, exist_ok=True)
@@ -285,68 +311,35 @@ def _pack(
 ) -> Task:
     """Pickle a task; where that fails, say which of its parts is to blame."""
     content["trace"] = None if job.profiles is None else str(job.profiles)
-    content["sources"] = cells.sources()
     try:
-        pickled, buffers = payload.dump(content, namespace)
+        descriptor, sizes = payload.write(content, namespace, cells.MOST_BYTES)
     except CannotSend:
         cells.blame(parts)
-    if len(pickled) + sum(buffer.nbytes for buffer in buffers) > cells.MOST_BYTES:
-        cells.blame(parts)
-    return Task(pickled, buffers, job.backend)
+    return Task(descriptor, sizes, job.backend)
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _once(
-    job: Job,
-    task: Task,
-    environment: Mapping[str, str],
-    engine: str,
-    max_restarts: int,
-    timeout: float | None,
-    may_fail: bool,
-    show: bool,
-    note: str,
-) -> Job:
-    job.engine = engine
-    with Ranks(job.nproc, _engine(engine, max_restarts), environment) as ranks:
-        return _run(ranks, job, task, timeout, may_fail, show, note, last=True)
+def _once(job: Job, task: Task, options: Options) -> Job:
+    engine: Engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
+    files = None if job.logs is None else LogFiles(options.logs, job.logs)
+    with task, Ranks(job.nproc, engine, {**os.environ, **options.env}, files) as ranks:
+        return _run(ranks, job, task, options, last=True)
 
 
-def _run(
-    ranks: Ranks,
-    job: Job,
-    task: Task,
-    timeout: float | None,
-    may_fail: bool,
-    show: bool,
-    note: str,
-    last: bool,
-) -> Job:
-    if timeout is not None and timeout <= 0:
-        raise LaunchError(f"a time limit is a positive number of seconds, not {timeout:g}")
-    display = (Panel() if in_notebook() else Lines()) if show else Silence()
-    job.note = "; ".join(part for part in (job.note, note, ranks.note) if part)
+def _run(ranks: Ranks, job: Job, task: Task, options: Options, last: bool) -> Job:
+    display = (Panel() if in_notebook() else Lines()) if options.show else Silence()
+    job.add_note(ranks.note)
     try:
-        ranks.run(task, job, timeout, display, last)
+        ranks.run(task, job, options.timeout, display, last)
     except KeyboardInterrupt:
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job) from None
-    display.end(job, report=may_fail)
-    if not job.ok and not may_fail:
+    display.end(job, report=options.may_fail)
+    if not job.ok and not options.may_fail:
         raise JobFailed(job) from job.cause
     return job
-
-
-def _engine(name: str, max_restarts: int) -> Engine:
-    if name not in ENGINES:
-        raise LaunchError(f"there is no engine {name!r}; there are {' and '.join(ENGINES)}")
-    if name == "torchrun":
-        return Elastic(max_restarts)
-    if max_restarts:
-        raise LaunchError("max_restarts needs engine='torchrun': the elastic agent restarts ranks")
-    return Warm()
 
 
 def _nproc(asked: int | str) -> int:
@@ -379,13 +372,8 @@ def _cpu_count() -> int:
 def _backend(asked: str, nproc: int) -> tuple[str, str]:
     """The backend that is meant, and a note for the learner where that may surprise.
 
-    Raises LaunchError for an unknown one, and where this machine cannot have it.
+    Raises LaunchError where this machine cannot have it.
     """
-    if asked not in BACKENDS:
-        raise LaunchError(
-            f"there is no backend {asked!r} here; there are {', '.join(BACKENDS)}. For one of "
-            "your own make the process group yourself: init=False, or --no-init in a cell."
-        )
     if asked == "gloo":
         return "gloo", ""
     gpus = gpu_count()
@@ -409,8 +397,10 @@ def gpu_count() -> int:
         Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     ):
         return 0
-    job, task = _function_task(_count_gpus, (), {}, 1, None, False)
-    return int(_once(job, task, os.environ, "warm", 0, 60, False, False, "").results[0])
+    job = torchrun(
+        _count_gpus, nproc_per_node=1, backend="gloo", init=False, timeout=60, show=False
+    )
+    return int(job.results[0])
 
 
 def _count_gpus() -> int:

@@ -40,11 +40,14 @@ def text(job: Job, report: bool = True) -> str:
 
 
 def _output(job: Job) -> list[tuple[tuple[int, ...], list[str]]]:
-    return fold({rank: output.lines for rank, output in enumerate(job.outputs)})
+    return fold({r: output.lines for r, output in enumerate(job.outputs) if r not in job.hidden})
 
 
 def _results(job: Job) -> list[tuple[str, str]]:
-    values = [job.unsent.get(rank, shown) for rank, shown in enumerate(job.shown)]
+    values = [
+        job.unsent.get(rank, shown) if rank not in job.hidden else None
+        for rank, shown in enumerate(job.shown)
+    ]
     return by_value(values)
 
 
