@@ -193,7 +193,7 @@ class WarmParent:
 
     def send(self, message: dict[str, Any], descriptors: list[int]) -> _Parent:
         """Hand it a job; returns the one that took it. Raises OSError where none can."""
-        with deaf(), self._lock:
+        with self._lock:
             self.wake()
             assert self._current is not None
             try:
@@ -292,25 +292,24 @@ class _Supervised:
         self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
     ) -> None:
         """Have the processes started; closes `ends`."""
-        try:
+        with deaf(), contextlib.ExitStack() as sent:  # what was begun must be known, to be ended
+            for end in ends:
+                sent.callback(os.close, end)
             if self._folder is None:
                 self._folder = _Folder()
             ours, theirs = socket.socketpair(socket.AF_UNIX)
+            sent.callback(theirs.close)
             self.events = Channel(ours)
-            with theirs:
-                self._parent = parent.send(
-                    {
-                        "job": self.job,
-                        "count": count,
-                        "argv": argv,
-                        "environment": dict(environment),
-                        "directory": self._folder.path,
-                    },
-                    [theirs.fileno(), self._folder.claim, *ends],
-                )
-        finally:
-            for end in ends:
-                os.close(end)
+            self._parent = parent.send(
+                {
+                    "job": self.job,
+                    "count": count,
+                    "argv": argv,
+                    "environment": dict(environment),
+                    "directory": self._folder.path,
+                },
+                [theirs.fileno(), self._folder.claim, *ends],
+            )
 
     def started(self) -> str:
         """Wait until the processes exist; returns a note for the learner, mostly empty.
