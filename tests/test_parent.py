@@ -16,8 +16,14 @@ import lockstep
 import psutil
 import pytest
 from kernel import HANG, Kernel
-from lockstep import LaunchError, World, torchrun
-from test_failures import cell, runs
+from lockstep import JobFailed, LaunchError, World, torchrun
+from test_failures import runs
+from test_launch import cell as cell_of
+
+
+def cell(body: str, flags: str = "") -> str:
+    return cell_of(body, flags, n=4)
+
 
 LIB = str(Path(lockstep.__file__).parents[1])
 READY = "print('ready', os.getpid(), flush=True)\n"
@@ -108,11 +114,8 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("only root can set this up")
     tmp_path.chmod(0o777)
-    for folder in (*tmp_path.parents, Path(LIB)):
-        if not folder.stat().st_mode & 0o001:
-            folder = folder
-            break
-    become = ["--inh-caps=+setuid", "--ambient-caps=+setuid", "--bounding-set=+setuid"]
+    may = "+setuid,+dac_read_search"  # and not +kill; the second to read this environment
+    become = [f"--inh-caps={may}", f"--ambient-caps={may}"]
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(0o777)
@@ -135,8 +138,6 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
         HOME=str(home),
         TMPDIR=str(home),
     )
-    if not printed:
-        pytest.skip("another user cannot read this environment")
     pid = int(printed.partition("pid ")[2].split()[0])
     os.kill(pid, signal.SIGKILL)
     assert f"note rank 1 (pid {pid}) could not be ended: it runs as another user" in printed
@@ -260,9 +261,6 @@ def test_the_parent_s_death_is_named(apart):
 
 def test_a_parent_that_cannot_start_says_why(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif any('launch.parent' in word for word in sys.orig_argv):\n    1 / 0\n"
-    )
-    (tmp_path / "usercustomize.py").write_text(
         "import sys\nif any('launch.parent' in word for word in sys.orig_argv):\n"
         "    raise SystemExit('no parents today')\n"
     )
@@ -451,18 +449,23 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_too_few_descriptors_for_the_ranks_are_told_and_none_is_lost():
+def test_too_few_descriptors_are_told_and_none_is_lost():
     options = {"nproc_per_node": 4, "show": False, "init": False}
     torchrun(abs, -1, **options)
     before = descriptors()
-    for room in (0, 1, 3, 5, 8, 13, 18, 21, 26, 31):
-        lowest = os.open(os.devnull, os.O_RDONLY)
-        os.close(lowest)
-        with limit(resource.RLIMIT_NOFILE, lowest + room):
-            with pytest.raises(LaunchError, match=r"too many files are open.*ulimit -n"):
-                torchrun(abs, -1, **options)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    said = []
+    for room in range(64):
+        try:
+            with limit(resource.RLIMIT_NOFILE, lowest + room):
+                assert torchrun(abs, -1, **options).results == [1] * 4
+            break
+        except (LaunchError, JobFailed) as error:
+            said.append(str(error))
         assert descriptors() == before
-    assert torchrun(abs, -1, **options).results == [1] * 4
+    assert 5 < len(said) < 64
+    assert all("too many files are open" in text and "ulimit -n" in text for text in said)
 
 
 def test_a_limit_on_the_size_of_files_is_told():

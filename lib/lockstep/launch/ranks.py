@@ -21,7 +21,7 @@ from ..machine import usable_cores
 from . import diagnose, processes, record, report
 from .channel import Channel, NoMessage, anonymous_file, deaf, map_file
 from .engines import Arrival, Engine
-from .errors import LaunchError, refusal
+from .errors import LaunchError, reason, refusal
 from .job import Job
 from .output import Output
 from .payload import Parcel, write
@@ -262,7 +262,7 @@ class Ranks:
         asked = []
         for slot in self._slots:
             if slot.state == "running" and slot.reader.pid:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(slot.reader.pid, STACK_SIGNAL)
                     asked.append(slot)
         for slot in asked:
@@ -365,7 +365,7 @@ class Ranks:
             self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
             return
         except OSError as error:
-            self._distrust(slot, f"its answer could not come in: {error.strerror}")
+            self._distrust(slot, f"its answer could not come in: {reason(error)}")
             return
         if received is None:  # not all of it has come yet
             return
@@ -381,7 +381,7 @@ class Ranks:
         except (LookupError, TypeError, ValueError) as error:
             self._distrust(slot, f"sent what is no answer ({error}): {_INTRUDED}")
         except OSError as error:
-            self._distrust(slot, f"its result could not come in: {error.strerror}")
+            self._distrust(slot, f"its result could not come in: {reason(error)}")
         else:
             slot.reply = reply
             slot.state = reply["did"]
