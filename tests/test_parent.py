@@ -124,6 +124,7 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
         """
         import os, time
         from lockstep import torchrun
+        from lockstep.launch.engines import parent
         def become_another():
             if os.environ["RANK"] == "1":
                 os.setuid(65533)
@@ -132,7 +133,9 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
         if __name__ == "__main__":
             job = torchrun(become_another, nproc_per_node=2, timeout=2, init=False, may_fail=True)
             print("note", job.note)
+            before = parent.pid
             print(torchrun(os.getuid, nproc_per_node=2, init=False, show=False).results)
+            print("the same parent:", parent.pid == before)
         """,
         *("setpriv", "--reuid=65534", "--clear-groups", *become),
         HOME=str(home),
@@ -141,7 +144,7 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
     pid = int(printed.partition("pid ")[2].split()[0])
     os.kill(pid, signal.SIGKILL)
     assert f"note rank 1 (pid {pid}) could not be ended: it runs as another user" in printed
-    assert "[65534, 65534]" in printed
+    assert "[65534, 65534]\nthe same parent: True\n" in printed
 
 
 CHAIN = """\

@@ -393,8 +393,8 @@ class _Supervised:
                         self._sentence(index, pid, why) for index, pid, why in message["survivors"]
                     ]
             why = self._give_up()
-        except (EOFError, NoMessage, OSError):  # it has died: the report says so by itself
-            pass
+        except (EOFError, NoMessage, OSError):
+            why = self.fate()
         return [*([why] if why else []), *self._hunt()]
 
     def _hunt(self) -> list[str]:

@@ -204,11 +204,10 @@ class _Parent:
             job.waiting_for.clear()
         elif job.until is None:
             job.waiting_for = {pid for pid in job.running if processes.catches(pid, signal.SIGTERM)}
-            for pid in job.waiting_for:
-                os.kill(pid, signal.SIGTERM)
             # Who has no handler dies of it at once, or ignores it: nobody waits for that.
-            for pid in job.running.keys() - job.waiting_for:
-                os.kill(pid, signal.SIGTERM)
+            for pid in job.running:
+                with contextlib.suppress(PermissionError):  # another user's by now
+                    os.kill(pid, signal.SIGTERM)
         if job.until is None:
             job.until = time.monotonic() + GRACE
 

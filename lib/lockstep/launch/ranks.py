@@ -487,7 +487,8 @@ class Ranks:
                 self._forget(slot)
             self._selector.close()
         if self._task is not None:
-            self._job.note = "; ".join(part for part in (self._job.note, *said) if part)
+            new = [sentence for sentence in said if sentence != self._fate]
+            self._job.note = "; ".join(part for part in (self._job.note, *new) if part)
         return said
 
     def _drain_all(self) -> None:
