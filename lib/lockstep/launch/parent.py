@@ -67,6 +67,7 @@ class _Job:
     running: dict[int, int] = field(default_factory=dict)  # process: its index in the job
     waiting_for: set[int] = field(default_factory=set)  # processes that end by themselves
     until: float | None = None  # when patience ends, once the job is to end
+    look_again: float = 0.0
     hunt: Hunt | None = None  # once those that are left are being killed
 
 
@@ -221,6 +222,9 @@ class _Parent:
                 return
             job.hunt = Hunt(job.name, job.leaders)
             job.until = now + LAST_MOMENT
+        elif job.running and now < job.look_again:
+            return  # its ranks are about to end
+        job.look_again = now + _TICK
         others = {pid for other in self._jobs if other is not job for pid in other.running}
         orphans = set(processes.children(os.getpid())) - others - self._survivors
         last = len(self._jobs) == 1  # what nobody else can own goes, too
