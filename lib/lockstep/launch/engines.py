@@ -169,10 +169,12 @@ class _Parent:
     def close(self) -> None:
         """Let go of it: it ends what it has started, then itself."""
         self._control.close()
-        try:
-            self._process.wait(LAST_MOMENT + _PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        until = time.monotonic() + LAST_MOMENT + _PATIENCE
+        while time.monotonic() < until and not self.is_stopped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_PATIENCE_WHEN_STOPPED)
+                return
+        self.kill()
 
 
 class WarmParent:
