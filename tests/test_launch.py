@@ -172,6 +172,7 @@ def test_every_variable_of_torchrun_is_set(tmp_path):
     assert theirs - ours == set()
     assert ours - theirs <= {
         "GLOO_SOCKET_IFNAME",
+        "LOCKSTEP_JOB",
         "NCCL_SOCKET_IFNAME",
         "RES_OPTIONS",
         *os.environ,

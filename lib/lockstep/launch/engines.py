@@ -169,10 +169,12 @@ class _Parent:
     def close(self) -> None:
         """Let go of it: it ends what it has started, then itself."""
         self._control.close()
-        try:
-            self._process.wait(LAST_MOMENT + _PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        until = time.monotonic() + LAST_MOMENT + _PATIENCE
+        while time.monotonic() < until and not self.is_stopped:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_PATIENCE_WHEN_STOPPED)
+                return
+        self.kill()
 
 
 class WarmParent:
@@ -193,7 +195,7 @@ class WarmParent:
 
     def send(self, message: dict[str, Any], descriptors: list[int]) -> _Parent:
         """Hand it a job; returns the one that took it. Raises OSError where none can."""
-        with deaf(), self._lock:
+        with self._lock:
             self.wake()
             assert self._current is not None
             try:
@@ -292,25 +294,24 @@ class _Supervised:
         self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
     ) -> None:
         """Have the processes started; closes `ends`."""
-        try:
+        with deaf(), contextlib.ExitStack() as sent:  # what was begun must be known, to be ended
+            for end in ends:
+                sent.callback(os.close, end)
             if self._folder is None:
                 self._folder = _Folder()
             ours, theirs = socket.socketpair(socket.AF_UNIX)
+            sent.callback(theirs.close)
             self.events = Channel(ours)
-            with theirs:
-                self._parent = parent.send(
-                    {
-                        "job": self.job,
-                        "count": count,
-                        "argv": argv,
-                        "environment": dict(environment),
-                        "directory": self._folder.path,
-                    },
-                    [theirs.fileno(), self._folder.claim, *ends],
-                )
-        finally:
-            for end in ends:
-                os.close(end)
+            self._parent = parent.send(
+                {
+                    "job": self.job,
+                    "count": count,
+                    "argv": argv,
+                    "environment": dict(environment),
+                    "directory": self._folder.path,
+                },
+                [theirs.fileno(), self._folder.claim, *ends],
+            )
 
     def started(self) -> str:
         """Wait until the processes exist; returns a note for the learner, mostly empty.
@@ -394,8 +395,8 @@ class _Supervised:
                         self._sentence(index, pid, why) for index, pid, why in message["survivors"]
                     ]
             why = self._give_up()
-        except (EOFError, NoMessage, OSError):  # it has died: the report says so by itself
-            pass
+        except (EOFError, NoMessage, OSError):
+            why = self.fate()
         return [*([why] if why else []), *self._hunt()]
 
     def _hunt(self) -> list[str]:

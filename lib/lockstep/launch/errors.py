@@ -37,15 +37,15 @@ _REMEDIES = {
 }
 
 
-def refusal(error: OSError) -> LaunchError:
-    """Why the machine will not have these ranks, and what to do about it."""
+def reason(error: OSError) -> str:
+    """What this machine lacks, and what to do about it."""
     why = _REMEDIES.get(error.errno or 0)
     said = str(error) or type(error).__name__
-    return LaunchError(
-        f"the ranks cannot be started: {why}. ({said})"
-        if why
-        else f"the ranks cannot be started: {said}"
-    )
+    return f"{why}. ({said})" if why else said
+
+
+def refusal(error: OSError) -> LaunchError:
+    return LaunchError(f"the ranks cannot be started: {reason(error)}")
 
 
 class CannotSend(_ShownPlainly, TypeError):

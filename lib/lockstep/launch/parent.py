@@ -71,6 +71,7 @@ class _Job:
     running: dict[int, int] = field(default_factory=dict)  # process: its index in the job
     waiting_for: set[int] = field(default_factory=set)  # processes that end by themselves
     until: float | None = None  # when patience ends, once the job is to end
+    look_again: float = 0.0
     hunt: Hunt | None = None  # once those that are left are being killed
 
 
@@ -208,11 +209,10 @@ class _Parent:
             job.waiting_for.clear()
         elif job.until is None:
             job.waiting_for = {pid for pid in job.running if processes.catches(pid, signal.SIGTERM)}
-            for pid in job.waiting_for:
-                os.kill(pid, signal.SIGTERM)
             # Who has no handler dies of it at once, or ignores it: nobody waits for that.
-            for pid in job.running.keys() - job.waiting_for:
-                os.kill(pid, signal.SIGTERM)
+            for pid in job.running:
+                with contextlib.suppress(PermissionError):  # another user's by now
+                    os.kill(pid, signal.SIGTERM)
         if job.until is None:
             job.until = time.monotonic() + GRACE
 
@@ -226,6 +226,9 @@ class _Parent:
                 return
             job.hunt = Hunt(job.name, job.leaders)
             job.until = now + LAST_MOMENT
+        elif job.running and now < job.look_again:
+            return  # its ranks are about to end
+        job.look_again = now + _TICK
         others = {pid for other in self._jobs if other is not job for pid in other.running}
         orphans = set(processes.children(os.getpid())) - others - self._survivors
         last = len(self._jobs) == 1  # what nobody else can own goes, too

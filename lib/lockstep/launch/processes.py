@@ -110,22 +110,23 @@ class Hunt:
     def strike(self, suspects: Iterable[int], *, own: bool, outlaws: bool = False) -> set[int]:
         """Stop all that belongs to the job, then kill it; returns what was still alive before.
 
-        First all are stopped, those that run free last: who is stopped starts nobody else.
+        Who is stopped starts nobody else, so it ends when a look finds nobody new. Ranks that have
+        started nobody are not stopped: what they start in that moment is found by the next strike.
         suspects: who may belong to it besides what the leaders started. own: they are children of
         this process and can be stopped before they are looked at. outlaws: all of them belong.
         """
         for suspect in suspects:
             if suspect not in self._prey:
                 self._examine(suspect, own, outlaws)
-        fresh = self._alive()
         for _ in range(_ROUNDS):
-            for pid, start in fresh.items():
-                _try_to_send(pid, start, signal.SIGSTOP)
-            below = {child for pid in self._alive() for child in children(pid)}
-            fresh = {pid: start_of(pid) for pid in below - self._prey.keys()}
-            if not fresh:
+            alive = self._alive()
+            below = {child for pid in alive for child in children(pid)} - self._prey.keys()
+            if not below:
                 break
+            fresh = {pid: start_of(pid) for pid in below}
             self._prey |= fresh
+            for pid, start in (alive | fresh).items():
+                _try_to_send(pid, start, signal.SIGSTOP)
         alive = self._alive()
         for pid, start in alive.items():
             _try_to_send(pid, start, signal.SIGKILL)

@@ -21,7 +21,7 @@ from ..machine import usable_cores
 from . import calls, diagnose, processes, report
 from .channel import Channel, NoMessage, anonymous_file, deaf, map_file
 from .engines import Arrival, Engine
-from .errors import LaunchError, refusal
+from .errors import LaunchError, reason, refusal
 from .job import Job
 from .logs import LogFiles
 from .output import Output
@@ -295,7 +295,7 @@ class Ranks:
         asked = []
         for slot in self._slots:
             if slot.state == "running" and slot.reader.pid:
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(slot.reader.pid, STACK_SIGNAL)
                     asked.append(slot)
         for slot in asked:
@@ -405,7 +405,7 @@ class Ranks:
             self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
             return
         except OSError as error:
-            self._distrust(slot, f"its answer could not come in: {error.strerror}")
+            self._distrust(slot, f"its answer could not come in: {reason(error)}")
             return
         if received is None:  # not all of it has come yet
             return
@@ -425,7 +425,7 @@ class Ranks:
         except (LookupError, TypeError, ValueError) as error:
             self._distrust(slot, f"sent what is no answer ({error}): {_INTRUDED}")
         except OSError as error:
-            self._distrust(slot, f"its result could not come in: {error.strerror}")
+            self._distrust(slot, f"its result could not come in: {reason(error)}")
         else:
             if (note := str(reply.get("note", ""))) not in self._job.note:  # of each, the same
                 self._job.add_note(note)
@@ -538,7 +538,8 @@ class Ranks:
                 self._logs.close()
         if self._task is not None:
             for sentence in said:
-                self._job.add_note(sentence)
+                if sentence != self._fate:
+                    self._job.add_note(sentence)
         return said
 
     def leave(self) -> None:

@@ -17,7 +17,7 @@ from . import cell as cells
 from . import payload
 from .cell import Cell
 from .engines import Elastic, Engine, Warm
-from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError
+from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
 from .job import Job, ranks_count
 from .live import Lines, Panel, Silence, in_notebook
 from .logs import LogFiles, Logs
@@ -315,6 +315,8 @@ def _pack(
         descriptor, sizes = payload.write(content, namespace, cells.MOST_BYTES)
     except CannotSend:
         cells.blame(parts)
+    except OSError as error:
+        raise refusal(error) from error
     return Task(descriptor, sizes, job.backend)
 
 
