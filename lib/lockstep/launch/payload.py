@@ -230,7 +230,7 @@ class Parcel:
     def __init__(self, descriptor: int, sizes: Sequence[int]):
         self._sizes = sizes
         size = os.fstat(descriptor).st_size
-        if sum(part + -part % _ALIGNMENT for part in sizes) > size:
+        if sum(part + -part % _ALIGNMENT for part in sizes[:-1]) + sizes[-1] > size:
             os.close(descriptor)
             raise ValueError("a file that is shorter than was said")
         if size < _SMALL:
