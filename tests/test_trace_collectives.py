@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.clock import align
-from lockstep.trace.collectives import collectives
+from lockstep.trace.ask.clock import align
+from lockstep.trace.ask.collectives import collectives
 from synthetic import MS, US, clocks, grid, program, skew
 
 GROUPS = ([(0, 1)], [range(8)], grid(2, 2), [range(4), (1, 2)], [(3, 5, 9)])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.critical import Segment, critical_path
+from lockstep.trace.ask.critical import Segment, critical_path
 
 OP, LAUNCH, COMPUTE = Kind.OPERATOR, Kind.LAUNCH, Kind.COMPUTE
 ALL_REDUCE = Collective("all_reduce", "0", (0, 1), evidence="metadata")

@@ -17,9 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kineto_files import BASE, PID, START, event, head, kernel, write
 from lockstep.stamps import Stamp
-from lockstep.trace import Kind, Trace, TraceError, kineto, kineto_text
+from lockstep.trace import Kind, Trace, TraceError
+from lockstep.trace.read.kineto import load as kineto
+from lockstep.trace.read.kineto import text as kineto_text
 
-LIBRARY = str(Path(kineto.__file__).parents[2])
+LIBRARY = str(Path(kineto.__file__).parents[4])
 
 
 @pytest.fixture(autouse=True)
@@ -633,7 +635,8 @@ def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) 
         "        super().__init__(command, **more); started.append(self)\n"
         "subprocess.Popen = Popen\n"
         "sys.path.pop(0)\n"
-        "from lockstep.trace import Trace, kineto\n"
+        "from lockstep.trace import Trace\n"
+        "from lockstep.trace.read.kineto import load as kineto\n"
         "kineto._LARGE = 600_000\n"
         f"trace = Trace.load({str(run)!r}, cache=False, processes=2)\n"
         "print(len(trace), [one.returncode for one in started])\n"

@@ -17,11 +17,11 @@ from ..figures import PALETTE
 from ..launch.job import by_value
 from ..stamps import Stamp, simulated
 from ..trace import Kind, Trace, TraceError
-from ..trace.breakdown import HANDS_OVER
+from ..trace.ask.breakdown import HANDS_OVER
 from ..trace.intervals import Intervals, covered, union
 from ..trace.joins import launch_of, on_device
 from ..trace.matching import match
-from ..trace.table import NONE
+from ..trace.slices import NONE
 
 Column = NDArray[Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .table import NONE, Column, Kind, Trace
+from .slices import NONE, Column, Kind, Trace
 
 
 def on_device(trace: Trace) -> Column:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .table import NONE, SYNCHRONISING, Column, Kind, Trace
+from .slices import NONE, SYNCHRONISING, Column, Kind, Trace
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 # Operations in which all ranks pass as many bytes; elsewhere splits may be uneven.

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from .table import NONE, Column, Kind, Step, Trace
+from .slices import NONE, Column, Kind, Step, Trace
 
 _NUMBER = re.compile(r"step\s*[#:=_-]?\s*(\d{1,9})(?!\d)", re.IGNORECASE)
 

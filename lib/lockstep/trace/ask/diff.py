@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp
+from ...figures import Table, table
+from ...stamps import Stamp
+from ..joins import innermost, launch_of, on_device
+from ..slices import NONE, Column, Kind, Trace, TraceError
+from ..steps import steps
 from .breakdown import stamp_of, with_notes
-from .joins import innermost, launch_of, on_device
 from .kernels import shortened
-from .steps import steps
-from .table import NONE, Column, Kind, Trace, TraceError
 
 _HASH = re.compile(r"(?<=CompiledFxGraph )\w+ ")
 _SEPARATOR = " / "

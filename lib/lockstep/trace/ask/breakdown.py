@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp, simulated
-from .intervals import EMPTY, Intervals, Times, covered, join, union
-from .joins import launch_of, on_device, pieces
-from .steps import steps
-from .table import NONE, Column, Kind, Step, Trace, TraceError
+from ...figures import Table, table
+from ...stamps import Stamp, simulated
+from ..intervals import EMPTY, Intervals, Times, covered, join, union
+from ..joins import launch_of, on_device, pieces
+from ..slices import NONE, Column, Kind, Step, Trace, TraceError
+from ..steps import steps
 
 _UNKNOWN = np.iinfo(np.int64).max
 _LONG_AGO = np.iinfo(np.int64).min

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp
+from ...figures import Table, table
+from ...stamps import Stamp
+from ..intervals import union
+from ..joins import innermost, launch_of, on_device
+from ..slices import NONE, Column, Kind, Trace, TraceError
+from ..steps import steps
 from .breakdown import stamp_of, with_notes
-from .intervals import union
-from .joins import innermost, launch_of, on_device
-from .steps import steps
-from .table import NONE, Column, Kind, Trace, TraceError
 
 PHASES = ("forward and the rest", "backward", "optimizer")
 _WIDTH = 72

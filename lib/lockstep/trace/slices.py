@@ -16,12 +16,12 @@ from ..stamps import Stamp
 if TYPE_CHECKING:
     from ..launch import Job
     from ..stamps import Recording
-    from .breakdown import Breakdown
-    from .clock import Certificate
-    from .collectives import Collectives
-    from .critical import CriticalPath
-    from .kernels import Kernels
-    from .launches import Launches
+    from .ask.breakdown import Breakdown
+    from .ask.clock import Certificate
+    from .ask.collectives import Collectives
+    from .ask.critical import CriticalPath
+    from .ask.kernels import Kernels
+    from .ask.launches import Launches
 
 Column = NDArray[Any]
 Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
@@ -238,20 +238,20 @@ class Trace:
         processes: int | None = None,
     ) -> Trace:
         """Read the Kineto traces of N ranks: see `lockstep.trace.kineto.load`."""
-        from .kineto import load
+        from .read.kineto.load import load
 
         return load(source, stamp=stamp, cache=cache, processes=processes)
 
     @classmethod
     def of(cls, job: Job) -> Trace:
         """What a job did: its profiles, or its call record: see `lockstep.trace.jobs.of`."""
-        from .jobs import of
+        from .read.jobs import of
 
         return of(job)
 
     def align(self) -> Trace:
         """One clock for all ranks, with a certificate: see `lockstep.trace.clock.align`."""
-        from .clock import align
+        from .ask.clock import align
 
         return align(self)
 
@@ -263,31 +263,31 @@ class Trace:
 
     def breakdown(self, *, skip: int = 0) -> Breakdown:
         """What each rank's time went to: see `lockstep.trace.breakdown.breakdown`."""
-        from .breakdown import breakdown
+        from .ask.breakdown import breakdown
 
         return breakdown(self, skip=skip)
 
     def collectives(self) -> Collectives:
         """Every collective across ranks: see `lockstep.trace.collectives.collectives`."""
-        from .collectives import collectives
+        from .ask.collectives import collectives
 
         return collectives(self)
 
     def launches(self) -> Launches:
         """Launch latency and queue depth: see `lockstep.trace.launches.launches`."""
-        from .launches import launches
+        from .ask.launches import launches
 
         return launches(self)
 
     def kernels(self, top: int = 10) -> Kernels:
         """Where the GPU's time goes: see `lockstep.trace.kernels.kernels`."""
-        from .kernels import kernels
+        from .ask.kernels import kernels
 
         return kernels(self, top)
 
     def critical_path(self) -> CriticalPath:
         """What the step had to wait for: see `lockstep.trace.critical.critical_path`."""
-        from .critical import critical_path
+        from .ask.critical import critical_path
 
         return critical_path(self)
 

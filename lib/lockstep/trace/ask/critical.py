@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..figures import table
-from ..stamps import Stamp, simulated
-from .joins import innermost, launch_of
-from .matching import match
-from .table import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Trace, TraceError
+from ...figures import table
+from ...stamps import Stamp, simulated
+from ..joins import innermost, launch_of
+from ..matching import match
+from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Trace, TraceError
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
 KINDS = ("compute", "transfer", "copy", "host", "launch", "waiting")

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from ..stamps import Recording, Stamp
-from . import kineto_file
-from .kineto_file import File
-from .kineto_text import NotATrace
-from .table import COLUMNS, NONE, Collective, Lane, Source, Trace, TraceError
+from ....stamps import Recording, Stamp
+from ...slices import COLUMNS, NONE, Collective, Lane, Source, Trace, TraceError
+from . import file as kineto_file
+from .file import File
+from .text import NotATrace
 
 VERSION = 1  # of what is cached: raise it when the reader reads otherwise
 CACHE_LIMIT = 2 * 10**9  # bytes
@@ -192,7 +192,7 @@ def _in_processes(store: Path, paths: list[Path], number: int) -> dict[str, list
         loads[least] += _text_size(path)
     # The reader that runs here must be the one that runs there. Not "-m" with the notebook's folder
     # on the path: a file random.py in it would be imported.
-    room = str(Path(__file__).parents[2])
+    room = str(Path(__file__).parents[4])
     python_path = os.pathsep.join(filter(None, (room, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": python_path, "OPENBLAS_NUM_THREADS": "1"}
     workers: list[subprocess.Popen[str]] = []

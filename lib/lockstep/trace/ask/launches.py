@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp
+from ...figures import Table, table
+from ...stamps import Stamp
+from ..intervals import Intervals, Times, clip
+from ..joins import launch_of, on_device, pieces
+from ..slices import NONE, Column, Kind, Step, Trace, TraceError
+from ..steps import steps
 from .breakdown import Work, stamp_of, windows, with_notes
-from .intervals import Intervals, Times, clip
-from .joins import launch_of, on_device, pieces
-from .steps import steps
-from .table import NONE, Column, Kind, Step, Trace, TraceError
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")

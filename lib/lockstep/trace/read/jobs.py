@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..launch import Job
-from ..launch.record import ANY_SOURCE, Call
-from ..stamps import live
-from .table import NONE, Collective, Kind, Slice, Trace, TraceError
+from ...launch import Job
+from ...launch.record import ANY_SOURCE, Call
+from ...stamps import live
+from ..slices import NONE, Collective, Kind, Slice, Trace, TraceError
 
 # What gloo's slices, and our Collective, call an operation of the call record.
 _FAMILIES = {

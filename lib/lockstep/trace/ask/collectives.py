@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..cost import bus_factor
-from .intervals import Intervals, covered, subtract, union
-from .matching import Matches, match
-from .table import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
+from ...cost import bus_factor
+from ..intervals import Intervals, covered, subtract, union
+from ..matching import Matches, match
+from ..slices import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
 
 # Those whose bus bandwidth is defined, see `lockstep.cost.bus_factor`.
 _WITH_BUS = (
@@ -204,8 +204,8 @@ class Collectives:
         )
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from ..figures import table
-        from ..stamps import simulated
+        from ...figures import table
+        from ...stamps import simulated
 
         heads = ("operation", "times", "size", "share waited", "transfer", "bus bandwidth")
         bundle = table(

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ..stamps import Stamp
-from .matching import Matches, match
-from .table import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
+from ...stamps import Stamp
+from ..matching import Matches, match
+from ..slices import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
 
 FEWEST = 5  # collectives that two ranks must share before one clock is compared with the other
 _PLENTY = 20  # with so many the less certain kinds of evidence are not asked
@@ -87,8 +87,8 @@ class Certificate:
         return f"drift up to {abs(largest):.2f} ppm" if largest else "no drift"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from ..figures import table
-        from ..stamps import simulated
+        from ...figures import table
+        from ...stamps import simulated
 
         rows = [
             (f"rank {rank}", f"{offset / 1e3:+,.1f}", f"{self.drift.get(rank, 0.0):+.2f}")

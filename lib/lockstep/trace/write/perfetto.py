@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from .joins import launch_of, on_device
-from .table import NONE, Column, Kind, Trace
+from ..joins import launch_of, on_device
+from ..slices import NONE, Column, Kind, Trace
 
 _AT_ONCE = 10_000  # events written at once
 

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...slices import COLUMNS, DEVICE_KINDS, NONE, Collective, Column, Kind, Lane, TraceError
 from . import kinds
-from .kineto_text import Decoders, Text, decode
-from .table import COLUMNS, DEVICE_KINDS, NONE, Collective, Column, Kind, Lane, TraceError
+from .text import Decoders, Text, decode
 
 SAVED = tuple(column for column in COLUMNS if column not in ("rank", "stream"))  # lanes have these
 LONGEST_NAME = 10_000  # characters
