@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from ..figures import PALETTE
 from ..launch.job import by_value
-from ..stamps import Stamp, simulated
+from ..stamps import Stamp
 from ..trace import Kind, Trace, TraceError
-from ..trace.ask.breakdown import HANDS_OVER
 from ..trace.intervals import Intervals, covered, union
-from ..trace.joins import launch_of, on_device
+from ..trace.joins import computes_on_host, launch_of, on_device
 from ..trace.matching import match
 from ..trace.slices import NONE
 
@@ -182,12 +181,12 @@ def scene(
         parts.append(
             Part(
                 label,
-                one.stamp or simulated("made by hand"),
+                one.provenance,
                 len(one),
                 piece.lanes,
                 tuple(times.rank for times in piece.times),
                 piece.span,
-                len(piece.times) == 1 or _has_one_clock(one),
+                len(piece.times) == 1 or one.has_one_clock,
                 one.certificate.resolution if one.certificate else 0,
                 _communications(one),
             )
@@ -368,20 +367,14 @@ def _band(
 
 def _computes(trace: Trace, rows: Column) -> Column:
     """Which of one rank's rows compute: of a rank without a GPU, its operators do."""
-    kind = trace.kind[rows]
     if len(rows) and (trace.stream[rows] != NONE).any():
-        return (kind == Kind.COMPUTE) & (trace.stream[rows] != NONE)
-    hands_over = np.array([name.startswith(HANDS_OVER) for name in trace.names], bool)
-    return np.isin(kind, (Kind.OPERATOR, Kind.COMPUTE)) & ~hands_over[trace.name[rows]]
+        return (trace.kind[rows] == Kind.COMPUTE) & (trace.stream[rows] != NONE)
+    return computes_on_host(trace, rows)
 
 
 def _covers(trace: Trace, rows: Column, first: int) -> Intervals:
     start = trace.start[rows] - first
     return union(start, start + trace.duration[rows])
-
-
-def _has_one_clock(trace: Trace) -> bool:
-    return trace.certificate is not None or bool((trace.origin == NONE).all())
 
 
 def _launches(trace: Trace, position: Column) -> tuple[Column, Column]:

@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 
 from ...figures import Table, table
-from ...stamps import Stamp, simulated
-from ..intervals import EMPTY, Intervals, Times, covered, join, union
-from ..joins import launch_of, on_device, pieces
-from ..slices import NONE, Column, Kind, Step, Trace, TraceError
-from ..steps import steps
-
-_UNKNOWN = np.iinfo(np.int64).max
-_LONG_AGO = np.iinfo(np.int64).min
-# Operators that only hand a communication over; gloo says itself when it communicates.
-HANDS_OVER = ("c10d::", "record_param_comms")
+from ...stamps import Stamp
+from ..device import DeviceTimes, windows
+from ..intervals import Intervals, Times, covered, join, union
+from ..joins import computes_on_host, launch_of, on_device, pieces
+from ..slices import NONE, Column, Kind, Slices, TraceError
+from ..steps import Step, steps
+from .wording import with_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,24 +141,7 @@ def _cells(part: Part) -> list[str]:
     ]
 
 
-def with_notes(shown: Table, notes: Sequence[str]) -> dict[str, str]:
-    """What a notebook draws of a table and the sentences below it."""
-    import html
-
-    bundle = shown._repr_mimebundle_()
-    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
-    return {
-        "text/plain": "\n".join([bundle["text/plain"], *notes]),
-        "text/html": bundle["text/html"] + below,
-    }
-
-
-def stamp_of(trace: Trace) -> Stamp:
-    """The trace's stamp; of one without, that it was made by hand."""
-    return trace.stamp or simulated("made by hand")
-
-
-def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
+def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     """What each rank's time went to, per step and in all.
 
     A step lasts from its annotation's start on the CPU to the next one's start, so that nothing is
@@ -195,7 +175,7 @@ def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
             has = "no step annotations" if own[0].number == NONE else f"{len(own)} steps"
             raise TraceError(f"rank {rank} has {has}, so skip={skip} leaves nothing of it")
         piece = of_device.get(rank, slice(0))
-        work = Work(trace, device[piece], calls[piece])
+        work = DeviceTimes(trace, device[piece], calls[piece])
         bounds = windows(own, work)
         left_out[rank] = tuple(step.number for step in own[:skip])
         if rank in of_device:
@@ -210,66 +190,10 @@ def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
         ]
         totals.append(Part(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
         notes += _notes(rank, own[skip:], work, bounds[skip:])
-    return Breakdown(tuple(parts), tuple(totals), left_out, tuple(notes), stamp_of(trace))
+    return Breakdown(tuple(parts), tuple(totals), left_out, tuple(notes), trace.provenance)
 
 
-class Work:
-    """What ran on the device of one rank: rows of the trace, without those that took no time.
-
-    start, end: nanoseconds. known: whether the launch is in the trace. called, returned: start and
-    end of the launching call, where it is known. busy: when anything ran.
-    """
-
-    def __init__(self, trace: Trace, rows: Column, calls: Column):
-        lasting = trace.duration[rows] > 0
-        self.rows, self.calls = rows[lasting], calls[lasting]
-        self.start = trace.start[self.rows]
-        self.end = self.start + trace.duration[self.rows]
-        self.kind = trace.kind[self.rows]
-        self.known = self.calls != NONE
-        self.called = trace.start[self.calls]
-        self.returned = self.called + trace.duration[self.calls]
-        compute, communication = self.kind == Kind.COMPUTE, self.kind == Kind.COMMUNICATION
-        self.compute = union(self.start[compute], self.end[compute])
-        self.communication = union(self.start[communication], self.end[communication])
-        self.kernels = join(self.compute, self.communication)
-        copies = ~(compute | communication)
-        self.busy = self.kernels
-        if copies.any():
-            others = union(self.start[copies], self.end[copies])
-            self.busy = join(self.kernels, others)
-
-    def idle(self, since: int) -> tuple[Intervals, Intervals]:
-        """When nothing ran, from `since` to the last start: (host-bound, dependency).
-
-        A gap belongs to what ends it. Until the call that launches that has returned, the host is
-        late; from then on it is a dependency. What a graph runs after its first kernel was
-        launched long ago.
-        """
-        if not len(self.start):
-            return EMPTY, EMPTY
-        gap_end = self.busy.starts
-        gap_start = np.concatenate(([min(since, gap_end[0])], self.busy.ends[:-1]))
-        gap = np.searchsorted(gap_end, self.start, side="right") - 1
-        ends_it = (self.start == gap_end[gap]) & self.known
-        launched = np.where(_first_of_call(self.calls, self.start), self.returned, _LONG_AGO)
-        ready = np.full(len(gap_end), _UNKNOWN)
-        np.minimum.at(ready, gap[ends_it], launched[ends_it])
-        known = ready != _UNKNOWN
-        ready = np.clip(ready, gap_start, gap_end)
-        return _lasting(gap_start[known], ready[known]), _lasting(ready[known], gap_end[known])
-
-
-def windows(own: Sequence[Step], work: Work) -> Times:
-    """The bounds of a rank's steps, one more than there are: step i is [bounds[i], bounds[i+1])."""
-    last = own[-1].end
-    begun = np.where(work.known, work.called, work.start) < last
-    ends = work.end[begun & (work.end > last)]
-    last = max(last, int(ends.max())) if len(ends) else last
-    return np.array([*(step.start for step in own), last], np.int64)
-
-
-def _on_device(work: Work, bounds: Times) -> Times:
+def _on_device(work: DeviceTimes, bounds: Times) -> Times:
     """One row each for Part's fields from `compute` on, one column a step."""
     compute, communication, either, busy, host_bound, dependency = (
         covered(times, bounds[:-1], bounds[1:])
@@ -287,12 +211,10 @@ def _on_device(work: Work, bounds: Times) -> Times:
     return np.stack([compute, communication, overlapped, copies, host_bound, dependency, other])
 
 
-def _on_host(trace: Trace, rank: int, bounds: Times) -> Times:
+def _on_host(trace: Slices, rank: int, bounds: Times) -> Times:
     """The same for a rank without a GPU."""
-    hands_over = np.array([name.startswith(HANDS_OVER) for name in trace.names], bool)
-    operators = trace.where(Kind.OPERATOR, Kind.COMPUTE, rank=rank)
-    operators = operators[~hands_over[trace.name[operators]]]
-    works = _covers(trace, operators)
+    rows = trace.where(rank=rank)
+    works = _covers(trace, rows[computes_on_host(trace, rows)])
     talks = _covers(trace, trace.where(Kind.COMMUNICATION, rank=rank))
     compute, communication, either = (
         covered(times, bounds[:-1], bounds[1:]) for times in (works, talks, join(works, talks))
@@ -304,28 +226,12 @@ def _on_host(trace: Trace, rank: int, bounds: Times) -> Times:
     )
 
 
-def _covers(trace: Trace, rows: Column) -> Intervals:
+def _covers(trace: Slices, rows: Column) -> Intervals:
     start = trace.start[rows]
     return union(start, start + trace.duration[rows])
 
 
-def _first_of_call(calls: Column, start: Times) -> Column:
-    """Whether a row is the first, or began with the first, of what its call launched."""
-    order = np.lexsort((start, calls))
-    calls, start = calls[order], start[order]
-    heads = np.flatnonzero(np.concatenate(([True], calls[1:] != calls[:-1])))
-    earliest = np.repeat(start[heads], np.diff(np.append(heads, len(calls))))
-    first = np.empty(len(calls), bool)
-    first[order] = start == earliest
-    return first
-
-
-def _lasting(starts: Times, ends: Times) -> Intervals:
-    keep = ends > starts
-    return Intervals(starts[keep], ends[keep])
-
-
-def _notes(rank: int, own: Sequence[Step], work: Work, bounds: Times) -> list[str]:
+def _notes(rank: int, own: Sequence[Step], work: DeviceTimes, bounds: Times) -> list[str]:
     notes = []
     if own[0].number == NONE:
         notes.append(f"rank {rank} names no steps: its whole trace counts as one")
