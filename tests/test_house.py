@@ -28,9 +28,7 @@ charts.py  grid.py  holdings.py  predict.py  progress.py
 trace/slices.py  trace/intervals.py
 trace/joins.py  trace/steps.py  trace/matching.py
 trace/device.py
-trace/read
-trace/ask
-trace/write
+trace/read  trace/ask  trace/write
 trace
 timeline
 summary.py

@@ -142,6 +142,19 @@ class Scene:
     def slices(self) -> int:
         return sum(part.slices for part in self.parts)
 
+    @property
+    def stamp(self) -> Stamp:
+        """One for all that is drawn; of a comparison it names both where they differ."""
+        stamps = list(dict.fromkeys(part.stamp for part in self.parts))
+        if len(stamps) == 1:
+            return stamps[0]
+        kinds = list(dict.fromkeys(stamp.kind for stamp in stamps))
+        said = (
+            f"{part.label}: {part.stamp if len(kinds) > 1 else part.stamp.source}"
+            for part in self.parts
+        )
+        return Stamp(" and ".join(kinds), "; ".join(said))
+
     def operation(self, at: int) -> str:
         """Of the communication at this position, such as "all_reduce"; "" if unknown."""
         place = int(np.searchsorted(self.communications, at))
@@ -478,7 +491,7 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
     }
     head = {
         "title": scene.title,
-        "stamp": str(stamp_of(scene)),
+        "stamp": str(scene.stamp),
         "parts": [
             {
                 "label": part.label,
@@ -550,19 +563,6 @@ def _communications(trace: Trace) -> str:
     if len(groups) == 1:
         return f"{groups[0][1] or 'no communication'} on each rank"
     return "; ".join(f"{what or 'no communication'} on {who}" for who, what in groups)
-
-
-def stamp_of(scene: Scene) -> Stamp:
-    """One stamp for all that is drawn; of a comparison it names both where they differ."""
-    stamps = list(dict.fromkeys(part.stamp for part in scene.parts))
-    if len(stamps) == 1:
-        return stamps[0]
-    kinds = list(dict.fromkeys(stamp.kind for stamp in stamps))
-    said = (
-        f"{part.label}: {part.stamp if len(kinds) > 1 else part.stamp.source}"
-        for part in scene.parts
-    )
-    return Stamp(" and ".join(kinds), "; ".join(said))
 
 
 def summary(scene: Scene) -> str:

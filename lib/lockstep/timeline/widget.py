@@ -15,7 +15,7 @@ from ..figures import Figure
 from ..launch.live import in_notebook
 from ..trace import Trace
 from .picture import picture
-from .scene import Scene, counts, overview, pack, percent, scene, stamp_of
+from .scene import Scene, counts, overview, pack, percent, scene
 
 JAVASCRIPT = Path(__file__).with_name("timeline.js")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -54,7 +54,7 @@ class Timeline:
         return picture(self.scene)
 
     def __repr__(self) -> str:
-        return f"{counts(self.scene)}\n{stamp_of(self.scene)}"
+        return f"{counts(self.scene)}\n{self.scene.stamp}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         still = self._picture._repr_mimebundle_()

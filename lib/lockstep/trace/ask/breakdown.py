@@ -20,7 +20,7 @@ from .wording import with_notes
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Spent:
     """What the time of one rank went to, in one step or, where step is None, in all of them.
 
     Integers, nanoseconds. step: its number; NONE where the trace names no steps. Of [start, end):
@@ -67,31 +67,31 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Parts by rank and step, and each rank's total.
+    """What time went to, by rank and step, and each rank's total.
 
     left_out: for each rank, the numbers of the steps that `skip` left out. notes: what the numbers
     do not say by themselves, in sentences.
     """
 
-    steps: tuple[Part, ...]
-    totals: tuple[Part, ...]
+    steps: tuple[Spent, ...]
+    totals: tuple[Spent, ...]
     left_out: dict[int, tuple[int, ...]]
     notes: tuple[str, ...]
     stamp: Stamp
 
-    def of(self, rank: int, step: int | None = None) -> Part:
-        """The part of this rank and step; of all its steps without a step.
+    def of(self, rank: int, step: int | None = None) -> Spent:
+        """What the time of this rank went to in this step; of all its steps without a step.
 
         Raises TraceError, naming what there is, where there is none.
         """
-        parts = self.totals if step is None else self.steps
-        for part in parts:
-            if (part.rank, part.step) == (rank, step):
-                return part
-        if rank not in {part.rank for part in parts}:
-            known = ", ".join(str(part.rank) for part in self.totals) or "none"
+        every = self.totals if step is None else self.steps
+        for spent in every:
+            if (spent.rank, spent.step) == (rank, step):
+                return spent
+        if rank not in {spent.rank for spent in every}:
+            known = ", ".join(str(spent.rank) for spent in self.totals) or "none"
             raise TraceError(f"there is no rank {rank} in this breakdown; there are: {known}")
-        known = ", ".join(str(part.step) for part in self.steps if part.rank == rank)
+        known = ", ".join(str(spent.step) for spent in self.steps if spent.rank == rank)
         raise TraceError(f"rank {rank} has no step {step} in this breakdown; it has: {known}")
 
     def by_step(self) -> Table:
@@ -104,18 +104,18 @@ class Breakdown:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return with_notes(self._table(self.totals), self.notes)
 
-    def _table(self, parts: Sequence[Part]) -> Table:
-        columns = ["rank", "step"] if parts is self.steps else ["rank", "steps"]
+    def _table(self, every: Sequence[Spent]) -> Table:
+        columns = ["rank", "step"] if every is self.steps else ["rank", "steps"]
         columns += ["length", "compute", "exposed communication", "exposed copies"]
         columns += ["host-bound", "dependency", "other idle", "communication", "overlap"]
-        rows = [[part.rank, self._step(part), *_cells(part)] for part in parts]
+        rows = [[spent.rank, self._step(spent), *_cells(spent)] for spent in every]
         return table(f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp)
 
-    def _step(self, part: Part) -> str:
-        if part.step is None:
-            own = [one.step for one in self.steps if one.rank == part.rank]
+    def _step(self, spent: Spent) -> str:
+        if spent.step is None:
+            own = [one.step for one in self.steps if one.rank == spent.rank]
             return "whole trace" if own == [NONE] else str(len(own))
-        return "whole trace" if part.step == NONE else str(part.step)
+        return "whole trace" if spent.step == NONE else str(spent.step)
 
     def _without(self) -> str:
         distinct = set(self.left_out.values())
@@ -129,14 +129,21 @@ class Breakdown:
         return f" without steps {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
-def _cells(part: Part) -> list[str]:
-    shares = [part.compute, part.exposed, part.copies, part.host_bound, part.dependency, part.other]
-    overlap = "no communication" if part.overlap is None else f"{part.overlap:.1%}"
-    length = max(part.length, 1)
+def _cells(spent: Spent) -> list[str]:
+    shares = [
+        spent.compute,
+        spent.exposed,
+        spent.copies,
+        spent.host_bound,
+        spent.dependency,
+        spent.other,
+    ]
+    overlap = "no communication" if spent.overlap is None else f"{spent.overlap:.1%}"
+    length = max(spent.length, 1)
     return [
-        f"{part.length / 1e6:,.3f}",
+        f"{spent.length / 1e6:,.3f}",
         *(f"{share / 1e6:,.3f} ({share / length:.1%})" for share in shares),
-        f"{part.communication / 1e6:,.3f}",
+        f"{spent.communication / 1e6:,.3f}",
         overlap,
     ]
 
@@ -166,8 +173,8 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     device = on_device(trace)
     calls = launch_of(trace, device)
     of_device = pieces(trace, device)
-    parts: list[Part] = []
-    totals: list[Part] = []
+    every: list[Spent] = []
+    totals: list[Spent] = []
     left_out: dict[int, tuple[int, ...]] = {}
     notes: list[str] = []
     for rank, own in of_rank.items():
@@ -184,17 +191,17 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
             columns = _on_host(trace, rank, bounds)[:, skip:]
         starts, ends = bounds[skip:-1].tolist(), bounds[skip + 1 :].tolist()
         numbers = [step.number for step in own[skip:]]
-        parts += [
-            Part(rank, *own_values, *values)
+        every += [
+            Spent(rank, *own_values, *values)
             for *own_values, values in zip(numbers, starts, ends, columns.T.tolist(), strict=True)
         ]
-        totals.append(Part(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
+        totals.append(Spent(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
         notes += _notes(rank, own[skip:], work, bounds[skip:])
-    return Breakdown(tuple(parts), tuple(totals), left_out, tuple(notes), trace.provenance)
+    return Breakdown(tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance)
 
 
 def _on_device(work: DeviceTimes, bounds: Times) -> Times:
-    """One row each for Part's fields from `compute` on, one column a step."""
+    """One row each for Spent's fields from `compute` on, one column a step."""
     compute, communication, either, busy, host_bound, dependency = (
         covered(times, bounds[:-1], bounds[1:])
         for times in (

@@ -27,7 +27,6 @@ from .events import BAD_TIME, DECIMALS, FLOATS, RAW, args_of_raw, as_decimal
 from .lanes import add_lanes
 from .rows import Rows, gather, join_halves
 from .text import Text, decode
-from .wording import count
 
 SAVED = tuple(column for column in COLUMNS if column not in ("rank", "stream"))  # lanes have these
 LONGEST_NAME = 10_000  # characters
@@ -41,7 +40,7 @@ Mask = NDArray[np.bool_]
 class File:
     """What one file says, rows sorted by lane, start and longest first; lanes have no rank yet.
 
-    columns: those of a trace but rank and stream. about: see `kineto.load`. notes: repairs.
+    columns: those of a trace but rank and stream. about: see `load`. notes: repairs.
     """
 
     columns: dict[str, Column]
@@ -64,12 +63,13 @@ def read(path: Path) -> File:
         number += len(found)
     notes = [*text.damage]
     if rows.unreadable:
-        many = count(len(rows.unreadable), "event")
+        many = _count(len(rows.unreadable), "event")
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
-    join_halves(rows, notes)
+    if lost := join_halves(rows):
+        notes.append(f"{_count(lost, 'event')} of begin or end without the other half left out")
     if not rows.pieces:
         damage = f" ({'; '.join(notes)})" if notes else ""
-        raise TraceError(f"{path} has no slices among its {count(number, 'event')}{damage}")
+        raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{damage}")
     return _finish(rows, path, text.about, notes)
 
 
@@ -123,7 +123,7 @@ def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> 
     def leave_out(which: Mask, why: str) -> None:
         nonlocal keep
         if many := int((keep & which).sum()):
-            notes.append(f"{count(many, 'slice')} {why}: left out")
+            notes.append(f"{_count(many, 'slice')} {why}: left out")
             keep = keep & ~which
 
     leave_out(
@@ -143,14 +143,14 @@ def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> 
     row = thread[columns["place"]]
     nowhere = on_device & (stream < 0)
     if many := int((keep & nowhere & (row >= 0)).sum()):
-        which = f"{count(many, 'slice')} of the GPU without a stream"
+        which = f"{_count(many, 'slice')} of the GPU without a stream"
         notes.append(f"{which}: their row's number (tid) taken for it")
     leave_out(nowhere & (row < 0), "of the GPU without a stream")
     stream[nowhere] = row[nowhere]
     annotated = (columns["kind"] == Kind.GPU_ANNOTATION) & (stream < 0)
     stream[annotated] = row[annotated]
     if len(large := np.unique(stream[stream >= 2**31])):
-        notes.append(f"{count(len(large), 'stream')} with a number above 2^31: numbered anew")
+        notes.append(f"{_count(len(large), 'stream')} with a number above 2^31: numbered anew")
         anew = stream >= 2**31
         stream[anew] = 2**31 - 1 - np.searchsorted(large, stream[anew])
     return keep
@@ -181,5 +181,9 @@ def _used(column: Column, names: list[str], notes: list[str]) -> tuple[Column, l
             name = f"{name[:LONGEST_NAME]}…"
         place.append(numbering[name])
     if too_long:
-        notes.append(f"{count(too_long, 'name')} of more than {LONGEST_NAME:,} characters cut")
+        notes.append(f"{_count(too_long, 'name')} of more than {LONGEST_NAME:,} characters cut")
     return np.array(place, np.int32)[column], list(numbering)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

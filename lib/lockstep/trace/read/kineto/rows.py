@@ -13,7 +13,6 @@ from ...slices import NONE, Column, Kind, Numbering
 from . import kinds
 from .events import NO_ARGS, RAW, Args, args_of_raw, nanoseconds
 from .text import decode
-from .wording import count
 
 
 class Said(NamedTuple):
@@ -157,8 +156,8 @@ def _look_into_operators(slices: list[Any], at: list[int], batch: bytes) -> None
             one.args.bytes_out = size
 
 
-def join_halves(rows: Rows, notes: list[str]) -> None:
-    """Make slices of events that begin (B) and end (E) apart."""
+def join_halves(rows: Rows) -> int:
+    """Make slices of events that begin (B) and end (E) apart; how many lack their other half."""
     open_now: dict[Any, list[tuple[int, int, Any]]] = defaultdict(list)
     whole = []
     lost = 0
@@ -171,9 +170,8 @@ def join_halves(rows: Rows, notes: list[str]) -> None:
         else:
             lost += 1
     lost += sum(map(len, open_now.values()))
-    if lost:
-        notes.append(f"{count(lost, 'event')} of begin or end without the other half left out")
     if whole:
         start = np.array([one[0] for one in whole], np.int64)
         end = np.array([one[3] for one in whole], np.int64)
         rows.add([one[2] for one in whole], start, end - start, np.array([one[1] for one in whole]))
+    return lost
