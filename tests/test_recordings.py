@@ -2,9 +2,9 @@
 
 import pytest
 from lockstep import Trace, recorded
-from lockstep.trace.diff import diff
-from lockstep.trace.flight import flight
-from lockstep.trace.memory import memory
+from lockstep.trace.ask.diff import diff
+from lockstep.trace.read.flight import flight
+from lockstep.trace.read.memory import memory
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.clock import align
-from lockstep.trace.collectives import collectives
+from lockstep.trace.ask.clock import Certificate, align
+from lockstep.trace.ask.collectives import Doing, collectives
 from synthetic import MS, US, clocks, grid, program, skew
 
 GROUPS = ([(0, 1)], [range(8)], grid(2, 2), [range(4), (1, 2)], [(3, 5, 9)])
@@ -133,6 +134,67 @@ def test_a_straggler_is_charged_with_what_it_was_doing():
         "500.0 µs; slow gemm 200.0 µs; read data (device idle) 200.0 µs\n"
         "all_reduce #0 in all: waited 950.0 µs for rank 1, transfer 50.0 µs"
     )
+
+
+def test_of_calls_inside_and_beside_each_other_each_has_its_own_time():
+    found = ask(
+        communication(0, 100, 900),
+        on_cpu(1, 100, 400, "load"),
+        on_cpu(1, 150, 100, "read"),
+        on_cpu(1, 300, 100, "decode"),
+        on_cpu(1, 320, 30, "inflate"),
+        on_cpu(1, 500, 400, "shuffle"),
+        on_cpu(1, 550, 100, "hash"),
+        on_cpu(1, 700, 100, "hash"),
+        replace(on_cpu(1, 850, 80, "other thread"), lane="thread 2"),
+        communication(1, 950, 50),
+    )
+    assert [(one.name, one.time // US) for one in found.stragglers[0].doing] == [
+        *(("hash", 200), ("load", 200), ("shuffle", 200), ("read", 100)),
+        *(("other thread", 80), ("decode", 70), ("inflate", 30), ("", 20)),
+    ]
+
+
+def test_the_costliest_straggler_comes_first_in_words_and_table():
+    found = ask(
+        communication(1, 0, 30, sequence=0),
+        communication(0, 20, 10, sequence=0),
+        communication(0, 100, 90, sequence=1, bytes_in=4000),
+        communication(1, 180, 10, sequence=1, bytes_in=4000),
+        communication(0, 200, 1, sequence=2, bytes_in=8000),
+        communication(1, 200, 1, sequence=2, bytes_in=8000),
+        *(communication(rank, 300, 5, "barrier") for rank in (0, 1)),
+    )
+    assert [(one.rank, one.caused // US) for one in found.stragglers] == [(1, 80), (0, 20)]
+    assert found.worst() == [1, 0] and found.worst(1) == [1]
+    words = str(found).splitlines()
+    assert words[1].startswith("rank 1 came last 1 time and cost the others 80.0 µs")
+    assert words[2].startswith("rank 0 came last 1 time and cost the others 20.0 µs")
+    assert [line.partition(":")[0] for line in words[3:]] == [
+        "all_reduce #1 of 0.004 MB in all",
+        "all_reduce #0 in all",
+    ]
+    # The median of the sizes that are known, and the share of all the time that was waited.
+    table = found._repr_mimebundle_()["text/html"]
+    cells = re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", table)[6:]
+    assert cells == [
+        *("all_reduce", "3", "0.006 MB", "70%", "10.0 µs", "4.2 GB/s"),
+        *("barrier", "1", "unknown", "0%", "5.0 µs", "unknown"),
+    ]
+
+
+def test_waiting_below_the_resolution_is_none_and_at_it_some():
+    trace = Trace.from_slices([communication(0, 0, 30), communication(1, 20, 10)])
+    for resolution, waited, last in ((20 * US, 20 * US, 1), (20 * US + 1, 0, -1)):
+        exact = Certificate(0, 1, 0, 0, {}, {}, {}, 0, 0, resolution, "by construction")
+        found = collectives(trace.derive(certificate=exact))
+        assert (found[0].waited, found[0].last) == ({0: waited, 1: 0}, last)
+
+
+def test_long_names_are_cut_in_words():
+    assert str(Doing("host", "a" * 48, 1000)) == f"{'a' * 48} (device idle) 1.0 µs"
+    assert str(Doing("device", "a" * 49, 999_999)) == f"{'a' * 47}… 1,000.0 µs"
+    assert str(Doing("nothing recorded", "", 10**6)) == "nothing recorded 1.00 ms"
 
 
 def test_what_two_collectives_share_counts_once_as_lateness():

@@ -1,10 +1,13 @@
 """The critical path: of programs whose answer is known, and what it proves and what it guesses."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.critical import Segment, critical_path
+from lockstep.trace.ask.clock import Certificate
+from lockstep.trace.ask.critical import Segment, critical_path
 
 OP, LAUNCH, COMPUTE = Kind.OPERATOR, Kind.LAUNCH, Kind.COMPUTE
 ALL_REDUCE = Collective("all_reduce", "0", (0, 1), evidence="metadata")
@@ -96,6 +99,29 @@ def test_a_launch_that_came_back_after_its_kernel_began_counts_from_its_begin():
     ]
 
 
+def test_a_kernel_may_begin_with_its_launch():
+    path = path_of(
+        cpu("python", 0, 40),
+        cpu("cudaLaunchKernel", 40, 90, LAUNCH, correlation=1),
+        gpu("kernel", 40, 200, correlation=1),
+    )
+    assert told(path) == [(0, "host", "python", 0, 40), (0, "compute", "kernel", 40, 200)]
+    assert path.links == {"launch": 1, "thread order": 1}
+
+
+def test_what_is_on_a_stream_and_does_not_run_there_is_no_work():
+    work = [
+        cpu("cudaLaunchKernel", 0, 10, LAUNCH, correlation=1),
+        gpu("kernel", 20, 200, correlation=1),
+    ]
+    beside = [
+        gpu("forward", 15, 900, kind=Kind.GPU_ANNOTATION),
+        gpu("Stream Wait Event", 250, 800, kind=Kind.WAIT),
+        gpu("too short for its clock", 500, 500),
+    ]
+    assert told(path_of(*work, *beside)) == told(path_of(*work))
+
+
 def test_a_launch_in_the_middle_of_an_operator_cuts_it_there():
     path = path_of(
         cpu("aten::mm", 0, 100),
@@ -143,6 +169,28 @@ def test_a_collective_leads_to_the_rank_that_came_last():
     assert path.links["collective"] == 1 and path.unmatched == 0
 
 
+def test_nobody_waits_for_a_rank_that_came_when_it_was_over_or_within_the_resolution():
+    def on_two_ranks(came, resolution=0):
+        trace = Trace.from_slices(
+            [
+                gpu("short", 0, 100, rank=0),
+                reduce(100, 400, rank=0),
+                gpu("use", 400, 500, rank=0),
+                gpu("long", 0, came, rank=1),
+                reduce(came, 450, rank=1),
+            ]
+        )
+        exact = Certificate(0, 1, 0, 0, {}, {}, {}, 0, 0, resolution, "by construction")
+        path = critical_path(trace.derive(certificate=exact))
+        assert_tiles(path, last=500)
+        return path.by_rank
+
+    assert on_two_ranks(came=399) == {1: 399, 0: 101}
+    assert on_two_ranks(came=400) == {0: 500}
+    assert on_two_ranks(came=300, resolution=199) == {1: 300, 0: 200}
+    assert on_two_ranks(came=300, resolution=200) == {0: 500}
+
+
 def test_a_collective_without_its_other_half_is_said_to_hold_waiting():
     path = path_of(gpu("a", 0, 100), reduce(100, 480, rank=0))
     assert path.by_kind == {"transfer": 380, "compute": 100}
@@ -172,6 +220,27 @@ def test_a_receive_leads_to_its_sender_and_a_broadcast_to_its_root():
     assert path.by_rank == {0: 360}
 
 
+def test_only_the_root_of_a_reduce_waits_and_without_a_root_nobody_is_known_to():
+    def on_two_ranks(operation, root, late):
+        """The late rank comes at 300; the other one goes on, and ends last."""
+        what = Collective(operation, "0", (0, 1), peer=root)
+        return path_of(
+            gpu("short", 0, 100, rank=1 - late),
+            reduce(100, 360, 1 - late, collective=what),
+            gpu("use", 360, 400, rank=1 - late),
+            gpu("long", 0, 300, rank=late),
+            reduce(300, 350, late, collective=what),
+        ).by_rank
+
+    for operation in ("reduce", "gather"):
+        assert on_two_ranks(operation, root=0, late=1) == {1: 300, 0: 100}
+        assert on_two_ranks(operation, root=1, late=1) == {0: 400}
+    for operation in ("broadcast", "scatter"):
+        assert on_two_ranks(operation, root=1, late=1) == {1: 300, 0: 100}
+        assert on_two_ranks(operation, root=0, late=1) == {0: 400}
+        assert on_two_ranks(operation, root=-1, late=1) == {0: 400}
+
+
 def test_a_synchronising_call_leads_to_the_device():
     path = path_of(
         cpu("cudaLaunchKernel", 0, 10, LAUNCH, correlation=1),
@@ -194,6 +263,29 @@ def test_a_synchronising_call_leads_to_the_device():
     assert path.links["synchronisation"] == 1 == path.by_timing
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "leads"),
+    [
+        ("cudaStreamSynchronize", LAUNCH, True),
+        ("hipDeviceSynchronize", LAUNCH, True),
+        ("Event Synchronize", Kind.WAIT, True),
+        ("cudaMalloc", LAUNCH, False),
+        ("synchronize", Kind.PYTHON, False),
+        ("aten::_synchronize", OP, False),
+    ],
+)
+def test_a_kernel_that_ends_inside_of_another_call_did_not_hold_it_up(name, kind, leads):
+    path = path_of(
+        cpu("forward", 0, 50),
+        gpu("beside", 0, 60, stream=9),
+        cpu(name, 50, 90, kind),
+        cpu("cudaLaunchKernel", 90, 100, LAUNCH, correlation=1),
+        gpu("next", 105, 200, correlation=1),
+    )
+    assert path.links.get("synchronisation", 0) == leads
+    assert (("compute", "beside", 1, 60) in path.top()) == leads
+
+
 def test_a_copy_that_ended_inside_of_its_call_held_the_host_up_and_that_is_evidence():
     path = path_of(
         gpu("forward", 0, 400),
@@ -203,6 +295,28 @@ def test_a_copy_that_ended_inside_of_its_call_held_the_host_up_and_that_is_evide
         gpu("next", 470, 500, correlation=2),
     )
     assert path.by_kind == {"compute": 430, "copy": 40, "host": 20, "launch": 10}
+    assert path.by_timing == 0
+
+
+def test_a_kernel_that_ended_inside_of_its_call_did_not_hold_the_host_up():
+    path = path_of(
+        cpu("cudaLaunchKernel", 10, 450, LAUNCH, correlation=1),
+        gpu("kernel", 20, 440, correlation=1),
+        cpu("cudaLaunchKernel", 450, 460, LAUNCH, correlation=2),
+        gpu("next", 470, 500, correlation=2),
+    )
+    assert path.by_kind == {"host": 450, "compute": 30, "launch": 10}
+
+
+def test_a_stream_that_communicates_is_no_thread():
+    path = path_of(
+        cpu("python", 0, 900, Kind.PYTHON),
+        gpu("gemm", 50, 100),
+        reduce(100, 880, rank=0),
+        cpu("cudaLaunchKernel", 900, 910, LAUNCH, correlation=1),
+        gpu("next", 915, 1_000, correlation=1),
+    )
+    assert path.by_kind == {"host": 910, "compute": 85, "launch": 5}
     assert path.by_timing == 0
 
 
@@ -268,7 +382,17 @@ def test_it_says_what_it_found_in_words_and_escapes_names():
         "most of it on rank 0 (100 %), which is there for 0.750 ms compute, 0.250 ms transfer",
         "1 links by evidence, 0 by timing only",
     ]
+    later = path_of(
+        gpu("<b>kernel</b>", 2**40, 2**40 + 750_000), reduce(2**40 + 750_000, 2**40 + 10**6, 0)
+    )
+    assert str(later) == str(path)
     shown = path._repr_mimebundle_()
+    assert later._repr_mimebundle_() == shown
+    cells = re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", shown["text/html"])
+    assert cells[5:] == [
+        *("&lt;b&gt;kernel&lt;/b&gt;", "compute", "1", "0.750", "75.0 %"),
+        *("nccl", "transfer", "1", "0.250", "25.0 %"),
+    ]
     assert "<b>" not in shown["text/html"] and "&lt;b&gt;kernel" in shown["text/html"]
     assert path.top(1) == (("compute", "<b>kernel</b>", 1, 750_000),)
     assert path.segments[0] == Segment(0, "stream 7", "compute", "<b>kernel</b>", 0, 750_000)

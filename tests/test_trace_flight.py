@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from lockstep.trace import TraceError
-from lockstep.trace.flight import flight
+from lockstep.trace.read.flight import flight
 
 FRAMES = [
     {"name": "all_reduce", "filename": "/venv/torch/distributed/distributed_c10d.py", "line": 9},

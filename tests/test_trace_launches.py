@@ -87,6 +87,15 @@ def test_the_queue_holds_what_has_been_launched_and_has_not_begun():
         found.queue(5)
 
 
+def test_the_queue_is_that_of_all_steps():
+    second = Slice(0, "thread 1", "ProfilerStep#1", 100, 100, Kind.STEP)
+    trace = Trace.from_slices([step(0, 100), second, call(150, 160, 1), ran(170, 180, 1)])
+    found = trace.launches()
+    assert (found.queue(0).length, found.queue(0).empty) == (200, 190)
+    row = str(found).splitlines()[-2].split()
+    assert row[2:] == [*("0,", "0,", "1"), *("0.000", "(95.0%)", "0.000", "(80.0%)", "1", "0.000")]
+
+
 def test_of_two_depths_that_last_equally_long_the_median_is_the_lower():
     trace = Trace.from_slices([step(0, 100), call(40, 45, 1), ran(95, 100, 1)])
     assert trace.launches().queue(0).depth == (0, 1, 1)  # 50 ns each

@@ -17,16 +17,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kineto_files import BASE, PID, START, event, head, kernel, write
 from lockstep.stamps import Stamp
-from lockstep.trace import Kind, Trace, TraceError, kineto, kineto_text
+from lockstep.trace import Kind, Trace, TraceError
+from lockstep.trace.read.kineto import cache, files
+from lockstep.trace.read.kineto import text as kineto_text
 
-LIBRARY = str(Path(kineto.__file__).parents[2])
+LIBRARY = str(Path(files.__file__).parents[4])
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name: folder / name)
-    monkeypatch.setattr(kineto, "_LARGE", 600_000)
+    monkeypatch.setattr(files, "_LARGE", 600_000)
     return folder / "lockstep" / "traces"
 
 
@@ -633,8 +635,9 @@ def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) 
         "        super().__init__(command, **more); started.append(self)\n"
         "subprocess.Popen = Popen\n"
         "sys.path.pop(0)\n"
-        "from lockstep.trace import Trace, kineto\n"
-        "kineto._LARGE = 600_000\n"
+        "from lockstep.trace import Trace\n"
+        "from lockstep.trace.read.kineto import files\n"
+        "files._LARGE = 600_000\n"
         f"trace = Trace.load({str(run)!r}, cache=False, processes=2)\n"
         "print(len(trace), [one.returncode for one in started])\n"
     )
@@ -648,7 +651,7 @@ def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) 
 def test_processes_read_the_same_and_pass_errors_on(run: Path, tmp_path: Path) -> None:
     assert same(Trace.load(run, processes=2), Trace.load(run, cache=False, processes=1))
     broken = tmp_path / "rank1.json"
-    broken.write_bytes(b'{"traceEvents": [' + b" " * (kineto._LARGE + 1) + b"]}")
+    broken.write_bytes(b'{"traceEvents": [' + b" " * (files._LARGE + 1) + b"]}")
     sound = tmp_path / "rank0.json.gz"
     sound.write_bytes((run / "rank0.pt.trace.json.gz").read_bytes())
     with pytest.raises(TraceError, match=r"rank1\.json has no slices"):
@@ -699,7 +702,7 @@ def test_without_a_cache_folder_it_works(run: Path, tmp_path: Path, monkeypatch:
 def test_the_cache_stays_small(
     run: Path, tmp_path: Path, own_cache: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(kineto, "CACHE_LIMIT", 1)
+    monkeypatch.setattr(cache, "CACHE_LIMIT", 1)
     content = (run / "rank0.pt.trace.json.gz").read_bytes()
     entries = []
     for name in ("a.json.gz", "b.json.gz"):

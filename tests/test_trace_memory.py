@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.stamps import Stamp
 from lockstep.trace import TraceError
-from lockstep.trace.memory import EARLIER, Alive, OutOfMemory, memory
+from lockstep.trace.read.memory import EARLIER, Alive, OutOfMemory, memory
 
 MIB = 1 << 20
 TORCH = {"filename": "/venv/site-packages/torch/nn/modules/linear.py", "line": 5, "name": "forward"}

@@ -23,8 +23,8 @@ from browser import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.perfetto import export, tracks
-from lockstep.trace.perfetto_page import open_in_perfetto, serve
+from lockstep.trace.write.perfetto import export, tracks
+from lockstep.trace.write.perfetto_page import open_in_perfetto, serve
 
 ROOT = Path(__file__).parents[1]
 EPOCH = 1_790_000_000_123_456_789
@@ -315,7 +315,7 @@ def test_only_this_machine_and_only_the_url_lead_to_the_trace(file):
 
 
 def test_the_browser_is_opened_until_ctrl_c(file):
-    code = f"from lockstep.trace.perfetto_page import *; open_in_perfetto({str(file)!r})"
+    code = f"from lockstep.trace.write.perfetto_page import *; open_in_perfetto({str(file)!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT / "lib"), "BROWSER": "echo browser %s"},

@@ -1,9 +1,12 @@
 """The table of slices: made by hand, looked at, derived from, never changed."""
 
+import weakref
+
 import numpy as np
 import pytest
-from lockstep import Trace, simulated
+from lockstep import Trace, recorded, simulated
 from lockstep.trace import Collective, Kind, Slice, TraceError
+from lockstep.trace.matching import match
 
 SUM = Collective("all_reduce", "0", (0, 1), 8, 8, "Float")
 SLICES = [
@@ -88,3 +91,43 @@ def test_pandas(trace):
     assert frame["kind"].tolist() == ["other", "other", "compute", "communication"]
     assert frame["start"].dtype == np.int64
     assert frame.loc[frame["rank"] == 1, "duration"].tolist() == [30, 10]
+
+
+def test_other_slices_and_other_records_are_asked_through_the_trace_as_well(trace):
+    without = trace.select(trace.where(Kind.COMMUNICATION))
+    assert [one.work.name for one in trace.diff(without).only_before] == ["gemm"]
+    assert [one.work.name for one in without.diff(trace).only_after] == ["gemm"]
+    memory = Trace.memory(recorded("traces/memory").path / "rank0.pickle.gz", stamp=trace.stamp)
+    assert memory.stamp == trace.stamp and memory.device == 0
+    hang = Trace.flight(recorded("traces/hang").path, stamp=trace.stamp)
+    assert hang.stamp == trace.stamp and hang.ranks == (0, 1, 2, 3)
+
+
+def test_what_belongs_together_is_found_once_a_trace_and_forgotten_with_it():
+    both = [
+        Slice(rank, "main", "sum", 20, 10, Kind.COMMUNICATION, collective=SUM) for rank in (0, 1)
+    ]
+    trace = Trace.from_slices(both)
+    found = match(trace)
+    assert match(trace) is found and len(found) == 1
+    later = trace.derive({"start": trace.start + 5})
+    assert match(later).start.tolist() == [25, 25]
+    gone = weakref.ref(found)
+    del found, trace
+    assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "one_clock"),
+    [
+        ({}, (0, 1), True),  # made by hand
+        ({"about": {0: {"host": "a"}}}, (0, 1), False),
+        ({"origin": np.arange(4)}, (0, 1), False),  # rows of files
+        ({"about": {0: {"host": "a"}}}, (0,), True),
+    ],
+)
+def test_whose_times_may_be_compared(changes, ranks, one_clock, trace):
+    trace = Trace.from_slices([one for one in trace if one.rank in ranks])
+    columns = {"origin": changes["origin"]} if "origin" in changes else {}
+    measured = trace.derive(columns, about=changes.get("about"))
+    assert measured.has_one_clock is one_clock

@@ -148,7 +148,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _trace(arguments: argparse.Namespace) -> int:
     from lockstep import summary
-    from lockstep.trace import TraceError, perfetto, perfetto_page
+    from lockstep.trace import TraceError
+    from lockstep.trace.write import perfetto, perfetto_page
 
     paths = arguments.paths
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .trace import Trace, TraceError
-from .trace.table import Source
+from .trace.read.kineto.load import Source
 
 Section = tuple[str, str]  # title, text
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..figures import Figure
-from .scene import LOOKS, Column, Row, Scene, coverage, stamp_of, summary
+from .scene import LOOKS, Column, Row, Scene, coverage, summary
 
 _COLUMNS = 900  # of the picture, that a row's coverage is told by
 _MOST_ROWS = 44
@@ -63,7 +63,7 @@ def picture(scene: Scene) -> Figure:
     high = 1.1 + 0.2 * (len(rows) + sum(one.lane == "" for one in rows) * 0.3)
     if len(rows) <= 14:
         high = 1.1 + 0.3 * len(rows)
-    return Figure(draw, alt=summary(scene), stamp=stamp_of(scene), size=(9.0, high))
+    return Figure(draw, alt=summary(scene), stamp=scene.stamp, size=(9.0, high))
 
 
 def _rows(scene: Scene) -> tuple[list[Row], str]:

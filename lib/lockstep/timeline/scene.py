@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from ..figures import PALETTE
 from ..launch.job import by_value
-from ..stamps import Stamp, simulated
+from ..stamps import Stamp
 from ..trace import Kind, Trace, TraceError
-from ..trace.breakdown import HANDS_OVER
 from ..trace.intervals import Intervals, covered, union
-from ..trace.joins import launch_of, on_device
+from ..trace.joins import computes_on_host, launch_of, on_device
 from ..trace.matching import match
-from ..trace.table import NONE
+from ..trace.slices import NONE
 
 Column = NDArray[Any]
 
@@ -143,6 +142,19 @@ class Scene:
     def slices(self) -> int:
         return sum(part.slices for part in self.parts)
 
+    @property
+    def stamp(self) -> Stamp:
+        """One for all that is drawn; of a comparison it names both where they differ."""
+        stamps = list(dict.fromkeys(part.stamp for part in self.parts))
+        if len(stamps) == 1:
+            return stamps[0]
+        kinds = list(dict.fromkeys(stamp.kind for stamp in stamps))
+        said = (
+            f"{part.label}: {part.stamp if len(kinds) > 1 else part.stamp.source}"
+            for part in self.parts
+        )
+        return Stamp(" and ".join(kinds), "; ".join(said))
+
     def operation(self, at: int) -> str:
         """Of the communication at this position, such as "all_reduce"; "" if unknown."""
         place = int(np.searchsorted(self.communications, at))
@@ -182,12 +194,12 @@ def scene(
         parts.append(
             Part(
                 label,
-                one.stamp or simulated("made by hand"),
+                one.provenance,
                 len(one),
                 piece.lanes,
                 tuple(times.rank for times in piece.times),
                 piece.span,
-                len(piece.times) == 1 or _has_one_clock(one),
+                len(piece.times) == 1 or one.has_one_clock,
                 one.certificate.resolution if one.certificate else 0,
                 _communications(one),
             )
@@ -368,20 +380,14 @@ def _band(
 
 def _computes(trace: Trace, rows: Column) -> Column:
     """Which of one rank's rows compute: of a rank without a GPU, its operators do."""
-    kind = trace.kind[rows]
     if len(rows) and (trace.stream[rows] != NONE).any():
-        return (kind == Kind.COMPUTE) & (trace.stream[rows] != NONE)
-    hands_over = np.array([name.startswith(HANDS_OVER) for name in trace.names], bool)
-    return np.isin(kind, (Kind.OPERATOR, Kind.COMPUTE)) & ~hands_over[trace.name[rows]]
+        return (trace.kind[rows] == Kind.COMPUTE) & (trace.stream[rows] != NONE)
+    return computes_on_host(trace, rows)
 
 
 def _covers(trace: Trace, rows: Column, first: int) -> Intervals:
     start = trace.start[rows] - first
     return union(start, start + trace.duration[rows])
-
-
-def _has_one_clock(trace: Trace) -> bool:
-    return trace.certificate is not None or bool((trace.origin == NONE).all())
 
 
 def _launches(trace: Trace, position: Column) -> tuple[Column, Column]:
@@ -485,7 +491,7 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
     }
     head = {
         "title": scene.title,
-        "stamp": str(stamp_of(scene)),
+        "stamp": str(scene.stamp),
         "parts": [
             {
                 "label": part.label,
@@ -557,19 +563,6 @@ def _communications(trace: Trace) -> str:
     if len(groups) == 1:
         return f"{groups[0][1] or 'no communication'} on each rank"
     return "; ".join(f"{what or 'no communication'} on {who}" for who, what in groups)
-
-
-def stamp_of(scene: Scene) -> Stamp:
-    """One stamp for all that is drawn; of a comparison it names both where they differ."""
-    stamps = list(dict.fromkeys(part.stamp for part in scene.parts))
-    if len(stamps) == 1:
-        return stamps[0]
-    kinds = list(dict.fromkeys(stamp.kind for stamp in stamps))
-    said = (
-        f"{part.label}: {part.stamp if len(kinds) > 1 else part.stamp.source}"
-        for part in scene.parts
-    )
-    return Stamp(" and ".join(kinds), "; ".join(said))
 
 
 def summary(scene: Scene) -> str:

@@ -16,7 +16,7 @@ from ..launch.live import in_notebook
 from ..trace import Trace
 from ..words import printable
 from .picture import picture
-from .scene import Scene, counts, overview, pack, percent, scene, stamp_of
+from .scene import Scene, counts, overview, pack, percent, scene
 
 JAVASCRIPT = Path(__file__).with_name("timeline.js")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -55,7 +55,7 @@ class Timeline:
         return picture(self.scene)
 
     def __repr__(self) -> str:
-        return printable(f"{counts(self.scene)}\n{stamp_of(self.scene)}")
+        return printable(f"{counts(self.scene)}\n{self.scene.stamp}")
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         still = self._picture._repr_mimebundle_()

@@ -1,5 +1,7 @@
 """Traces: what every rank did and when, from any source, in one table."""
 
-from .table import Collective, Kind, Lane, Slice, Step, Trace, TraceError
+from .slices import Collective, Kind, Lane, Slice, TraceError
+from .steps import Step
+from .trace import Trace
 
 __all__ = ["Collective", "Kind", "Lane", "Slice", "Step", "Trace", "TraceError"]

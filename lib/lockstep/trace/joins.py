@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from .table import NONE, Column, Kind, Trace
+from .slices import NONE, Column, Kind, Slices
+
+# Operators that only hand a communication over; gloo says itself when it communicates.
+_HANDS_OVER = ("c10d::", "record_param_comms")
 
 
-def on_device(trace: Trace) -> Column:
+def on_device(trace: Slices) -> Column:
     """The rows of what keeps the GPUs busy (kernels, copies, memsets, on streams), by rank."""
     rows = np.flatnonzero((trace.kind >= Kind.COMPUTE) & (trace.kind <= Kind.SET))
     return sorted_by_rank(trace, rows[trace.stream[rows] != NONE])
 
 
-def sorted_by_rank(trace: Trace, rows: Column) -> Column:
+def sorted_by_rank(trace: Slices, rows: Column) -> Column:
     """These rows, rank after rank, else in their order."""
     return rows[np.argsort(trace.rank[rows], kind="stable")]
 
 
-def pieces(trace: Trace, rows: Column) -> dict[int, slice]:
+def pieces(trace: Slices, rows: Column) -> dict[int, slice]:
     """Rank → its piece of these rows, which are sorted by rank; only ranks that have any."""
     ranks = trace.rank[rows]
     firsts = np.searchsorted(ranks, trace.ranks).tolist()
@@ -27,7 +30,7 @@ def pieces(trace: Trace, rows: Column) -> dict[int, slice]:
     return {rank: slice(first, end) for rank, first, end in bounds if end > first}
 
 
-def launch_of(trace: Trace, rows: Column) -> Column:
+def launch_of(trace: Slices, rows: Column) -> Column:
     """For each of these rows, in any order, the row of the call that launched it, or NONE.
 
     Rank and correlation join them; a replay of a graph is one call for many rows. Where two calls
@@ -49,6 +52,13 @@ def launch_of(trace: Trace, rows: Column) -> Column:
             at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
             found[place] = np.where(key[at] == wanted, own[at], NONE)
     return found
+
+
+def computes_on_host(trace: Slices, rows: Column) -> Column:
+    """Which of these rows, of a rank without a GPU, compute: its operators, but not those that
+    only hand a communication over."""
+    hands_over = np.array([name.startswith(_HANDS_OVER) for name in trace.names], bool)
+    return np.isin(trace.kind[rows], (Kind.OPERATOR, Kind.COMPUTE)) & ~hands_over[trace.name[rows]]
 
 
 def innermost(starts: Column, ends: Column, times: Column) -> Column:

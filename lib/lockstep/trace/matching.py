@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .table import NONE, SYNCHRONISING, Column, Kind, Trace
+from .slices import NONE, SYNCHRONISING, Column, Kind, Slices, once
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
 # Operations in which all ranks pass as many bytes; elsewhere splits may be uneven.
@@ -99,7 +99,8 @@ class _Queue:
     assumed: bool = False
 
 
-def match(trace: Trace) -> Matches:
+@once
+def match(trace: Slices) -> Matches:
     """Find the same collective on several ranks, by (group, operation, size, sequence).
 
     Where the trace gives no sequence, the order within group and operation counts. If a rank's
@@ -201,13 +202,13 @@ def _stable(codes: Column) -> Column:
     return np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
 
 
-def _sizes(trace: Trace) -> Column:
+def _sizes(trace: Slices) -> Column:
     """For each known collective the bytes that must be the same on all ranks; 0 where not."""
     sizes = [one.bytes_in if one.operation in _SAME_SIZE else 0 for one in trace.known]
     return np.array(sizes or [0], np.int64)
 
 
-def _handed_in(trace: Trace) -> Column:
+def _handed_in(trace: Slices) -> Column:
     """For each known collective the bytes that a rank hands in."""
     return np.array([one.bytes_in for one in trace.known] or [0], np.int64)
 
@@ -219,7 +220,7 @@ def _alike(values: Column, begin: Column) -> Column:
     return np.minimum.reduceat(values, begin) == np.maximum.reduceat(values, begin)
 
 
-def _queues(trace: Trace, rows: Column) -> tuple[Column, list[_Queue]]:
+def _queues(trace: Slices, rows: Column) -> tuple[Column, list[_Queue]]:
     """For each row the index of its queue, or why it has none; and the queues."""
     groups: dict[tuple[tuple[int, ...], str], int] = {((), ""): 0}
     group_of = np.zeros(len(trace.known) + 1, np.int64)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
-from .table import NONE, Column, Kind, Step, Trace
+from .slices import NONE, Column, Kind, Slices, once
 
 _NUMBER = re.compile(r"step\s*[#:=_-]?\s*(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
-def steps(trace: Trace) -> tuple[Step, ...]:
+@dataclass(frozen=True)
+class Step:
+    """One step of one rank: [start, end) in nanoseconds, from the CPU-side annotation."""
+
+    rank: int
+    number: int
+    start: int
+    end: int
+
+
+@once
+def steps(trace: Slices) -> tuple[Step, ...]:
     """The steps of every rank, by rank and time, from the annotations on the CPU.
 
     Start and end are the annotation's own, except that an annotation which reaches into the next
@@ -33,7 +45,7 @@ def steps(trace: Trace) -> tuple[Step, ...]:
     )
 
 
-def _of_rank(trace: Trace, rank: int, rows: Column) -> list[Step]:
+def _of_rank(trace: Slices, rank: int, rows: Column) -> list[Step]:
     if not len(rows):
         return _whole(trace, rank)
     names = {int(name): trace.names[name] for name in np.unique(trace.name[rows])}
@@ -54,7 +66,7 @@ def _of_rank(trace: Trace, rank: int, rows: Column) -> list[Step]:
     ]
 
 
-def _whole(trace: Trace, rank: int) -> list[Step]:
+def _whole(trace: Slices, rank: int) -> list[Step]:
     lanes = [at for at, lane in enumerate(trace.lanes) if lane.rank == rank]
     pieces = [rows for lane in lanes if (rows := trace.rows_of(lane)).stop > rows.start]
     if not pieces:

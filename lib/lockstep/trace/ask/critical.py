@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..figures import table
-from ..stamps import Stamp, simulated
-from ..words import printable
-from .joins import innermost, launch_of
-from .matching import match
-from .table import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Trace, TraceError
+from ...figures import table
+from ...stamps import Stamp, simulated
+from ...words import printable
+from ..joins import innermost, launch_of
+from ..matching import match
+from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
 KINDS = ("compute", "transfer", "copy", "host", "launch", "waiting")
@@ -153,7 +153,7 @@ class CriticalPath:
         return {**shown._repr_mimebundle_(), "text/plain": str(self)}
 
 
-def critical_path(trace: Trace) -> CriticalPath:
+def critical_path(trace: Slices) -> CriticalPath:
     """What the end of the last device work (without any: of the last operator) waited for.
 
     Segments tile the time from where the walk ended to that end. Read the module's text for what
@@ -164,21 +164,21 @@ def critical_path(trace: Trace) -> CriticalPath:
     Raises TraceError for a trace without work, and for recorded traces of several ranks that
     have no common clock yet.
     """
-    if len(trace.ranks) > 1 and trace.certificate is None and trace.about:
+    if not trace.has_one_clock:
         raise TraceError(
             f"these are the clocks of {len(trace.ranks)} ranks, and a path across them would jump "
             "in time: call align() first, and ask the trace that it returns"
         )
-    work = _Work(trace)
+    work = _Predecessors(trace)
     path = _Path(trace, work)
     path.walk()
     return path.result()
 
 
-class _Work:
+class _Predecessors:
     """The predecessor of every slice of a device, found for all of them at once."""
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: Slices):
         self.start, self.end = trace.start, trace.end
         kind = trace.kind
         device = (kind >= Kind.COMPUTE) & (kind <= Kind.SET) & (trace.duration > 0)
@@ -218,7 +218,7 @@ class _Work:
         self.ready = ready[which, index] if len(rows) else stream
 
 
-def _last_to_come(trace: Trace) -> tuple[Column, Column]:
+def _last_to_come(trace: Slices) -> tuple[Column, Column]:
     """For each row, the row of the same communication that it waited for, itself if none is known.
 
     And whether it is a communication of which the trace holds no other rank's part (see
@@ -269,7 +269,7 @@ def _last_ended(rows: Column, ends: Column, times: Column) -> Column:
 class _Thread:
     """A thread as pieces of time, each owned by the innermost slice then, or by none (NONE)."""
 
-    def __init__(self, trace: Trace, work: _Work, lane: int):
+    def __init__(self, trace: Slices, work: _Predecessors, lane: int):
         span = trace.rows_of(lane)
         rows = np.arange(span.start, span.stop)
         kept = np.isin(trace.kind[rows], _HOST_KINDS) & (trace.duration[rows] > 0)
@@ -288,7 +288,7 @@ class _Thread:
 class _Threads:
     """The threads of one rank, and at which of their pieces a walk has to look around."""
 
-    def __init__(self, trace: Trace, work: _Work, rank: int):
+    def __init__(self, trace: Slices, work: _Predecessors, rank: int):
         self.work = work
         lanes = [
             lane
@@ -356,7 +356,7 @@ class _Threads:
 class _Path:
     """The walk: `time` falls; each piece that it passes becomes a segment."""
 
-    def __init__(self, trace: Trace, work: _Work):
+    def __init__(self, trace: Slices, work: _Predecessors):
         self.trace, self.work = trace, work
         self.resolution = 0 if trace.certificate is None else trace.certificate.resolution
         self.threads: dict[int, _Threads] = {}
@@ -500,5 +500,5 @@ class _Path:
             by_rank=dict(sorted(by_rank, key=lambda one: -one[1])),
             links=dict(self.links),
             unmatched=self.unmatched,
-            stamp=trace.stamp or simulated("made by hand"),
+            stamp=trace.provenance,
         )

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp
-from ..words import printable
-from .breakdown import Work, stamp_of, windows, with_notes
-from .intervals import Intervals, Times, clip
-from .joins import launch_of, on_device, pieces
-from .steps import steps
-from .table import NONE, Column, Kind, Step, Trace, TraceError
+from ...figures import Table, table
+from ...stamps import Stamp
+from ...words import printable
+from ..device import DeviceTimes, windows
+from ..intervals import Intervals, Times, clip
+from ..joins import launch_of, on_device, pieces
+from ..slices import NONE, Column, Kind, Slices, TraceError
+from ..steps import Step, steps
+from .wording import with_notes
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")
@@ -165,7 +166,7 @@ def _micro(times: tuple[int, int, int]) -> str:
     return ", ".join(f"{time / 1e3:,.2f}" for time in times)
 
 
-def launches(trace: Trace) -> Launches:
+def launches(trace: Slices) -> Launches:
     """Every call joined to what it launched, by rank and correlation.
 
     A call is a graph's if it launched more than one thing or is named so, a copy's if it launched
@@ -187,16 +188,16 @@ def launches(trace: Trace) -> Launches:
         rows, their = device[piece], calls[piece]
         groups += _calls(trace, rank, rows, their)
         notes += _notes(trace, rank, rows, their)
-        work = Work(trace, rows, their)
+        work = DeviceTimes(trace, rows, their)
         bounds = windows(own[rank], work)
         start, end = int(bounds[0]), int(bounds[-1])
         host_bound = clip(work.idle(start)[0], start, end)
         depths[rank], stretches[rank] = _depth(work, start, end), host_bound
         queues.append(_queue(rank, *depths[rank], host_bound))
-    return Launches(tuple(groups), tuple(queues), tuple(notes), stamp_of(trace), depths, stretches)
+    return Launches(tuple(groups), tuple(queues), tuple(notes), trace.provenance, depths, stretches)
 
 
-def _calls(trace: Trace, rank: int, rows: Column, calls: Column) -> list[Calls]:
+def _calls(trace: Slices, rank: int, rows: Column, calls: Column) -> list[Calls]:
     rows, calls = rows[calls != NONE], calls[calls != NONE]
     order = np.lexsort((trace.start[rows], calls))
     rows, calls = rows[order], calls[order]
@@ -230,7 +231,7 @@ def _quantiles(times: Times) -> tuple[int, int, int]:
     return int(median), int(high), int(times.max())
 
 
-def _depth(work: Work, start: int, end: int) -> tuple[Times, Times]:
+def _depth(work: DeviceTimes, start: int, end: int) -> tuple[Times, Times]:
     """(times, depth) over [start, end]; the last time is `end`, with nothing after it."""
     begun = np.clip(work.start[work.known], start, end)
     queued = np.minimum(np.clip(work.returned[work.known], start, end), begun)
@@ -262,7 +263,7 @@ def _queue(rank: int, times: Times, depth: Times, host_bound: Intervals) -> Queu
     )
 
 
-def _notes(trace: Trace, rank: int, rows: Column, calls: Column) -> list[str]:
+def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
     notes = []
     if lost := int(np.count_nonzero(calls == NONE)):
         notes.append(

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp
-from ..words import printable
-from .breakdown import stamp_of, with_notes
-from .intervals import union
-from .joins import innermost, launch_of, on_device
-from .steps import steps
-from .table import NONE, Column, Kind, Trace, TraceError
+from ...figures import Table, table
+from ...stamps import Stamp
+from ...words import printable
+from ..intervals import union
+from ..joins import innermost, launch_of, on_device
+from ..slices import NONE, Column, Kind, Slices, TraceError
+from ..steps import steps
+from .wording import shortened, with_notes
 
 PHASES = ("forward and the rest", "backward", "optimizer")
-_WIDTH = 72
-_NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class KernelGroup:
     """What the GPUs ran under one name, or in one step, phase or annotation. Nanoseconds.
 
     name: in full. count: kernels, copies and memsets. total, mean, median: of their durations; the
@@ -53,13 +50,13 @@ class Kernels:
     """
 
     by: str
-    groups: tuple[Group, ...]
+    groups: tuple[KernelGroup, ...]
     distinct: int
     count: int
     total: int
     unattributed: int
     stamp: Stamp
-    trace: Trace = field(repr=False, compare=False)
+    trace: Slices = field(repr=False, compare=False)
 
     def by_step(self, top: int | None = None) -> Kernels:
         """By the step that they were launched in, all steps of one number together."""
@@ -117,7 +114,7 @@ class Kernels:
         return [f"unattributed: {self.unattributed_share:.1%} of {self.total / 1e6:,.3f} ms"]
 
 
-def kernels(trace: Trace, top: int = 10, *, by: str = "name") -> Kernels:
+def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
     """What the GPUs ran (kernels, copies, memsets), grouped; the `top` groups by total time.
 
     by: "name"; "step", "phase" or "annotation": where the call that launched it *started*, on its
@@ -142,37 +139,9 @@ def kernels(trace: Trace, top: int = 10, *, by: str = "name") -> Kernels:
         count=len(rows),
         total=int(trace.duration[rows].sum()),
         unattributed=unattributed,
-        stamp=stamp_of(trace),
+        stamp=trace.provenance,
         trace=trace,
     )
-
-
-def shortened(name: str, width: int = _WIDTH) -> str:
-    """A kernel's name without return type, namespaces and parameters, cut in the middle to width.
-
-    >>> shortened("void at::native::add<4, at::Tensor>(int, at::Tensor)")
-    'add<4, Tensor>'
-    """
-    if len(name) > 4000:  # names of megabytes occur; no one reads their middle
-        name = f"{name[:2000]}…{name[-2000:]}"
-    short = _NAMESPACES.sub("", _without_parameters(name.removeprefix("void "))).strip() or name
-    if len(short) <= width:
-        return short
-    tail = width // 3
-    return f"{short[: width - tail - 1]}…{short[-tail:]}"
-
-
-def _without_parameters(name: str) -> str:
-    """A C++ function's name up to its parameters: the parenthesis that the last `)` closes."""
-    if not name.endswith(")"):
-        return name
-    depth = 0
-    for at in range(len(name) - 1, -1, -1):
-        depth += (name[at] == ")") - (name[at] == "(")
-        if not depth:
-            # "Memcpy HtoD (Pageable -> Device)" is no function.
-            return name[:at] if at and not name[at - 1].isspace() else name
-    return name
 
 
 def _displayed(names: Sequence[str]) -> list[str]:
@@ -187,8 +156,8 @@ def _displayed(names: Sequence[str]) -> list[str]:
 
 
 def _groups(
-    trace: Trace, rows: Column, keys: Column, names: Sequence[str]
-) -> tuple[list[Group], int]:
+    trace: Slices, rows: Column, keys: Column, names: Sequence[str]
+) -> tuple[list[KernelGroup], int]:
     """All groups, the largest total first, and the time of the rows without a key."""
     durations = trace.duration[rows]
     all_time, lost = int(durations.sum()), int(durations[keys == NONE].sum())
@@ -204,7 +173,7 @@ def _groups(
         np.add.at(totals, np.searchsorted(ranks, trace.rank[rows[own]]), durations[own])
         total = int(durations[own].sum())
         found.append(
-            Group(
+            KernelGroup(
                 names[key],
                 count,
                 total,
@@ -218,11 +187,11 @@ def _groups(
     return sorted(found, key=lambda group: (-group.total, group.name)), lost
 
 
-def _by_name(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+def _by_name(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     return trace.name[rows], trace.names
 
 
-def _by_step(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+def _by_step(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     calls = launch_of(trace, rows)
     keys = np.full(len(rows), NONE, np.int64)
     every = steps(trace)
@@ -239,7 +208,7 @@ def _by_step(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
     return keys, [f"step {number}" for number in present.tolist()]
 
 
-def _by_annotation(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+def _by_annotation(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     calls = launch_of(trace, rows)
     keys = np.full(len(rows), NONE, np.int64)
     for lane, mine in _by_thread(trace, calls):
@@ -251,7 +220,7 @@ def _by_annotation(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
     return keys, trace.names
 
 
-def _by_phase(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
+def _by_phase(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     calls = launch_of(trace, rows)
     keys = np.where(calls == NONE, NONE, 0)
     sorts = [_starting(trace, start) for start in ("autograd::engine::", "Optimizer.")]
@@ -268,18 +237,18 @@ def _by_phase(trace: Trace, rows: Column) -> tuple[Column, Sequence[str]]:
     return keys, PHASES
 
 
-def _starting(trace: Trace, start: str) -> Column:
+def _starting(trace: Slices, start: str) -> Column:
     return np.array([name.startswith(start) for name in trace.names], bool)
 
 
-def _by_thread(trace: Trace, calls: Column) -> list[tuple[int, Column]]:
+def _by_thread(trace: Slices, calls: Column) -> list[tuple[int, Column]]:
     """(lane, places in `calls` of the calls that this thread made)."""
     known = np.flatnonzero(calls != NONE)
     lanes = trace.lane[calls[known]]
     return [(int(lane), known[lanes == lane]) for lane in np.unique(lanes)]
 
 
-_KEYS: dict[str, Callable[[Trace, Column], tuple[Column, Sequence[str]]]] = {
+_KEYS: dict[str, Callable[[Slices, Column], tuple[Column, Sequence[str]]]] = {
     "name": _by_name,
     "step": _by_step,
     "phase": _by_phase,

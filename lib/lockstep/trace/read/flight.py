@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..figures import table
-from ..launch.calls import POINT_TO_POINT, Call, Group
-from ..launch.diagnose import contradiction, ranks_text
-from ..stamps import Stamp
-from ..words import printable
+from ...figures import table
+from ...launch.calls import POINT_TO_POINT, Call, Group
+from ...launch.diagnose import contradiction, ranks_text
+from ...stamps import Stamp
+from ...words import printable
+from ..slices import TraceError
 from .pickles import read_plain
-from .table import TraceError
 
 _RANK = re.compile(r"(\d+)(?:\.json|\.pkl|\.pickle)?$")
 # What flight recorders call it → what `torch.distributed` does. The rest has its name already.

@@ -8,7 +8,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from .table import TraceError
+from ..slices import TraceError
 
 
 class _Plain(pickle.Unpickler):

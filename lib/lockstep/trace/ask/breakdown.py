@@ -9,22 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp, simulated
-from ..words import printable
-from .intervals import EMPTY, Intervals, Times, covered, join, union
-from .joins import launch_of, on_device, pieces
-from .steps import steps
-from .table import NONE, Column, Kind, Step, Trace, TraceError
-
-_UNKNOWN = np.iinfo(np.int64).max
-_LONG_AGO = np.iinfo(np.int64).min
-# Operators that only hand a communication over; gloo says itself when it communicates.
-HANDS_OVER = ("c10d::", "record_param_comms")
+from ...figures import Table, table
+from ...stamps import Stamp
+from ...words import printable
+from ..device import DeviceTimes, windows
+from ..intervals import Intervals, Times, covered, join, union
+from ..joins import computes_on_host, launch_of, on_device, pieces
+from ..slices import NONE, Column, Kind, Slices, TraceError
+from ..steps import Step, steps
+from .wording import with_notes
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Spent:
     """What the time of one rank went to, in one step or, where step is None, in all of them.
 
     Integers, nanoseconds. step: its number; NONE where the trace names no steps. Of [start, end):
@@ -71,31 +68,31 @@ class Part:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Parts by rank and step, and each rank's total.
+    """What time went to, by rank and step, and each rank's total.
 
     left_out: for each rank, the numbers of the steps that `skip` left out. notes: what the numbers
     do not say by themselves, in sentences.
     """
 
-    steps: tuple[Part, ...]
-    totals: tuple[Part, ...]
+    steps: tuple[Spent, ...]
+    totals: tuple[Spent, ...]
     left_out: dict[int, tuple[int, ...]]
     notes: tuple[str, ...]
     stamp: Stamp
 
-    def of(self, rank: int, step: int | None = None) -> Part:
-        """The part of this rank and step; of all its steps without a step.
+    def of(self, rank: int, step: int | None = None) -> Spent:
+        """What the time of this rank went to in this step; of all its steps without a step.
 
         Raises TraceError, naming what there is, where there is none.
         """
-        parts = self.totals if step is None else self.steps
-        for part in parts:
-            if (part.rank, part.step) == (rank, step):
-                return part
-        if rank not in {part.rank for part in parts}:
-            known = ", ".join(str(part.rank) for part in self.totals) or "none"
+        every = self.totals if step is None else self.steps
+        for spent in every:
+            if (spent.rank, spent.step) == (rank, step):
+                return spent
+        if rank not in {spent.rank for spent in every}:
+            known = ", ".join(str(spent.rank) for spent in self.totals) or "none"
             raise TraceError(f"there is no rank {rank} in this breakdown; there are: {known}")
-        known = ", ".join(str(part.step) for part in self.steps if part.rank == rank)
+        known = ", ".join(str(spent.step) for spent in self.steps if spent.rank == rank)
         raise TraceError(f"rank {rank} has no step {step} in this breakdown; it has: {known}")
 
     def by_step(self) -> Table:
@@ -108,18 +105,18 @@ class Breakdown:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return with_notes(self._table(self.totals), self.notes)
 
-    def _table(self, parts: Sequence[Part]) -> Table:
-        columns = ["rank", "step"] if parts is self.steps else ["rank", "steps"]
+    def _table(self, every: Sequence[Spent]) -> Table:
+        columns = ["rank", "step"] if every is self.steps else ["rank", "steps"]
         columns += ["length", "compute", "exposed communication", "exposed copies"]
         columns += ["host-bound", "dependency", "other idle", "communication", "overlap"]
-        rows = [[part.rank, self._step(part), *_cells(part)] for part in parts]
+        rows = [[spent.rank, self._step(spent), *_cells(spent)] for spent in every]
         return table(f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp)
 
-    def _step(self, part: Part) -> str:
-        if part.step is None:
-            own = [one.step for one in self.steps if one.rank == part.rank]
+    def _step(self, spent: Spent) -> str:
+        if spent.step is None:
+            own = [one.step for one in self.steps if one.rank == spent.rank]
             return "whole trace" if own == [NONE] else str(len(own))
-        return "whole trace" if part.step == NONE else str(part.step)
+        return "whole trace" if spent.step == NONE else str(spent.step)
 
     def _without(self) -> str:
         distinct = set(self.left_out.values())
@@ -133,36 +130,26 @@ class Breakdown:
         return f" without steps {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
-def _cells(part: Part) -> list[str]:
-    shares = [part.compute, part.exposed, part.copies, part.host_bound, part.dependency, part.other]
-    overlap = "no communication" if part.overlap is None else f"{part.overlap:.1%}"
-    length = max(part.length, 1)
+def _cells(spent: Spent) -> list[str]:
+    shares = [
+        spent.compute,
+        spent.exposed,
+        spent.copies,
+        spent.host_bound,
+        spent.dependency,
+        spent.other,
+    ]
+    overlap = "no communication" if spent.overlap is None else f"{spent.overlap:.1%}"
+    length = max(spent.length, 1)
     return [
-        f"{part.length / 1e6:,.3f}",
+        f"{spent.length / 1e6:,.3f}",
         *(f"{share / 1e6:,.3f} ({share / length:.1%})" for share in shares),
-        f"{part.communication / 1e6:,.3f}",
+        f"{spent.communication / 1e6:,.3f}",
         overlap,
     ]
 
 
-def with_notes(shown: Table, notes: Sequence[str]) -> dict[str, str]:
-    """What a notebook draws of a table and the sentences below it."""
-    import html
-
-    bundle = shown._repr_mimebundle_()
-    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
-    return {
-        "text/plain": printable("\n".join([bundle["text/plain"], *notes])),
-        "text/html": bundle["text/html"] + below,
-    }
-
-
-def stamp_of(trace: Trace) -> Stamp:
-    """The trace's stamp; of one without, that it was made by hand."""
-    return trace.stamp or simulated("made by hand")
-
-
-def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
+def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     """What each rank's time went to, per step and in all.
 
     A step lasts from its annotation's start on the CPU to the next one's start, so that nothing is
@@ -187,8 +174,8 @@ def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
     device = on_device(trace)
     calls = launch_of(trace, device)
     of_device = pieces(trace, device)
-    parts: list[Part] = []
-    totals: list[Part] = []
+    every: list[Spent] = []
+    totals: list[Spent] = []
     left_out: dict[int, tuple[int, ...]] = {}
     notes: list[str] = []
     for rank, own in of_rank.items():
@@ -196,7 +183,7 @@ def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
             has = "no step annotations" if own[0].number == NONE else f"{len(own)} steps"
             raise TraceError(f"rank {rank} has {has}, so skip={skip} leaves nothing of it")
         piece = of_device.get(rank, slice(0))
-        work = Work(trace, device[piece], calls[piece])
+        work = DeviceTimes(trace, device[piece], calls[piece])
         bounds = windows(own, work)
         left_out[rank] = tuple(step.number for step in own[:skip])
         if rank in of_device:
@@ -205,73 +192,17 @@ def breakdown(trace: Trace, *, skip: int = 0) -> Breakdown:
             columns = _on_host(trace, rank, bounds)[:, skip:]
         starts, ends = bounds[skip:-1].tolist(), bounds[skip + 1 :].tolist()
         numbers = [step.number for step in own[skip:]]
-        parts += [
-            Part(rank, *own_values, *values)
+        every += [
+            Spent(rank, *own_values, *values)
             for *own_values, values in zip(numbers, starts, ends, columns.T.tolist(), strict=True)
         ]
-        totals.append(Part(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
+        totals.append(Spent(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
         notes += _notes(rank, own[skip:], work, bounds[skip:])
-    return Breakdown(tuple(parts), tuple(totals), left_out, tuple(notes), stamp_of(trace))
+    return Breakdown(tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance)
 
 
-class Work:
-    """What ran on the device of one rank: rows of the trace, without those that took no time.
-
-    start, end: nanoseconds. known: whether the launch is in the trace. called, returned: start and
-    end of the launching call, where it is known. busy: when anything ran.
-    """
-
-    def __init__(self, trace: Trace, rows: Column, calls: Column):
-        lasting = trace.duration[rows] > 0
-        self.rows, self.calls = rows[lasting], calls[lasting]
-        self.start = trace.start[self.rows]
-        self.end = self.start + trace.duration[self.rows]
-        self.kind = trace.kind[self.rows]
-        self.known = self.calls != NONE
-        self.called = trace.start[self.calls]
-        self.returned = self.called + trace.duration[self.calls]
-        compute, communication = self.kind == Kind.COMPUTE, self.kind == Kind.COMMUNICATION
-        self.compute = union(self.start[compute], self.end[compute])
-        self.communication = union(self.start[communication], self.end[communication])
-        self.kernels = join(self.compute, self.communication)
-        copies = ~(compute | communication)
-        self.busy = self.kernels
-        if copies.any():
-            others = union(self.start[copies], self.end[copies])
-            self.busy = join(self.kernels, others)
-
-    def idle(self, since: int) -> tuple[Intervals, Intervals]:
-        """When nothing ran, from `since` to the last start: (host-bound, dependency).
-
-        A gap belongs to what ends it. Until the call that launches that has returned, the host is
-        late; from then on it is a dependency. What a graph runs after its first kernel was
-        launched long ago.
-        """
-        if not len(self.start):
-            return EMPTY, EMPTY
-        gap_end = self.busy.starts
-        gap_start = np.concatenate(([min(since, gap_end[0])], self.busy.ends[:-1]))
-        gap = np.searchsorted(gap_end, self.start, side="right") - 1
-        ends_it = (self.start == gap_end[gap]) & self.known
-        launched = np.where(_first_of_call(self.calls, self.start), self.returned, _LONG_AGO)
-        ready = np.full(len(gap_end), _UNKNOWN)
-        np.minimum.at(ready, gap[ends_it], launched[ends_it])
-        known = ready != _UNKNOWN
-        ready = np.clip(ready, gap_start, gap_end)
-        return _lasting(gap_start[known], ready[known]), _lasting(ready[known], gap_end[known])
-
-
-def windows(own: Sequence[Step], work: Work) -> Times:
-    """The bounds of a rank's steps, one more than there are: step i is [bounds[i], bounds[i+1])."""
-    last = own[-1].end
-    begun = np.where(work.known, work.called, work.start) < last
-    ends = work.end[begun & (work.end > last)]
-    last = max(last, int(ends.max())) if len(ends) else last
-    return np.array([*(step.start for step in own), last], np.int64)
-
-
-def _on_device(work: Work, bounds: Times) -> Times:
-    """One row each for Part's fields from `compute` on, one column a step."""
+def _on_device(work: DeviceTimes, bounds: Times) -> Times:
+    """One row each for Spent's fields from `compute` on, one column a step."""
     compute, communication, either, busy, host_bound, dependency = (
         covered(times, bounds[:-1], bounds[1:])
         for times in (
@@ -288,12 +219,10 @@ def _on_device(work: Work, bounds: Times) -> Times:
     return np.stack([compute, communication, overlapped, copies, host_bound, dependency, other])
 
 
-def _on_host(trace: Trace, rank: int, bounds: Times) -> Times:
+def _on_host(trace: Slices, rank: int, bounds: Times) -> Times:
     """The same for a rank without a GPU."""
-    hands_over = np.array([name.startswith(HANDS_OVER) for name in trace.names], bool)
-    operators = trace.where(Kind.OPERATOR, Kind.COMPUTE, rank=rank)
-    operators = operators[~hands_over[trace.name[operators]]]
-    works = _covers(trace, operators)
+    rows = trace.where(rank=rank)
+    works = _covers(trace, rows[computes_on_host(trace, rows)])
     talks = _covers(trace, trace.where(Kind.COMMUNICATION, rank=rank))
     compute, communication, either = (
         covered(times, bounds[:-1], bounds[1:]) for times in (works, talks, join(works, talks))
@@ -305,28 +234,12 @@ def _on_host(trace: Trace, rank: int, bounds: Times) -> Times:
     )
 
 
-def _covers(trace: Trace, rows: Column) -> Intervals:
+def _covers(trace: Slices, rows: Column) -> Intervals:
     start = trace.start[rows]
     return union(start, start + trace.duration[rows])
 
 
-def _first_of_call(calls: Column, start: Times) -> Column:
-    """Whether a row is the first, or began with the first, of what its call launched."""
-    order = np.lexsort((start, calls))
-    calls, start = calls[order], start[order]
-    heads = np.flatnonzero(np.concatenate(([True], calls[1:] != calls[:-1])))
-    earliest = np.repeat(start[heads], np.diff(np.append(heads, len(calls))))
-    first = np.empty(len(calls), bool)
-    first[order] = start == earliest
-    return first
-
-
-def _lasting(starts: Times, ends: Times) -> Intervals:
-    keep = ends > starts
-    return Intervals(starts[keep], ends[keep])
-
-
-def _notes(rank: int, own: Sequence[Step], work: Work, bounds: Times) -> list[str]:
+def _notes(rank: int, own: Sequence[Step], work: DeviceTimes, bounds: Times) -> list[str]:
     notes = []
     if own[0].number == NONE:
         notes.append(f"rank {rank} names no steps: its whole trace counts as one")

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..cost import bus_factor
-from ..words import printable
-from .intervals import Intervals, covered, subtract, union
-from .matching import Matches, match
-from .table import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
+from ...cost import bus_factor
+from ...figures import table
+from ...words import printable
+from ..intervals import Intervals, covered, subtract, union
+from ..matching import Matches, match
+from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 
 # Those whose bus bandwidth is defined, see `lockstep.cost.bus_factor`.
 _WITH_BUS = (
@@ -116,7 +117,7 @@ class Collectives:
     resolution: int
     unmatched: Mapping[str, int]
     notes: tuple[str, ...]
-    trace: Trace = field(repr=False, compare=False)
+    trace: Slices = field(repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.matches)
@@ -205,15 +206,12 @@ class Collectives:
         )
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from ..figures import table
-        from ..stamps import simulated
-
         heads = ("operation", "times", "size", "share waited", "transfer", "bus bandwidth")
         bundle = table(
             self._headline(),
             heads,
             self._by_operation(),
-            stamp=self.trace.stamp or simulated("made by hand"),
+            stamp=self.trace.provenance,
         )._repr_mimebundle_()
         return {**bundle, "text/plain": str(self)}
 
@@ -243,7 +241,7 @@ class Collectives:
 _LABELS = {"send": "send to recv", "recv": "send to recv"}
 
 
-def collectives(trace: Trace) -> Collectives:
+def collectives(trace: Slices) -> Collectives:
     """Every collective across ranks, on one clock.
 
     In one that synchronises, a rank waited from its own start until the last rank's; what then
@@ -259,7 +257,7 @@ def collectives(trace: Trace) -> Collectives:
     Raises TraceError for a measured trace of several ranks that is not aligned. A trace made by
     hand (nothing in `about`: a schedule, a call record) has one clock by construction.
     """
-    if trace.certificate is None and trace.about and len(trace.ranks) > 1:
+    if not trace.has_one_clock:
         raise TraceError(
             "the clocks of these ranks have not been compared yet, so nobody can say who waited "
             "for whom: call trace.align() first, and ask the trace that it returns"
@@ -310,7 +308,7 @@ def collectives(trace: Trace) -> Collectives:
 
 
 def _waits(
-    trace: Trace, matches: Matches, operation: Column, resolution: int
+    trace: Slices, matches: Matches, operation: Column, resolution: int
 ) -> tuple[Column, Column]:
     """For each collective the entry of whom the others waited for; for each entry its waiting."""
     last_start = matches.highest(matches.start)
@@ -335,7 +333,7 @@ def _waits(
     return blamed, waited
 
 
-def _size(trace: Trace, matches: Matches, operation: Column) -> Column:
+def _size(trace: Slices, matches: Matches, operation: Column) -> Column:
     """Bytes of each collective, as nccl-tests count them; of uneven ones the largest rank's."""
     bytes_in = np.array([one.bytes_in for one in trace.known] or [NONE], np.int64)
     bytes_out = np.array([one.bytes_out for one in trace.known] or [NONE], np.int64)
@@ -358,7 +356,7 @@ def _size(trace: Trace, matches: Matches, operation: Column) -> Column:
 
 
 def _stragglers(
-    trace: Trace, matches: Matches, waited: Column, last: Column
+    trace: Slices, matches: Matches, waited: Column, last: Column
 ) -> tuple[Straggler, ...]:
     caused = matches.total(waited)
     found = []
@@ -377,7 +375,7 @@ def _windows(matches: Matches, which: Column, last: Column) -> Intervals:
     return union(of.lowest(of.start), of.start[is_last])
 
 
-def _doing(trace: Trace, rank: int, late: Intervals) -> tuple[Doing, ...]:
+def _doing(trace: Slices, rank: int, late: Intervals) -> tuple[Doing, ...]:
     """What a rank did in these times: on its device, and where that was idle, on its threads."""
     device = _within(trace, trace.where(*DEVICE_KINDS, rank=rank), late)
     busy = union(trace.start[device], trace.start[device] + trace.duration[device])
@@ -396,22 +394,22 @@ def _doing(trace: Trace, rank: int, late: Intervals) -> tuple[Doing, ...]:
     return tuple(sorted(found, key=lambda one: (-one.time, one.where, one.name)))
 
 
-def _time_in(trace: Trace, rows: Column, times: Intervals) -> Column:
+def _time_in(trace: Slices, rows: Column, times: Intervals) -> Column:
     return covered(times, trace.start[rows], trace.start[rows] + trace.duration[rows])
 
 
-def _within(trace: Trace, rows: Column, times: Intervals) -> Column:
+def _within(trace: Slices, rows: Column, times: Intervals) -> Column:
     """Those of the rows that are in these times at all."""
     return rows[_time_in(trace, rows, times) > 0]
 
 
-def _by_name(trace: Trace, where: str, rows: Column, time: Column) -> list[Doing]:
+def _by_name(trace: Slices, where: str, rows: Column, time: Column) -> list[Doing]:
     total = np.zeros(len(trace.names), np.int64)
     np.add.at(total, trace.name[rows], time)
     return [Doing(where, trace.names[at], int(total[at])) for at in np.flatnonzero(total).tolist()]
 
 
-def _own_time(trace: Trace, rows: Column, time: Column) -> Column:
+def _own_time(trace: Slices, rows: Column, time: Column) -> Column:
     """Of the time of each of these slices on threads, what no slice inside of it has, either."""
     own = time.copy()
     lane = trace.lane[rows]

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..stamps import Stamp
-from .matching import Matches, match
-from .table import DEVICE_KINDS, NONE, Column, Kind, Trace, TraceError
+from ...figures import table
+from ...stamps import Stamp, simulated
+from ..matching import Matches, match
+from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 
+Trace = TypeVar("Trace", bound=Slices)
 FEWEST = 5  # collectives that two ranks must share before one clock is compared with the other
 _PLENTY = 20  # with so many the less certain kinds of evidence are not asked
 _FEWEST_FOR_DRIFT = 8
@@ -87,9 +89,6 @@ class Certificate:
         return f"drift up to {abs(largest):.2f} ppm" if largest else "no drift"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from ..figures import table
-        from ..stamps import simulated
-
         rows = [
             (f"rank {rank}", f"{offset / 1e3:+,.1f}", f"{self.drift.get(rank, 0.0):+.2f}")
             for rank, offset in self.offsets.items()
@@ -152,13 +151,13 @@ class _Clocks:
         return np.rint(self.offset[place]).astype(np.int64) + np.asarray(gained).astype(np.int64)
 
 
-def _nothing_to_align(trace: Trace) -> Certificate:
+def _nothing_to_align(trace: Slices) -> Certificate:
     rank = trace.ranks[0] if trace.ranks else 0
     evidence = f"rank {rank} is the only one" if trace.ranks else "there are no ranks"
     return Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, 0, evidence, trace.stamp)
 
 
-def _one_host(trace: Trace) -> bool:
+def _one_host(trace: Slices) -> bool:
     """Whether all ranks say that they ran on one host, and communicated from threads."""
     hosts = {trace.about.get(rank, {}).get("host") for rank in trace.ranks}
     rows = trace.where(Kind.COMMUNICATION)
@@ -166,7 +165,7 @@ def _one_host(trace: Trace) -> bool:
     return len(hosts) == 1 and None not in hosts and bool(np.all(trace.stream[rows] == NONE))
 
 
-def _already_common(trace: Trace, matches: Matches) -> Certificate:
+def _already_common(trace: Slices, matches: Matches) -> Certificate:
     # Gloo's ranks learn of the end when they are woken up, so their ends lie further apart than
     # those of GPUs. That is no error of the clock; but a wait that is shorter than what waking up
     # usually takes says nothing of the rank that came last.
@@ -391,7 +390,7 @@ def _of_means(p: Column, t: Column, first: Column, counts: Column, ranks: int) -
 # ── Judging ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _certify(trace: Trace, used: Matches, clocks: _Clocks) -> Certificate:
+def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
     """Check the clocks against the matches, and say how good they are. Raises Misaligned."""
     ranks = np.array(trace.ranks)
     place = np.searchsorted(ranks, used.rank)
@@ -445,7 +444,7 @@ def _certify(trace: Trace, used: Matches, clocks: _Clocks) -> Certificate:
     )
 
 
-def _unsure(trace: Trace, clocks: _Clocks, place: int) -> int:
+def _unsure(trace: Slices, clocks: _Clocks, place: int) -> int:
     """Nanoseconds, four standard deviations, by which a rank's clock may be off at its worst."""
     lanes = [index for index, lane in enumerate(trace.lanes) if lane.rank == trace.ranks[place]]
     starts = [trace.start[trace.rows_of(index)] for index in lanes]

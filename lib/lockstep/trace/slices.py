@@ -1,31 +1,25 @@
-"""The table of what every rank did: one row a slice, one numpy column a property."""
+"""What every rank did, in plain columns: one row a slice, one numpy column a property."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stamps import Stamp
+from ..stamps import Stamp, simulated
 from ..words import printable
 
 if TYPE_CHECKING:
-    from ..launch import Job
-    from ..stamps import Recording
-    from .breakdown import Breakdown
-    from .clock import Certificate
-    from .collectives import Collectives
-    from .critical import CriticalPath
-    from .kernels import Kernels
-    from .launches import Launches
+    from .ask.clock import Certificate
 
 Column = NDArray[Any]
-Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
+Answer = TypeVar("Answer")
 NONE = -1  # "there is no such thing", in integer columns
 
 
@@ -141,24 +135,35 @@ COLUMNS: Mapping[str, Any] = {
     "stream": np.int32,  # NONE on threads
     "correlation": np.int64,  # joins a launch and what it launched
     "external": np.int64,  # joins an operator and what was launched inside
-    "collective": np.int32,  # index into `collectives_known`, or NONE
+    "collective": np.int32,  # index into `known`, or NONE
     "sequence": np.int32,  # number of the collective within its group, if the trace says it
     "origin": np.int32,  # number of the event within its rank's file, or NONE
 }
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step of one rank: [start, end) in nanoseconds, from the CPU-side annotation."""
+# Columns that a Slice has as they stand.
+_AS_THEY_ARE = (
+    "start",
+    "duration",
+    "rank",
+    "kind",
+    "stream",
+    "correlation",
+    "external",
+    "sequence",
+)
 
-    rank: int
-    number: int
-    start: int
-    end: int
+
+class Numbering(dict[Any, int]):
+    """Numbers things, from 0, in the order in which they are first asked for."""
+
+    def __missing__(self, thing: Any) -> int:
+        self[thing] = number = len(self)
+        return number
 
 
-class Trace:
-    """What every rank did, as one immutable table.
+class Slices:
+    """What every rank did, as one immutable table; `Trace` is this with its questions.
 
     Rows are sorted by lane, then start, then the longer first, so that each lane is one contiguous
     piece: `rows_of(lane)`. Columns (see COLUMNS) are attributes and cannot be written to:
@@ -230,70 +235,10 @@ class Trace:
         self._fetch = fetch
         self._bounds = np.searchsorted(self.lane, np.arange(len(self.lanes) + 1))
 
-    # ── Questions, each answered by a module of its own ──────────────────────────────────────
-
     @classmethod
-    def load(
-        cls,
-        source: Source,
-        *,
-        stamp: Stamp | None = None,
-        cache: bool = True,
-        processes: int | None = None,
-    ) -> Trace:
-        """Read the Kineto traces of N ranks: see `lockstep.trace.kineto.load`."""
-        from .kineto import load
-
-        return load(source, stamp=stamp, cache=cache, processes=processes)
-
-    @classmethod
-    def of(cls, job: Job) -> Trace:
-        """What a job did: its profiles, or its call record: see `lockstep.trace.jobs.of`."""
-        from .jobs import of
-
-        return of(job)
-
-    def align(self) -> Trace:
-        """One clock for all ranks, with a certificate: see `lockstep.trace.clock.align`."""
-        from .clock import align
-
-        return align(self)
-
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of every rank: see `lockstep.trace.steps.steps`."""
-        from .steps import steps
-
-        return steps(self)
-
-    def breakdown(self, *, skip: int = 0) -> Breakdown:
-        """What each rank's time went to: see `lockstep.trace.breakdown.breakdown`."""
-        from .breakdown import breakdown
-
-        return breakdown(self, skip=skip)
-
-    def collectives(self) -> Collectives:
-        """Every collective across ranks: see `lockstep.trace.collectives.collectives`."""
-        from .collectives import collectives
-
-        return collectives(self)
-
-    def launches(self) -> Launches:
-        """Launch latency and queue depth: see `lockstep.trace.launches.launches`."""
-        from .launches import launches
-
-        return launches(self)
-
-    def kernels(self, top: int = 10) -> Kernels:
-        """Where the GPU's time goes: see `lockstep.trace.kernels.kernels`."""
-        from .kernels import kernels
-
-        return kernels(self, top)
-
-    def critical_path(self) -> CriticalPath:
-        """What the step had to wait for: see `lockstep.trace.critical.critical_path`."""
-        from .critical import critical_path
-
-        return critical_path(self)
+    def of_slices(cls, slices: Slices) -> Self:
+        """The same slices, as a table of this class."""
+        return cls(slices.columns(), **slices._properties())
 
     # ── Looking ──────────────────────────────────────────────────────────────────────────────
 
@@ -316,6 +261,22 @@ class Trace:
         if not len(self):
             raise TraceError("this trace has no slices")
         return int(self.start.min()), int(self.end.max())
+
+    @property
+    def has_one_clock(self) -> bool:
+        """Whether times of different ranks may be compared.
+
+        Those of a trace made by hand (a schedule, a call record) may: nothing in `about`, and no
+        row of a file. Those of measured ranks may once they are aligned.
+        """
+        if self.certificate is not None or len(self.ranks) < 2:
+            return True
+        return not self.about and bool((self.origin == NONE).all())
+
+    @property
+    def provenance(self) -> Stamp:
+        """The trace's stamp; of one without, that it was made by hand."""
+        return self.stamp or simulated("made by hand")
 
     def rows_of(self, lane: int) -> slice:
         """The rows of a lane, by its index in `lanes`."""
@@ -364,9 +325,15 @@ class Trace:
         """All columns, by name."""
         return {column: getattr(self, column) for column in COLUMNS}
 
-    def derive(self, columns: Mapping[str, Column] | None = None, **changes: Any) -> Trace:
+    def derive(self, columns: Mapping[str, Column] | None = None, **changes: Any) -> Self:
         """A copy with other columns (of as many rows) or other properties; the rest is shared."""
-        properties: dict[str, Any] = {
+        return type(self)(
+            {**self.columns(), **(columns or {})}, **{**self._properties(), **changes}
+        )
+
+    def _properties(self) -> dict[str, Any]:
+        """What a table is made of beside its columns."""
+        return {
             "lanes": self.lanes,
             "names": self.names,
             "known": self.known,
@@ -376,95 +343,59 @@ class Trace:
             "certificate": self.certificate,
             "fetch": self._fetch,
         }
-        return Trace({**self.columns(), **(columns or {})}, **{**properties, **changes})
 
-    def select(self, rows: Column) -> Trace:
+    def select(self, rows: Column) -> Self:
         """Only these rows (indices, or a mask of booleans); lanes and names stay."""
         return self.derive({column: values[rows] for column, values in self.columns().items()})
+
+    def stamped(self, stamp: Stamp) -> Self:
+        """The same trace with this stamp."""
+        return self.derive(stamp=stamp)
 
     @classmethod
     def from_slices(
         cls, slices: Iterable[Slice], *, stamp: Stamp | None = None, notes: Sequence[str] = ()
-    ) -> Trace:
+    ) -> Self:
         """A trace made by hand: a schedule, a call record, a virtual device.
 
         Raises TraceError for a negative rank or duration, naming the slice.
         """
-        lanes: dict[tuple[int, str, int], int] = {}
-        names: dict[str, int] = {}
-        known: dict[Collective, int] = {}
+        lanes, names, known = Numbering(), Numbering(), Numbering()
         rows: dict[str, list[int]] = {column: [] for column in COLUMNS}
         for one in slices:
             if one.duration < 0 or one.rank < 0:
                 what = "lasts less than no time" if one.duration < 0 else "has a negative rank"
                 raise TraceError(f"{one.name!r} at {one.start} ns of rank {one.rank} {what}")
-            rows["start"].append(one.start)
-            rows["duration"].append(one.duration)
-            rows["rank"].append(one.rank)
-            rows["lane"].append(lanes.setdefault((one.rank, one.lane, one.stream), len(lanes)))
-            rows["name"].append(names.setdefault(one.name, len(names)))
-            rows["kind"].append(one.kind)
-            rows["stream"].append(one.stream)
-            rows["correlation"].append(one.correlation)
-            rows["external"].append(one.external)
-            rows["sequence"].append(one.sequence)
+            for column in _AS_THEY_ARE:
+                rows[column].append(getattr(one, column))
+            rows["lane"].append(lanes[one.rank, one.lane, one.stream])
+            rows["name"].append(names[one.name])
+            rows["collective"].append(NONE if one.collective is None else known[one.collective])
             rows["origin"].append(NONE)
-            rows["collective"].append(
-                NONE if one.collective is None else known.setdefault(one.collective, len(known))
-            )
+        columns = {column: np.array(rows[column], dtype) for column, dtype in COLUMNS.items()}
         keys = list(lanes)
         by_rank = sorted(range(len(keys)), key=lambda at: keys[at][0])  # stable within a rank
         place = np.empty(len(keys), np.int32)
         place[by_rank] = np.arange(len(keys))
-        columns = {c: np.array(values, dtype=COLUMNS[c]) for c, values in rows.items()}
         columns["lane"] = place[columns["lane"]] if len(keys) else columns["lane"]
         return cls(
             columns,
-            lanes=[Lane(keys[at][0], keys[at][1], keys[at][2]) for at in by_rank],
+            lanes=[Lane(*keys[at]) for at in by_rank],
             names=list(names),
             known=list(known),
             stamp=stamp,
             notes=notes,
         )
 
-    def stamped(self, stamp: Stamp) -> Trace:
-        """The same trace with this stamp."""
-        return self.derive(stamp=stamp)
-
-    # ── At the edge ──────────────────────────────────────────────────────────────────────────
-
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame, names and kinds as categories. Raises ImportError without pandas."""
-        import pandas as pd
-
-        columns: dict[str, Any] = self.columns()
-        columns["name"] = pd.Categorical.from_codes(columns["name"], _distinct(self.names))
-        labels = [kind.label for kind in Kind]
-        columns["kind"] = pd.Categorical.from_codes(columns["kind"], labels)
-        return pd.DataFrame(columns)
-
-    def to_polars(self) -> Any:
-        """A polars DataFrame, names and kinds as text. Raises ImportError without polars."""
-        import polars as pl
-
-        columns: dict[str, Any] = self.columns()
-        columns["name"] = np.array([*self.names, ""], dtype=object)[columns["name"]]
-        columns["kind"] = np.array([kind.label for kind in Kind], dtype=object)[columns["kind"]]
-        return pl.DataFrame(columns)
-
     def __repr__(self) -> str:
+        what = type(self).__name__
         if not len(self):
-            return "<Trace: no slices>"
+            return f"<{what}: no slices>"
         first, last = self.span
         return (
-            f"<Trace: {len(self):,} slices in {len(self.lanes)} lanes of {len(self.ranks)} ranks, "
+            f"<{what}: {len(self):,} slices in {len(self.lanes)} lanes of {len(self.ranks)} ranks, "
             f"{(last - first) / 1e6:,.3f} ms>"
         )
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    assert len(set(names)) == len(names), "names of a trace are distinct"
-    return list(names)
 
 
 def _is_sorted(lane: Column, start: Column, duration: Column) -> bool:
@@ -474,3 +405,19 @@ def _is_sorted(lane: Column, start: Column, duration: Column) -> bool:
     lane_same, start_same = lane[1:] == lane[:-1], start[1:] == start[:-1]
     shorter = duration[1:] <= duration[:-1]
     return bool(np.all(lane_up | (lane_same & (start_up | (start_same & shorter)))))
+
+
+def once(question: Callable[[Slices], Answer]) -> Callable[[Slices], Answer]:
+    """Answers a question once for each table, and keeps the answer for as long as the table.
+
+    The answer must not hold the table, or both would be kept for ever.
+    """
+    kept: WeakKeyDictionary[Slices, Answer] = WeakKeyDictionary()
+
+    @wraps(question)
+    def answer(slices: Slices) -> Answer:
+        if slices not in kept:
+            kept[slices] = question(slices)
+        return kept[slices]
+
+    return answer

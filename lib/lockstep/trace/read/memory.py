@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import PALETTE, Figure, figure, table
-from ..stamps import Stamp, simulated
-from ..words import printable
+from ...figures import PALETTE, Figure, figure, table
+from ...stamps import Stamp, simulated
+from ...words import printable
+from ..slices import NONE, Column, TraceError
 from .pickles import read_plain
-from .table import NONE, Column, TraceError
 
 _ALLOCATES = ("alloc", "free_requested", "free_completed")
 _RESERVES = {"segment_alloc": 1, "segment_free": -1, "segment_map": 1, "segment_unmap": -1}

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..figures import Table, table
-from ..stamps import Stamp
-from ..words import printable
-from .breakdown import stamp_of, with_notes
-from .joins import innermost, launch_of, on_device
-from .kernels import shortened
-from .steps import steps
-from .table import NONE, Column, Kind, Trace, TraceError
+from ...figures import Table, table
+from ...stamps import Stamp
+from ...words import printable
+from ..joins import innermost, launch_of, on_device
+from ..slices import NONE, Column, Kind, Slices, TraceError
+from ..steps import steps
+from .wording import shortened, with_notes
 
 _HASH = re.compile(r"(?<=CompiledFxGraph )\w+ ")
 _SEPARATOR = " / "
@@ -194,7 +193,7 @@ def _where(one: Change) -> str:
     return unmatched.get(side, "") + _named(one.work.range)
 
 
-def diff(before: Trace, after: Trace) -> Diff:
+def diff(before: Slices, after: Slices) -> Diff:
     """What changed from one trace to the other, per rank and step.
 
     Compared is what kept the GPUs busy (kernels, communication, copies, memsets); where neither
@@ -220,7 +219,7 @@ def diff(before: Trace, after: Trace) -> Diff:
             notes.append(f"{name}: {found.outside:,} slices outside of the steps are not counted")
     per = (counts[0], counts[1])
     changes = sorted(_changes(sides[0], sides[1], per), key=lambda one: (-abs(one.delta), one.work))
-    stamps = dict.fromkeys((stamp_of(before), stamp_of(after)))
+    stamps = dict.fromkeys((before.provenance, after.provenance))
     return Diff(
         changes=tuple(changes),
         steps=per,
@@ -256,7 +255,7 @@ class _Measured(NamedTuple):
     outside: int  # slices
 
 
-def _measure(trace: Trace, device: bool) -> _Measured:
+def _measure(trace: Slices, device: bool) -> _Measured:
     rows = on_device(trace) if device else _on_threads(trace)
     calls = launch_of(trace, rows)
     calls = np.where(calls == NONE, rows, calls)
@@ -282,14 +281,14 @@ def _measure(trace: Trace, device: bool) -> _Measured:
     return _Measured(found, number, length, int((~kept).sum()))
 
 
-def _on_threads(trace: Trace) -> Column:
+def _on_threads(trace: Slices) -> Column:
     """Where there is no GPU: operators, and what else works or communicates."""
     kind = trace.kind
     works = (kind == Kind.OPERATOR) | ((kind >= Kind.COMPUTE) & (kind <= Kind.SET))
     return np.flatnonzero(works)
 
 
-def _own_time(trace: Trace, rows: Column) -> Column:
+def _own_time(trace: Slices, rows: Column) -> Column:
     """For each row the nanoseconds in which it was the innermost of these on its lane."""
     own = np.zeros(len(rows), np.int64)
     start, end = trace.start[rows], trace.end[rows]
@@ -301,14 +300,14 @@ def _own_time(trace: Trace, rows: Column) -> Column:
     return own
 
 
-def _by_lane(trace: Trace, rows: Column) -> Iterator[tuple[int, int]]:
+def _by_lane(trace: Slices, rows: Column) -> Iterator[tuple[int, int]]:
     """(first, last + 1) among rows in the trace's order, for each lane that has any."""
     lanes = trace.lane[rows]
     bounds = [0, *(np.flatnonzero(np.diff(lanes)) + 1).tolist(), len(rows)]
     yield from ((a, b) for a, b in itertools.pairwise(bounds) if b > a)
 
 
-def _in_steps(trace: Trace, calls: Column) -> tuple[Column, int, float]:
+def _in_steps(trace: Slices, calls: Column) -> tuple[Column, int, float]:
     """Which of the calls count; how many steps there are of all ranks; their mean length."""
     kept, when, rank = np.ones(len(calls), bool), trace.start[calls], trace.rank[calls]
     number, length = 0, 0
@@ -322,13 +321,13 @@ def _in_steps(trace: Trace, calls: Column) -> tuple[Column, int, float]:
     return kept, max(number, 1), length / max(number, 1)
 
 
-def _shape(trace: Trace, at: int) -> str:
+def _shape(trace: Slices, at: int) -> str:
     one = trace.known[at]
     sizes = [f"{size:,} B" for size in (one.bytes_in, one.bytes_out) if size != NONE]
     return " ".join(word for word in (one.operation, " → ".join(sizes), one.dtype) if word)
 
 
-def _ranges(trace: Trace, calls: Column) -> tuple[Column, list[str]]:
+def _ranges(trace: Slices, calls: Column) -> tuple[Column, list[str]]:
     """For each call, which of these paths of annotations it was made in; the first is ""."""
     paths = {"": 0}
     place = np.zeros(len(calls), np.int64)
@@ -346,7 +345,7 @@ def _ranges(trace: Trace, calls: Column) -> tuple[Column, list[str]]:
     return place, list(paths)
 
 
-def _paths(trace: Trace, notes: Column) -> Iterator[str]:
+def _paths(trace: Slices, notes: Column) -> Iterator[str]:
     """The names of the annotations around each annotation of a lane, and its own.
 
     Compiled graphs are named after a hash that differs from rank to rank and from run to run.

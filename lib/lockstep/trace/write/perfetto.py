@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from .joins import launch_of, on_device
-from .table import NONE, Column, Kind, Trace
+from ..joins import launch_of, on_device
+from ..slices import NONE, Column, Kind, Slices
 
 _AT_ONCE = 10_000  # events written at once
 
 
-def export(trace: Trace, file: str | os.PathLike[str]) -> Path:
+def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
     """Write a trace in Chrome's JSON format, packed if the name ends in .gz; returns the path.
 
     A rank becomes a process, a lane a thread, with more threads where slices overlap. Times start
@@ -92,7 +92,7 @@ def tracks(starts: Column, ends: Column) -> Column:
     return number
 
 
-def _events(trace: Trace, first: int) -> Iterator[str]:
+def _events(trace: Slices, first: int) -> Iterator[str]:
     for rank in trace.ranks:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank}"})
         yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
@@ -137,7 +137,7 @@ def _events(trace: Trace, first: int) -> Iterator[str]:
 _FLOW = ("flow_in", "flow_out")
 
 
-def _arrows(trace: Trace) -> Column:
+def _arrows(trace: Slices) -> Column:
     """For each row the number of its arrow, from 1: positive where it begins, negative at its ends.
 
     0: no arrow. They hang on the slices themselves: by time alone, Perfetto takes the innermost.
@@ -156,7 +156,7 @@ def _arrows(trace: Trace) -> Column:
     return arrow
 
 
-def _details(trace: Trace, known: int) -> dict[str, Any]:
+def _details(trace: Slices, known: int) -> dict[str, Any]:
     what = trace.known[known]
     details = {
         "operation": what.operation or None,

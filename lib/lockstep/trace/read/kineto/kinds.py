@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from .table import NONE, Kind
+from ...slices import NONE, Kind
 
 _CATEGORIES = {
     "cpu_op": Kind.OPERATOR,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .table import TraceError
+from ...slices import TraceError
 
 BLOCK = 4 << 20  # bytes of text at once
 _LIMIT = 256 << 20  # bytes of one event, or of what stands before and after the events

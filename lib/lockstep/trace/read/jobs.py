@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..launch import Job
-from ..launch.calls import ANY_SOURCE, Call
-from ..stamps import live
-from .table import NONE, Collective, Kind, Slice, Trace, TraceError
+from ...launch import Job
+from ...launch.calls import ANY_SOURCE, Call
+from ...stamps import live
+from ..slices import NONE, Collective, Kind, Slice, Slices, TraceError
+from .kineto.load import load
 
 # What gloo's slices, and our Collective, call an operation of the call record.
 _FAMILIES = {
@@ -25,7 +26,7 @@ _FAMILIES = {
 }
 
 
-def of(job: Job) -> Trace:
+def of(job: Job) -> Slices:
     """What a job did, on its host's clock.
 
     From the profiles of its ranks if it ran with `trace`, with the groups, sizes and peers of its
@@ -34,7 +35,7 @@ def of(job: Job) -> Trace:
     """
     if job.ok and job.profiles is not None:
         # The cache would keep what goes with the job.
-        trace = Trace.load(job.profiles, stamp=live(job), cache=False)
+        trace = load(job.profiles, stamp=live(job), cache=False)
         if job.device not in ("", "CPU") and not any(lane.on_device for lane in trace.lanes):
             why = "the profiler saw nothing of the GPU; --env KINETO_LOG_LEVEL=2 shows what it says"
             trace = trace.derive(notes=(*trace.notes, why))
@@ -48,7 +49,7 @@ def of(job: Job) -> Trace:
     unfinished = sum(call.end is None for calls in job.calls for call in calls)
     calls = "1 call" if unfinished == 1 else f"{unfinished} calls"
     notes = [f"{calls} never ended: drawn until the last event"] if unfinished else []
-    return Trace.from_slices(_ended(slices), stamp=live(job), notes=notes)
+    return Slices.from_slices(_ended(slices), stamp=live(job), notes=notes)
 
 
 def _slice(call: Call) -> Slice:
@@ -85,7 +86,7 @@ def _collective(call: Call) -> Collective:
     )
 
 
-def _with_calls(trace: Trace, calls: list[list[Call]]) -> Trace:
+def _with_calls(trace: Slices, calls: list[list[Call]]) -> Slices:
     """Give communications on the CPU what the call record knows of them.
 
     The n-th slice of an operation on a rank is the n-th such call there, if there are as many.

@@ -1,0 +1,51 @@
+"""How answers are worded and drawn, where several do it alike."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+
+from ...figures import Table
+from ...words import printable
+
+_WIDTH = 72
+_NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
+
+
+def with_notes(shown: Table, notes: Sequence[str]) -> dict[str, str]:
+    """What a notebook draws of a table and the sentences below it."""
+    bundle = shown._repr_mimebundle_()
+    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
+    return {
+        "text/plain": printable("\n".join([bundle["text/plain"], *notes])),
+        "text/html": bundle["text/html"] + below,
+    }
+
+
+def shortened(name: str, width: int = _WIDTH) -> str:
+    """A kernel's name without return type, namespaces and parameters, cut in the middle to width.
+
+    >>> shortened("void at::native::add<4, at::Tensor>(int, at::Tensor)")
+    'add<4, Tensor>'
+    """
+    if len(name) > 4000:  # names of megabytes occur; no one reads their middle
+        name = f"{name[:2000]}…{name[-2000:]}"
+    short = _NAMESPACES.sub("", _without_parameters(name.removeprefix("void "))).strip() or name
+    if len(short) <= width:
+        return short
+    tail = width // 3
+    return f"{short[: width - tail - 1]}…{short[-tail:]}"
+
+
+def _without_parameters(name: str) -> str:
+    """A C++ function's name up to its parameters: the parenthesis that the last `)` closes."""
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if not depth:
+            # "Memcpy HtoD (Pageable -> Device)" is no function.
+            return name[:at] if at and not name[at - 1].isspace() else name
+    return name

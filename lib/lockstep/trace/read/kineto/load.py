@@ -1,0 +1,139 @@
+"""The files of N ranks become one trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....stamps import Recording, Stamp
+from ...slices import COLUMNS, NONE, Lane, Numbering, Slices, TraceError
+from .cache import open_store
+from .file import SAVED, File, args_of
+from .files import find, state_of
+from .ranks import check_job, ranks_of
+from .workers import Found, read_all
+
+Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
+
+
+def load(
+    source: Source,
+    *,
+    stamp: Stamp | None = None,
+    cache: bool = True,
+    processes: int | None = None,
+) -> Slices:
+    """Read the Kineto traces of N ranks, one file a rank, packed (gz) or not.
+
+    source: a folder (all *.json and *.json.gz in it), a path, several paths, or a recording. stamp:
+    where the trace comes from; what the files say of it, if not given. cache: keep the columns of
+    large files in the user's cache folder, for as long as the file stays the same. processes: how
+    many read at a time; as many as there are cores, if not given.
+
+    Times are nanoseconds since the epoch where the files say so, exact to the nanosecond. What had
+    to be repaired, left out or guessed stands in `notes`. `about[rank]` has what is known of
+    "file", "world_size", "backend", "groups" (dicts of name, description, size, ranks), "gpu",
+    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), and "communication":
+    how many "slices", "kernels", how many were recognised "by_name" only or have an "unknown"
+    operation, and their "time", "time_by_name", "time_unknown" (ns).
+
+    Raises TraceError where a file cannot be read or has no slices, two files are of one rank, or
+    the files are of different jobs.
+    """
+    if isinstance(source, Recording):
+        stamp = stamp or source.stamp
+        source = source.path
+    paths, in_folder = find(source)
+    notes: list[str] = []
+    with open_store(paths, cache) as store:
+        found = read_all(paths, store, processes, in_folder, notes)
+        ranks = ranks_of([one.path for one in found], [one.file for one in found], notes)
+        of_rank = dict(sorted(zip(ranks, found, strict=True), key=lambda one: one[0]))
+        files = {rank: one.file for rank, one in of_rank.items()}
+        check_job(files, notes)
+        for rank, file in files.items():
+            notes += [f"rank {rank} ({file.about['file']}): {note}" for note in file.notes]
+        notes += _evidence(list(files.values()))
+        about = {rank: _without_rank(file.about) for rank, file in files.items()}
+        return Slices(
+            **_merge(files),
+            stamp=stamp or _stamp(list(about.values())),
+            notes=notes,
+            about=about,
+            fetch=_fetch_from(of_rank),
+        )
+
+
+def _merge(files: dict[int, File]) -> dict[str, Any]:
+    """The columns, lanes, names and known collectives of all ranks, numbered alike."""
+    rows = sum(len(file.columns["start"]) for file in files.values())
+    columns = {column: np.empty(rows, COLUMNS[column]) for column in (*SAVED, "rank")}
+    names, known = Numbering(), Numbering()
+    lanes: list[Lane] = []
+    begin = 0
+    for rank, file in files.items():
+        end = begin + len(file.columns["start"])
+        new_name = np.array([names[one] for one in file.names], np.int32)
+        new_known = [known[one] for one in file.known]
+        columns["rank"][begin:end] = rank
+        for column in SAVED:
+            columns[column][begin:end] = file.columns.pop(column)  # no longer needed in memory
+        columns["lane"][begin:end] += len(lanes)
+        columns["name"][begin:end] = new_name[columns["name"][begin:end]]
+        # The last place is for NONE, which is −1.
+        renumbered = np.array([*new_known, NONE], np.int32)
+        columns["collective"][begin:end] = renumbered[columns["collective"][begin:end]]
+        lanes += [replace(lane, rank=rank) for lane in file.lanes]
+        begin = end
+    return {"columns": columns, "lanes": lanes, "names": list(names), "known": list(known)}
+
+
+def _fetch_from(of_rank: dict[int, Found]) -> Callable[[int, int], dict[str, Any]]:
+    """Gives the args of an event of a rank, from its file as it was when it was read."""
+    origins = {rank: (one.path, one.state) for rank, one in of_rank.items()}
+
+    def fetch(rank: int, origin: int) -> dict[str, Any]:
+        path, state = origins[rank]
+        if state_of(path) != state:
+            raise TraceError(f"{path} has changed since it was loaded: load it again")
+        return args_of(path, origin)
+
+    return fetch
+
+
+def _without_rank(about: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in about.items() if key != "rank"}
+
+
+def _evidence(files: list[File]) -> list[str]:
+    """What part of communication is less certain, in sentences."""
+    total: Counter[str] = Counter()
+    for file in files:
+        total.update(file.about["communication"])
+    notes = []
+    for key, what in (
+        ("by_name", "recognised by name only"),
+        ("unknown", "without a known operation"),
+    ):
+        if many := total[key]:
+            share = 100 * many / total["slices"]
+            of_time = 100 * total[f"time_{key}"] / max(total["time"], 1)
+            notes.append(
+                f"{many:,} of {total['slices']:,} communications ({share:.1f} %, {of_time:.1f} % "
+                f"of their time) are {what}"
+            )
+    return notes
+
+
+def _stamp(about: list[dict[str, Any]]) -> Stamp:
+    gpus = Counter(one.get("gpu", "CPU") for one in about)
+    parts = [" + ".join(f"{gpu} × {many}" for gpu, many in gpus.items())]
+    versions = {one["torch"] for one in about if "torch" in one}
+    parts += [f"PyTorch {version}" for version in sorted(versions)[:1]]
+    parts += sorted({one["date"] for one in about if "date" in one})[:1]
+    return Stamp("recorded", " · ".join(parts))

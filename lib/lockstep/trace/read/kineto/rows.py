@@ -1,0 +1,177 @@
+"""Rows of a table, gathered from the events of a file as they come."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...slices import NONE, Column, Kind, Numbering
+from . import kinds
+from .events import NO_ARGS, RAW, Args, args_of_raw, nanoseconds
+from .text import decode
+
+
+class Said(NamedTuple):
+    """What the args of an event say of a communication; see `Args`."""
+
+    collective: str = ""
+    dtype: str = ""
+    elements_in: int = NONE
+    elements_out: int = NONE
+    bytes_in: int = NONE
+    bytes_out: int = NONE
+    group: str = ""
+    ranks: str = ""
+    size: int = NONE
+    source: int = NONE
+    destination: int = NONE
+
+
+def _said(args: Args) -> Said:
+    return Said(
+        args.collective,
+        args.dtype,
+        args.elements_in,
+        args.elements_out,
+        args.bytes_in,
+        args.bytes_out,
+        args.group.strip('"'),
+        args.ranks if isinstance(args.ranks, str) else str(args.ranks),
+        args.size,
+        args.source,
+        args.destination,
+    )
+
+
+@dataclass
+class Rows:
+    """Rows as they come, and what their numbers stand for."""
+
+    pieces: dict[str, list[Column]] = field(default_factory=lambda: defaultdict(list))
+    names: Numbering = field(default_factory=Numbering)
+    categories: Numbering = field(default_factory=Numbering)
+    places: Numbering = field(default_factory=Numbering)  # (pid, tid)
+    said: Numbering = field(default_factory=Numbering)  # of Said
+    labels: dict[Any, str] = field(default_factory=dict)
+    halves: list[tuple[int, int, Any]] = field(default_factory=list)  # B and E: ts, origin, event
+    unreadable: list[int] = field(default_factory=list)
+
+    def add(self, events: Sequence[Any], start: Column, duration: Column, origin: Column) -> None:
+        args = [one.args or NO_ARGS for one in events]
+        external = np.array([one.external for one in args], np.int64)
+        if np.any(external == NONE):
+            old = np.array([one.old_external for one in args], np.int64)
+            external = np.where(external == NONE, old, external)
+        said = [self.said[_said(one)] if one.collective else NONE for one in args]
+        columns = {
+            "start": start,
+            "duration": duration,
+            "origin": origin.astype(np.int32),
+            "name": np.array([self.names[one.name] for one in events], np.int32),
+            "category": np.array([self.categories[one.cat] for one in events], np.int32),
+            "place": np.array([self.places[one.pid, one.tid] for one in events], np.int32),
+            "external": external,
+            "correlation": np.array([one.correlation for one in args], np.int64),
+            "stream": np.array([one.stream for one in args], np.int64),
+            "device": np.array([one.device for one in args], np.int64),
+            "sequence": np.array([one.sequence for one in args], np.int64),
+            "said": np.array(said, np.int32),
+        }
+        for column, values in columns.items():
+            self.pieces[column].append(values)
+
+    def columns(self) -> dict[str, Column]:
+        """All columns; the pieces are given up one by one, so that memory is not needed twice."""
+        return {column: np.concatenate(self.pieces.pop(column)) for column in [*self.pieces]}
+
+
+def gather(rows: Rows, events: Sequence[Any], number: int, batch: bytes) -> bool:
+    """Add the rows of these events, the first of which has this number. False, and nothing is
+    added, where floats cannot hold their times."""
+    at = [index for index, one in enumerate(events) if one is not None and one.ph == "X"]
+    slices = [events[index] for index in at]
+    others = [(index, one) for index, one in enumerate(events) if one is None or one.ph != "X"]
+    halves = [(index, one) for index, one in others if one is not None and one.ph in ("B", "E")]
+    start = nanoseconds([one.ts for one in slices], batch)
+    duration = nanoseconds([one.dur for one in slices], batch)
+    turns = nanoseconds([one.ts for _, one in halves], batch)
+    if start is None or duration is None or turns is None:
+        return False
+    if slices:
+        _look_into_operators(slices, at, batch)
+        rows.add(slices, start, duration, number + np.array(at))
+    for turn, (index, one) in zip(turns.tolist(), halves, strict=True):
+        rows.halves.append((turn, number + index, one))
+    for index, one in others:
+        if one is None:
+            rows.unreadable.append(number + index)
+        elif one.ph == "M":
+            _label(rows, one)
+    return True
+
+
+def _label(rows: Rows, one: Any) -> None:
+    name = one.args.label if one.args else ""
+    if one.name == "process_name":
+        rows.labels.setdefault(one.pid, name)
+    elif one.name == "thread_name":
+        # Kineto may name a thread twice, the second time after its process.
+        rows.labels.setdefault((one.pid, one.tid), name)
+
+
+def _look_into_operators(slices: list[Any], at: list[int], batch: bytes) -> None:
+    """Collectives whose facts stand in the recorded inputs: those of gloo, and, before PyTorch
+    2.3, of `record_param_comms`."""
+    if b'"gloo:' not in batch and b'"record_param_comms"' not in batch:
+        return
+    unknown = [
+        place
+        for place, one in enumerate(slices)
+        if (one.name == "record_param_comms" and not (one.args and one.args.collective))
+    ]
+    if b'"gloo:' in batch:
+        unknown += [
+            place
+            for place, one in enumerate(slices)
+            if kinds.kind(one.cat, one.name) is Kind.COMMUNICATION
+        ]
+    raw = decode(batch, RAW) if unknown else []
+    for place in unknown:
+        one = slices[place]
+        inputs = args_of_raw(raw[at[place]])
+        size, dtype = kinds.bytes_of_inputs(inputs)
+        what = one.name
+        if what == "record_param_comms":
+            words = [word for word in inputs.get("Concrete Inputs", []) if isinstance(word, str)]
+            what = next((word for word in words if kinds.operation(word)), "")
+        one.args = one.args or Args()
+        one.args.collective = what
+        one.args.dtype = dtype
+        one.args.bytes_in = size
+        if kinds.operation(what) in ("all_reduce", "broadcast"):
+            one.args.bytes_out = size
+
+
+def join_halves(rows: Rows) -> int:
+    """Make slices of events that begin (B) and end (E) apart; how many lack their other half."""
+    open_now: dict[Any, list[tuple[int, int, Any]]] = defaultdict(list)
+    whole = []
+    lost = 0
+    for half in sorted(rows.halves, key=lambda half: half[0]):
+        stack = open_now[half[2].pid, half[2].tid]
+        if half[2].ph == "B":
+            stack.append(half)
+        elif stack:
+            whole.append((*stack.pop(), half[0]))
+        else:
+            lost += 1
+    lost += sum(map(len, open_now.values()))
+    if whole:
+        start = np.array([one[0] for one in whole], np.int64)
+        end = np.array([one[3] for one in whole], np.int64)
+        rows.add([one[2] for one in whole], start, end - start, np.array([one[1] for one in whole]))
+    return lost

@@ -1,0 +1,108 @@
+"""A trace, and every question that it answers; each is answered by a module of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..launch import Job
+from ..stamps import Stamp
+from .ask.breakdown import Breakdown, breakdown
+from .ask.clock import align
+from .ask.collectives import Collectives, collectives
+from .ask.critical import CriticalPath, critical_path
+from .ask.diff import Diff, diff
+from .ask.kernels import Kernels, kernels
+from .ask.launches import Launches, launches
+from .read import jobs
+from .read.flight import Hang, flight
+from .read.kineto.load import Source, load
+from .read.memory import Memory, memory
+from .slices import Slices
+from .steps import Step, steps
+from .write.frames import to_pandas, to_polars
+
+
+class Trace(Slices):
+    """What every rank did, as one immutable table (see `Slices`), and what can be asked of it."""
+
+    # ── Where it comes from; `from_slices` makes one by hand ─────────────────────────────────
+
+    @classmethod
+    def load(
+        cls,
+        source: Source,
+        *,
+        stamp: Stamp | None = None,
+        cache: bool = True,
+        processes: int | None = None,
+    ) -> Trace:
+        """Read the Kineto traces of N ranks: see `lockstep.trace.read.kineto.load`."""
+        return cls.of_slices(load(source, stamp=stamp, cache=cache, processes=processes))
+
+    @classmethod
+    def of(cls, job: Job) -> Trace:
+        """What a job did: its profiles, or its call record: see `lockstep.trace.read.jobs`."""
+        return cls.of_slices(jobs.of(job))
+
+    # ── Questions ────────────────────────────────────────────────────────────────────────────
+
+    def align(self) -> Trace:
+        """One clock for all ranks, with a certificate: see `lockstep.trace.ask.clock`."""
+        return align(self)
+
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of every rank: see `lockstep.trace.steps`."""
+        return steps(self)
+
+    def breakdown(self, *, skip: int = 0) -> Breakdown:
+        """What each rank's time went to: see `lockstep.trace.ask.breakdown`."""
+        return breakdown(self, skip=skip)
+
+    def collectives(self) -> Collectives:
+        """Every collective across ranks: see `lockstep.trace.ask.collectives`."""
+        return collectives(self)
+
+    def launches(self) -> Launches:
+        """Launch latency and queue depth: see `lockstep.trace.ask.launches`."""
+        return launches(self)
+
+    def kernels(self, top: int = 10) -> Kernels:
+        """Where the GPU's time goes: see `lockstep.trace.ask.kernels`."""
+        return kernels(self, top)
+
+    def critical_path(self) -> CriticalPath:
+        """What the step had to wait for: see `lockstep.trace.ask.critical`."""
+        return critical_path(self)
+
+    def diff(self, after: Trace) -> Diff:
+        """What changed from this trace to a later one: see `lockstep.trace.ask.diff`."""
+        return diff(self, after)
+
+    # ── Questions to other records of a run ──────────────────────────────────────────────────
+
+    @staticmethod
+    def memory(
+        snapshot: str | Path | Mapping[str, Any],
+        *,
+        device: int | None = None,
+        stamp: Stamp | None = None,
+    ) -> Memory:
+        """A GPU's memory, from an allocator's snapshot: see `lockstep.trace.read.memory`."""
+        return memory(snapshot, device=device, stamp=stamp)
+
+    @staticmethod
+    def flight(folder: str | Path, *, stamp: Stamp | None = None) -> Hang:
+        """Why ranks hang, by their flight recorders: see `lockstep.trace.read.flight`."""
+        return flight(folder, stamp=stamp)
+
+    # ── Other tools ──────────────────────────────────────────────────────────────────────────
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame: see `lockstep.trace.write.frames`."""
+        return to_pandas(self)
+
+    def to_polars(self) -> Any:
+        """A polars DataFrame: see `lockstep.trace.write.frames`."""
+        return to_polars(self)

@@ -1,0 +1,1 @@
+"""Traces for other programs: one file for Perfetto, its page, data frames."""

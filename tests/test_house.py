@@ -1,0 +1,231 @@
+"""Imports of the package run one way: each room knows only what is below it.
+
+`python tests/test_house.py [FOLDER]` prints the rooms, the arrows between them, those that point
+up, and the knots. An import inside of a function is an arrow like any other; one that only the
+type checker sees is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).parents[1] / "lib" / "lockstep"
+
+# From the ground up. A line is a floor: its rooms do not know each other, and may know all that is
+# below. A room is a folder or a file of the package, named by its path; the longest name counts.
+FLOORS = """
+machine.py
+launch
+stamps.py
+figures.py  cost.py
+charts.py  grid.py  holdings.py  predict.py  progress.py
+trace/slices.py  trace/intervals.py
+trace/joins.py  trace/steps.py  trace/matching.py
+trace/device.py
+trace/read  trace/ask  trace/write
+trace
+timeline
+summary.py
+checks.py
+labs
+checkup.py
+execute.py
+magic.py
+__init__.py
+__main__.py
+"""
+# Rooms whose files may still be tied into knots.
+KNOTTED = {"launch"}
+
+Arrows = dict[str, set[str]]  # file → the files that it imports; paths within the package
+
+
+def arrows(library: Path) -> Arrows:
+    """What each file imports of the package, at its head or anywhere else."""
+    files = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
+    modules = {_module(file, library.name): file for file in files}
+    found: Arrows = {}
+    for file, path in sorted(files.items()):
+        package = _module(file, library.name).split(".")
+        if path.name != "__init__.py":
+            package.pop()
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        names = {name for node in _imports(tree) for name in _imported(node, package)}
+        # `from a import b` names the module a.b if there is one, and else something of a.
+        targets = {modules.get(name) or modules.get(name.rpartition(".")[0]) for name in names}
+        found[file] = {target for target in targets if target} - {file}
+    return found
+
+
+def _module(file: str, package: str) -> str:
+    return ".".join((package, *Path(file).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield from _imports(ast.Module([other], []))
+        else:
+            yield from _imports(child)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, package: list[str]) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [one.name for one in node.names]
+    start = package[: len(package) - node.level + 1] if node.level else []
+    return [".".join((*start, *filter(None, (node.module, one.name)))) for one in node.names]
+
+
+def floors(text: str = FLOORS) -> dict[str, int]:
+    """Room → its floor, from 0."""
+    lines = [line.split() for line in text.strip().splitlines()]
+    return {room: number for number, rooms in enumerate(lines) for room in rooms}
+
+
+def room_of(file: str, rooms: dict[str, int]) -> str | None:
+    """The room that a file is in, None for a file that is in none."""
+    names = (file, *(parent.as_posix() for parent in Path(file).parents))
+    return next((name for name in names if name in rooms), None)
+
+
+def upward(found: Arrows, rooms: dict[str, int]) -> list[str]:
+    """Each import that breaks the table, in a sentence."""
+    said = []
+    for file, targets in found.items():
+        room = room_of(file, rooms)
+        if room is None:
+            said.append(f"{file} is in no room: name it, or its folder, in the table FLOORS")
+            continue
+        for target in sorted(targets):
+            other = room_of(target, rooms)
+            if other is None or other == room or rooms[other] < rooms[room]:
+                continue
+            where = "above" if rooms[other] > rooms[room] else "beside"
+            said.append(
+                f"{file} imports {target}, but {other} is {where} {room}: move what both need to a "
+                "floor below, or hand it over as an argument"
+            )
+    return said
+
+
+def knots(found: Arrows) -> list[list[str]]:
+    """Files that import each other, round about or straight (strongly connected components)."""
+    reach = {file: _reachable(found, file) for file in found}
+    tied = {file: frozenset(b for b in reach[file] if file in reach[b]) for file in found}
+    return sorted(sorted(knot) for knot in set(tied.values()) if knot)
+
+
+def _reachable(found: Arrows, file: str) -> set[str]:
+    seen: set[str] = set()
+    ahead = [*found[file]]
+    while ahead:
+        if (one := ahead.pop()) not in seen:
+            seen.add(one)
+            ahead += found[one]
+    return seen
+
+
+def between_rooms(found: Arrows) -> dict[str, set[str]]:
+    """The arrows between the rooms at the top: folders and files of the package itself."""
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for file, targets in found.items():
+        here = file.split("/")[0]
+        rooms[here] |= {target.split("/")[0] for target in targets} - {here}
+    return rooms
+
+
+# ── Tests ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_imports_run_downwards() -> None:
+    assert upward(arrows(LIBRARY), floors()) == []
+
+
+def test_no_files_import_each_other() -> None:
+    tied = knots(arrows(LIBRARY))
+    assert [knot for knot in tied if {file.split("/")[0] for file in knot} - KNOTTED] == []
+
+
+def test_every_room_of_the_table_exists() -> None:
+    assert [room for room in floors() if not (LIBRARY / room).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "targets"),
+    [
+        ("from . import ground", {"low/ground.py"}),
+        ("from .ground import thing", {"low/ground.py"}),
+        ("from .. import high", {"high.py"}),
+        ("import house.high", {"high.py"}),
+        ("from house.low import ground, thing", {"low/ground.py", "low/__init__.py"}),
+        ("def f():\n    if x:\n        from ..high import thing", {"high.py"}),
+        ("if TYPE_CHECKING:\n    from ..high import thing", set()),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from .. import high", {"high.py"}),
+        ("import json, highway", set()),
+    ],
+)
+def test_what_counts_as_an_arrow(source: str, targets: set[str], tmp_path: Path) -> None:
+    library = _written(tmp_path, {"low/here.py": source})
+    assert arrows(library)["low/here.py"] == targets
+
+
+def test_a_broken_house_is_described(tmp_path: Path) -> None:
+    library = _written(
+        tmp_path,
+        {
+            "low/here.py": "def lazily():\n    from .. import high",
+            "high.py": "from .low.here import lazily\nfrom . import beside",
+            "beside.py": "",
+            "lost.py": "",
+        },
+    )
+    found = arrows(library)
+    said = upward(found, floors("low\nhigh.py  beside.py\n__init__.py"))
+    assert [one.partition(":")[0] for one in said] == [
+        "high.py imports beside.py, but beside.py is beside high.py",
+        "lost.py is in no room",
+        "low/here.py imports high.py, but high.py is above low",
+    ]
+    assert knots(found) == [["high.py", "low/here.py"]]
+
+
+def _written(folder: Path, files: dict[str, str]) -> Path:
+    library = folder / "house"
+    usual = ("__init__.py", "high.py", "low/__init__.py", "low/ground.py")
+    for file, text in {**dict.fromkeys(usual, ""), **files}.items():
+        path = library / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return library
+
+
+def main(library: Path) -> None:
+    found = arrows(library)
+    rooms = between_rooms(found)
+    tied = knots(found)
+    inside = {knot[0].split("/")[0] for knot in tied if len({f.split("/")[0] for f in knot}) == 1}
+    across = [(a, b) for a, targets in rooms.items() for b in targets if a in rooms[b] and a < b]
+    print(f"{len(found)} files, {sum(map(len, found.values()))} arrows between them")
+    print(f"{len(rooms)} rooms, {sum(map(len, rooms.values()))} arrows between them")
+    for room, targets in sorted(rooms.items()):
+        print(f"  {room}: {', '.join(sorted(targets)) or 'knows nobody'}")
+    print(f"pairs of rooms that know each other: {across or 'none'}")
+    print(f"arrows that break the table: {len(broken := upward(found, floors()))}")
+    for one in broken:
+        print(f"  {one}")
+    print(f"knots: {len(tied)}, inside of {', '.join(sorted(inside)) or 'no room'}")
+    for knot in tied:
+        print(f"  {len(knot)} files: {', '.join(knot)}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else LIBRARY)
