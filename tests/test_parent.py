@@ -168,7 +168,7 @@ def test_who_forks_and_leaves_its_session_again_and_again_ends_too(apart, end):
     assert ("ok" in apart.execute(cell(CHAIN + end)).shown) == (end == "'ok'")
 
 
-def test_a_debugger_s_and_a_stopped_rank_end(apart):
+def test_a_stopped_rank_ends_like_any_other(apart):
     ranks = start(apart, READY + "time.sleep(600)", "--no-init --timeout 3")
     ranks[0].suspend()
     reply = apart.finish()

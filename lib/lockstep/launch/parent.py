@@ -73,6 +73,12 @@ class _Job:
     until: float | None = None  # when patience ends, once the job is to end
     look_again: float = 0.0
     hunt: Hunt | None = None  # once those that are left are being killed
+    by_agent: bool = False  # what runs is PyTorch's elastic agent, which starts the ranks
+
+    def may_end_by_itself(self, pid: int) -> bool:
+        """Whether the ranks there handle SIGTERM; an agent always does, and passes it on."""
+        ranks = processes.children(pid) if self.by_agent else [pid]
+        return any(processes.catches(rank, signal.SIGTERM) for rank in ranks)
 
 
 class _Parent:
@@ -134,7 +140,8 @@ class _Parent:
             return
         message, (events, claim, *ends) = received
         channel = Channel(socket.socket(fileno=events))
-        job = _Job(message["job"], channel, message["directory"], claim)
+        by_agent = bool(message["argv"])
+        job = _Job(message["job"], channel, message["directory"], claim, by_agent=by_agent)
         self._jobs.append(job)
         self._selector.register(channel, selectors.EVENT_READ, lambda _: self._listen(job))
         try:
@@ -208,7 +215,7 @@ class _Parent:
         if not gracefully:
             job.waiting_for.clear()
         elif job.until is None:
-            job.waiting_for = {pid for pid in job.running if processes.catches(pid, signal.SIGTERM)}
+            job.waiting_for = {pid for pid in job.running if job.may_end_by_itself(pid)}
             # Who has no handler dies of it at once, or ignores it: nobody waits for that.
             for pid in job.running:
                 with contextlib.suppress(PermissionError):  # another user's by now
