@@ -24,7 +24,6 @@ from lockstep.record.experiment import (
     ExperimentFailed,
     Result,
     by_torchrun,
-    one_node,
 )
 from lockstep.trace.diff import diff
 from lockstep.trace.flight import flight
@@ -342,7 +341,7 @@ def test_ranks_of_pytorch_that_fail_fail_the_experiment():
     with pytest.raises(
         ExperimentFailed, match=r"torchrun ended lockstep\.nothing with exit code 1"
     ):
-        by_torchrun("lockstep.nothing", agents=one_node(1))
+        by_torchrun("lockstep.nothing", nproc=1)
 
 
 def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -105,13 +106,14 @@ def gpu_name(machine: Machine) -> str:
 def by_torchrun(
     module: str,
     *arguments: object,
-    agents: Sequence[Sequence[str]],
+    nproc: int,
+    nodes: int = 1,
     environment: Mapping[str, str | None] | None = None,
     may_fail: bool = False,
 ) -> None:
     """Run a module on ranks as PyTorch's own torchrun does, where Lockstep shall add nothing.
 
-    agents: the options of each agent of torchrun; one, unless there are to be several nodes.
+    nproc: ranks of each node. nodes: an agent of torchrun for each of them, all on this host.
     environment: variables to set, or with None to take away. Raises ExperimentFailed where an
     agent fails, unless it may.
     """
@@ -119,23 +121,23 @@ def by_torchrun(
     variables = {name: value for name, value in os.environ.items() if name not in given}
     variables |= {name: value for name, value in given.items() if value is not None}
     variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun would, and say so at length
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}"]
+    torchrun += [f"--nproc-per-node={nproc}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     program = ["-m", module, *map(str, arguments)]
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for options in agents:
-            running.append(subprocess.Popen([*torchrun, *options, *program], env=variables))
+        for node in range(nodes):
+            command = [*torchrun, f"--node-rank={node}", *program]
+            running.append(subprocess.Popen(command, env=variables))
         codes = [agent.wait() for agent in running]
     finally:
         for agent in running:
             end(agent)
     if any(codes) and not may_fail:
         raise ExperimentFailed(f"torchrun ended {module} with exit code {max(codes, key=abs)}")
-
-
-def one_node(nproc: int) -> list[list[str]]:
-    """The options of one agent, for `by_torchrun`."""
-    return [["--standalone", f"--nproc-per-node={nproc}"]]
 
 
 def end(agent: subprocess.Popen[bytes]) -> None:

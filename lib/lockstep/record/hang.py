@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..machine import Machine
-from .experiment import Experiment, ExperimentFailed, Result, by_torchrun, one_node
+from .experiment import Experiment, ExperimentFailed, Result, by_torchrun
 
 # Each variable under its name of today and under the one that older PyTorch knows.
 RECORDER = {
@@ -42,7 +42,7 @@ def hang() -> None:
 def run(_: Machine, nproc: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**RECORDER, **dict.fromkeys(FILES, f"{folder}/rank")}
-        by_torchrun(__name__, agents=one_node(nproc), environment=environment, may_fail=True)
+        by_torchrun(__name__, nproc=nproc, environment=environment, may_fail=True)
         files = sorted(Path(folder).glob("rank*"))
         if len(files) != nproc:
             raise ExperimentFailed(f"{len(files)} of {nproc} ranks left a dump")

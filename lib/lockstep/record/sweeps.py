@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from ..machine import Machine
-from .experiment import Experiment, Result, by_torchrun, gpu_name, one_node
+from .experiment import Experiment, Result, by_torchrun, gpu_name
 
 SIZES = [1 << power for power in range(8, 31)]  # 256 B to 1 GiB
 BATCHES = 15
@@ -179,7 +179,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
         environment = {"NCCL_ALGO": algorithm}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "sweep.json")
-            by_torchrun(__name__, file, agents=one_node(nproc), environment=environment)
+            by_torchrun(__name__, file, nproc=nproc, environment=environment)
             content = json.loads(file.read_text())
         name = f"sweeps/{gpu_name(machine)}-x{nproc}"
         if algorithm is None:

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from ..machine import Machine
-from .experiment import Experiment, Result, by_torchrun, one_node
+from .experiment import Experiment, Result, by_torchrun
 
 STEPS = 3  # recorded, after warm-up
 DTYPE = torch.bfloat16
@@ -281,7 +281,7 @@ def allocations(step: Step) -> Any:
 def run(_: Machine, nproc: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        by_torchrun(__name__, folder, agents=one_node(nproc))
+        by_torchrun(__name__, folder, nproc=nproc)
         results = [
             Result(f"traces/{program}", what, traces(folder / program))
             for program, (_, what) in PROGRAMS.items()

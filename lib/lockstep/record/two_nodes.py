@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -15,20 +14,13 @@ from pathlib import Path
 from ..machine import Machine
 from .experiment import Experiment, Result, by_torchrun
 
-NODES = 2
 NAMES = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"]
 SIZES = ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"]
 
 
 def run(_: Machine, nproc: int) -> list[Result]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    node = [f"--nnodes={NODES}", f"--nproc-per-node={nproc}"]
-    node += ["--master-addr=127.0.0.1", f"--master-port={port}"]
     with tempfile.TemporaryDirectory() as folder:
-        agents = [[*node, f"--node-rank={number}"] for number in range(NODES)]
-        by_torchrun(__name__, folder, agents=agents)
+        by_torchrun(__name__, folder, nproc=nproc, nodes=2)
         said = [json.loads(file.read_text()) for file in Path(folder).iterdir()]
     said.sort(key=lambda variables: int(variables["RANK"]))
     what = "the variables that torchrun gives the ranks of two nodes (two agents on one host)"
