@@ -210,8 +210,8 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
             agents = [one for one in children if "--nnodes=2" in one.cmdline()]
         running.send_signal(signal.SIGTERM)
         assert running.wait() == 130
+        assert not any(agent.is_running() for agent in agents)
         assert "nothing half was written" in running.stderr.read()
-    assert psutil.wait_procs(agents, timeout=10)[1] == []
     assert content_of(folder) == before
 
 
