@@ -225,17 +225,20 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
         ("two-nodes -n 0", "two-nodes takes 1 or more ranks, not 0"),
         ("two-nodes sweeps -n 150", "sweeps needs a GPU for each of its 150 ranks"),
         ("two-nodes --to FILE", "FILE is a file: name a folder"),
+        ("two-nodes --to FOLDER", "FOLDER/manifest.json is no JSON (Expecting value"),
     ],
 )
 def test_what_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, said):
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
+    Path("FOLDER").mkdir()
+    Path("FOLDER", "manifest.json").touch()
     target = [] if "--to" in arguments else ["--to", "data"]
     assert main(["record", *arguments.split(), *target]) == 2
     shown = capsys.readouterr()
     assert said in shown.err
     assert shown.out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+    assert sorted(content_of(tmp_path)) == ["FILE", "FOLDER", "FOLDER/manifest.json"]
 
 
 H200 = Gpu("NVIDIA H200", 150 * 10**9, 132, (9, 0))

@@ -169,6 +169,7 @@ def _record(arguments: argparse.Namespace) -> int:
     try:
         if not arguments.names:
             print(command.listing(arguments.to))
+            return 0
         experiments = command.find(arguments.names)
         for done in command.record(experiments, arguments.n, arguments.to, shlex.join(typed)):
             print(done)

@@ -74,6 +74,7 @@ def record(
     folder = folder or DATA
     if folder.exists() and not folder.is_dir():
         raise CannotRecord(f"--to {folder} is a file: name a folder")
+    manifest.read(folder)  # one that cannot be read is to be known before and not after
     machine = machines.probe()
     ranks = [experiment.ranks_on(machine, nproc) for experiment in experiments]
     for experiment, count in zip(experiments, ranks, strict=True):

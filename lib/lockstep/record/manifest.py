@@ -23,7 +23,7 @@ from typing import Any
 
 from .. import __version__
 from ..machine import Machine, summary
-from .experiment import Result
+from .experiment import CannotRecord, Result
 
 NAME = "manifest.json"
 # Variables with these beginnings change what is measured.
@@ -105,11 +105,12 @@ def _cuda(build: str) -> str | None:
 
 def _lockstep() -> str:
     """The version, and the commit where this is a checkout with its history."""
-    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():  # git would look for a history in the folders above
+        return __version__
+    describe = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
     try:
-        said = subprocess.run(
-            [*describe, "--exclude=*"], capture_output=True, text=True, timeout=10, check=True
-        )
+        said = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return __version__
     return f"{__version__}, commit {said.stdout.strip()}"
@@ -140,12 +141,18 @@ def _last_part(path: str) -> str:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a folder's manifest; none where there is no manifest yet."""
+    """The entries of a folder's manifest; none where there is no manifest yet.
+
+    Raises CannotRecord where it is no JSON.
+    """
     try:
         text = (folder / NAME).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    found: list[dict[str, Any]] = json.loads(text)
+    try:
+        found: list[dict[str, Any]] = json.loads(text)
+    except ValueError as error:
+        raise CannotRecord(f"{folder / NAME} is no JSON ({error}): mend it first") from None
     return found
 
 
