@@ -11,7 +11,8 @@ from typing import Any
 
 from lockstep import Job, torchrun
 from lockstep.launch.cell import Cell
-from lockstep.launch.run import torchrun_cell
+from lockstep.launch.options import Options
+from lockstep.launch.run import run_cell
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         exec(compile(order["text"], "cell-ending", "exec"), namespace)
         job = torchrun(namespace["main"], show=False, **options)
     else:
-        job = torchrun_cell(Cell(order["text"], "cell-ending"), {}, **options)
+        job = run_cell(Cell(order["text"], "cell-ending"), {}, Options(**options))
     return {
         "code": exit_code(job),
         "output": [job.output(rank) for rank in range(job.nproc)],

@@ -531,7 +531,7 @@ def test_wrong_flag_says_what_to_do(run, flags, says):
     reply = run(f"%%torchrun {flags}\n1")
     told = reply.shown + reply.error
     assert all(words in told for words in says)
-    assert "torchrun_cell" not in told, "the launcher's own frames are of no interest"
+    assert "run_cell" not in told, "the launcher's own frames are of no interest"
 
 
 def test_cell_with_a_syntax_error_or_a_magic(run):

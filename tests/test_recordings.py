@@ -1,7 +1,30 @@
-"""What the recordings are said to show is what the analyses find in them."""
+"""What the recordings are said to show is what the analyses find in them; and `lockstep record`."""
 
+import gzip
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
 import pytest
 from lockstep import Trace, recorded
+from lockstep.__main__ import main
+from lockstep.machine import Gpu, Machine, Torch
+from lockstep.record import backends, launching, new_group, time_out, waits
+from lockstep.record.command import EXPERIMENTS, find, record
+from lockstep.record.experiment import (
+    CannotRecord,
+    Experiment,
+    ExperimentFailed,
+    Result,
+    by_torchrun,
+)
 from lockstep.trace.ask.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory import memory
@@ -78,3 +101,308 @@ def test_the_allocator_frees_what_it_took():
     found = memory(recorded("traces/memory").path / "rank0.pickle.gz")
     assert found.allocated[found.peak] > 500e6
     assert set(found.mismatch.values()) == {0}
+
+
+# lockstep record
+
+DATA = Path(__file__).parents[1] / "data"
+JUPYTER = ("IPython", "ipykernel", "ipywidgets", "jupyter_client", "nbclient", "nbformat")
+OTHERS = ("anywidget", "matplotlib", "papermill", "plotly", "psutil", "traitlets")
+
+
+@pytest.fixture
+def without_jupyter(tmp_path):
+    """The environment of a machine on which only PyTorch and Lockstep are installed."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for name in JUPYTER + OTHERS:
+        (hidden / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name} here')")
+    library = str(DATA.parent / "lib")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(hidden), library])}
+
+
+def command(*arguments, environment):
+    program = [sys.executable, "-m", "lockstep", "record", *map(str, arguments)]
+    return subprocess.Popen(
+        program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def content_of(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def entries(folder):
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def experiment(*results, gpus=False, **options):
+    def run(machine, nproc):
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    return Experiment("test", "a test", 1, run, gpus=gpus, **options)
+
+
+def write(folder, *results):
+    return list(record([experiment(*results)], None, folder, "lockstep record test"))
+
+
+def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupyter):
+    folder = tmp_path / "somebody" / "data"
+    (folder / "launch").mkdir(parents=True)
+    (folder / "launch" / "two-nodes.json").write_text("[]")
+    other, older = {"file": "other.json"}, {"file": "launch/two-nodes.json", "what": "old"}
+    (folder / "manifest.json").write_text(json.dumps([older, other]))
+    environment = {**without_jupyter, "NCCL_TOPO_FILE": "/home/somebody/topo.xml"}
+    environment |= {"NCCL_NVLS_ENABLE": "0", "CUDA_MODULE_LOADING": "LAZY", "EDITOR": "vi"}
+    running = command("-n", 1, "two-nodes", "--to", folder, environment=environment)
+    said, complaint = running.communicate()
+    assert running.returncode == 0, complaint
+    assert said.startswith("two-nodes: launch/two-nodes.json in ")
+    ranks = json.loads((folder / "launch" / "two-nodes.json").read_text())
+    assert [rank["RANK"] for rank in ranks] == ["0", "1"]
+    assert [rank["GROUP_RANK"] for rank in ranks] == ["0", "1"]
+    assert [rank["LOCAL_RANK"] for rank in ranks] == ["0", "0"]
+    assert ranks[0].keys() == recorded("launch/two-nodes.json").content[0].keys()
+    entry, kept = entries(folder)  # in the order in which they were
+    assert kept == other
+    assert entry["experiment"] == "two-nodes"
+    assert entry["command"] == "lockstep record two-nodes -n 1 --to data"
+    assert (
+        entry["conditions"].items()
+        >= {
+            "NCCL_TOPO_FILE": "topo.xml",
+            "NCCL_NVLS_ENABLE": "0",
+            "CUDA_MODULE_LOADING": "LAZY",
+        }.items()
+    )
+    assert not {"EDITOR", "PATH"} & entry["conditions"].keys()
+    assert entry["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert entry["versions"]["lockstep"].startswith("0.1.0")
+    assert entry["hardware"]["cores"] >= 1
+    assert "somebody" not in (folder / "manifest.json").read_text()
+
+
+def test_what_starts_ranks_of_its_own_needs_no_jupyter(without_jupyter):
+    code = "from lockstep.record import launching; print(*launching.world(2, 'gloo', times=1))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=without_jupyter, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("first cell second cell"), done.stderr
+
+
+def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter):
+    folder = tmp_path / "data"
+    write(folder, Result("launch/two-nodes.json", "older", []))
+    before = content_of(folder)
+    with command("two-nodes", "--to", folder, environment=without_jupyter) as running:
+        process = psutil.Process(running.pid)
+        agents = []
+        while len(agents) < 2:
+            assert running.poll() is None
+            children = process.children()
+            agents = [one for one in children if "--nnodes=2" in one.cmdline()]
+        running.send_signal(signal.SIGTERM)
+        assert running.wait() == 130
+        assert not any(agent.is_running() for agent in agents)
+        assert "nothing half was written" in running.stderr.read()
+    assert content_of(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("sweep", "there is no experiment 'sweep'; there are: two-nodes, waits"),
+        ("two-nodes sweep", "there is no experiment 'sweep'"),
+        ("waits -n 3", "waits takes 2 ranks, not 3: say another -n"),
+        ("new-group -n 2", "new-group takes 3 or more ranks, not 2"),
+        ("two-nodes -n 0", "two-nodes takes 1 or more ranks, not 0"),
+        ("two-nodes sweeps -n 150", "sweeps needs a GPU for each of its 150 ranks"),
+        ("two-nodes --to FILE", "FILE is a file: name a folder"),
+        ("two-nodes --to FOLDER", "FOLDER/manifest.json is no JSON (Expecting value"),
+    ],
+)
+def test_what_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    Path("FOLDER").mkdir()
+    Path("FOLDER", "manifest.json").touch()
+    target = [] if "--to" in arguments else ["--to", "data"]
+    assert main(["record", *arguments.split(), *target]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+    assert sorted(content_of(tmp_path)) == ["FILE", "FOLDER", "FOLDER/manifest.json"]
+
+
+H200 = Gpu("NVIDIA H200", 150 * 10**9, 132, (9, 0))
+MACHINE = Machine(
+    system="Linux",
+    platform="Linux",
+    python="3.12.3",
+    cores=64,
+    memory_total=None,
+    memory_available=None,
+    shm=None,
+    driver="580",
+    visible_devices=None,
+    gpus=(H200,) * 2,
+    gpu_error=None,
+    links=(("X", "NV18"), ("NV18", "X")),
+    compiler=None,
+    python_headers=True,
+    torch=Torch("2.11.0+cu130", "cu130", ("gloo", "nccl"), "2.28.9", "3.6.0"),
+    packages=(),
+)
+
+
+def test_how_many_ranks_an_experiment_takes():
+    sweeps, traces, times = find(["sweeps", "traces", "time-out"])
+    assert sweeps.ranks_on(MACHINE, None) == 2  # one on each GPU
+    assert sweeps.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
+    assert traces.ranks_on(MACHINE, 2) == 2
+    assert times.ranks_on(MACHINE, None) == 1
+    refusals = [
+        (traces, MACHINE, None, "can use 2 GPUs here: .* or say -n 2"),
+        (times, replace(MACHINE, gpus=(), gpu_error="old driver"), None, r"no GPU here \(old dri"),
+        (times, replace(MACHINE, torch=None), None, "needs PyTorch"),
+        (sweeps, replace(MACHINE, torch=replace(MACHINE.torch, backends=())), 2, "needs NCCL"),
+        (traces, replace(MACHINE, torch=replace(MACHINE.torch, triton=None)), 2, "needs Triton"),
+    ]
+    for one, machine, asked, said in refusals:
+        with pytest.raises(CannotRecord, match=said):
+            one.ranks_on(machine, asked)
+
+
+def test_the_entry_of_a_machine_with_gpus(tmp_path, monkeypatch):
+    monkeypatch.setattr("lockstep.machine.probe", lambda: MACHINE)
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6")
+    write(
+        tmp_path,
+        Result("plain.json", "a", 1),
+        Result("ring.json", "b", 1, {"NCCL_ALGO": "Ring"}),
+        Result("free.json", "c", 1, {"NCCL_ALGO": None}),
+    )
+    plain, ring, free = entries(tmp_path)
+    assert plain["machine"] == "2 NVIDIA H200 of one host, 64 cores"
+    assert plain["hardware"]["gpus"] == {"NVIDIA H200": 2}
+    assert plain["hardware"]["link"] == "NV18"
+    assert plain["versions"]["cuda"] == "13.0"
+    assert plain["versions"]["driver"] == "580"
+    assert plain["conditions"]["CUDA_VISIBLE_DEVICES"] == "GPU"
+    algorithms = [one["conditions"].get("NCCL_ALGO") for one in (plain, ring, free)]
+    assert algorithms == ["Tree", "Ring", None]
+
+
+def test_files_are_written_as_their_names_say_and_without_names_of_the_machine(tmp_path):
+    host = socket.gethostname()
+    said = [
+        f"{host}: rank 0 of {host}.local",
+        "/opt/venv/lib/python3.12/site-packages/torch/nn/functional.py",
+        "in /home/somebody/lab.py, line 3; at 3/4 of http://pytorch.org/docs/stable",
+    ]
+    clean = [
+        "host: rank 0 of host.local",
+        "torch/nn/functional.py",
+        "in lab.py, line 3; at 3/4 of http://pytorch.org/docs/stable",
+    ]
+    files = ("rank0.json.gz", "rank0.pickle.gz", "rank0")
+    write(
+        tmp_path,
+        Result("one.json", said[0], {"é": said}),
+        Result("many", "a folder", dict.fromkeys(files, (tuple(said), 1.5))),
+    )
+    assert json.loads((tmp_path / "one.json").read_text(encoding="utf-8")) == {"é": clean}
+    zipped, packed, plain = ((tmp_path / "many" / file).read_bytes() for file in files)
+    assert json.loads(gzip.decompress(zipped)) == [clean, 1.5]
+    expected = (tuple(clean), 1.5)
+    assert pickle.loads(gzip.decompress(packed)) == pickle.loads(plain) == expected
+    assert entries(tmp_path)[0]["what"] == clean[0]
+
+
+def test_a_recording_is_replaced_as_a_whole_or_not_at_all(tmp_path):
+    write(tmp_path, Result("a.json", "old", 1), Result("b", "old", {"x.json": 1, "y.json": 2}))
+    before = content_of(tmp_path)
+    new = Result("a.json", "new", 3), Result("b", "new", {"x.json": 4})
+    for failure in (ExperimentFailed("on purpose"), Result("c.json", "not JSON", {1, 2})):
+        with pytest.raises((ExperimentFailed, TypeError)):
+            write(tmp_path, *new, failure)
+        assert content_of(tmp_path) == before
+    write(tmp_path, *new)
+    assert sorted(content_of(tmp_path)) == ["a.json", "b", "b/x.json", "manifest.json"]
+    assert [entry["what"] for entry in entries(tmp_path)] == ["new", "new"]
+
+
+def test_ranks_of_pytorch_that_fail_fail_the_experiment():
+    with pytest.raises(
+        ExperimentFailed, match=r"torchrun ended lockstep\.nothing with exit code 1"
+    ):
+        by_torchrun("lockstep.nothing", nproc=1)
+
+
+def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):
+    write(tmp_path, Result("a.json", "new", 1))
+    (fresh,) = entries(tmp_path)
+    for entry in entries(DATA):
+        assert entry.keys() == fresh.keys(), entry["file"]
+        for part in ("hardware", "versions"):
+            assert entry[part].keys() == fresh[part].keys(), entry["file"]
+        assert entry["experiment"] in {one.name for one in EXPERIMENTS}
+    assert {entry["experiment"] for entry in entries(DATA)} == {one.name for one in EXPERIMENTS}
+
+
+def test_the_list_says_what_is_needed_and_when_it_was_recorded(capsys, tmp_path):
+    assert main(["record"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [one.name for one in EXPERIMENTS]
+    (sweeps,) = (line for line in lines if line.startswith("sweeps"))
+    newest = max(one["date"] for one in entries(DATA) if one["experiment"] == "sweeps")
+    assert f"  {newest} on " in sweeps
+    assert "  2 or more GPUs  " in sweeps
+    assert main(["record", "--to", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("  never  ") == len(EXPERIMENTS)
+
+
+# What the experiments measure, under gloo
+
+
+def test_who_waits_is_asked_for_each_call():
+    said = waits.answers("gloo")
+    assert list(said) == list(recorded("backends/waits-nccl.json").content)
+    assert set(said.values()) <= {"waits for the other rank", "returns at once"}
+
+
+def test_groups_under_gloo():
+    assert time_out.answers("gloo") == {"gloo": 30}
+    assert new_group.answers("gloo", 3) == {"ok": True, "report": ""}
+    lab = DATA.parent / "solutions" / "source" / "01_communicators.py"
+    assert new_group.CELL in lab.read_text(encoding="utf-8")  # the program that the lab shows
+
+
+def test_what_gloo_can_do():
+    said = backends.answers("gloo", "cpu")
+    for answers in recorded("backends/nccl-h200.json").content.values():
+        assert answers.keys() == said.keys()
+    unable = [name for name, answer in said.items() if answer != "yes"]
+    assert unable == ["broadcast, float8", "all_gather, uneven"]
+
+
+def test_failures_are_told_by_the_place_in_the_cell():
+    told = launching.failures(launching.FAILURES, 2, "gloo")
+    starts = {
+        "raises": "rank 1: ValueError: on purpose\n  this cell, line 4\n",
+        "different": "The ranks are in different collectives",
+        "early": "Rank 0 waits in all_reduce #1",
+        "all_send": "Every waiting rank is in send",
+    }
+    assert told.keys() == starts.keys()
+    for name, start in starts.items():
+        assert told[name]["report"].startswith(start)
+    assert '→    4 │     raise ValueError("on purpose")' in told["raises"]["report"]

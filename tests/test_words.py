@@ -20,9 +20,9 @@ from lockstep.progress import LabExercises, Progress
 from lockstep.stamps import Stamp
 from lockstep.timeline import Timeline, page
 from lockstep.trace import Trace, TraceError
-from lockstep.trace.diff import diff
-from lockstep.trace.flight import flight
-from lockstep.trace.memory import memory
+from lockstep.trace.ask.diff import diff
+from lockstep.trace.read.flight import flight
+from lockstep.trace.read.memory import memory
 from lockstep.words import in_one_line, printable
 from synthetic import program
 

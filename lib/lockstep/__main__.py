@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 import tempfile
@@ -86,9 +87,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     trace.add_argument("--open", action="store_true", help="show it in Perfetto, until Ctrl-C")
     trace.set_defaults(command=_trace)
 
+    record = commands.add_parser(
+        "record",
+        usage="lockstep record [NAME ...] [-n N] [--to FOLDER]",
+        help="make the recordings of the course anew; without a name: list them",
+        description="Run experiments and write what they found, and where and how, below data/. "
+        "Without a name: list them. Exit code: 1 if one failed, 2 where one cannot be recorded "
+        "here, else 0.",
+    )
+    record.add_argument("names", nargs="*", metavar="NAME", help="experiments")
+    record.add_argument("-n", type=int, metavar="N", help="ranks (default: the experiment's own)")
+    record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
+    record.set_defaults(command=_record)
+
     arguments, more = parser.parse_known_args(argv)
-    if more and "numbers" in arguments and not any(word.startswith("-") for word in more):
-        arguments.numbers += more  # numbers behind an option, which Python 3.11 does not take
+    several = getattr(arguments, "numbers", getattr(arguments, "names", None))
+    if more and several is not None and not any(word.startswith("-") for word in more):
+        several += more  # words behind an option, which Python 3.11 does not take
     elif more:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     exit_code: int = arguments.command(arguments)
@@ -144,6 +159,36 @@ def _run(arguments: argparse.Namespace) -> int:
     elif done:
         print(printable(execute.table(done)))
     return 130 if interrupted else int(any(one.problems for one in done))
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    from lockstep import JobFailed, LaunchError
+    from lockstep.record import command
+    from lockstep.record.experiment import CannotRecord, ExperimentFailed
+
+    typed = ["lockstep", "record", *arguments.names]
+    typed += ["-n", str(arguments.n)] if arguments.n is not None else []
+    typed += ["--to", str(arguments.to)] if arguments.to else []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    try:
+        if not arguments.names:
+            print(command.listing(arguments.to))
+            return 0
+        experiments = command.find(arguments.names)
+        for done in command.record(experiments, arguments.n, arguments.to, shlex.join(typed)):
+            print(done)
+    except CannotRecord as error:
+        print(f"lockstep record: {error}", file=sys.stderr)
+        return 2
+    except (ExperimentFailed, JobFailed, LaunchError) as error:
+        print(f"lockstep record: {error}\nNothing of it was written.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lockstep record: interrupted; nothing half was written", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0
 
 
 def _trace(arguments: argparse.Namespace) -> int:

@@ -30,21 +30,21 @@ def alternate(blocks: int, calls: int) -> tuple[list[float], list[float]]:
     """Microseconds a call, one value a block: with the record, and without it, by turns."""
     import torch
     import torch.distributed as dist
-    from lockstep.launch import record
+    from lockstep.launch import recorder
 
-    recorder = record._recorder
+    own = recorder._recorder
     x = torch.zeros(4)
     recorded: list[float] = []
     bare: list[float] = []
     for block in range(2 * blocks):
-        record._recorder = None if block % 2 else recorder
+        recorder._recorder = None if block % 2 else own
         dist.barrier()
         began = time.perf_counter()
         for _ in range(calls):
             dist.all_reduce(x)
         seconds = time.perf_counter() - began
         (bare if block % 2 else recorded).append(seconds / calls * 1e6)
-    record._recorder = recorder
+    recorder._recorder = own
     return recorded, bare
 
 

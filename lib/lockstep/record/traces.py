@@ -1,26 +1,18 @@
-"""Record small programs with torch.profiler on N GPUs: the traces below data/traces.
+"""Small programs under torch.profiler, the allocator's history of one, and what recording costs.
 
-    torchrun --nproc-per-node 4 tests/bench/traces.py data/traces
-    torchrun --nproc-per-node 4 tests/bench/traces.py data/traces --hang
-
-The first writes a folder a program, a memory snapshot of rank 0, and `overhead.json`: what
-recording costs. The second ends with an error on purpose: rank 2 leaves out an all-reduce, and
-what NCCL's flight recorder then writes is the recording. Paths and host names are removed.
+Under PyTorch's own torchrun, so that nothing of Lockstep is in the traces.
 """
 
 from __future__ import annotations
 
-import argparse
-import gzip
 import json
 import os
 import pickle
-import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +22,9 @@ import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from ..machine import Machine
+from .experiment import Experiment, Result, by_torchrun
 
 STEPS = 3  # recorded, after warm-up
 DTYPE = torch.bfloat16
@@ -58,6 +53,7 @@ def data_parallel_before() -> Step:
             loss.backward()
         with record_function("gradients"):
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
         with record_function("optimizer"):
@@ -98,6 +94,8 @@ def data_parallel_after(late_rank: int | None = None, starved: bool = False) -> 
 def tensor_parallel(how: str) -> Step:
     """16 blocks: column-parallel linear, GELU, row-parallel linear, all-reduce."""
     torch.manual_seed(0)
+    world = dist.group.WORLD
+    assert world is not None
     width, hidden, blocks = 1024, 4096 // dist.get_world_size(), 16
     up_DH = [torch.randn(width, hidden, device="cuda", dtype=DTYPE) / 32 for _ in range(blocks)]
     down_HD = [torch.randn(hidden, width, device="cuda", dtype=DTYPE) / 64 for _ in range(blocks)]
@@ -107,7 +105,7 @@ def tensor_parallel(how: str) -> Step:
         for up, down in zip(up_DH, down_HD, strict=True):
             partial = nn.functional.gelu(x @ up) @ down
             if how == "compiled":
-                partial = functional.all_reduce(partial, "sum", dist.group.WORLD)
+                partial = functional.all_reduce(partial, "sum", world)
             else:
                 dist.all_reduce(partial)
             x = nn.functional.layer_norm(x + partial, (width,))
@@ -160,49 +158,71 @@ def experts() -> Step:
     return step
 
 
-PROGRAMS: dict[str, Callable[[], Step]] = {
-    "data-parallel-before": data_parallel_before,
-    "data-parallel-after": data_parallel_after,
-    "tensor-parallel-eager": lambda: tensor_parallel("eager"),
-    "tensor-parallel-compiled": lambda: tensor_parallel("compiled"),
-    "tensor-parallel-graph": lambda: tensor_parallel("graph"),
-    "experts": experts,
-    "slow-rank": lambda: data_parallel_after(late_rank=1),
-    "starved": lambda: data_parallel_after(starved=True),
+PROGRAMS: dict[str, tuple[Callable[[], Step], str]] = {
+    "data-parallel-before": (
+        data_parallel_before,
+        "three steps of a 10-layer MLP, batch 8192 a rank; every gradient reduced by itself after "
+        "the backward pass",
+    ),
+    "data-parallel-after": (
+        data_parallel_after,
+        "the same with DDP: gradients travel in buckets of 25 MB while the backward pass goes on",
+    ),
+    "tensor-parallel-eager": (
+        lambda: tensor_parallel("eager"),
+        "three forward passes of 16 tensor-parallel MLP blocks (width 1024, batch 64), one "
+        "all-reduce a block",
+    ),
+    "tensor-parallel-compiled": (
+        lambda: tensor_parallel("compiled"),
+        "the same through torch.compile with functional collectives",
+    ),
+    "tensor-parallel-graph": (
+        lambda: tensor_parallel("graph"),
+        "the same as one captured CUDA graph a rank, replayed",
+    ),
+    "experts": (
+        experts,
+        "three steps of a mixture-of-experts layer, one expert a rank, tokens there and back by "
+        "all_to_all",
+    ),
+    "slow-rank": (
+        lambda: data_parallel_after(late_rank=1),
+        "data-parallel-after with six more 4096x4096 products on rank 1",
+    ),
+    "starved": (
+        lambda: data_parallel_after(starved=True),
+        "data-parallel-after where each step first makes its input on the CPU",
+    ),
 }
 
 
 # ── Recording ────────────────────────────────────────────────────────────────────────────────
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--hang", action="store_true")
-    options = parser.parse_args()
+def trace_all(folder: Path) -> None:
+    """What each rank does: leaves a folder a program, rank 0 also what is not of all ranks."""
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
-    if options.hang:
-        hang(options.folder / "hang", rank, local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     overhead: dict[str, Any] = {}
-    for name, program in PROGRAMS.items():
+    for name, (program, _) in PROGRAMS.items():
         step = program()
         for _ in range(5):
             step()
         plain = seconds(step)
-        file = options.folder / name / f"rank{rank}.json.gz"
-        recorded = record(step, file)
-        overhead[name] = cost(plain, recorded)
+        overhead[name] = cost(plain, trace(step, folder / name / f"rank{rank}.json"))
         if rank == 0:
-            print(name, file.stat().st_size, overhead[name], flush=True)
+            print(name, overhead[name], file=sys.stderr, flush=True)
         if name == "data-parallel-after":
-            snapshot(step, options.folder / "memory" / "rank0.pickle.gz", rank)
+            history = allocations(step)
+            if rank == 0:
+                (folder / "memory.pickle").write_bytes(pickle.dumps(history))
         del step  # a captured graph must be gone before the process group is
         torch.cuda.synchronize()
         dist.barrier()
     if rank == 0:
-        (options.folder / "overhead.json").write_text(json.dumps(overhead, indent=1) + "\n")
+        (folder / "overhead.json").write_text(json.dumps(overhead))
     dist.destroy_process_group()
 
 
@@ -220,7 +240,7 @@ def seconds(step: Step, steps: int = 30) -> list[float]:
     return times
 
 
-def record(step: Step, file: Path) -> list[float]:
+def trace(step: Step, file: Path) -> list[float]:
     """Record STEPS steps into `file`; returns the seconds of steps while being recorded."""
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     plan = schedule(wait=0, warmup=2, active=STEPS, repeat=1)
@@ -230,16 +250,7 @@ def record(step: Step, file: Path) -> list[float]:
             torch.cuda.synchronize()
             profiler.step()
     file.parent.mkdir(parents=True, exist_ok=True)
-    raw = file.with_suffix(".raw")
-    profiler.export_chrome_trace(str(raw))
-    content = json.loads(raw.read_text())
-    raw.unlink()
-    content["host_name"] = "host"
-    content["traceName"] = file.name
-    content["torch_version"] = torch.__version__
-    text = json.dumps(without_paths(content))
-    with gzip.GzipFile(file, "wb", mtime=0) as packed:
-        packed.write(text.encode())
+    profiler.export_chrome_trace(str(file))
     with profile(activities=activities, record_shapes=True):
         return seconds(step)
 
@@ -253,59 +264,59 @@ def cost(plain: list[float], recorded: list[float]) -> dict[str, float]:
     }
 
 
-def snapshot(step: Step, file: Path, rank: int) -> None:
-    """What the allocator did in two steps, on rank 0."""
+def allocations(step: Step) -> Any:
+    """What the allocator did in two steps."""
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=3000)
     for _ in range(2):
         step()
     torch.cuda.synchronize()
     content = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
-    if rank == 0:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with gzip.GzipFile(file, "wb", mtime=0) as packed:
-            pickle.dump(without_paths(content), packed)
+    return content
 
 
-def without_paths(value: Any) -> Any:
-    """The same content with file names (of packages: module paths) instead of paths."""
-    if isinstance(value, dict):
-        return {key: without_paths(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(without_paths(item) for item in value)
-    if isinstance(value, str) and re.match(r"(/[\w.-]+){3,}", value):
-        _, package, module = value.rpartition("/site-packages/")
-        return module if package else value.rpartition("/")[2]
-    return value
+# ── Reading what the ranks left ──────────────────────────────────────────────────────────────
 
 
-def hang(folder: Path, rank: int, local: int) -> None:
-    """Rank 2 leaves out the fourth all-reduce; the watchdog writes a dump on every rank."""
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "200"
-    os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
-    prefix = str(folder.resolve() / "rank")
-    os.environ["TORCH_FR_DUMP_TEMP_FILE"] = os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = prefix
-    device = torch.device("cuda", local)
-    dist.init_process_group("nccl", device_id=device, timeout=timedelta(seconds=10))
-    x = torch.ones(1 << 20, device=device)
-    for number in range(6):
-        if rank == 2 and number == 3:
-            continue
-        dist.all_reduce(x)
-    torch.cuda.synchronize()
-    time.sleep(60)  # the watchdog ends this process
+def run(_: Machine, nproc: int) -> list[Result]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        by_torchrun(__name__, folder, nproc=nproc)
+        results = [
+            Result(f"traces/{program}", what, traces(folder / program))
+            for program, (_, what) in PROGRAMS.items()
+        ]
+        history = pickle.loads((folder / "memory.pickle").read_bytes())
+        overhead = json.loads((folder / "overhead.json").read_text())
+    what = "the CUDA allocator's history of two steps of data-parallel-after on rank 0"
+    results.append(Result("traces/memory", what, {"rank0.pickle.gz": history}))
+    what = "step time without and with the profiler, medians of 30 steps"
+    results.append(Result("traces/overhead.json", what, overhead))
+    return results
 
 
-def clean_dumps(folder: Path) -> None:
-    """Take the paths out of the dumps that `--hang` left: run it when all ranks are gone."""
-    for file in folder.glob("rank*"):
-        content = pickle.loads(file.read_bytes())
-        file.write_bytes(pickle.dumps(without_paths(content)))
+def traces(folder: Path) -> dict[str, Any]:
+    """The trace of each rank, by the name of its file, without what names the machine."""
+    found = {}
+    for file in sorted(folder.iterdir()):
+        content = json.loads(file.read_text())
+        content["host_name"] = "host"
+        content["traceName"] = f"{file.name}.gz"
+        content["torch_version"] = torch.__version__
+        found[f"{file.name}.gz"] = content
+    return found
 
 
-if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--clean":
-        clean_dumps(Path(sys.argv[2]))
-    else:
-        main()
+EXPERIMENT = Experiment(
+    "traces",
+    "traces of eight small programs, the allocator's history, the cost of recording",
+    minutes=3,
+    run=run,
+    least=2,
+    ranks=4,
+    triton=True,
+)
+
+
+if __name__ == "__main__":  # a rank
+    trace_all(Path(sys.argv[1]))

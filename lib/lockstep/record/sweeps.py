@@ -1,26 +1,26 @@
-"""Sweep every collective, and ping-pong, over message sizes: the sweeps below data/sweeps.
+"""Every collective, ping-pong and ring shift over message sizes; all_reduce by ring and tree, too.
 
-    torchrun --nproc-per-node 4 tests/bench/sweeps.py data/sweeps/h200-x4.json
-    NCCL_ALGO=Ring torchrun --nproc-per-node 4 tests/bench/sweeps.py data/sweeps/h200-x4-ring.json
-    NCCL_ALGO=Tree torchrun --nproc-per-node 4 tests/bench/sweeps.py data/sweeps/h200-x4-tree.json
-
-With NCCL_ALGO set only all_reduce is swept: the others have one algorithm. `bytes` is, as in
-nccl-tests, the larger one of a rank's two buffers: the output of all_gather and gather, the input
-of reduce_scatter, scatter and all_to_all. A batch is many calls in a row, timed by CUDA events; the
-time of a call is the batch's on its slowest rank, divided by the calls.
+Under PyTorch's own torchrun, so that Lockstep's record of calls adds nothing to small messages.
+`bytes` is, as in nccl-tests, the larger one of a rank's two buffers: the output of all_gather and
+gather, the input of reduce_scatter, scatter and all_to_all. A batch is many calls in a row, timed
+by CUDA events; the time of a call is the batch's on its slowest rank, divided by the calls.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from ..machine import Machine
+from .experiment import Experiment, Result, by_torchrun, gpu_name
 
 SIZES = [1 << power for power in range(8, 31)]  # 256 B to 1 GiB
 BATCHES = 15
@@ -136,10 +136,8 @@ def seconds(call: Callable[[], object], calls: int) -> list[float]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("file", type=Path)
-    options = parser.parse_args()
+def sweep(file: Path) -> None:
+    """What each rank does; rank 0 writes the file."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
@@ -147,7 +145,7 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {}
     for name, make in SWEEPS.items():
         if algorithm and name != "all_reduce":
-            continue
+            continue  # the others have one algorithm
         found[name] = []
         for size in SIZES:
             calls = 50 if size <= 1 << 20 else 20 if size <= 1 << 26 else 5
@@ -162,18 +160,46 @@ def main() -> None:
                 }
             )
         if dist.get_rank() == 0:
-            print(name, f"{size / found[name][-1]['seconds'] / 1e9:.0f} GB/s", flush=True)
+            rate = SIZES[-1] / found[name][-1]["seconds"] / 1e9
+            print(name, f"{rate:.0f} GB/s", file=sys.stderr, flush=True)
     if dist.get_rank() == 0:
-        options.file.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "world_size": dist.get_world_size(),
             "algorithm": algorithm or "NCCL's choice",
             "batches": BATCHES,
             "sweeps": found,
         }
-        options.file.write_text(json.dumps(content, indent=1) + "\n")
+        file.write_text(json.dumps(content))
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    main()
+def run(machine: Machine, nproc: int) -> list[Result]:
+    results = []
+    for algorithm in (None, "Ring", "Tree"):
+        environment = {"NCCL_ALGO": algorithm}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "sweep.json")
+            by_torchrun(__name__, file, nproc=nproc, environment=environment)
+            content = json.loads(file.read_text())
+        name = f"sweeps/{gpu_name(machine)}-x{nproc}"
+        if algorithm is None:
+            name, swept = f"{name}.json", "every collective, ping-pong and ring shift"
+            what = f"{swept} over message sizes on {nproc} ranks"
+        else:
+            name, forced = f"{name}-{algorithm.lower()}.json", f"{algorithm.lower()} forced"
+            what = f"all_reduce over message sizes on {nproc} ranks, {forced}"
+        results.append(Result(name, what, content, environment))
+    return results
+
+
+EXPERIMENT = Experiment(
+    "sweeps",
+    "every collective, ping-pong and ring shift over message sizes",
+    minutes=3,
+    run=run,
+    least=2,
+)
+
+
+if __name__ == "__main__":  # a rank
+    sweep(Path(sys.argv[1]))

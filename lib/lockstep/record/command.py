@@ -1,0 +1,105 @@
+"""Which experiments there are; running them and writing down what they found."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import machine as machines
+from . import (
+    backends,
+    hang,
+    launching,
+    manifest,
+    new_group,
+    sweeps,
+    time_out,
+    traces,
+    two_nodes,
+    waits,
+)
+from .experiment import CannotRecord, Experiment, Result
+
+DATA = Path(__file__).parents[3] / "data"
+EXPERIMENTS = (
+    two_nodes.EXPERIMENT,
+    waits.EXPERIMENT,
+    time_out.EXPERIMENT,
+    new_group.EXPERIMENT,
+    backends.EXPERIMENT,
+    launching.EXPERIMENT,
+    sweeps.EXPERIMENT,
+    traces.EXPERIMENT,
+    hang.EXPERIMENT,
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An experiment that has been recorded: its results lie below `folder`."""
+
+    experiment: Experiment
+    folder: Path
+    results: tuple[Result, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        files = ", ".join(result.file for result in self.results)
+        return f"{self.experiment.name}: {files} in {self.seconds:.0f} s"
+
+
+def find(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names. Raises CannotRecord for an unknown one."""
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    for name in names:
+        if name not in known:
+            raise CannotRecord(f"there is no experiment {name!r}; there are: {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def record(
+    experiments: Sequence[Experiment], nproc: int | None, folder: Path | None, command: str
+) -> Iterator[Recorded]:
+    """Run one experiment after the other and write each one's results when it has ended.
+
+    nproc: ranks, None for each one's own number. folder: where to write, None for the checkout's
+    `data/`. command: what was typed, for the manifest.
+    Raises CannotRecord before anything runs where the machine lacks what one of them needs.
+    """
+    if folder is None and not DATA.is_dir():
+        raise CannotRecord("this Lockstep is no checkout, so it has no data/: say --to FOLDER")
+    folder = folder or DATA
+    if folder.exists() and not folder.is_dir():
+        raise CannotRecord(f"--to {folder} is a file: name a folder")
+    manifest.read(folder)  # one that cannot be read is to be known before and not after
+    machine = machines.probe()
+    ranks = [experiment.ranks_on(machine, nproc) for experiment in experiments]
+    for experiment, count in zip(experiments, ranks, strict=True):
+        began = time.perf_counter()
+        environment = dict(os.environ)
+        results = tuple(experiment.run(machine, count))
+        entries = [
+            manifest.entry(result, experiment.name, machine, command, environment)
+            for result in results
+        ]
+        manifest.write(folder, results, entries)
+        yield Recorded(experiment, folder, results, time.perf_counter() - began)
+
+
+def listing(folder: Path | None) -> str:
+    """A row for each experiment: what it needs, how long it takes, when it was last recorded."""
+    entries = manifest.read(folder or DATA)
+    rows = [("name", "needs", "minutes", "last recorded", "what")]
+    for one in EXPERIMENTS:
+        mine = [entry for entry in entries if entry["experiment"] == one.name]
+        last = max(mine, key=lambda entry: entry["date"], default=None)
+        when = f"{last['date']} on {last['machine']}" if last else "never"
+        rows.append((one.name, one.needs, str(one.minutes), when, one.what))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,196 @@
+"""`manifest.json`: where each recording is from, under which conditions; and writing both.
+
+An entry is noted down by the command itself. What nobody knows is None.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..machine import Machine, summary
+from .experiment import CannotRecord, Result
+
+NAME = "manifest.json"
+# Variables with these beginnings change what is measured.
+CONDITIONS = (
+    "CUDA_",
+    "GLOO_",
+    "NCCL_",
+    "NVSHMEM_",
+    "OMP_",
+    "PYTORCH_",
+    "TORCH_DISTRIBUTED_",
+    "TORCH_FR_",
+    "TORCH_NCCL_",
+    "TORCH_SYMM",
+)
+_PATH = re.compile(r"(?<![\w.:/])(?:/[\w.+@-]+){2,}")
+_DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+
+
+# ── What is noted down ───────────────────────────────────────────────────────────────────────
+
+
+def entry(
+    result: Result, experiment: str, machine: Machine, command: str, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """What the manifest says about a result that was found just now, in this environment."""
+    assert machine.torch is not None
+    names = Counter(gpu.name for gpu in machine.gpus)
+    gpus = " and ".join(f"{count} {name}" for name, count in names.items())
+    several = " of one host" if len(machine.gpus) > 1 else ""
+    where = f"{gpus}{several}, {machine.cores} cores" if gpus else summary(machine)
+    links = {link for row in machine.links or () for link in row} - {"X"}
+    set_by_it = {name: value for name, value in result.environment.items() if value is not None}
+    kept = {name: value for name, value in environment.items() if name not in result.environment}
+    conditions = {name: value for name, value in kept.items() if name.startswith(CONDITIONS)}
+    noted: dict[str, Any] = without_names(
+        {
+            "file": result.file,
+            "what": result.what,
+            "experiment": experiment,
+            "machine": where,
+            "hardware": {
+                "gpus": dict(names),
+                "link": ", ".join(sorted(links)) or None,
+                "cpu": _cpu(),
+                "cores": machine.cores,
+            },
+            "versions": {
+                "python": machine.python,
+                "torch": machine.torch.version,
+                "cuda": _cuda(machine.torch.build),
+                "nccl": machine.torch.nccl,
+                "driver": machine.driver,
+                "lockstep": _lockstep(),
+            },
+            "date": time.strftime("%Y-%m-%d"),
+            "command": command,
+            "conditions": dict(sorted({**conditions, **set_by_it}.items())),
+        }
+    )
+    return noted
+
+
+def _cpu() -> str | None:
+    """The processor's name, where the system tells it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or None
+    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return " ".join(named[1].split()) if named else None
+
+
+def _cuda(build: str) -> str | None:
+    """ "13.0" of "cu130"."""
+    digits = build.removeprefix("cu")
+    return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() and digits != build else None
+
+
+def _lockstep() -> str:
+    """The version, and the commit where this is a checkout with its history."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():  # git would look for a history in the folders above
+        return __version__
+    describe = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        said = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__}, commit {said.stdout.strip()}"
+
+
+def without_names(value: Any) -> Any:
+    """The same content without what names this machine or its people.
+
+    A path becomes its last part (of an installed package: the path in it), the name of the host
+    "host", the number of a GPU "GPU". Names of users stand in paths, and go with them.
+    """
+    if isinstance(value, dict):
+        return {key: without_names(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(without_names(item) for item in value)
+    if not isinstance(value, str):
+        return value
+    text = _DEVICE.sub(r"\1", _PATH.sub(lambda found: _last_part(found[0]), value))
+    return re.sub(rf"(?<![\w.-]){re.escape(socket.gethostname())}(?![\w-])", "host", text)
+
+
+def _last_part(path: str) -> str:
+    _, package, module = path.rpartition("/site-packages/")
+    return module if package else path.rpartition("/")[2]
+
+
+# ── Reading and writing ──────────────────────────────────────────────────────────────────────
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The entries of a folder's manifest; none where there is no manifest yet.
+
+    Raises CannotRecord where it is no JSON.
+    """
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    try:
+        found: list[dict[str, Any]] = json.loads(text)
+    except ValueError as error:
+        raise CannotRecord(f"{folder / NAME} is no JSON ({error}): mend it first") from None
+    return found
+
+
+def write(folder: Path, results: Sequence[Result], entries: Sequence[dict[str, Any]]) -> None:
+    """Put results and their entries into a folder; an older recording of that name is replaced.
+
+    All of it is written beside first and then renamed: an error leaves the folder as it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".recording-", dir=folder) as scratch:
+        beside, before = Path(scratch, "new"), Path(scratch, "old")
+        for result in results:
+            if result.is_folder:
+                for name, content in result.content.items():
+                    _write(beside / result.file / name, content)
+            else:
+                _write(beside / result.file, result.content)
+        known = {one["file"]: one for one in [*read(folder), *entries]}  # in the order of old
+        _write(beside / NAME, list(known.values()))
+        for file in [*(result.file for result in results), NAME]:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            if (folder / file).is_dir():  # unlike a file, a folder is not replaced by a rename
+                shutil.move(folder / file, before / file)
+            os.replace(beside / file, folder / file)
+
+
+def _write(file: Path, content: Any) -> None:
+    """As the suffix says. The same content gives the same bytes."""
+    content = without_names(content)
+    if file.suffix == ".json":
+        data = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    elif file.name.endswith(".json.gz"):
+        data = gzip.compress(json.dumps(content).encode(), mtime=0)
+    elif file.name.endswith(".pickle.gz"):
+        data = gzip.compress(pickle.dumps(content), mtime=0)
+    elif not file.suffix:
+        data = pickle.dumps(content)
+    else:
+        raise ValueError(f"{file.name}: a recording is .json, .json.gz, .pickle.gz or a pickle")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
