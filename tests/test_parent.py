@@ -520,3 +520,24 @@ def test_a_long_folder_for_temporary_files(tmp_path):
         TMPDIR=str(long),
     )
     assert printed == "[1, 1]\n[1, 1]\n"
+
+
+def test_semaphores_of_killed_ranks_are_removed(tmp_path):
+    def holds_a_queue(folder):
+        import multiprocessing
+        import os
+        import time
+
+        before = set(os.listdir("/dev/shm"))
+        queue = multiprocessing.get_context("spawn").Queue()
+        with open(f"{folder}/{os.environ['RANK']}", "w") as file:
+            file.write("\n".join(set(os.listdir("/dev/shm")) - before))
+        while queue.empty():
+            time.sleep(1)
+
+    job = torchrun(
+        holds_a_queue, str(tmp_path), nproc_per_node=1, timeout=3, may_fail=True, show=False
+    )
+    assert "time limit" in job.verdict
+    names = (tmp_path / "0").read_text().split()
+    assert names and not set(names) & set(os.listdir("/dev/shm"))

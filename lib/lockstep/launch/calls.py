@@ -10,23 +10,26 @@ rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a 
 the even and of the odd section), then two sections of equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
-(float64, seconds), length (uint32), marshalled tuple: a call, the introduction of a process group,
-or such a count. A place is the number of the section times its size plus the offset in it, and so
-names an entry for ever; place 0 is nobody's.
+(float64, seconds), length (uint32), kind (uint8), MessagePack: a call, the introduction of a
+process group, or such a count. A place is the number of the section times its size plus the offset
+in it, and so names an entry for ever; place 0 is nobody's. A rank's program may write anything
+over all this: what cannot be an entry ends the reading of its section.
 """
 
 from __future__ import annotations
 
-import marshal
 import math
 import struct
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
 HEADER = struct.Struct("<QQQQQQQQ")
 PID, WAITING, DROPPED, ON_GPU, THREADS, SECTION, USED = 0, 8, 16, 24, 32, 40, 48
-ENTRY = struct.Struct("<ddI")
+ENTRY = struct.Struct("<ddIB")
+CALL, GROUP, COUNT = 0, 1, 2  # kinds of entries
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
 FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
@@ -254,31 +257,34 @@ class Reader:
     ) -> None:
         at = 0 if place else 1  # place 0 is nobody's
         while at < len(data):
-            start, end, length = ENTRY.unpack_from(data, at)
-            body = at + ENTRY.size
-            kind, *rest = marshal.loads(data[body : body + length])
-            if kind == "group":
-                number, name, ranks = rest
-                groups[number] = Group(name, tuple(ranks))
-            elif kind == "count":
-                (group, *line), count = rest
-                if group in groups:
+            try:
+                start, end, length, kind = ENTRY.unpack_from(data, at)
+                body = data[at + ENTRY.size : at + ENTRY.size + length]
+                if kind == GROUP:
+                    number, name, ranks = _group.decode(body)
+                    groups[number] = Group(name, ranks)
+                elif kind == COUNT:
+                    group, line, count = _count.decode(body)
                     self._before[(groups[group], *line)] = count
-            else:
-                operation, group, number, shapes, dtype, size, peer, tag, asynchronous = rest
-                entries[place + at] = Call(
-                    rank=self._rank,
-                    operation=operation,
-                    group=groups[group],
-                    number=number,
-                    shapes=shapes,
-                    dtype=dtype,
-                    bytes=size,
-                    peer=peer,
-                    tag=tag,
-                    asynchronous=asynchronous,
-                    start=start,
-                    end=None if math.isnan(end) or end == FORSAKEN else end,
-                    forsaken=end == FORSAKEN,
-                )
-            at = body + length
+                else:
+                    call = _call.decode(body)
+                    entries[place + at] = Call(
+                        self._rank,
+                        call[0],
+                        groups[call[1]],
+                        *call[2:],
+                        start,
+                        None if math.isnan(end) or end == FORSAKEN else end,
+                        end == FORSAKEN,
+                    )
+            except (struct.error, msgspec.MsgspecError, LookupError):
+                return
+            at += ENTRY.size + length
+
+
+# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous.
+_call = msgspec.msgpack.Decoder(
+    tuple[str, int, int, tuple[tuple[int, ...], ...], str, int, int | None, int, bool]
+)
+_group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...]])
+_count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,6 +47,7 @@ class Arrival:
     """A rank that has come up and waits to be told what to do."""
 
     rank: int
+    pid: int
     channel: Channel
     environment: dict[str, str]  # what torchrun would have set for it
     # Descriptors by name, which whoever takes the arrival closes: "file", an anonymous file in
@@ -439,7 +440,7 @@ class Warm(_Supervised):
                     ours, end = socket.socketpair(socket.AF_UNIX)
                     theirs.append(end)
                     variables = torchrun_environment(rank, nproc, port)
-                    self._arrivals.append(Arrival(rank, Channel(ours), variables, {}))
+                    self._arrivals.append(Arrival(rank, 0, Channel(ours), variables, {}))
                 self._arrivals[0].descriptors["listener"] = listener.detach()
             if hasattr(os, "memfd_create"):  # else they meet at the store, too
                 file = anonymous_file("rendezvous")
@@ -460,7 +461,9 @@ class Warm(_Supervised):
 
     def arrivals(self) -> list[Arrival]:
         arrivals, self._arrivals = self._arrivals, []
-        return arrivals
+        return [
+            replace(arrival, pid=pid) for arrival, pid in zip(arrivals, self._pids, strict=False)
+        ]
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         for arrival in self._arrivals:
@@ -521,14 +524,15 @@ class Elastic(_Supervised):
                 channel = Channel(self._listener.accept()[0])
                 try:
                     # A rank greets us at once. What does not is none: a program that looks around.
-                    environment = channel.receive(_LOOK)[0]["environment"]
+                    hello = channel.receive(_LOOK)[0]
+                    environment, pid = hello["environment"], int(hello["pid"])
                     rank = int(environment["RANK"])
                     if not 0 <= rank < self._nproc:
                         raise ValueError(f"there is no rank {rank}")
                 except (EOFError, NoMessage, OSError, LookupError, TypeError, ValueError):
                     channel.close()
                     continue
-                arrivals.append(Arrival(rank, channel, environment, {}))
+                arrivals.append(Arrival(rank, pid, channel, environment, {}))
         return arrivals
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:

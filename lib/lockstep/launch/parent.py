@@ -269,18 +269,8 @@ class _Parent:
                 self._ended(*ended)
 
     def _next_dead(self) -> tuple[int, int, Any] | None:
-        if not hasattr(os, "waitid"):  # macOS
-            ended = os.wait4(-1, os.WNOHANG)
-            return ended if ended[0] else None
-        seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if seen is None:
-            return None
-        if any(seen.si_pid in job.running for job in self._jobs):
-            # What a rank has left behind: data loader workers, … As long as it is not reaped, its
-            # number is its group's alone.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(seen.si_pid, signal.SIGKILL)
-        return os.wait4(seen.si_pid, 0)
+        ended = os.wait4(-1, os.WNOHANG)
+        return ended if ended[0] else None
 
     def _ended(self, pid: int, status: int, usage: Any) -> None:
         self._survivors.discard(pid)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ GRACE = 3.0  # seconds in which ranks that handle SIGTERM may end by themselves
 LAST_MOMENT = 2.0  # seconds in which a process that was killed should be gone
 FOLDER = "lockstep-job-"  # how the names of jobs' folders begin
 VARIABLE = "LOCKSTEP_JOB"  # in a rank's environment: the name of its job
+_TRACKER = 1.0  # seconds for multiprocessing to tidy up behind processes that were killed
 _ROUNDS = 50  # of stopping what has come since the last look; each round has less to do
 
 
@@ -106,6 +108,7 @@ class Hunt:
         self._leaders = dict(leaders)
         self._prey: dict[int, int] = dict(leaders)  # and all that was found to belong to them
         self._strangers: set[tuple[int, int]] = set()
+        self._trackers_since: dict[int, float] = {}
 
     def strike(self, suspects: Iterable[int], *, own: bool, outlaws: bool = False) -> set[int]:
         """Stop all that belongs to the job, then kill it; returns what was still alive before.
@@ -128,9 +131,24 @@ class Hunt:
             for pid, start in (alive | fresh).items():
                 _try_to_send(pid, start, signal.SIGSTOP)
         alive = self._alive()
-        for pid, start in alive.items():
+        for pid, start in self._first(alive).items():
             _try_to_send(pid, start, signal.SIGKILL)
         return set(alive)
+
+    def _first(self, alive: dict[int, int]) -> dict[int, int]:
+        """Those that go before the others.
+
+        multiprocessing's tracker removes the semaphores of those it serves when they are gone, and
+        then ends by itself: it is let, for a moment.
+        """
+        trackers = {pid for pid in alive if _tracks_resources(pid)}
+        others = {pid: start for pid, start in alive.items() if pid not in trackers}
+        for pid in trackers:
+            self._trackers_since.setdefault(pid, time.monotonic())
+            _try_to_send(pid, alive[pid], signal.SIGCONT)
+            if time.monotonic() - self._trackers_since[pid] > _TRACKER:
+                others[pid] = alive[pid]
+        return others
 
     def _examine(self, pid: int, own: bool, outlaw: bool) -> None:
         seen = status(pid)
@@ -173,6 +191,12 @@ def _marked(pid: int) -> str:
             if name == VARIABLE.encode():
                 return value.decode(errors="replace")
     return ""
+
+
+def _tracks_resources(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _has_record(pid: int, job: str) -> bool:

@@ -42,6 +42,7 @@ from .shown import shown
 STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
 _MOST_TEXT = 20_000  # characters of an exception's message
 _MOST_CAUSES = 10
+_LONGEST_LINE = 500  # characters of a source line that is shown
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
@@ -282,7 +283,9 @@ class _Rank:
         try:
             descriptor, reply["sizes"] = payload.write(value)
         except (CannotSend, OSError) as error:
-            reply["unsent"] = f"a {type(value).__name__} that cannot leave its rank: {error}"
+            reply["unsent"] = (
+                f"a {type(value).__name__} that cannot leave its rank: {_shortened(str(error))}"
+            )
             return reply, []
         return reply, [descriptor]
 
@@ -373,7 +376,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     while at is not None and id(at) not in seen and len(blocks) < _MOST_CAUSES:
         seen.add(id(at))
         frames = [
-            (frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+            (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_LONGEST_LINE])
             for frame in traceback.extract_tb(at.__traceback__)
         ]
         if isinstance(at, SyntaxError) and at.filename:

@@ -64,6 +64,7 @@ class _Slot:
     """One rank as the notebook sees it."""
 
     rank: int
+    pid: int = 0
     channel: Channel | None = None
     output: int = -1
     stacks: int = -1
@@ -294,9 +295,9 @@ class Ranks:
     def _ask_for_stacks(self) -> None:
         asked = []
         for slot in self._slots:
-            if slot.state == "running" and slot.reader.pid:
+            if slot.state == "running":
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(slot.reader.pid, STACK_SIGNAL)
+                    os.kill(slot.pid, STACK_SIGNAL)
                     asked.append(slot)
         for slot in asked:
             self._read_stack(slot, 0.3)
@@ -331,7 +332,7 @@ class Ranks:
             self._forget(slot)
             again = arrival.environment["TORCHELASTIC_RESTART_COUNT"]
             self._job.outputs[slot.rank].feed(f"[restart {again}]\n".encode())
-        slot.channel = arrival.channel
+        slot.pid, slot.channel = arrival.pid, arrival.channel
         slot.state, slot.reply, slot.code = "coming", {}, None
         environment = {**self._environment, **arrival.environment}
         environment.setdefault("OMP_NUM_THREADS", self._threads)
@@ -418,8 +419,8 @@ class Ranks:
             return
         self._drain(slot)
         try:
-            if reply["did"] not in ("done", "failed"):
-                raise ValueError(f"did {reply['did']!r}")
+            if missing := _EXPECTED[reply["did"]] - reply.keys():
+                raise ValueError(f"it lacks {min(missing)}")
             if descriptors:
                 reply["parcel"] = Parcel(descriptors.pop(0), reply["sizes"])
         except (LookupError, TypeError, ValueError) as error:
@@ -584,5 +585,10 @@ class Ranks:
         self.close()
 
 
+# What an answer holds, by what the rank did.
+_EXPECTED = {
+    "done": {"at", "shown", "digest", "device", "peak", "bound"},
+    "failed": {"at", "kind", "blocks", "exit_code"},
+}
 _INTRUDED = "its program wrote to a descriptor that it did not open"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

@@ -21,7 +21,6 @@ import _thread
 import contextlib
 import functools
 import gc
-import marshal
 import math
 import os
 import queue
@@ -33,12 +32,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from .calls import (
     ANY_SOURCE,
+    CALL,
+    COUNT,
     DROPPED,
     ENTRY,
     F64,
     FORSAKEN,
+    GROUP,
     HEADER,
     LEAVING,
     ON_GPU,
@@ -81,6 +85,7 @@ SETUP = ("init_process_group", "new_group", "destroy_process_group")
 BEGUN = ("isend", "irecv", "batch_isend_irecv")  # what they return is the caller's to keep
 _Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
 _MOST_WATCHERS = 16
+_pack = msgspec.msgpack.Encoder().encode
 _MOST_DESTROYED = 32  # groups that are held although they have been destroyed
 
 
@@ -132,7 +137,7 @@ class Recorder:
             known = self._groups[key] = (self._groups_made, describe())
             self._groups_made += 1
             with self._lock:
-                self._append(math.nan, ("group", known[0], known[1].name, known[1].ranks))
+                self._append(math.nan, GROUP, (known[0], known[1].name, known[1].ranks))
         return known
 
     def hold(self, group: Any) -> None:
@@ -180,8 +185,8 @@ class Recorder:
         with self._lock:
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
-            entry = ("call", operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
-            return self._append(time.perf_counter(), entry)
+            entry = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
+            return self._append(time.perf_counter(), CALL, entry)
 
     def on_gpu(self) -> None:
         U64.pack_into(self._memory, ON_GPU, 1)
@@ -191,18 +196,17 @@ class Recorder:
         key = (group.name, group.ranks)
         self.digest[key] = zlib.crc32(repr(call).encode(), self.digest.get(key, 0))
 
-    def _append(self, start: float, entry: tuple[Any, ...]) -> int:
-        data = marshal.dumps(entry)
-        if len(data) > self._size // 4 and entry[0] == "call":  # thousands of tensors at once
-            entry = (*entry[:4], (), *entry[5:])
-            data = marshal.dumps(entry)
+    def _append(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
+        data = _pack(entry)
+        if len(data) > self._size // 4 and kind == CALL:  # thousands of tensors at once
+            data = _pack((*entry[:3], (), *entry[4:]))
         if self._used + ENTRY.size + len(data) > self._size:
             dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
             self._section += 1
             self._held, self._held_before = 0, self._held
             self._begin_section()
             U64.pack_into(self._memory, DROPPED, dropped)
-        return self._write(start, entry[0] == "call", data)
+        return self._write(start, kind, data)
 
     def _begin_section(self) -> None:
         """Say in a new section what one must know to read it; it takes the oldest one's memory."""
@@ -210,19 +214,19 @@ class Recorder:
         U64.pack_into(self._memory, USED + 8 * (self._section % 2), 0)
         U64.pack_into(self._memory, SECTION, self._section)
         for number, group in self._groups.values():
-            self._write(math.nan, False, marshal.dumps(("group", number, group.name, group.ranks)))
-        for line, count in self._counts.items():
-            self._write(math.nan, False, marshal.dumps(("count", line, count)))
+            self._write(math.nan, GROUP, _pack((number, group.name, group.ranks)))
+        for (number, *line), count in self._counts.items():
+            self._write(math.nan, COUNT, _pack((number, line, count)))
 
-    def _write(self, start: float, is_call: bool, data: bytes) -> int:
+    def _write(self, start: float, kind: int, data: bytes) -> int:
         place = self._section * self._size + self._used
         offset = offset_of(place, self._size)
-        ENTRY.pack_into(self._memory, offset, start, math.nan, len(data))
+        ENTRY.pack_into(self._memory, offset, start, math.nan, len(data), kind)
         self._memory[offset + ENTRY.size : offset + ENTRY.size + len(data)] = data
         self._used += ENTRY.size + len(data)
         # Only now does a reader see the entry.
         U64.pack_into(self._memory, USED + 8 * (self._section % 2), self._used)
-        if is_call:
+        if kind == CALL:
             self.newest = place
             self._held += 1
         return place
