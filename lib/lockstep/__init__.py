@@ -17,7 +17,7 @@ from .checkup import Diagnosis
 from .figures import PALETTE, figure, table
 from .grid import grid
 from .holdings import holdings
-from .labs import lab00, lab01, lab02, lab03  # noqa: F401 - they register their exercises
+from .labs import LABS
 from .launch import (
     CannotSend,
     Job,
@@ -90,7 +90,6 @@ def progress(lab: str | None = None) -> Progress:
     In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
     """
     from .checks import exercises
-    from .labs import LABS
     from .progress import LabExercises
 
     course = [
