@@ -45,8 +45,8 @@ bench: setup  ## time launching, reading traces and drawing them, beside other t
 	$(BIN)/python tests/bench/trace.py
 	$(BIN)/python tests/bench/timeline.py
 
-notebooks: setup  ## write the notebooks anew from solutions/source
-	$(BIN)/python -m lockstep.labs.build
+notebooks: setup  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
+	$(BIN)/python -m lockstep.labs.build $(LABS)
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor
