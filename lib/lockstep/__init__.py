@@ -10,14 +10,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from . import cost
+from . import cost, labs  # noqa: F401 - the labs register their exercises
 from .charts import chart
 from .checks import carry_on, check, hint, solution
 from .checkup import Diagnosis
 from .figures import PALETTE, figure, table
 from .grid import grid
 from .holdings import holdings
-from .labs import LABS
 from .launch import (
     CannotSend,
     Job,
@@ -90,6 +89,7 @@ def progress(lab: str | None = None) -> Progress:
     In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
     """
     from .checks import exercises
+    from .labs import LABS
     from .progress import LabExercises
 
     course = [
