@@ -50,8 +50,8 @@ bench: setup  ## time launching, reading traces and drawing them, beside other t
 endings: setup  ## run programs that end in many ways, many times, here and under torchrun
 	$(BIN)/python tests/endings.py
 
-notebooks: setup  ## write the notebooks anew from solutions/source
-	$(BIN)/python -m lockstep.labs.build
+notebooks: setup  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
+	$(BIN)/python -m lockstep.labs.build $(LABS)
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor

@@ -232,6 +232,16 @@ def test_going_on_with_what_has_passed_or_with_the_reference(capsys):
     assert lockstep.check("average", reference).verdict == "PASS"
 
 
+def test_going_on_in_another_section_with_what_has_passed_last(capsys):
+    reference = lockstep.carry_on("average")
+    assert "going on with the reference" in capsys.readouterr().out
+    assert lockstep.check("average", reference).verdict == "PASS"
+    lockstep.check("average", mean)
+    lockstep.check("average", one_too_many)
+    assert lockstep.carry_on("average") is mean
+    assert capsys.readouterr().out == "going on with your average\n"
+
+
 def test_two_exercises_of_one_name():
     with pytest.raises(ValueError, match="two exercises are called 'average'"):
 

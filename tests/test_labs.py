@@ -3,6 +3,7 @@
 That the solutions show what an execution shows is tested by nbval, see solutions/conftest.py.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ import nbformat
 import pytest
 from lockstep import checks, execute
 from lockstep.labs import LABS, build
+from lockstep.labs.rules import FEWEST_WRONG_ANSWERS, verify
+from lockstep.labs.source import SourceError, answers
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "solutions" / "source").glob("*.py"))
@@ -31,6 +34,42 @@ def text(cell) -> str:
 
 def test_every_source_is_a_lab_and_every_lab_has_a_source():
     assert ids == [f"{lab.number}_{lab.name}" for lab in LABS]
+
+
+NEEDS = {"cpu": "CPU", "1 gpu": "1 GPU", "2 gpus": "2 GPUs"}
+
+
+@pytest.mark.parametrize("lab", LABS, ids=ids)
+def test_the_readme_and_the_labs_head_say_what_the_syllabus_says(lab):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| \[{lab.number} .*", readme, re.MULTILINE)
+    link = f"[{lab.number} {lab.title}](labs/{lab.number}_{lab.name}.ipynb)"
+    assert row.startswith(f"| {link} | {lab.minutes} min | {NEEDS[lab.needs]}")
+    assert len(re.findall(r"\(labs/\d\d_\w+\.ipynb\)", readme)) == len(LABS)
+    title = build.lab(SOURCES[LABS.index(lab)]).cells[0].source
+    assert title.startswith(f"# {lab.number} · {lab.title}\n\n**{lab.minutes} minutes · needs: ")
+    assert NEEDS[lab.needs] in title.splitlines()[2]
+
+
+def test_a_new_lab_is_one_line_of_the_syllabus_and_its_own_module(tmp_path):
+    shutil.copytree(ROOT / "lib" / "lockstep", tmp_path / "lockstep")
+    labs = tmp_path / "lockstep" / "labs"
+    syllabus = (labs / "__init__.py").read_text()
+    last = f'    Lab("{LABS[-1].number}"'
+    line = '    Lab("99", "extra", "One more", "5", "cpu"),\n'
+    (labs / "__init__.py").write_text(syllabus.replace(last, line + last))
+    (labs / "lab99.py").write_text(
+        "from ..checks import exercise\n"
+        "exercise('extra', lab='99', hints=('1', '2', '3'))(lambda answer, draw: None)\n"
+    )
+    code = "import lockstep; print(lockstep.check('extra', 1), lockstep.progress('99'), sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "LOCKSTEP_PROGRESS": "off"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("PASS · extra\n99 One more"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
@@ -112,11 +151,11 @@ def test_a_blank_lab_runs_to_its_end_with_other_parameters(source, tmp_path):
 @pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
 def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
     (source,) = [source for source in SOURCES if source.name.startswith(exercise.lab)]
-    wrong = build.wrong_answers(source).get(exercise.name, {})
-    assert len(wrong) >= build.FEWEST_WRONG_ANSWERS
+    wrong = answers(source, "wrong").get(exercise.name, {})
+    assert len(wrong) >= FEWEST_WRONG_ANSWERS
     for mistake, code in wrong.items():
         namespace: dict = {"__name__": "__main__"}
-        exec(code, namespace)
+        exec(compile(code, f"wrong/{exercise.lab}.py", "exec"), namespace)
         outcome = lockstep.check(exercise.name, namespace[exercise.name])
         assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
 
@@ -125,56 +164,228 @@ def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
 
 TINY = """\
 # %% id="start" tags=["parameters"]
+# %load_ext lockstep
+import lockstep
+
 NPROC = 2
 
+# %% [markdown] id="first"
+# ## 1 · First
+
+# %% id="share-prediction" tags=["prediction"]
+before = 1
+# your number, between 0 and 1
+prediction = min(
+    0.25, before
+)
+
+# %% id="usual-prediction" tags=["prediction"]
+prediction = 3
+
+# %% id="claim-guess" tags=["guess"]
+guess = "depends"
+
 # %% id="average"
+one = 1
 # BEGIN SOLUTION
-average = 1
+average = one
 # END SOLUTION
-# BEGIN WRONG two
-# average = 2
-# END WRONG
-# BEGIN WRONG three
-# average = 3
-# END WRONG
-# BEGIN WRONG four
-# average = 4
-# END WRONG
 
 # %% id="average-check"
 lockstep.check("average", average)
+
+# %% [markdown] id="second"
+# ## 2 · Second
+
+# %% id="ranks"
+# %%torchrun -n {NPROC} --into job
+inside = 6
+inside * 7
+
+# %% id="shown"
+for rank in range(NPROC):
+    print([value for value in [job[rank]] if value])
 """
-WRONG = "# BEGIN WRONG four\n# average = 4\n# END WRONG\n"
-REFUSED = {  # what is replaced in TINY, by what, and what the error says
-    "no id": (' id="start"', "", "NPROC = 2.*needs an id"),
+TINY_WRONG = """\
+from math import sqrt
+
+# %% average: two
+average = sqrt(4)
+
+# %% average: three
+average = sqrt(9)
+
+
+# %% average: four
+def average():
+    return sqrt(16)
+"""
+REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the error says
+    "no id": (' id="start"', "", "00_tiny.py, .*load_ext.*needs an id"),
     "an id twice": ('id="average-check"', 'id="start"', "the id 'start' is used twice"),
-    "markers": ("# END SOLUTION\n", "", "4 BEGIN markers and 3 END markers"),
-    "no parameters": (' tags=["parameters"]', "", "no cell is tagged parameters"),
+    "markers": ("# END SOLUTION\n", "", "1 BEGIN markers and 0 END markers"),
+    "no parameters": (' tags=["parameters"]', "", "00_tiny.py: no cell is tagged parameters"),
     "no check registered": ('id="average"', 'id="mean"', "exercise mean: lab 00 registers no"),
     "never checked": ('lockstep.check("average", average)', "1", "average: no later cell checks"),
-    "two wrong answers": (WRONG, "", "average: it needs 3 wrong answers or more"),
     "an exercise lacks": (
-        "# END SOLUTION",
-        "# BLANK\n# average = None\n# END SOLUTION",
-        r"has exercises \[\], its checks are \['average'\]",
+        "# BEGIN SOLUTION\naverage = one\n# END SOLUTION",
+        "average = one",
+        r"00_tiny.py has exercises \[\], its checks are \['average'\]",
+    ),
+    # what is asked for
+    "a number in the lab": (
+        '"usual-prediction" tags=["prediction"]',
+        '"usual-prediction"',
+        r'cell usual-prediction: a cell that sets prediction needs tags=\["prediction"\]',
+    ),
+    "a tag without its value": (
+        'guess = "depends"',
+        'prediction = "depends"',
+        "a cell tagged guess ends with the solution's value, guess = …",
+    ),
+    "a value that is not the last": (
+        "prediction = 3\n",
+        "prediction = 3\nafter = 1\n",
+        "solution's value",
+    ),
+    # sections
+    "read from another section": (
+        "print([value",
+        "print(average, [value",
+        r"cell shown: reads average, which its section \(2 · Second\) does not bind before",
+    ),
+    "read inside of a function only": ("[value for", "[average for", "cell shown: reads average"),
+    "read before it is bound": ("inside = 6", "inside += 6", "cell ranks: reads inside"),
+    "read by a magic": ("-n {NPROC}", "-n {average}", "cell ranks: reads average"),
+    "bound in the ranks only": ("if value]", "if inside]", "cell shown: reads inside"),
+    "goes on from nowhere": (
+        "# ## 2 · Second",
+        "# ## 2 · Second\n#\n# (Goes on from section 3.)",
+        "00_tiny.py, section 2 · Second: Goes on from section 3, which is not before",
+    ),
+    # answers
+    "two wrong answers": (
+        "# %% average: four\ndef average():\n    return sqrt(16)\n",
+        "",
+        "exercise average: it needs 3 answers or more in wrong/00.py",
+    ),
+    "a header that says no mistake": (
+        "# %% average: four",
+        "# %% average",
+        "wrong/00.py, line 10: a header is # %% exercise: name, not # %% average$",
+    ),
+    "a mistake twice": (": four", ": two", "line 10: average has an answer two already"),
+    "an answer to nothing": (
+        "def average():",
+        "def averages():",
+        "wrong/00.py, line 10: what follows does not define average",
+    ),
+    "an answer to another lab": (
+        "# %% average: four\ndef average():",
+        "# %% average: four\naverage = 4\n\n\n# %% mean: four\ndef mean():",
+        "wrong/00.py: mean is no exercise of 00_tiny.py",
     ),
 }
+
+
+def written(folder: Path, old: str = "", new: str = "", name: str = "00_tiny.py") -> Path:
+    """TINY with its answers in a folder of sources; `old` is replaced by `new` in both."""
+    (folder / "wrong").mkdir(parents=True)
+    (folder / "wrong" / "00.py").write_text(TINY_WRONG.replace(old, new) if old else TINY_WRONG)
+    (folder / name).write_text(TINY.replace(old, new) if old else TINY)
+    return folder / name
+
+
+def test_a_source_that_keeps_to_the_rules_is_taken(tmp_path):
+    verify(written(tmp_path / "plain"))
+    reads = "print(average, [value"
+    carried = 'print(lockstep.carry_on("average"), [value'
+    verify(written(tmp_path / "carried", "print([value", carried))
+    source = written(tmp_path / "onward", "print([value", reads)
+    text = source.read_text().replace("2 · Second", "2 · Second\n#\n# Goes on from section 1.")
+    source.write_text(text)
+    verify(source)
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_source_that_breaks_a_rule_is_refused(case, tmp_path):
     old, new, says = REFUSED[case]
-    source = tmp_path / "00_tiny.py"
-    source.write_text(TINY)
-    build.verify(source)
-    source.write_text(TINY.replace(old, new))
-    with pytest.raises(build.SourceError, match=f"00_tiny.py.*{says}"):
-        build.verify(source)
+    assert (TINY + TINY_WRONG).count(old) == 1
+    with pytest.raises(SourceError, match=says):
+        verify(written(tmp_path, old, new))
+
+
+def test_what_the_lab_says_and_what_the_solution_says(tmp_path):
+    source = written(tmp_path)
+    blank, complete = (
+        {cell.id: cell.source for cell in form(source).cells}
+        for form in (build.lab, build.solution)
+    )
+    asked = {  # by id: in the lab, in the solution
+        "share-prediction": (
+            "before = 1\nprediction = None  # your number, between 0 and 1",
+            "before = 1\nprediction = min(\n    0.25, before\n)",
+        ),
+        "usual-prediction": ("prediction = None  # your number", "prediction = 3"),
+        "claim-guess": (
+            'guess = None  # "holds", "does not hold" or "depends"',
+            'guess = "depends"',
+        ),
+        "average": (
+            "one = 1\nraise NotImplementedError  # your code",
+            "one = 1\naverage = one",
+        ),
+    }
+    assert {identity: (blank[identity], complete[identity]) for identity in asked} == asked
+    assert {i: text for i, text in blank.items() if i not in asked} == {
+        i: text for i, text in complete.items() if i not in asked
+    }
+
+
+@pytest.mark.parametrize("kind", ["wrong", "right"])
+def test_answers_are_programs_of_their_own(kind, tmp_path):
+    source = written(tmp_path)
+    assert answers(source, "right") == {}
+    (tmp_path / "wrong").rename(tmp_path / kind)
+    found = answers(source, kind)
+    assert {name: list(named) for name, named in found.items()} == {
+        "average": ["two", "three", "four"]
+    }
+    lines = TINY_WRONG.splitlines()
+    for code in found["average"].values():
+        own = {at: line for at, line in enumerate(code.splitlines()) if line}
+        assert own == {at: lines[at] for at in own}  # so a traceback names the file's lines
+        assert code.count("average") == 2  # the header and the definition: no other answer
+        assert "import sqrt" in code
+
+
+def test_notebooks_of_one_lab(tmp_path, capsys):
+    written(tmp_path / "solutions" / "source", name="00_start_here.py")
+    (tmp_path / "labs").mkdir()
+    with pytest.raises(SourceError, match=r"has no source: .*01_communicators.py is missing"):
+        build.main(tmp_path)
+    with pytest.raises(SourceError, match="there is no lab 7; there are: 00, 01, "):
+        build.main(tmp_path, ["00", "7"])
+    assert not list(tmp_path.rglob("*.ipynb")) and capsys.readouterr().out == ""
+    build.main(tmp_path, ["00"])
+    paths = ["labs/00_start_here.ipynb", "solutions/00_start_here.ipynb"]
+    assert capsys.readouterr().out == f"wrote {' and '.join(paths)}\n"
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.ipynb")) == paths
+    blank, complete = (nbformat.read(tmp_path / path, 4).cells for path in paths)
+    assert [text(cell) for cell in blank if cell.cell_type == "code"] == [""] * 8
+    assert text(complete[-1]) == "[42]\n[42]\n"
+
+
+def test_the_command_names_a_lab_that_is_not_there():
+    command = [sys.executable, "-m", "lockstep.labs.build", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("make notebooks: there is no lab 7; there are: 00, ")
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
 def test_the_sources_break_no_rule(source):
-    build.verify(source)
+    verify(source)
 
 
 def test_what_is_published():

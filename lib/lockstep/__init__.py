@@ -11,14 +11,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from . import cost
+from . import cost, labs  # noqa: F401 - the labs register their exercises
 from .charts import chart
 from .checks import carry_on, check, hint, solution
 from .checkup import Diagnosis
 from .figures import PALETTE, figure, table
 from .grid import grid
 from .holdings import holdings
-from .labs import lab00, lab01, lab02, lab03  # noqa: F401 - they register their exercises
 from .launch import (
     CannotSend,
     Job,

@@ -35,7 +35,7 @@ Check = Callable[[Any, random.Random], None]
 class WrongAnswer(Exception):
     """An answer that is wrong in a way that the check recognises: `hint` names the mistake.
 
-    `mistake` is a short name for it, which tests and the wrong answers in a lab's source use.
+    `mistake` is a short name for it, which a lab's wrong answers (solutions/source/wrong) use.
     """
 
     def __init__(self, mistake: str, hint: str):
@@ -221,12 +221,15 @@ def solution(name: str) -> Any:
     return value
 
 
-def carry_on(name: str, answer: Any) -> Any:
+def carry_on(name: str, answer: Any = ...) -> Any:
     """The learner's answer if it is the one that has passed its check, else the reference.
 
-    Cells that build on an exercise use it, so that nobody who is stuck has to stop there. Prints
+    Cells that build on an exercise use it, so that nobody who is stuck has to stop there. Without
+    an answer, as in another section than the exercise's, it is the one that passed last. Prints
     which it is.
     """
+    if answer is ...:
+        answer = _passed.get(name)
     if name in _given and answer is _given[name]:
         print(f"going on with the course's {name}")
         return answer
@@ -291,6 +294,12 @@ def trial(
     if job.cause is not None and job.cause.type_name == "NotImplementedError":
         raise NotImplementedError
     if job.failures and job.failures[0].kind == "stuck":  # the cause comes first
+        if any(call.forsaken for calls in job.calls for call in calls):
+            raise WrongAnswer(
+                "no-wait",
+                f"with {job.nproc} ranks a message was begun and never waited for, and so it never "
+                f"arrived.\n{job.report}",
+            )
         raise Deadlock(job)
     raise JobFailed(job) from job.cause
 

@@ -52,13 +52,9 @@ print("everybody prints this line, so you see it once")
 # A rank is a process. **Predict before you run:** the cell below adds its rank's number to
 # `counter`, on every rank. What will `counter` be *in this notebook* afterwards?
 
-# %% id="memory-prediction"
+# %% id="memory-prediction" tags=["prediction"]
 counter = 100
-# BEGIN SOLUTION
 prediction = 100
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="memory"
 # %%torchrun -n {NPROC} --backend {BACKEND}
@@ -82,12 +78,8 @@ lockstep.compare(predicted=prediction, measured=counter)
 # `all_reduce` adds a tensor up over all ranks and leaves the sum on each of them. Rank r starts
 # with the number r + 1. **Predict:** what does every rank hold afterwards?
 
-# %% id="reduce-prediction"
-# BEGIN SOLUTION
+# %% id="reduce-prediction" tags=["prediction"]
 prediction = NPROC * (NPROC + 1) / 2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="reduce"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -116,12 +108,8 @@ for call in job.calls[0]:
 # seconds, will the *other* ranks spend inside their `all_reduce`? Then look at the strip under the
 # cell: one lane for each rank, one bar for each call.
 
-# %% id="waiting-prediction"
-# BEGIN SOLUTION
+# %% id="waiting-prediction" tags=["prediction"]
 prediction = 0.3
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="waiting"
 # %%torchrun -n {NPROC} --backend gloo --into job
@@ -162,29 +150,6 @@ def average(x):
     dist.all_reduce(x)
     return x / dist.get_world_size()
     # END SOLUTION
-    # BEGIN WRONG returns-none
-    # return dist.all_reduce(x)
-    # END WRONG
-    # BEGIN WRONG sum-not-mean
-    # dist.all_reduce(x)
-    # return x
-    # END WRONG
-    # BEGIN WRONG nothing-sent
-    # return x
-    # END WRONG
-    # BEGIN WRONG not-on-all
-    # dist.reduce(x, dst=0)
-    # return x / dist.get_world_size()
-    # END WRONG
-    # BEGIN WRONG fixed-number
-    # dist.all_reduce(x)
-    # return x / 4
-    # END WRONG
-    # BEGIN WRONG several-collectives
-    # dist.reduce(x, dst=0)
-    # dist.broadcast(x, src=0)
-    # return x / dist.get_world_size()
-    # END WRONG
 
 
 # %% id="average-check"
@@ -219,6 +184,8 @@ if dist.get_rank() != 2:
 
 # %% id="error"
 # %%torchrun -n 4 --backend gloo --may-fail
+import torch.distributed as dist
+
 shares = [10, 20, 30]
 print("my share is", shares[dist.get_rank()])
 
@@ -233,6 +200,8 @@ world = lockstep.World(nproc_per_node=2, backend=BACKEND)
 
 # %% id="world-set"
 # %%torchrun --world world
+import torch.distributed as dist
+
 mine = dist.get_rank() * 10
 
 # %% id="world-get"

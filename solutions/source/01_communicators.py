@@ -42,12 +42,8 @@ import lockstep
 #
 # **Predict:** how many of the eight have *another value on each rank*?
 
-# %% id="who-prediction"
-# BEGIN SOLUTION
+# %% id="who-prediction" tags=["prediction"]
 prediction = 3
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="who"
 # %%torchrun -n {NPROC} --no-init --into job
@@ -93,18 +89,6 @@ def local_gpu(env):
     # BEGIN SOLUTION
     return int(env["LOCAL_RANK"])
     # END SOLUTION
-    # BEGIN WRONG global-rank
-    # return int(env["RANK"])
-    # END WRONG
-    # BEGIN WRONG string
-    # return env["LOCAL_RANK"]
-    # END WRONG
-    # BEGIN WRONG fixed-number
-    # return int(env["RANK"]) % 8
-    # END WRONG
-    # BEGIN WRONG node-number
-    # return int(env["GROUP_RANK"])
-    # END WRONG
 
 
 # %% id="local_gpu-check"
@@ -127,12 +111,8 @@ lockstep.check("local_gpu", local_gpu)
 # **Predict:** rank 0 writes a key 0.3 seconds after the start, and rank 1 asks for it at once. After
 # how many seconds does `get` return on rank 1?
 
-# %% id="store-prediction"
-# BEGIN SOLUTION
+# %% id="store-prediction" tags=["prediction"]
 prediction = 0.3
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="store" tags=["varies"]
 # %%torchrun -n 2 --no-init --into job
@@ -168,28 +148,6 @@ def meet(store, rank, world_size, address):
     store.set(f"address/{rank}", address)
     return [store.get(f"address/{other}").decode() for other in range(world_size)]
     # END SOLUTION
-    # BEGIN WRONG one-key
-    # store.set("address", address)
-    # return [store.get("address").decode() for other in range(world_size)]
-    # END WRONG
-    # BEGIN WRONG bytes
-    # store.set(f"address/{rank}", address)
-    # return [store.get(f"address/{other}") for other in range(world_size)]
-    # END WRONG
-    # BEGIN WRONG order-of-arrival
-    # place = store.add("arrived", 1)
-    # store.set(f"address/{place}", address)
-    # return [store.get(f"address/{other + 1}").decode() for other in range(world_size)]
-    # END WRONG
-    # BEGIN WRONG does-not-wait
-    # store.set(f"address/{rank}", address)
-    # keys = [f"address/{other}" for other in range(world_size)]
-    # return [store.get(key).decode() for key in keys if store.check([key])]
-    # END WRONG
-    # BEGIN WRONG deadlock
-    # store.set(f"address/{rank}", address)
-    # return [store.get(f"address/{other + 1}").decode() for other in range(world_size)]
-    # END WRONG
 
 
 # %% id="meet-check"
@@ -212,24 +170,6 @@ def store_barrier(store, name, world_size):
         store.set(f"{name}/open", "")
     store.wait([f"{name}/open"])
     # END SOLUTION
-    # BEGIN WRONG does-not-hold
-    # store.add(f"{name}/count", 1)
-    # END WRONG
-    # BEGIN WRONG works-once
-    # if store.add("count", 1) == world_size:
-    #     store.set("open", "")
-    # store.wait(["open"])
-    # END WRONG
-    # BEGIN WRONG busy
-    # store.add(f"{name}/count", 1)
-    # while store.add(f"{name}/count", 0) < world_size:
-    #     pass
-    # END WRONG
-    # BEGIN WRONG deadlock
-    # if store.add(f"{name}/count", 1) > world_size:
-    #     store.set(f"{name}/open", "")
-    # store.wait([f"{name}/open"])
-    # END WRONG
 
 
 # %% id="store_barrier-check"
@@ -342,12 +282,8 @@ def probe(backend, device):
 # all that training needs. **Predict:** of the 15 operations above, how many work under gloo with
 # tensors on the CPU?
 
-# %% id="probe-prediction"
-# BEGIN SOLUTION
+# %% id="probe-prediction" tags=["prediction"]
 prediction = 13
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="probe-run"
 gloo, job = probe("gloo", "cpu")
@@ -390,12 +326,8 @@ if RECORD and lockstep.gpu_count() >= 2:
 # You will find this in many places, the reading among them. A group's options say it. **Guess**
 # first: `"holds"`, `"does not hold"` or `"depends"`? (Without a GPU, NCCL's answer is a recorded one.)
 
-# %% id="timeout-guess"
-# BEGIN SOLUTION
+# %% id="timeout-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 
 # %% id="timeout-claim"
@@ -437,12 +369,8 @@ lockstep.claim(
 # Two async all-reduces, of 1 and of 10. Rank 0 starts with the 1, rank 1 with the 10. First in the
 # *same* group. **Predict:** what does rank 0 then hold in the tensor that was 1?
 
-# %% id="context-prediction"
-# BEGIN SOLUTION
+# %% id="context-prediction" tags=["prediction"]
 prediction = 11
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="context-one"
 # %%torchrun -n 2 --backend {BACKEND} --into job
@@ -494,12 +422,8 @@ x.item(), y.item()
 # **Guess** about the sentence "`new_group` hangs unless every rank calls it": `"holds"`,
 # `"does not hold"` or `"depends"`?
 
-# %% id="new-group-guess"
-# BEGIN SOLUTION
+# %% id="new-group-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="new-group-members"
 # %%torchrun -n 4 --backend gloo --may-fail --into job
@@ -517,6 +441,10 @@ x.item()
 
 
 # %% id="new-group-nccl"
+import json
+from pathlib import Path
+
+
 def only_members():
     import torch
     import torch.distributed as dist
@@ -587,12 +515,8 @@ everybody = dist.new_group([0, 1, 2, 3])
 #
 # **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
 
-# %% id="grid-prediction"
-# BEGIN SOLUTION
+# %% id="grid-prediction" tags=["prediction"]
 prediction = 7
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% [markdown] id="axis-groups-text"
 # ### Exercise 4: the groups of an axis
@@ -616,25 +540,6 @@ def axis_groups(sizes, axis):
     lines = np.moveaxis(grid, list(sizes).index(axis), -1)
     return lines.reshape(-1, sizes[axis]).tolist()
     # END SOLUTION
-    # BEGIN WRONG always-neighbours
-    # grid = np.arange(math.prod(sizes.values()))
-    # return grid.reshape(-1, sizes[axis]).tolist()
-    # END WRONG
-    # BEGIN WRONG first-axis-fastest
-    # grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()), order="F")
-    # lines = np.moveaxis(grid, list(sizes).index(axis), -1)
-    # return lines.reshape(-1, sizes[axis]).tolist()
-    # END WRONG
-    # BEGIN WRONG other-axes
-    # grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
-    # lines = np.moveaxis(grid, list(sizes).index(axis), 0)
-    # return lines.reshape(sizes[axis], -1).tolist()
-    # END WRONG
-    # BEGIN WRONG one-group
-    # grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
-    # lines = np.moveaxis(grid, list(sizes).index(axis), -1)
-    # return lines.reshape(-1, sizes[axis])[:1].tolist()
-    # END WRONG
 
 
 # %% id="axis_groups-check"
@@ -659,29 +564,6 @@ def make_groups(groups):
             mine = group
     return mine
     # END SOLUTION
-    # BEGIN WRONG only-own
-    # for ranks in groups:
-    #     if dist.get_rank() in ranks:
-    #         return dist.new_group(ranks)
-    # END WRONG
-    # BEGIN WRONG own-first
-    # rank = dist.get_rank()
-    # ordered = sorted(groups, key=lambda ranks: rank not in ranks)
-    # return [dist.new_group(ranks) for ranks in ordered][0]
-    # END WRONG
-    # BEGIN WRONG last-one
-    # for ranks in groups:
-    #     group = dist.new_group(ranks)
-    # return group
-    # END WRONG
-    # BEGIN WRONG list
-    # return [dist.new_group(ranks) for ranks in groups]
-    # END WRONG
-    # BEGIN WRONG everybody
-    # for ranks in groups:
-    #     group = dist.new_group()
-    # return group
-    # END WRONG
 
 
 # %% id="make_groups-check"
@@ -714,12 +596,8 @@ lockstep.grid(sizes, rank=5, groups=by_hand[5], stamp=lockstep.live(by_hand))
 # `DeviceMesh` does the same in a line, and DTensor, FSDP and the pipelines take one. **Predict:** how
 # many times does *each rank* call `new_group` for this mesh?
 
-# %% id="mesh-prediction"
-# BEGIN SOLUTION
+# %% id="mesh-prediction" tags=["prediction"]
 prediction = 12
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="mesh"
 # %%torchrun -n 8 --into job
@@ -748,12 +626,8 @@ lockstep.compare(predicted=prediction, measured=len(made))
 # `dist.get_group_rank(group, global_rank)` and `dist.get_global_rank(group, group_rank)` translate.
 # Here the upper half of the ranks is a group. **Predict:** what is the *global* rank of its member 0?
 
-# %% id="half-prediction"
-# BEGIN SOLUTION
+# %% id="half-prediction" tags=["prediction"]
 prediction = NPROC // 2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="half"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -789,26 +663,6 @@ def from_first(x, group):
     dist.broadcast(x, src=dist.get_global_rank(group, 0), group=group)
     return x
     # END SOLUTION
-    # BEGIN WRONG group-rank-as-global
-    # dist.broadcast(x, src=0, group=group)
-    # return x
-    # END WRONG
-    # BEGIN WRONG everybody-sends
-    # dist.broadcast(x, src=dist.get_rank(), group=group)
-    # return x
-    # END WRONG
-    # BEGIN WRONG whole-world
-    # dist.broadcast(x, src=0)
-    # return x
-    # END WRONG
-    # BEGIN WRONG too-much
-    # parts = [x.clone() for _ in range(dist.get_world_size(group))]
-    # dist.all_gather(parts, x, group=group)
-    # return parts[0]
-    # END WRONG
-    # BEGIN WRONG nothing-sent
-    # return x
-    # END WRONG
 
 
 # %% id="from_first-check"
@@ -821,12 +675,8 @@ lockstep.check("from_first", from_first)
 # returned. Test the second. The last rank comes 0.3 seconds late, and rank 0 waits for its own
 # handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
 
-# %% id="wait-guess"
-# BEGIN SOLUTION
+# %% id="wait-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="wait" tags=["varies"]
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -893,28 +743,6 @@ def shrink(store, me, alive, generation):
     fresh = dist.PrefixStore(f"generation-{generation}", store)
     dist.init_process_group(backend, store=fresh, rank=alive.index(me), world_size=len(alive))
     # END SOLUTION
-    # BEGIN WRONG still-there
-    # fresh = dist.PrefixStore(f"generation-{generation}", store)
-    # dist.init_process_group("gloo", store=fresh, rank=alive.index(me), world_size=len(alive))
-    # END WRONG
-    # BEGIN WRONG old-number
-    # dist.destroy_process_group()
-    # fresh = dist.PrefixStore(f"generation-{generation}", store)
-    # dist.init_process_group("gloo", store=fresh, rank=me, world_size=len(alive))
-    # END WRONG
-    # BEGIN WRONG waits-for-the-dead
-    # size = dist.get_world_size()
-    # dist.destroy_process_group()
-    # fresh = dist.PrefixStore(f"generation-{generation}", store)
-    # dist.init_process_group("gloo", store=fresh, rank=alive.index(me), world_size=size)
-    # END WRONG
-    # BEGIN WRONG old-keys
-    # dist.destroy_process_group()
-    # dist.init_process_group("gloo", store=store, rank=alive.index(me), world_size=len(alive))
-    # END WRONG
-    # BEGIN WRONG old-world
-    # dist.new_group(alive)
-    # END WRONG
 
 
 # %% id="shrink-check"
@@ -1009,38 +837,6 @@ class StoreGroup(dist.ProcessGroup):
         x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
         return DoneWork()
         # END SOLUTION
-        # BEGIN WRONG no-work
-        # x = tensors[0]
-        # self.calls += 1
-        # self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        # parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        # stacked = torch.stack(parts)
-        # biggest = opts.reduceOp == dist.ReduceOp.MAX
-        # x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
-        # END WRONG
-        # BEGIN WRONG not-in-place
-        # x = tensors[0]
-        # self.calls += 1
-        # self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        # parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        # tensors[0] = torch.stack(parts).sum(0)
-        # return DoneWork()
-        # END WRONG
-        # BEGIN WRONG old-keys
-        # x = tensors[0]
-        # self.store.set(f"part/{self.rank()}", pickle.dumps(x))
-        # parts = [pickle.loads(self.store.get(f"part/{r}")) for r in range(self.size())]
-        # x.copy_(torch.stack(parts).sum(0))
-        # return DoneWork()
-        # END WRONG
-        # BEGIN WRONG always-sums
-        # x = tensors[0]
-        # self.calls += 1
-        # self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        # parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        # x.copy_(torch.stack(parts).sum(0))
-        # return DoneWork()
-        # END WRONG
 
 
 # %% id="StoreGroup-check"
@@ -1051,12 +847,8 @@ lockstep.check("StoreGroup", StoreGroup)
 # all-reduce of 4 MB. Every rank writes its tensor into the store and reads all four. How many MB go
 # in and out of the one process that keeps the store?
 
-# %% id="own-prediction"
-# BEGIN SOLUTION
+# %% id="own-prediction" tags=["prediction"]
 prediction = 4 * 4 + 4 * 4 * 4
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="own-counting"
 StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)

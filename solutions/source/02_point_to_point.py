@@ -54,12 +54,8 @@ elif dist.get_rank() == last:
 # the next cell rank 1 comes 0.2 seconds late. gloo could take the 4 bytes, keep them somewhere,
 # and let rank 0 go on. **Predict:** how many seconds does rank 0 spend in `send`, under gloo?
 
-# %% id="late-prediction"
-# BEGIN SOLUTION
+# %% id="late-prediction" tags=["prediction"]
 prediction = 0.2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 
 # %% id="late-machine"
@@ -178,12 +174,8 @@ dist.recv(theirs, other)
 # only for large ones, and programs like the one above run for years until a tensor grows. Test it
 # with 4 bytes, 4 kB and 4 MB, under gloo (and, where there are two GPUs, under NCCL). **Guess** first.
 
-# %% id="buffered-guess"
-# BEGIN SOLUTION
+# %% id="buffered-guess" tags=["guess"]
 guess = "does not hold"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 
 # %% id="buffered"
@@ -241,37 +233,6 @@ def swap_in_turn(x, other):
         dist.send(x, other)
     return theirs
     # END SOLUTION
-    # BEGIN WRONG both-send
-    # theirs = torch.empty_like(x)
-    # dist.send(x, other)
-    # dist.recv(theirs, other)
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG both-receive
-    # theirs = torch.empty_like(x)
-    # dist.recv(theirs, other)
-    # dist.send(x, other)
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG by-parity
-    # theirs = torch.empty_like(x)
-    # if dist.get_rank() % 2 == 0:
-    #     dist.send(x, other)
-    #     dist.recv(theirs, other)
-    # else:
-    #     dist.recv(theirs, other)
-    #     dist.send(x, other)
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG same-buffer
-    # if dist.get_rank() < other:
-    #     dist.send(x, other)
-    #     dist.recv(x, other)
-    # else:
-    #     dist.recv(x, other)
-    #     dist.send(x, other)
-    # return x
-    # END WRONG
 
 
 # %% id="swap_in_turn-check"
@@ -299,34 +260,6 @@ def swap(x, other):
         handle.wait()
     return theirs
     # END SOLUTION
-    # BEGIN WRONG no-wait
-    # theirs = torch.empty_like(x)
-    # sending = dist.isend(x, other)
-    # receiving = dist.irecv(theirs, other)
-    # sending.wait()
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG waits-too-early
-    # theirs = torch.empty_like(x)
-    # dist.isend(x, other).wait()
-    # dist.irecv(theirs, other).wait()
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG same-buffer
-    # for handle in [dist.isend(x, other), dist.irecv(x, other)]:
-    #     handle.wait()
-    # return x
-    # END WRONG
-    # BEGIN WRONG in-turn
-    # theirs = torch.empty_like(x)
-    # if dist.get_rank() < other:
-    #     dist.send(x, other)
-    #     dist.recv(theirs, other)
-    # else:
-    #     dist.recv(theirs, other)
-    #     dist.send(x, other)
-    # return theirs
-    # END WRONG
 
 
 # %% id="swap-check"
@@ -362,60 +295,6 @@ def shift(x, by):
         handle.wait()
     return theirs
     # END SOLUTION
-    # BEGIN WRONG other-way
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # if by % n == 0:
-    #     return x.clone()
-    # theirs = torch.empty_like(x)
-    # sending = dist.isend(x, (rank - by) % n)
-    # dist.recv(theirs, (rank + by) % n)
-    # sending.wait()
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG sends-first
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # if by % n == 0:
-    #     return x.clone()
-    # theirs = torch.empty_like(x)
-    # dist.send(x, (rank + by) % n)
-    # dist.recv(theirs, (rank - by) % n)
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG to-itself
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # theirs = torch.empty_like(x)
-    # sending = dist.isend(x, (rank + by) % n)
-    # dist.recv(theirs, (rank - by) % n)
-    # sending.wait()
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG no-wrap
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # theirs = torch.empty_like(x)
-    # sending = dist.isend(x, rank + by)
-    # dist.recv(theirs, rank - by)
-    # sending.wait()
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG no-wait
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # if by % n == 0:
-    #     return x.clone()
-    # theirs = torch.empty_like(x)
-    # sending = dist.isend(x, (rank + by) % n)
-    # dist.recv(theirs, (rank - by) % n)
-    # return theirs
-    # END WRONG
-    # BEGIN WRONG many-hops
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # for _ in range(by % n):
-    #     theirs = torch.empty_like(x)
-    #     sending = dist.isend(x, (rank + 1) % n)
-    #     dist.recv(theirs, (rank - 1) % n)
-    #     sending.wait()
-    #     x = theirs
-    # return x.clone()
-    # END WRONG
 
 
 # %% id="shift-check"
@@ -433,12 +312,8 @@ lockstep.check("shift", shift)
 # 30, with the tags 5, 7 and 5. Rank 1 asks for tag 7 once, then twice for tag 5.
 # **Predict:** what does it receive the *third* time?
 
-# %% id="tags-prediction"
-# BEGIN SOLUTION
+# %% id="tags-prediction" tags=["prediction"]
 prediction = 30
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="tags"
 # %%torchrun -n 2 --backend gloo --into job
@@ -464,15 +339,15 @@ lockstep.compare(predicted=prediction, measured=job[1][2])
 # 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into four *int32*.
 # **Predict:** what is then in its element 1?
 
-# %% id="match-prediction"
-# BEGIN SOLUTION
+# %% id="match-prediction" tags=["prediction"]
 prediction = 0x3F800000
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 
 # %% id="match"
+import torch
+import torch.distributed as dist
+
+
 def send_into(dtype, shape):
     """Rank 0 sends four float32, 0 to 3; rank 1 receives into a tensor of -1, and returns it."""
     if dist.get_rank() == 0:
@@ -518,12 +393,8 @@ lockstep.table(
 # One more rule. `isend` returns before the message has left. Rank 0 sends a 1, and *before* it waits it
 # writes a 2 into the tensor; rank 1 comes late. **Predict:** what does rank 1 get, under gloo?
 
-# %% id="reuse-prediction"
-# BEGIN SOLUTION
+# %% id="reuse-prediction" tags=["prediction"]
 prediction = 2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="reuse"
 # %%torchrun -n 2 --backend gloo --into job
@@ -580,54 +451,6 @@ def transfer(x, src, dst):
         dist.recv(x, src)
         return x
     # END SOLUTION
-    # BEGIN WRONG fixed-dtype
-    # header = torch.zeros(9, dtype=torch.int64)
-    # if dist.get_rank() == src:
-    #     about = [x.dim(), *x.shape]
-    #     header[: len(about)] = torch.tensor(about)
-    #     dist.send(header, dst)
-    #     dist.send(x.float().contiguous(), dst)
-    # elif dist.get_rank() == dst:
-    #     dist.recv(header, src)
-    #     dim, *shape = header.tolist()
-    #     x = torch.empty(shape[:dim])
-    #     dist.recv(x, src)
-    #     return x
-    # END WRONG
-    # BEGIN WRONG flat
-    # header = torch.zeros(2, dtype=torch.int64)
-    # if dist.get_rank() == src:
-    #     header[:] = torch.tensor([KINDS.index(x.dtype), x.numel()])
-    #     dist.send(header, dst)
-    #     dist.send(x.contiguous(), dst)
-    # elif dist.get_rank() == dst:
-    #     dist.recv(header, src)
-    #     x = torch.empty(int(header[1]), dtype=KINDS[header[0]])
-    #     dist.recv(x, src)
-    #     return x
-    # END WRONG
-    # BEGIN WRONG not-contiguous
-    # header = torch.zeros(10, dtype=torch.int64)
-    # if dist.get_rank() == src:
-    #     about = [KINDS.index(x.dtype), x.dim(), *x.shape]
-    #     header[: len(about)] = torch.tensor(about)
-    #     dist.send(header, dst)
-    #     dist.send(x, dst)
-    # elif dist.get_rank() == dst:
-    #     dist.recv(header, src)
-    #     kind, dim, *shape = header.tolist()
-    #     x = torch.empty(shape[:dim], dtype=KINDS[kind])
-    #     dist.recv(x, src)
-    #     return x
-    # END WRONG
-    # BEGIN WRONG pickled
-    # parts = [x]
-    # if dist.get_rank() == src:
-    #     dist.send_object_list(parts, dst)
-    # elif dist.get_rank() == dst:
-    #     dist.recv_object_list(parts, src)
-    #     return parts[0]
-    # END WRONG
 
 
 # %% id="transfer-check"
@@ -678,53 +501,6 @@ def one_way(nbytes, repeats):
         trips.append(now() - begin)
     return statistics.median(trips[1:]) / 2
     # END SOLUTION
-    # BEGIN WRONG round-trip
-    # x = torch.zeros(nbytes, dtype=torch.uint8)
-    # trips = []
-    # for _ in range(repeats + 1):
-    #     begin = now()
-    #     for rank in (0, 1):
-    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
-    #     trips.append(now() - begin)
-    # return statistics.median(trips[1:])
-    # END WRONG
-    # BEGIN WRONG mean
-    # x = torch.zeros(nbytes, dtype=torch.uint8)
-    # trips = []
-    # for _ in range(repeats + 1):
-    #     begin = now()
-    #     for rank in (0, 1):
-    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
-    #     trips.append(now() - begin)
-    # return statistics.mean(trips[1:]) / 2
-    # END WRONG
-    # BEGIN WRONG no-warm-up
-    # x = torch.zeros(nbytes, dtype=torch.uint8)
-    # begin = now()
-    # for _ in range(repeats):
-    #     for rank in (0, 1):
-    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
-    # return (now() - begin) / repeats / 2
-    # END WRONG
-    # BEGIN WRONG wrong-bytes
-    # x = torch.zeros(nbytes)
-    # trips = []
-    # for _ in range(repeats + 1):
-    #     begin = now()
-    #     for rank in (0, 1):
-    #         dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
-    #     trips.append(now() - begin)
-    # return statistics.median(trips[1:]) / 2
-    # END WRONG
-    # BEGIN WRONG one-sided
-    # x = torch.zeros(nbytes, dtype=torch.uint8)
-    # trips = []
-    # for _ in range(repeats + 1):
-    #     begin = now()
-    #     dist.recv(x, 0) if dist.get_rank() else dist.send(x, 1)
-    #     trips.append(now() - begin)
-    # return statistics.median(trips[1:])
-    # END WRONG
 
 
 # %% id="one_way-check"
@@ -736,12 +512,8 @@ one_way = lockstep.carry_on("one_way", one_way)
 # %% [markdown] id="latency-text"
 # **Predict:** two processes of this machine, and a message of 4 bytes. How many *micro*seconds?
 
-# %% id="latency-prediction"
-# BEGIN SOLUTION
+# %% id="latency-prediction" tags=["prediction"]
 prediction = 100
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="latency" tags=["varies"]
 SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MB
@@ -780,12 +552,9 @@ lockstep.chart(
 # A model is worth something if it says what has not been measured. **Predict**, with `line.alpha` and
 # `line.beta`: how many *milli*seconds does a message of 2²⁵ bytes (32 MB) take here?
 
-# %% id="predict-large-prediction"
-# BEGIN SOLUTION
+# %% id="predict-large-prediction" tags=["prediction"]
+# your number, or how it comes from line.alpha and line.beta
 prediction = 1000 * (line.alpha + line.beta * 2**25)
-# BLANK
-# prediction = None  # your number, or how it comes from line.alpha and line.beta
-# END SOLUTION
 
 # %% id="predict-large" tags=["varies"]
 job = lockstep.torchrun(sweep, one_way, [2**25], nproc_per_node=2, backend=BACKEND, show=False)
@@ -805,12 +574,8 @@ nvlink_points = [(trip["bytes"], trip["seconds"] / 2) for trip in trips]
 nvlink = lockstep.cost.fit(*zip(*nvlink_points, strict=True))
 print(nvlink, recording.stamp, sep="\n")
 
-# %% id="nvlink-prediction"
-# BEGIN SOLUTION
+# %% id="nvlink-prediction" tags=["prediction"]
 prediction = nvlink.alpha / nvlink.beta / 1e6
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="nvlink-half"
 largest = max(size / took for size, took in nvlink_points)
@@ -835,12 +600,8 @@ lockstep.chart(
 #
 # Say, within 25 %, for every size of the sweep. **Guess** for this machine and for NVLink together.
 
-# %% id="model-guess"
-# BEGIN SOLUTION
+# %% id="model-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 
 # %% id="model-claim" tags=["varies"]
@@ -882,12 +643,8 @@ lockstep.claim(
 # Few pieces: idle links. Many: many α. **Predict**, with NVLink's α and β: which of 1, 2, 4, 8, 16, 32 and
 # 64 pieces is the fastest?
 
-# %% id="pieces-prediction"
-# BEGIN SOLUTION
+# %% id="pieces-prediction" tags=["prediction"]
 prediction = 4
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 
 # %% id="pieces"
@@ -935,41 +692,6 @@ def relay(x, chunks):
     for handle in handles:
         handle.wait()
     # END SOLUTION
-    # BEGIN WRONG whole
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # if rank > 0:
-    #     dist.recv(x, rank - 1)
-    # if rank < last:
-    #     dist.send(x, rank + 1)
-    # END WRONG
-    # BEGIN WRONG all-then-on
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # if rank > 0:
-    #     for piece in x.chunk(chunks):
-    #         dist.recv(piece, rank - 1)
-    # if rank < last:
-    #     for piece in x.chunk(chunks):
-    #         dist.send(piece, rank + 1)
-    # END WRONG
-    # BEGIN WRONG from-the-first
-    # for piece in x.chunk(chunks):
-    #     if dist.get_rank() > 0:
-    #         dist.recv(piece, 0)
-    #     else:
-    #         for other in range(1, dist.get_world_size()):
-    #             dist.send(piece, other)
-    # END WRONG
-    # BEGIN WRONG no-wait
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # handles = []
-    # for piece in x.chunk(chunks):
-    #     if rank > 0:
-    #         dist.recv(piece, rank - 1)
-    #     if rank < last:
-    #         handles.append(dist.isend(piece, rank + 1))
-    # for handle in handles[:-1]:
-    #     handle.wait()
-    # END WRONG
 
 
 # %% id="relay-check"
@@ -1004,6 +726,9 @@ lockstep.Timeline(lockstep.Trace.of(job), title="16 MB in four pieces")
 
 # %% id="stage"
 import time
+
+import torch
+import torch.distributed as dist
 
 
 class Stage:
@@ -1053,12 +778,9 @@ print(*gpipe(0, 4, 3))
 # begins when the first microbatch has gone through the *p* - 1 stages before it. So count, for 4 stages
 # and 8 microbatches, before you look at the picture. **Predict:** what share of the time is idle?
 
-# %% id="bubble-prediction"
-# BEGIN SOLUTION
+# %% id="bubble-prediction" tags=["prediction"]
+# your number, between 0 and 1
 prediction = (4 - 1) / (8 + 4 - 1)
-# BLANK
-# prediction = None  # your number, between 0 and 1
-# END SOLUTION
 
 
 # %% id="simulate"
@@ -1186,18 +908,16 @@ lockstep.compare(
 #
 # ## 5 · One forward, one backward
 #
+# (Goes on from section 4, whose stages it runs.)
+#
 # **1F1B** begins the backwards earlier. The last stage can do B0 right after F0. The stage before it
 # gets that gradient one step later; meanwhile it does one forward more. And so on: each stage begins
 # with as many forwards as there are stages behind it, then alternates one forward and one backward, and
 # ends with the backwards that are left. **Predict:** with 4 stages and 8 microbatches, how many
 # microbatches' activations does stage 0 keep at most?
 
-# %% id="kept-prediction"
-# BEGIN SOLUTION
+# %% id="kept-prediction" tags=["prediction"]
 prediction = 4
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% [markdown] id="one-f-one-b-text"
 # ### Exercise 7: the schedule
@@ -1215,45 +935,6 @@ def one_f_one_b(stage, stages, microbatches):
         steps += [f"F{warm + number}", f"B{number}"]
     return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
     # END SOLUTION
-    # BEGIN WRONG same-everywhere
-    # warm = min(stages - 1, microbatches)
-    # steps = [f"F{number}" for number in range(warm)]
-    # for number in range(microbatches - warm):
-    #     steps += [f"F{warm + number}", f"B{number}"]
-    # return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
-    # END WRONG
-    # BEGIN WRONG all-then-all
-    # forwards = [f"F{number}" for number in range(microbatches)]
-    # return forwards + [f"B{number}" for number in range(microbatches)]
-    # END WRONG
-    # BEGIN WRONG wrong-end
-    # warm = min(stage, microbatches)
-    # steps = [f"F{number}" for number in range(warm)]
-    # for number in range(microbatches - warm):
-    #     steps += [f"F{warm + number}", f"B{number}"]
-    # return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
-    # END WRONG
-    # BEGIN WRONG incomplete
-    # warm = stages - 1 - stage
-    # steps = [f"F{number}" for number in range(warm)]
-    # for number in range(microbatches - warm):
-    #     steps += [f"F{warm + number}", f"B{number}"]
-    # return steps
-    # END WRONG
-    # BEGIN WRONG wrong-warm-up
-    # warm = min(stages - stage, microbatches)
-    # steps = [f"F{number}" for number in range(warm)]
-    # for number in range(microbatches - warm):
-    #     steps += [f"F{warm + number}", f"B{number}"]
-    # return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
-    # END WRONG
-    # BEGIN WRONG last-first
-    # warm = min(stages - 1 - stage, microbatches)
-    # steps = [f"F{number}" for number in range(warm)]
-    # for number in range(microbatches - warm):
-    #     steps += [f"F{warm + number}", f"B{number}"]
-    # return steps + [f"B{microbatches - 1 - number}" for number in range(warm)]
-    # END WRONG
 
 
 # %% id="one_f_one_b-check"
@@ -1327,12 +1008,8 @@ for stage in range(4):
 # (`"depends"`), none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: what does the
 # report say that the last rank did not have?
 
-# %% id="reading-guess"
-# BEGIN SOLUTION
+# %% id="reading-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="reading-run"
 job = lockstep.torchrun(
@@ -1423,78 +1100,6 @@ def run_stage(order, stage, inputs):
     for handle, _ in sent:
         handle.wait()
     # END SOLUTION
-    # BEGIN WRONG blocking-sends
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # for step in order:
-    #     way, number = step[0], int(step[1:])
-    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
-    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-    #     if 0 <= came_from <= last:
-    #         x = torch.empty_like(inputs[number])
-    #         dist.recv(x, came_from)
-    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-    #     if 0 <= goes_to <= last:
-    #         dist.isend(y, goes_to).wait()
-    # END WRONG
-    # BEGIN WRONG ring
-    # rank, n = dist.get_rank(), dist.get_world_size()
-    # sent = []
-    # for step in order:
-    #     way, number = step[0], int(step[1:])
-    #     by = 1 if way == "F" else -1
-    #     x = torch.empty_like(inputs[number])
-    #     dist.recv(x, (rank - by) % n)
-    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-    #     sent.append((dist.isend(y, (rank + by) % n), y))
-    # for handle, _ in sent:
-    #     handle.wait()
-    # END WRONG
-    # BEGIN WRONG one-buffer
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # sent, buffer = [], {"F": torch.empty_like(inputs[0]), "B": torch.empty_like(inputs[0])}
-    # for step in order:
-    #     way, number = step[0], int(step[1:])
-    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
-    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-    #     if 0 <= came_from <= last:
-    #         x = buffer[way]
-    #         dist.recv(x, came_from)
-    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-    #     if 0 <= goes_to <= last:
-    #         sent.append((dist.isend(y, goes_to), y))
-    # for handle, _ in sent:
-    #     handle.wait()
-    # END WRONG
-    # BEGIN WRONG own-order
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # sent = []
-    # for step in [f"{way}{number}" for way in "FB" for number in range(len(inputs))]:
-    #     way, number = step[0], int(step[1:])
-    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
-    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-    #     if 0 <= came_from <= last:
-    #         x = torch.empty_like(inputs[number])
-    #         dist.recv(x, came_from)
-    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-    #     if 0 <= goes_to <= last:
-    #         sent.append((dist.isend(y, goes_to), y))
-    # for handle, _ in sent:
-    #     handle.wait()
-    # END WRONG
-    # BEGIN WRONG no-wait
-    # rank, last = dist.get_rank(), dist.get_world_size() - 1
-    # sent = []
-    # for step in order:
-    #     way, number = step[0], int(step[1:])
-    #     came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
-    #     x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-    #     if 0 <= came_from <= last:
-    #         x = torch.empty_like(inputs[number])
-    #         dist.recv(x, came_from)
-    #     y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-    #     if 0 <= goes_to <= last:
-    #         sent.append((dist.isend(y, goes_to), y))
-    # END WRONG
 
 
 # %% id="run_stage-check"
@@ -1521,12 +1126,8 @@ live_timeline(one_f_one_b_job, "1F1B")
 # The reading's summary praises 1F1B for its efficiency. Compare the bubbles: on paper, and as measured
 # with `run_stage` for both. **Guess** first.
 
-# %% id="faster-guess"
-# BEGIN SOLUTION
+# %% id="faster-guess" tags=["guess"]
 guess = "does not hold"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="faster-claim" tags=["varies"]
 schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
@@ -1559,12 +1160,8 @@ lockstep.claim(
 # rank 0, which adds them up and sends the sum back to each. **Predict:** `x` has 1 MB (10⁶ bytes) on each
 # of the ranks. How many MB go in and out of rank 0?
 
-# %% id="sum-prediction"
-# BEGIN SOLUTION
+# %% id="sum-prediction" tags=["prediction"]
 prediction = 2 * (NPROC - 1)
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="sum"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job

@@ -38,12 +38,8 @@ import lockstep
 #
 # **Predict:** after the `reduce` to rank 0, what is the first number that *rank 1* holds?
 
-# %% id="one-prediction"
-# BEGIN SOLUTION
+# %% id="one-prediction" tags=["prediction"]
 prediction = 20
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="one"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -82,12 +78,8 @@ picture(job)
 # That is how it is drawn in every textbook. **Guess** whether you may go on using `x` on the other
 # ranks, here: `"holds"`, `"does not hold"` or `"depends"` (on the rank).
 
-# %% id="reduce-guess"
-# BEGIN SOLUTION
+# %% id="reduce-guess" tags=["guess"]
 guess = "does not hold"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="reduce-claim"
 others = range(1, NPROC)
@@ -121,12 +113,8 @@ lockstep.claim(
 #
 # **Predict:** which number is the *last* that rank 0 holds after the `all_to_all_single`?
 
-# %% id="pieces-prediction"
-# BEGIN SOLUTION
+# %% id="pieces-prediction" tags=["prediction"]
 prediction = 10 * NPROC
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="gather"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into gather_job
@@ -194,12 +182,8 @@ lockstep.compare(predicted=prediction, measured=exchange_job[0]["all_to_all_sing
 # Older documentation says so. Rank *r* holds *r* + 1, once as float32 and once as int64. **Guess:**
 # does `AVG` work under gloo?
 
-# %% id="avg-guess"
-# BEGIN SOLUTION
+# %% id="avg-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 
 # %% id="ops"
@@ -268,25 +252,6 @@ def global_mean(values):
     dist.all_reduce(both)
     return (both[0] / both[1]).item()
     # END SOLUTION
-    # BEGIN WRONG mean-of-means
-    # mean = values.mean()
-    # dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-    # return mean.item()
-    # END WRONG
-    # BEGIN WRONG divides-by-ranks
-    # total = values.sum()
-    # dist.all_reduce(total)
-    # return total.item() / dist.get_world_size()
-    # END WRONG
-    # BEGIN WRONG too-many-calls
-    # total, count = values.sum(), torch.tensor(float(len(values)))
-    # dist.all_reduce(total)
-    # dist.all_reduce(count)
-    # return (total / count).item()
-    # END WRONG
-    # BEGIN WRONG nothing-sent
-    # return values.mean().item()
-    # END WRONG
 
 
 # %% id="global_mean-check"
@@ -328,12 +293,8 @@ if dist.get_rank() == 0:
 # into bytes, send those as a tensor, and unpickle them on the other side. **Predict:** how many
 # operations on the process group does *one* `all_gather_object` make on each rank?
 
-# %% id="object-prediction"
-# BEGIN SOLUTION
+# %% id="object-prediction" tags=["prediction"]
 prediction = 2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 
 # %% id="object"
@@ -371,12 +332,8 @@ lockstep.compare(predicted=prediction, measured=len(pickled))
 # second sends them. **Predict:** how many *times as long* does it take as the `all_gather` of the
 # same 100,000 numbers in a float32 tensor?
 
-# %% id="price-prediction"
-# BEGIN SOLUTION
+# %% id="price-prediction" tags=["prediction"]
 prediction = 5
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="price" tags=["varies"]
 as_object, as_tensor = (max(took) for took in zip(*object_job.results, strict=True))
@@ -402,12 +359,8 @@ lockstep.table(
 # pickle is not data, it is a small program: it says which function the receiver is to call with which
 # arguments. Rank 0 sends one that asks for `print`. **Predict:** on how many ranks does it run?
 
-# %% id="danger-prediction"
-# BEGIN SOLUTION
+# %% id="danger-prediction" tags=["prediction"]
 prediction = NPROC - 1
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="danger"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -455,34 +408,6 @@ def two_step_all_reduce(x):
     dist.reduce_scatter(part, chunks)
     dist.all_gather(chunks, part)
     # END SOLUTION
-    # BEGIN WRONG no-gather
-    # chunks = list(x.chunk(dist.get_world_size()))
-    # part = torch.empty_like(chunks[0])
-    # dist.reduce_scatter(part, chunks)
-    # chunks[dist.get_rank()].copy_(part)
-    # END WRONG
-    # BEGIN WRONG not-in-place
-    # chunks = list(x.chunk(dist.get_world_size()))
-    # part = torch.empty_like(chunks[0])
-    # dist.reduce_scatter(part, chunks)
-    # done = [torch.empty_like(part) for _ in chunks]
-    # dist.all_gather(done, part)
-    # return torch.cat(done)
-    # END WRONG
-    # BEGIN WRONG gathers-first
-    # all_x = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    # dist.all_gather(all_x, x)
-    # x.copy_(torch.stack(all_x).sum(0))
-    # END WRONG
-    # BEGIN WRONG all-reduce
-    # dist.all_reduce(x)
-    # END WRONG
-    # BEGIN WRONG wrong-places
-    # chunks = list(x.chunk(dist.get_world_size()))
-    # part = torch.empty_like(chunks[0])
-    # dist.reduce_scatter(part, chunks)
-    # dist.all_gather(chunks[::-1], part)
-    # END WRONG
 
 
 # %% id="two_step_all_reduce-check"
@@ -519,12 +444,8 @@ y.item()
 # **Predict:** a rank's `x` has 1,000 kB, and there are as many ranks as in this notebook. How many kB
 # does *each rank* send in the whole ring all-reduce? Count steps and chunks on paper.
 
-# %% id="ring-prediction"
-# BEGIN SOLUTION
+# %% id="ring-prediction" tags=["prediction"]
 prediction = 2 * (NPROC - 1) * 1000 / NPROC
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% [markdown] id="ring-exercise-text"
 # ### Exercise 3: a ring all-reduce
@@ -556,48 +477,6 @@ def ring_all_reduce(x):
     for step in range(n - 1):
         swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
     # END SOLUTION
-    # BEGIN WRONG half-way
-    # buffer = torch.empty_like(chunks[0])
-    # for step in range(n - 1):
-    #     swap(chunks[(rank - step) % n], right, buffer, left)
-    #     chunks[(rank - step - 1) % n].add_(buffer)
-    # END WRONG
-    # BEGIN WRONG whole-tensor
-    # going, coming = x.clone(), torch.empty_like(x)
-    # for step in range(n - 1):
-    #     swap(going, right, coming, left)
-    #     x.add_(coming)
-    #     going, coming = coming, going
-    # END WRONG
-    # BEGIN WRONG wrong-chunk
-    # buffer = torch.empty_like(chunks[0])
-    # for step in range(n - 1):
-    #     swap(chunks[(rank - step) % n], right, buffer, left)
-    #     chunks[(rank - step - 1) % n].add_(buffer)
-    # for step in range(n - 1):
-    #     swap(chunks[(rank - step - 1) % n], right, chunks[(rank - step - 2) % n], left)
-    # END WRONG
-    # BEGIN WRONG only-copies
-    # buffer = torch.empty_like(chunks[0])
-    # for step in range(n - 1):
-    #     swap(chunks[(rank - step) % n], right, buffer, left)
-    #     chunks[(rank - step - 1) % n].add_(buffer)
-    # for step in range(n - 1):
-    #     swap(chunks[(rank - step) % n], right, chunks[(rank - step - 1) % n], left)
-    # END WRONG
-    # BEGIN WRONG not-a-ring
-    # mine, buffer = x.clone(), torch.empty_like(x)
-    # for step in range(1, n):
-    #     swap(mine, (rank + step) % n, buffer, (rank - step) % n)
-    #     x.add_(buffer)
-    # END WRONG
-    # BEGIN WRONG deadlock
-    # buffer = torch.empty_like(chunks[0])
-    # for step in range(n - 1):
-    #     dist.recv(buffer, left)
-    #     dist.send(chunks[(rank - step) % n], right)
-    #     chunks[(rank - step - 1) % n].add_(buffer)
-    # END WRONG
 
 
 # %% id="ring_all_reduce-check"
@@ -660,12 +539,8 @@ lockstep.holdings(
 # The reading computes bandwidth from a timed all-reduce by that rule: 2 × bytes / seconds. Your ring
 # can say how often a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
 
-# %% id="twice-guess"
-# BEGIN SOLUTION
+# %% id="twice-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="twice-claim"
 jobs = {
@@ -702,12 +577,8 @@ lockstep.claim(
 #
 # **Predict:** with 8 ranks, how many messages does each rank send in recursive doubling?
 
-# %% id="doubling-prediction"
-# BEGIN SOLUTION
+# %% id="doubling-prediction" tags=["prediction"]
 prediction = 3
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% [markdown] id="doubling-text"
 # ### Exercise 4: recursive doubling
@@ -737,39 +608,6 @@ def doubling_all_reduce(x):
         x.add_(buffer)
         distance *= 2
     # END SOLUTION
-    # BEGIN WRONG one-sided
-    # distance = 1
-    # while distance < n:
-    #     partner = (rank + distance) % n
-    #     swap(x, partner, buffer, partner)
-    #     x.add_(buffer)
-    #     distance *= 2
-    # END WRONG
-    # BEGIN WRONG too-many-rounds
-    # mine = x.clone()
-    # for distance in range(1, n):
-    #     swap(mine, rank ^ distance, buffer, rank ^ distance)
-    #     x.add_(buffer)
-    # END WRONG
-    # BEGIN WRONG same-partner
-    # for _ in range(n.bit_length() - 1):
-    #     swap(x, rank ^ 1, buffer, rank ^ 1)
-    #     x.add_(buffer)
-    # END WRONG
-    # BEGIN WRONG not-added
-    # distance = 1
-    # while distance < n:
-    #     swap(x, rank ^ distance, buffer, rank ^ distance)
-    #     x.copy_(buffer)
-    #     distance *= 2
-    # END WRONG
-    # BEGIN WRONG stops-early
-    # distance = 1
-    # while distance < n // 2:
-    #     swap(x, rank ^ distance, buffer, rank ^ distance)
-    #     x.add_(buffer)
-    #     distance *= 2
-    # END WRONG
 
 
 # %% id="doubling_all_reduce-check"
@@ -777,10 +615,12 @@ lockstep.check("doubling_all_reduce", doubling_all_reduce)
 
 # %% id="doubling-measured"
 doubling = lockstep.carry_on("doubling_all_reduce", doubling_all_reduce)
-job = lockstep.torchrun(reduce_by, doubling, 64_000, nproc_per_node=8, backend="gloo", show=False)
-messages = [sum(call.operation == "send" for call in calls) for calls in job.calls]
-print("bytes sent, by rank:", *bytes_sent(job))
-lockstep.compare(predicted=prediction, measured=max(messages))
+job = lockstep.torchrun(
+    lambda: doubling(torch.ones(16_000)), nproc_per_node=8, backend="gloo", show=False
+)
+sends = [[call for call in calls if call.operation == "send"] for calls in job.calls]
+print("bytes sent, by rank:", *(sum(call.bytes for call in rank) for rank in sends))
+lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 
 # %% [markdown] id="tree-text"
 # The ring with 8 ranks sends 14 messages from each. Here it is fewer, and each of them is all of `x`.
@@ -813,62 +653,6 @@ def tree_all_reduce(x):
         elif rank % (2 * d) == 0 and rank + d < n:
             dist.send(x, rank + d)
     # END SOLUTION
-    # BEGIN WRONG only-up
-    # for d in distances:
-    #     if rank % (2 * d) == d:
-    #         dist.send(x, rank - d)
-    #     elif rank % (2 * d) == 0 and rank + d < n:
-    #         dist.recv(buffer, rank + d)
-    #         x.add_(buffer)
-    # END WRONG
-    # BEGIN WRONG star
-    # if rank:
-    #     dist.send(x, 0)
-    #     dist.recv(x, 0)
-    # else:
-    #     for other in range(1, n):
-    #         dist.recv(buffer, other)
-    #         x.add_(buffer)
-    #     for other in range(1, n):
-    #         dist.send(x, other)
-    # END WRONG
-    # BEGIN WRONG chain
-    # if rank + 1 < n:
-    #     dist.recv(buffer, rank + 1)
-    #     x.add_(buffer)
-    # if rank:
-    #     dist.send(x, rank - 1)
-    #     dist.recv(x, rank - 1)
-    # if rank + 1 < n:
-    #     dist.send(x, rank + 1)
-    # END WRONG
-    # BEGIN WRONG power-of-two-only
-    # for d in distances:
-    #     if rank % (2 * d) == d:
-    #         dist.send(x, rank - d)
-    #     elif rank % (2 * d) == 0:
-    #         dist.recv(buffer, rank + d)
-    #         x.add_(buffer)
-    # for d in reversed(distances):
-    #     if rank % (2 * d) == d:
-    #         dist.recv(x, rank - d)
-    #     elif rank % (2 * d) == 0:
-    #         dist.send(x, rank + d)
-    # END WRONG
-    # BEGIN WRONG adds-coming-down
-    # for d in distances:
-    #     if rank % (2 * d) == d:
-    #         dist.send(x, rank - d)
-    #     elif rank % (2 * d) == 0 and rank + d < n:
-    #         dist.recv(buffer, rank + d)
-    #         x.add_(buffer)
-    # for d in reversed(distances):
-    #     if rank % (2 * d) == d:
-    #         dist.recv(buffer, rank - d)
-    #         x.add_(buffer)
-    #     elif rank % (2 * d) == 0 and rank + d < n:
-    #         dist.send(x, rank + d)
-    # END WRONG
 
 
 # %% id="tree_all_reduce-check"
@@ -880,6 +664,7 @@ lockstep.check("tree_all_reduce", tree_all_reduce)
 
 # %% id="timelines" tags=["varies"]
 tree = lockstep.carry_on("tree_all_reduce", tree_all_reduce)
+ring = lockstep.carry_on("ring_all_reduce")
 
 
 def both(first, second):
@@ -918,31 +703,6 @@ def hierarchical_all_reduce(x, inside, across):
     dist.all_reduce(part, group=across)
     dist.all_gather(chunks, part, group=inside)
     # END SOLUTION
-    # BEGIN WRONG all-of-it-across
-    # dist.all_reduce(x, group=inside)
-    # dist.all_reduce(x, group=across)
-    # END WRONG
-    # BEGIN WRONG only-inside
-    # dist.all_reduce(x, group=inside)
-    # END WRONG
-    # BEGIN WRONG no-gather
-    # chunks = list(x.chunk(dist.get_world_size(inside)))
-    # part = torch.empty_like(chunks[0])
-    # dist.reduce_scatter(part, chunks, group=inside)
-    # dist.all_reduce(part, group=across)
-    # chunks[dist.get_rank(inside)].copy_(part)
-    # END WRONG
-    # BEGIN WRONG whole-world
-    # dist.all_reduce(x)
-    # END WRONG
-    # BEGIN WRONG counted-twice
-    # dist.all_reduce(x, group=inside)
-    # chunks = list(x.chunk(dist.get_world_size(inside)))
-    # part = torch.empty_like(chunks[0])
-    # dist.reduce_scatter(part, chunks, group=inside)
-    # dist.all_reduce(part, group=across)
-    # dist.all_gather(chunks, part, group=inside)
-    # END WRONG
 
 
 # %% id="hierarchical_all_reduce-check"
@@ -952,12 +712,8 @@ lockstep.check("hierarchical_all_reduce", hierarchical_all_reduce)
 # On this notebook's ranks, as two nodes of N/2 each. **Predict:** `x` has 1,000 kB. How many kB does
 # *each rank* put into its call across nodes?
 
-# %% id="grid-prediction"
-# BEGIN SOLUTION
+# %% id="grid-prediction" tags=["prediction"]
 prediction = 1000 / (NPROC // 2)
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="grid"
 two_levels = lockstep.carry_on("hierarchical_all_reduce", hierarchical_all_reduce)
@@ -1014,9 +770,16 @@ def sweep(functions, sizes, repeats=9):
 
 
 # %% id="fit" tags=["varies"]
+import torch
+import torch.distributed as dist
+
+
 def shift(x):
     rank, n = dist.get_rank(), dist.get_world_size()
-    swap(x, (rank + 1) % n, torch.empty_like(x), (rank - 1) % n)
+    sending = dist.P2POp(dist.isend, x, (rank + 1) % n)
+    receiving = dist.P2POp(dist.irecv, torch.empty_like(x), (rank - 1) % n)
+    for work in dist.batch_isend_irecv([sending, receiving]):
+        work.wait()
 
 
 on_gpus = BACKEND != "gloo" and lockstep.gpu_count() >= NPROC
@@ -1041,18 +804,6 @@ def ring_seconds(n, nbytes, alpha, beta):
     # BEGIN SOLUTION
     return 2 * (n - 1) * (alpha + beta * nbytes / n)
     # END SOLUTION
-    # BEGIN WRONG half-way
-    # return (n - 1) * (alpha + beta * nbytes / n)
-    # END WRONG
-    # BEGIN WRONG whole-tensor
-    # return 2 * (n - 1) * (alpha + beta * nbytes)
-    # END WRONG
-    # BEGIN WRONG one-alpha
-    # return alpha + 2 * (n - 1) / n * nbytes * beta
-    # END WRONG
-    # BEGIN WRONG n-steps
-    # return 2 * n * (alpha + beta * nbytes / n)
-    # END WRONG
 
 
 # %% id="ring_seconds-check"
@@ -1066,15 +817,14 @@ lockstep.check("ring_seconds", ring_seconds)
 # **Predict** from α and β above (on paper, or with `ring_seconds`): from how many *kilobytes* on is
 # the ring faster than recursive doubling, on this notebook's ranks?
 
-# %% id="cross-prediction"
-# BEGIN SOLUTION
+# %% id="cross-prediction" tags=["prediction"]
 prediction = 4000
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="algorithms" tags=["varies"]
-all_reduces = {"ring": ring, "doubling": doubling, "tree": tree, "the backend's": dist.all_reduce}
+all_reduces = {
+    name: lockstep.carry_on(f"{name}_all_reduce") for name in ("ring", "doubling", "tree")
+}
+all_reduces["the backend's"] = dist.all_reduce
 measured_job = lockstep.torchrun(
     sweep, all_reduces, SIZES, nproc_per_node=NPROC, backend=BACKEND, show=False
 )
@@ -1103,6 +853,7 @@ lockstep.chart(
 
 # %% id="cross-measured" tags=["varies"]
 import math
+from itertools import pairwise
 
 
 def crossing(one, other):
@@ -1133,6 +884,8 @@ for name, formula in formulas.items():
 #
 # ## 6 · Two bandwidths, and NCCL
 #
+# (Goes on from section 5, whose sweep it uses.)
+#
 # - **Algorithm bandwidth:** bytes / seconds. It says how long *you* wait.
 # - **Bus bandwidth:** algorithm bandwidth × 2(N − 1)/N for an all-reduce, × (N − 1)/N for all-gather,
 #   reduce-scatter and all-to-all. It says what a link carried, and can be compared with the hardware.
@@ -1140,12 +893,8 @@ for name, formula in formulas.items():
 # On 4 H200s an all-reduce of 1 GiB took 4.56 ms (recorded). NVLink can carry 450 GB/s from each
 # GPU, and as much to it. **Predict:** what was the *bus* bandwidth, in GB/s?
 
-# %% id="bus-prediction"
-# BEGIN SOLUTION
+# %% id="bus-prediction" tags=["prediction"]
 prediction = 1.5 * 2**30 / 4.56e-3 / 1e9
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="bus-recorded"
 recording = lockstep.recorded("sweeps/h200-x4.json")
@@ -1224,12 +973,8 @@ print(f"the sweep found {looped / swept:.3f} of the loop's · {lockstep.live(lar
 # choose. All three were recorded on 2 and on 4 H200s. **Guess**, then see which forced curve its
 # own choice lies on.
 
-# %% id="nccl-guess"
-# BEGIN SOLUTION
+# %% id="nccl-guess" tags=["guess"]
 guess = "does not hold"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="nccl-recordings"
 import contextlib
@@ -1290,12 +1035,8 @@ lockstep.claim(
 # A model has hundreds of parameters, most of them small. **Predict:** a thousand all-reduces of 1
 # kB, one after the other: how many *times* as long as one of 1 MB?
 
-# %% id="grain-prediction"
-# BEGIN SOLUTION
+# %% id="grain-prediction" tags=["prediction"]
 prediction = 100
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 
 # %% id="grain"
@@ -1339,12 +1080,8 @@ lockstep.compare(predicted=prediction, measured=slowest["many"] / slowest["one"]
 # The reading recommends to bundle, and names both as gains. **Guess**; the record of calls knows
 # the bytes.
 
-# %% id="grain-guess"
-# BEGIN SOLUTION
+# %% id="grain-guess" tags=["guess"]
 guess = "depends"
-# BLANK
-# guess = None  # "holds", "does not hold" or "depends"
-# END SOLUTION
 
 # %% id="grain-claim"
 _, _, *many, _, single = grain_job.calls[0]
@@ -1382,32 +1119,6 @@ def flat_all_reduce(tensors):
     for tensor, piece in zip(tensors, pieces, strict=True):
         tensor.copy_(piece.view_as(tensor))
     # END SOLUTION
-    # BEGIN WRONG one-call-each
-    # for tensor in tensors:
-    #     dist.all_reduce(tensor)
-    # END WRONG
-    # BEGIN WRONG not-copied-back
-    # flat = torch.cat([tensor.flatten() for tensor in tensors])
-    # dist.all_reduce(flat)
-    # pieces = flat.split([tensor.numel() for tensor in tensors])
-    # return [piece.view_as(tensor) for tensor, piece in zip(tensors, pieces)]
-    # END WRONG
-    # BEGIN WRONG wrong-places
-    # flat = torch.cat([tensor.flatten() for tensor in reversed(tensors)])
-    # dist.all_reduce(flat)
-    # pieces = flat.split([tensor.numel() for tensor in tensors])
-    # for tensor, piece in zip(tensors, pieces):
-    #     tensor.copy_(piece.view_as(tensor))
-    # END WRONG
-    # BEGIN WRONG padded
-    # most = max(tensor.numel() for tensor in tensors)
-    # table = torch.zeros(len(tensors), most)
-    # for row, tensor in zip(table, tensors):
-    #     row[: tensor.numel()] = tensor.flatten()
-    # dist.all_reduce(table)
-    # for row, tensor in zip(table, tensors):
-    #     tensor.copy_(row[: tensor.numel()].view_as(tensor))
-    # END WRONG
 
 
 # %% id="flat_all_reduce-check"
@@ -1420,17 +1131,15 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 # formula for *4*. **Predict:** what will the model say of the recorded 1 GiB all-reduce on 4 GPUs,
 # which took 4.56 ms: by how many percent is it off? (0 is exact.)
 
-# %% id="big-prediction"
-# BEGIN SOLUTION
+# %% id="big-prediction" tags=["prediction"]
 prediction = 10
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="big-fit"
 two = lockstep.recorded("sweeps/h200-x2.json")
 rows = two.content["sweeps"]["ring_shift"]
 nvlink = lockstep.cost.fit([row["bytes"] for row in rows], [row["seconds"] for row in rows])
+recording = lockstep.recorded("sweeps/h200-x4.json")
+last = recording.content["sweeps"]["all_reduce"][-1]
 model = lockstep.cost.ring_all_reduce(4, last["bytes"], nvlink)
 print(nvlink)
 print(f"model {1000 * model:.2f} ms, recorded {1000 * last['seconds']:.2f} ms")
@@ -1467,12 +1176,8 @@ lockstep.chart(
 #
 # **Predict:** on 1,024 GPUs, how many times as long as on 8 does the *two-level* all-reduce take?
 
-# %% id="seven-prediction"
-# BEGIN SOLUTION
+# %% id="seven-prediction" tags=["prediction"]
 prediction = 2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="seven"
 network = lockstep.cost.Line(alpha=10e-6, beta=1 / 50e9)
@@ -1509,12 +1214,8 @@ print("you said", prediction or "nothing yet", "· the model says", f"{levels / 
 # The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), say because
 # it had no data. **Predict:** in which step will the others be found?
 
-# %% id="skip-prediction"
-# BEGIN SOLUTION
+# %% id="skip-prediction" tags=["prediction"]
 prediction = 2
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="skip"
 # %%torchrun -n {NPROC} --backend gloo --may-fail --into job
@@ -1557,12 +1258,8 @@ for group in order:
 # A deadlock with every call correct on its own. **Predict:** the same, but each call with
 # `async_op=True`, and the waiting at the end. How many of the ranks finish under gloo?
 
-# %% id="crossed-prediction"
-# BEGIN SOLUTION
+# %% id="crossed-prediction" tags=["prediction"]
 prediction = NPROC
-# BLANK
-# prediction = None  # your number
-# END SOLUTION
 
 # %% id="uncrossed"
 # %%torchrun -n {NPROC} --backend gloo --may-fail --into job

@@ -1,6 +1,10 @@
-"""The labs, in the order in which they are taken."""
+"""The syllabus: the labs, in the order in which they are taken.
+
+A lab's module, `labNN.py`, has its exercises.
+"""
 
 from dataclasses import dataclass
+from importlib import import_module
 
 
 @dataclass(frozen=True)
@@ -20,3 +24,6 @@ LABS = (
     Lab("02", "point_to_point", "Point-to-point", "60–90", "cpu"),
     Lab("03", "collectives", "Collectives", "60–90", "cpu"),
 )
+
+for _lab in LABS:  # they register their exercises
+    import_module(f"{__name__}.lab{_lab.number}")

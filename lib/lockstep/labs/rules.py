@@ -1,0 +1,131 @@
+"""What a lab's source must keep to, beyond its format.
+
+Every exercise has its check and wrong answers, and the other way round; a number that is asked for
+is never in the lab; and each section (`## `) can be started on its own: what its cells read is
+bound by cells before them in the section, or by the lab's first cells, those above all sections. A
+section that cannot do without another one says so to the learner, below its heading: "Goes on from
+section 4". An exercise's answer is there in every section, `lockstep.carry_on("name")`.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..checks import exercises
+from .source import ASKED, SourceError, answers, asked, complete, is_exercise, read, tags
+
+FEWEST_WRONG_ANSWERS = 3
+_HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
+_GOES_ON = re.compile(r"\bgoes on from section (?P<number>\d+)", re.IGNORECASE)
+_ALWAYS_THERE = {*dir(builtins), "display", "get_ipython"}
+
+
+def verify(source: Path) -> None:
+    """Raises SourceError for the first rule that is broken."""
+    cells = read(source)
+    if not any("parameters" in tags(cell) for cell in cells):
+        raise SourceError(f"{source.name}: no cell is tagged parameters")
+    _verify_exercises(source, cells)
+    _verify_sections(source, cells)
+
+
+def _verify_exercises(source: Path, cells: list[Any]) -> None:
+    number = source.name[:2]
+    registered = [one.name for one in exercises() if one.lab == number]
+    wrong = answers(source, "wrong")
+    found = []
+    for at, cell in enumerate(cells):
+        if not is_exercise(cell):
+            continue
+        where = f"{source.name}, exercise {cell.id}"
+        if cell.id not in registered:
+            raise SourceError(f"{where}: lab {number} registers no check of that name")
+        if not any(f'lockstep.check("{cell.id}"' in later.source for later in cells[at + 1 :]):
+            raise SourceError(f"{where}: no later cell checks it")
+        if len(wrong.get(cell.id, {})) < FEWEST_WRONG_ANSWERS:
+            raise SourceError(
+                f"{where}: it needs {FEWEST_WRONG_ANSWERS} answers or more in wrong/{number}.py"
+            )
+        found.append(cell.id)
+    if found != registered:
+        raise SourceError(f"{source.name} has exercises {found}, its checks are {registered}")
+    for kind in ("wrong", "right"):
+        for name in answers(source, kind).keys() - set(registered):
+            raise SourceError(f"{kind}/{number}.py: {name} is no exercise of {source.name}")
+
+
+# ── Sections ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _verify_sections(source: Path, cells: list[Any]) -> None:
+    bound: set[str] = set(_ALWAYS_THERE)
+    head: set[str] | None = None  # what the first cells bind
+    title, after = "", {}  # after: what is bound at the end of each section with a number
+    for cell in cells:
+        if cell.cell_type == "code":
+            where = f"{source.name}, cell {cell.id}"
+            bound = _run(cell, bound, where, title)
+            continue
+        headings = list(_HEADING.finditer(cell.source))
+        if not headings:
+            continue
+        if head is None:
+            head = bound
+        after[title.split()[0] if title else ""] = bound
+        title = headings[-1]["title"]
+        onward = _GOES_ON.search(cell.source, headings[-1].end())
+        if onward and onward["number"] not in after:
+            raise SourceError(f"{source.name}, section {title}: {onward[0]}, which is not before")
+        bound = after[onward["number"]] if onward else head
+
+
+def _run(cell: Any, bound: set[str], where: str, title: str) -> set[str]:
+    """What is bound after a cell, if `bound` is before. Raises SourceError for what is not."""
+    magic, code = "", complete(cell)
+    if code.startswith("%%"):
+        magic, _, code = code.partition("\n")
+    reads = {*re.findall(r"\{(\w+)\}", magic), *re.findall(r"--world (\w+)", magic)}
+    binds: set[str] = set()
+    for statement in ast.parse(re.sub(r"^[%!].*$", "", code, flags=re.MULTILINE)).body:
+        read, bind = _names(statement)
+        reads |= read - binds
+        binds |= bind
+    for name in sorted(reads - bound):
+        raise SourceError(
+            f"{where}: reads {name}, which its section ({title or 'the first cells'}) does not "
+            'bind before; import or define it there, or say below the heading "Goes on from '
+            'section N"'
+        )
+    for name in ASKED:
+        if name in binds and asked(cell) != name:
+            raise SourceError(f'{where}: a cell that sets {name} needs tags=["{name}"]')
+    if magic and "--world" not in magic:  # its names end with its ranks
+        binds = set()
+    return bound | binds | set(re.findall(r"--into (\w+)", magic))
+
+
+def _names(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """The names that a statement wants from outside of it, and those that it binds."""
+    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
+    symbols = table.get_symbols()
+    binds = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
+    reads = set(_globals(table))
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        reads.add(statement.target.id)
+    if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        reads -= binds  # a loop's variable, a function's own name
+    return reads, binds
+
+
+def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from _globals(inner)

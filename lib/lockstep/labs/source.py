@@ -1,0 +1,131 @@
+"""A lab as it is written: its source and, beside it, the answers that its checks must know.
+
+`solutions/source/NN_topic.py` (py:percent) is the only place where a lab is edited. Every cell has
+an id of its own in its header (`# %% id="first-ranks"`), so that the notebooks are the same bytes
+whenever the source is. Lab and solution differ in two things. An exercise stands between markers;
+in the lab it is a `raise NotImplementedError`:
+
+    # BEGIN SOLUTION
+    dist.all_reduce(x)
+    # END SOLUTION
+
+And a cell tagged `prediction` or `guess` ends with the solution's value, which in the lab is None.
+A comment above it is what the lab says there instead of "your number":
+
+    # %% id="idle-prediction" tags=["prediction"]
+    # your number, between 0 and 1
+    prediction = 3 / 11
+
+`solutions/source/wrong/NN.py` has wrong answers, `right/NN.py` right ones in another style than the
+solution's. Each is the exercise's whole function (or class, or variable) under its exercise and its
+name, which for a wrong answer is the mistake. What stands above the first is there for all:
+
+    # %% average: returns-none
+    def average(x):
+        return dist.all_reduce(x)
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jupytext  # type: ignore[import-untyped]
+
+_SOLUTION = re.compile(
+    r"^(?P<indent> *)# BEGIN SOLUTION\n(?P<body>.*?)^ *# END SOLUTION\n?", re.DOTALL | re.MULTILINE
+)
+_BLANK = "raise NotImplementedError  # your code"
+ASKED = {"prediction": "your number", "guess": '"holds", "does not hold" or "depends"'}
+_VALUE = re.compile(  # further lines of a value are indented, or close a bracket
+    r"^(?:# (?P<comment>.+)\n)?(?P<said>(?P<name>prediction|guess) = .+(?:\n[ )\]}].*)*)\Z",
+    re.MULTILINE,
+)
+_ANSWER = re.compile(r"# %% (?P<exercise>\w+): (?P<name>[\w-]+)")
+
+
+class SourceError(ValueError):
+    """A lab's source breaks a rule of its format; the message says where and what."""
+
+
+def read(source: Path) -> list[Any]:
+    """The cells of a source, with their ids set. Raises SourceError."""
+    cells = jupytext.read(source, fmt="py:percent").cells
+    seen: set[str] = set()
+    for cell in cells:
+        identity = cell.metadata.pop("id", None)
+        where = f"{source.name}, cell {cell.source.splitlines()[:1]}"
+        if identity is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity):
+            raise SourceError(f'{where}: its header needs an id, such as # %% id="first-ranks"')
+        if identity in seen:
+            raise SourceError(f"{where}: the id {identity!r} is used twice")
+        seen.add(identity)
+        cell.id = identity
+        begun, ended = cell.source.count("# BEGIN "), cell.source.count("# END ")
+        if begun != ended:
+            raise SourceError(f"{where}: {begun} BEGIN markers and {ended} END markers")
+        name = asked(cell)
+        value = _VALUE.search(cell.source)
+        if name and (value is None or value["name"] != name):
+            raise SourceError(
+                f"{where}: a cell tagged {name} ends with the solution's value, {name} = …"
+            )
+    return list(cells)
+
+
+def tags(cell: Any) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def asked(cell: Any) -> str | None:
+    """What the learner says in this cell: "prediction", "guess" or nothing."""
+    return next((name for name in ASKED if name in tags(cell)), None)
+
+
+def is_exercise(cell: Any) -> bool:
+    return cell.cell_type == "code" and _SOLUTION.search(cell.source) is not None
+
+
+def blank(cell: Any) -> str:
+    """The cell's text in the lab."""
+    text = _SOLUTION.sub(lambda m: textwrap.indent(f"{_BLANK}\n", m["indent"]), cell.source)
+    name = asked(cell)
+    if name is not None:
+        text = _VALUE.sub(lambda m: f"{name} = None  # {m['comment'] or ASKED[name]}", text)
+    return text.rstrip()
+
+
+def complete(cell: Any) -> str:
+    """The cell's text in the solution."""
+    text = _SOLUTION.sub(lambda m: m["body"], cell.source)
+    if asked(cell):
+        text = _VALUE.sub(lambda m: m["said"], text)
+    return text.rstrip()
+
+
+def answers(source: Path, kind: str) -> dict[str, dict[str, str]]:
+    """By exercise and name: the program that defines this "wrong" or "right" answer.
+
+    Empty where the lab has no file of that kind. Raises SourceError.
+    """
+    path = source.parent / kind / f"{source.name[:2]}.py"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    starts = [at for at, line in enumerate(lines) if line.startswith("# %%")]
+    found: dict[str, dict[str, str]] = {}
+    for start, end in pairwise([*starts, len(lines)]):
+        where = f"{kind}/{path.name}, line {start + 1}"
+        header = _ANSWER.fullmatch(lines[start])
+        if header is None:
+            raise SourceError(f"{where}: a header is # %% exercise: name, not {lines[start]}")
+        exercise, name = header["exercise"], header["name"]
+        # Empty lines for the answers between, so that errors name the file's own lines.
+        code = lines[: starts[0]] + [""] * (start - starts[0]) + lines[start:end]
+        if not any(re.match(rf"(def |class )?{exercise}\b", line) for line in lines[start:end]):
+            raise SourceError(f"{where}: what follows does not define {exercise}")
+        if name in found.setdefault(exercise, {}):
+            raise SourceError(f"{where}: {exercise} has an answer {name} already")
+        found[exercise][name] = "\n".join(code) + "\n"
+    return found

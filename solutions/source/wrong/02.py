@@ -1,0 +1,445 @@
+"""Wrong answers to the exercises of lab 02, each under the mistake that its check has to name."""
+
+import statistics
+import time
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% swap_in_turn: both-send
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    dist.send(x, other)
+    dist.recv(theirs, other)
+    return theirs
+
+
+# %% swap_in_turn: both-receive
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    dist.recv(theirs, other)
+    dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: by-parity
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() % 2 == 0:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: same-buffer
+def swap_in_turn(x, other):
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(x, other)
+    else:
+        dist.recv(x, other)
+        dist.send(x, other)
+    return x
+
+
+# %% swap: no-wait
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    handles = [dist.isend(x, other), dist.irecv(theirs, other)]
+    handles[0].wait()
+    return theirs
+
+
+# %% swap: waits-too-early
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    dist.isend(x, other).wait()
+    dist.irecv(theirs, other).wait()
+    return theirs
+
+
+# %% swap: same-buffer
+def swap(x, other):
+    for handle in [dist.isend(x, other), dist.irecv(x, other)]:
+        handle.wait()
+    return x
+
+
+# %% swap: in-turn
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% shift: other-way
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    sending = dist.isend(x, (rank - by) % n)
+    dist.recv(theirs, (rank + by) % n)
+    sending.wait()
+    return theirs
+
+
+# %% shift: sends-first
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    dist.send(x, (rank + by) % n)
+    dist.recv(theirs, (rank - by) % n)
+    return theirs
+
+
+# %% shift: to-itself
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    theirs = torch.empty_like(x)
+    sending = dist.isend(x, (rank + by) % n)
+    dist.recv(theirs, (rank - by) % n)
+    sending.wait()
+    return theirs
+
+
+# %% shift: no-wrap
+def shift(x, by):
+    rank = dist.get_rank()
+    theirs = torch.empty_like(x)
+    sending = dist.isend(x, rank + by)
+    dist.recv(theirs, rank - by)
+    sending.wait()
+    return theirs
+
+
+# %% shift: no-wait
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    _sending = dist.isend(x, (rank + by) % n)
+    dist.recv(theirs, (rank - by) % n)
+    return theirs
+
+
+# %% shift: many-hops
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for _ in range(by % n):
+        theirs = torch.empty_like(x)
+        sending = dist.isend(x, (rank + 1) % n)
+        dist.recv(theirs, (rank - 1) % n)
+        sending.wait()
+        x = theirs
+    return x.clone()
+
+
+# %% transfer: fixed-dtype
+def transfer(x, src, dst):
+    header = torch.zeros(9, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x.float().contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        dim, *shape = header.tolist()
+        x = torch.empty(shape[:dim])
+        dist.recv(x, src)
+        return x
+
+
+# %% transfer: flat
+def transfer(x, src, dst):
+    header = torch.zeros(2, dtype=torch.int64)
+    if dist.get_rank() == src:
+        header[:] = torch.tensor([KINDS.index(x.dtype), x.numel()])
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        x = torch.empty(int(header[1]), dtype=KINDS[header[0]])
+        dist.recv(x, src)
+        return x
+
+
+# %% transfer: not-contiguous
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x, dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        x = torch.empty(shape[:dim], dtype=KINDS[kind])
+        dist.recv(x, src)
+        return x
+
+
+# %% transfer: pickled
+def transfer(x, src, dst):
+    parts = [x]
+    if dist.get_rank() == src:
+        dist.send_object_list(parts, dst)
+    elif dist.get_rank() == dst:
+        dist.recv_object_list(parts, src)
+        return parts[0]
+
+
+# %% one_way: round-trip
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for rank in (0, 1):
+            dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+        trips.append(now() - begin)
+    return statistics.median(trips[1:])
+
+
+# %% one_way: mean
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for rank in (0, 1):
+            dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+        trips.append(now() - begin)
+    return statistics.mean(trips[1:]) / 2
+
+
+# %% one_way: no-warm-up
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    begin = now()
+    for _ in range(repeats):
+        for rank in (0, 1):
+            dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+    return (now() - begin) / repeats / 2
+
+
+# %% one_way: wrong-bytes
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for rank in (0, 1):
+            dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+        trips.append(now() - begin)
+    return statistics.median(trips[1:]) / 2
+
+
+# %% one_way: one-sided
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        dist.recv(x, 0) if dist.get_rank() else dist.send(x, 1)
+        trips.append(now() - begin)
+    return statistics.median(trips[1:])
+
+
+# %% relay: whole
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if rank > 0:
+        dist.recv(x, rank - 1)
+    if rank < last:
+        dist.send(x, rank + 1)
+
+
+# %% relay: all-then-on
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if rank > 0:
+        for piece in x.chunk(chunks):
+            dist.recv(piece, rank - 1)
+    if rank < last:
+        for piece in x.chunk(chunks):
+            dist.send(piece, rank + 1)
+
+
+# %% relay: from-the-first
+def relay(x, chunks):
+    for piece in x.chunk(chunks):
+        if dist.get_rank() > 0:
+            dist.recv(piece, 0)
+        else:
+            for other in range(1, dist.get_world_size()):
+                dist.send(piece, other)
+
+
+# %% relay: no-wait
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles = []
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            handles.append(dist.isend(piece, rank + 1))
+    for handle in handles[:-1]:
+        handle.wait()
+
+
+# %% one_f_one_b: same-everywhere
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: all-then-all
+def one_f_one_b(stage, stages, microbatches):
+    forwards = [f"F{number}" for number in range(microbatches)]
+    return forwards + [f"B{number}" for number in range(microbatches)]
+
+
+# %% one_f_one_b: wrong-end
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: incomplete
+def one_f_one_b(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps
+
+
+# %% one_f_one_b: wrong-warm-up
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: last-first
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{microbatches - 1 - number}" for number in range(warm)]
+
+
+# %% run_stage: blocking-sends
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            dist.isend(y, goes_to).wait()
+
+
+# %% run_stage: ring
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = torch.empty_like(inputs[number])
+        dist.recv(x, (rank - by) % n)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        sent.append((dist.isend(y, (rank + by) % n), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: one-buffer
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent, buffer = [], {"F": torch.empty_like(inputs[0]), "B": torch.empty_like(inputs[0])}
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = buffer[way]
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: own-order
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in [f"{way}{number}" for way in "FB" for number in range(len(inputs))]:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: no-wait
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))

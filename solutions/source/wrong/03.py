@@ -1,0 +1,365 @@
+"""Wrong answers to the exercises of lab 03, each under the mistake that its check has to name."""
+
+import torch
+import torch.distributed as dist
+
+
+def swap(out, to, into, source):
+    both = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
+# %% global_mean: mean-of-means
+def global_mean(values):
+    mean = values.mean()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    return mean.item()
+
+
+# %% global_mean: divides-by-ranks
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+# %% global_mean: too-many-calls
+def global_mean(values):
+    total, count = values.sum(), torch.tensor(float(len(values)))
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return (total / count).item()
+
+
+# %% global_mean: nothing-sent
+def global_mean(values):
+    return values.mean().item()
+
+
+# %% two_step_all_reduce: no-gather
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    chunks[dist.get_rank()].copy_(part)
+
+
+# %% two_step_all_reduce: not-in-place
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    done = [torch.empty_like(part) for _ in chunks]
+    dist.all_gather(done, part)
+    return torch.cat(done)
+
+
+# %% two_step_all_reduce: gathers-first
+def two_step_all_reduce(x):
+    all_x = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_x, x)
+    x.copy_(torch.stack(all_x).sum(0))
+
+
+# %% two_step_all_reduce: all-reduce
+def two_step_all_reduce(x):
+    dist.all_reduce(x)
+
+
+# %% two_step_all_reduce: wrong-places
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    dist.all_gather(chunks[::-1], part)
+
+
+# %% ring_all_reduce: half-way
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+
+
+# %% ring_all_reduce: whole-tensor
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    going, coming = x.clone(), torch.empty_like(x)
+    for _ in range(n - 1):
+        swap(going, right, coming, left)
+        x.add_(coming)
+        going, coming = coming, going
+
+
+# %% ring_all_reduce: wrong-chunk
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - step - 1) % n], right, chunks[(rank - step - 2) % n], left)
+
+
+# %% ring_all_reduce: only-copies
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, chunks[(rank - step - 1) % n], left)
+
+
+# %% ring_all_reduce: not-a-ring
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine, buffer = x.clone(), torch.empty_like(x)
+    for step in range(1, n):
+        swap(mine, (rank + step) % n, buffer, (rank - step) % n)
+        x.add_(buffer)
+
+
+# %% ring_all_reduce: deadlock
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        dist.recv(buffer, left)
+        dist.send(chunks[(rank - step) % n], right)
+        chunks[(rank - step - 1) % n].add_(buffer)
+
+
+# %% doubling_all_reduce: one-sided
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distance = 1
+    while distance < n:
+        partner = (rank + distance) % n
+        swap(x, partner, buffer, partner)
+        x.add_(buffer)
+        distance *= 2
+
+
+# %% doubling_all_reduce: too-many-rounds
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    mine = x.clone()
+    for distance in range(1, n):
+        swap(mine, rank ^ distance, buffer, rank ^ distance)
+        x.add_(buffer)
+
+
+# %% doubling_all_reduce: same-partner
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for _ in range(n.bit_length() - 1):
+        swap(x, rank ^ 1, buffer, rank ^ 1)
+        x.add_(buffer)
+
+
+# %% doubling_all_reduce: not-added
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distance = 1
+    while distance < n:
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x.copy_(buffer)
+        distance *= 2
+
+
+# %% doubling_all_reduce: stops-early
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distance = 1
+    while distance < n // 2:
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x.add_(buffer)
+        distance *= 2
+
+
+# %% tree_all_reduce: only-up
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+
+
+# %% tree_all_reduce: star
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank:
+        dist.send(x, 0)
+        dist.recv(x, 0)
+    else:
+        for other in range(1, n):
+            dist.recv(buffer, other)
+            x.add_(buffer)
+        for other in range(1, n):
+            dist.send(x, other)
+
+
+# %% tree_all_reduce: chain
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank + 1 < n:
+        dist.recv(buffer, rank + 1)
+        x.add_(buffer)
+    if rank:
+        dist.send(x, rank - 1)
+        dist.recv(x, rank - 1)
+    if rank + 1 < n:
+        dist.send(x, rank + 1)
+
+
+# %% tree_all_reduce: power-of-two-only
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: adds-coming-down
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(buffer, rank - d)
+            x.add_(buffer)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% hierarchical_all_reduce: all-of-it-across
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    dist.all_reduce(x, group=across)
+
+
+# %% hierarchical_all_reduce: only-inside
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+
+
+# %% hierarchical_all_reduce: no-gather
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    dist.all_reduce(part, group=across)
+    chunks[dist.get_rank(inside)].copy_(part)
+
+
+# %% hierarchical_all_reduce: whole-world
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x)
+
+
+# %% hierarchical_all_reduce: counted-twice
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    dist.all_reduce(part, group=across)
+    dist.all_gather(chunks, part, group=inside)
+
+
+# %% ring_seconds: half-way
+def ring_seconds(n, nbytes, alpha, beta):
+    return (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: whole-tensor
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + beta * nbytes)
+
+
+# %% ring_seconds: one-alpha
+def ring_seconds(n, nbytes, alpha, beta):
+    return alpha + 2 * (n - 1) / n * nbytes * beta
+
+
+# %% ring_seconds: n-steps
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * n * (alpha + beta * nbytes / n)
+
+
+# %% flat_all_reduce: one-call-each
+def flat_all_reduce(tensors):
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+
+
+# %% flat_all_reduce: not-copied-back
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    return [piece.view_as(tensor) for tensor, piece in zip(tensors, pieces, strict=True)]
+
+
+# %% flat_all_reduce: wrong-places
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in reversed(tensors)])
+    dist.all_reduce(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: padded
+def flat_all_reduce(tensors, strict=True):
+    most = max(tensor.numel() for tensor in tensors)
+    table = torch.zeros(len(tensors), most)
+    for row, tensor in zip(table, tensors, strict=True):
+        row[: tensor.numel()] = tensor.flatten()
+    dist.all_reduce(table)
+    for row, tensor in zip(table, tensors, strict=True):
+        tensor.copy_(row[: tensor.numel()].view_as(tensor))
