@@ -51,7 +51,7 @@ endings: setup  ## run programs that end in many ways, many times, here and unde
 	$(BIN)/python tests/endings.py
 
 notebooks: setup  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
-	$(BIN)/python -m lockstep.labs.build $(LABS)
+	$(BIN)/python -m lockstep.course.build $(LABS)
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor

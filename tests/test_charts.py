@@ -21,8 +21,9 @@ import playwright.sync_api as playwright
 import plotly.graph_objects
 import pytest
 from browser import DARK, LIGHT, THEME_IS_ON, Browser, serving
-from lockstep import charts, simulated
-from lockstep.labs import build
+from lockstep import simulated
+from lockstep.course import build
+from lockstep.figures import chart as charts
 
 LIB = Path(lockstep.__file__).parents[1]
 STAMP = simulated("a model of rings")

@@ -10,7 +10,7 @@ import pytest
 from lockstep import __version__
 from lockstep import checkup as doctor_module
 from lockstep.checkup import diagnose, runs_live
-from lockstep.labs import LABS, Lab
+from lockstep.course.syllabus import LABS, Lab
 from lockstep.machine import Compiler, Gpu, Machine, Torch
 
 GIB = 2**30

@@ -6,8 +6,8 @@ from itertools import pairwise
 import lockstep
 import numpy as np
 import pytest
-from lockstep import cost
-from lockstep.cost import Line
+from lockstep.models import cost
+from lockstep.models.cost import Line
 
 LINE = Line(alpha=3e-6, beta=1 / 200e9)
 SIZE = 720720.0  # bytes; every n up to 16 divides it

@@ -15,9 +15,9 @@ import lockstep
 import nbformat
 import psutil
 import pytest
-from lockstep import execute
 from lockstep.__main__ import main
-from lockstep.checks import MIME
+from lockstep.course import execute
+from lockstep.course.exercises import MIME
 
 LIBRARY = str(Path(lockstep.__file__).parents[1])
 

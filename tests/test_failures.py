@@ -8,7 +8,7 @@ import lockstep
 import psutil
 import pytest
 from kernel import Kernel
-from lockstep.launch import standstill
+from lockstep.launch.explain import standstill
 
 HEAD = """\
 %%torchrun -n 4 {flags}

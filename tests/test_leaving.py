@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep import JobFailed, LaunchError, World
-from lockstep.launch import standstill
+from lockstep.launch.explain import standstill
 from test_launch import launch
 
 COMPRESSED = b"compressed, and never closed"

@@ -124,7 +124,7 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
         """
         import os, time
         from lockstep import torchrun
-        from lockstep.launch.engines import parent
+        from lockstep.launch.engines.supervised import parent
         def become_another():
             if os.environ["RANK"] == "1":
                 os.setuid(65533)
@@ -264,7 +264,7 @@ def test_the_parent_s_death_is_named(apart):
 
 def test_a_parent_that_cannot_start_says_why(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif any('launch.parent' in word for word in sys.orig_argv):\n"
+        "import sys\nif any('launch.inside.parent' in word for word in sys.orig_argv):\n"
         "    raise SystemExit('no parents today')\n"
     )
     printed = script(

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import lockstep
 import pytest
 from lockstep.__main__ import main
-from lockstep.labs import LABS, Lab
-from lockstep.progress import LabExercises, Progress, record
+from lockstep.course.progress import LabExercises, Progress, record
+from lockstep.course.syllabus import LABS, Lab
 
 LIB = Path(lockstep.__file__).parents[1]
 START = LabExercises("00", "Start here", ("average",))
@@ -129,7 +129,7 @@ def test_a_lab_without_exercises():
 def test_text_where_stdout_shows_no_blocks(home, encoding):
     some_work()
     code = (
-        "from lockstep.progress import *\n"
+        "from lockstep.course.progress import *\n"
         "names = 'local_gpu', 'meet', 'my_groups'\n"
         "print(Progress([LabExercises('01', 'Übung', names)]))"
     )
@@ -179,7 +179,7 @@ def test_an_event_is_a_line_of_json(home):
 def test_eight_processes_at_once_lose_nothing(home):
     code = (
         "import sys\n"
-        "from lockstep.progress import record\n"
+        "from lockstep.course.progress import record\n"
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
         "for number in range(200):\n"
@@ -303,8 +303,9 @@ def test_what_is_no_file_of_events_is_named_and_left_alone(home, what, why):
     in_its_place(what, stored(home))
     before = stored(home).lstat()
     # In a process of its own, for it may wait for ever.
-    code = "from lockstep.progress import *; print(record('00', 'average', 'passed')); print(" + (
-        "Progress([LabExercises('00', 'Start here', ('average',))]))"
+    code = (
+        "from lockstep.course.progress import *; print(record('00', 'average', 'passed')); print("
+        + ("Progress([LabExercises('00', 'Start here', ('average',))]))")
     )
     said = python("-c", code).stdout
     assert f"Your progress could not be stored: {why}: {stored(home)}\n" in said
@@ -324,7 +325,7 @@ def test_a_file_of_another_user_is_named_and_left_alone(home):
     before = stored(home).read_bytes()
     code = (
         "import os\n"
-        "from lockstep.progress import *\n"
+        "from lockstep.course.progress import *\n"
         "os.seteuid(12345)\n"
         "print(record('00', 'average', 'passed'), Progress([]), sep='\\n')"
     )
@@ -338,7 +339,7 @@ def test_a_disk_that_fills_up_within_a_line(home):
     record("00", "average", "passed")
     code = (
         "import resource\n"
-        "from lockstep.progress import record\n"
+        "from lockstep.course.progress import record\n"
         "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({stored(home).stat().st_size + 20}, most))\n"
         "print(record('01', 'local_gpu', 'passed'))\n"
@@ -407,7 +408,7 @@ def test_a_picture_follows_later_checks_of_its_notebook(cells, home):
 
 def test_outside_of_a_notebook_it_is_printed_and_stays(home):
     code = """
-        from lockstep.progress import *
+        from lockstep.course.progress import *
         get_ipython().run_cell("Progress([LabExercises('00', 'Start here', ('average',))])")
         record('00', 'average', 'passed')
     """
@@ -423,7 +424,7 @@ def test_outside_of_a_notebook_it_is_printed_and_stays(home):
 @pytest.fixture
 def two_labs(monkeypatch):
     labs = (LABS[0], Lab("99", "end", "The end", "15", "cpu"))
-    for module in "lockstep.labs", "lockstep.__main__":
+    for module in "lockstep.course.syllabus", "lockstep.__main__":
         monkeypatch.setattr(f"{module}.LABS", labs)
 
 

@@ -4,8 +4,8 @@ import mmap
 
 import torch
 import torch.distributed as dist
-from lockstep.launch import recorder
 from lockstep.launch.calls import HEADER, Group, Reader
+from lockstep.launch.inside import recorder
 from test_launch import launch
 
 

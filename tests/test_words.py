@@ -14,9 +14,9 @@ import test_trace_memory
 from kineto_files import event, head, kernel, write
 from lockstep import torchrun
 from lockstep.__main__ import main
-from lockstep.checks import Hint, Outcome
 from lockstep.checkup import diagnose
-from lockstep.progress import LabExercises, Progress
+from lockstep.course.exercises import Hint, Outcome
+from lockstep.course.progress import LabExercises, Progress
 from lockstep.stamps import Stamp
 from lockstep.timeline import Timeline, page
 from lockstep.trace import Trace, TraceError

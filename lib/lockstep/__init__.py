@@ -11,13 +11,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from . import cost, labs  # noqa: F401 - the labs register their exercises
-from .charts import chart
-from .checks import carry_on, check, hint, solution
 from .checkup import Diagnosis
-from .figures import PALETTE, figure, table
-from .grid import grid
-from .holdings import holdings
+from .course import labs  # noqa: F401 - they register their exercises
+from .course.exercises import carry_on, check, hint, solution
+from .course.predict import claim, compare
+from .course.progress import Progress
+from .figures.buffers import buffers
+from .figures.chart import chart
+from .figures.grid import grid
+from .figures.picture import PALETTE, figure
+from .figures.table import table
 from .launch import (
     CannotSend,
     Job,
@@ -31,8 +34,7 @@ from .launch import (
     gpu_count,
     torchrun,
 )
-from .predict import claim, compare
-from .progress import Progress
+from .models import cost
 from .stamps import live, recorded, simulated
 from .trace import Trace
 
@@ -50,6 +52,7 @@ __all__ = [
     "Timeline",
     "Trace",
     "World",
+    "buffers",
     "carry_on",
     "chart",
     "check",
@@ -62,7 +65,6 @@ __all__ = [
     "gpu_count",
     "grid",
     "hint",
-    "holdings",
     "live",
     "progress",
     "recorded",
@@ -91,9 +93,9 @@ def progress(lab: str | None = None) -> Progress:
 
     In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
     """
-    from .checks import exercises
-    from .labs import LABS
-    from .progress import LabExercises
+    from .course.exercises import exercises
+    from .course.progress import LabExercises
+    from .course.syllabus import LABS
 
     course = [
         LabExercises(

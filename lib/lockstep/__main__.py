@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from lockstep import __version__
-from lockstep.checkup import diagnose, runs_live
-from lockstep.labs import LABS
-from lockstep.machine import probe
-from lockstep.words import printable
+from . import __version__
+from .checkup import diagnose, runs_live
+from .course.syllabus import LABS
+from .machine import probe
+from .words import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,7 +123,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _progress(arguments: argparse.Namespace) -> int:
-    from lockstep import progress
+    from . import progress
 
     shown = progress(arguments.lab)
     print(json.dumps(shown.as_dict(), indent=2) if arguments.json else printable(shown))
@@ -132,7 +132,7 @@ def _progress(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        from lockstep import execute
+        from .course import execute
     except ModuleNotFoundError as missing:
         print(f"lockstep run needs {missing.name}: pip install 'lockstep[labs]'", file=sys.stderr)
         return 2
@@ -162,9 +162,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    from lockstep import JobFailed, LaunchError
-    from lockstep.record import command
-    from lockstep.record.experiment import CannotRecord, ExperimentFailed
+    from . import JobFailed, LaunchError
+    from .record import command
+    from .record.experiment import CannotRecord, ExperimentFailed
 
     typed = ["lockstep", "record", *arguments.names]
     typed += ["-n", str(arguments.n)] if arguments.n is not None else []
@@ -192,16 +192,16 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    from lockstep import summary
-    from lockstep.trace import TraceError
-    from lockstep.trace.write import perfetto, perfetto_page
+    from . import summary
+    from .trace import TraceError
+    from .trace.write import perfetto, perfetto_page
 
     paths = arguments.paths
     try:
         trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
         print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
         if arguments.html is not None:
-            from lockstep.timeline import page
+            from .timeline import page
 
             arguments.html.write_text(page(trace, sections), encoding="utf-8")
         if arguments.perfetto is not None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from lockstep.labs import LABS, Lab
-from lockstep.machine import Machine, link_kind, summary
+from .course.syllabus import LABS, Lab
+from .machine import Machine, link_kind, summary
 
 MIN_PYTHON = (3, 11)
 MIN_TORCH = (2, 11)

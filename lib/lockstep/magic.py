@@ -15,7 +15,7 @@ from IPython.display import display
 
 from .launch import sources
 from .launch.cell import Cell
-from .launch.engines import parent
+from .launch.engines.supervised import parent
 from .launch.job import Job
 from .launch.logs import Logs
 from .launch.options import BACKENDS, ENGINES, Options

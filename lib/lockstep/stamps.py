@@ -6,9 +6,8 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from .launch import Job
 from .words import printable
 
 _DATA = Path(__file__).parents[2] / "data"
@@ -29,9 +28,16 @@ class Stamp:
         return f"{self.kind} · {self.source}"
 
 
-def live(job: Job) -> Stamp:
+class Measured(Protocol):
+    """What has its own stamp, such as a job."""
+
+    @property
+    def stamp(self) -> Stamp: ...
+
+
+def live(job: Measured) -> Stamp:
     """The stamp of what was measured in a job, such as "live · 4 ranks · gloo · CPU"."""
-    return Stamp("live", job.summary().removeprefix("live · ").removesuffix(f" · {job.state}"))
+    return job.stamp
 
 
 def simulated(model: str) -> Stamp:

@@ -61,7 +61,7 @@ lockstep.compare(predicted=prediction, measured=job[1]["reduce"][1][0])
 # %% id="one-figure"
 def picture(job):
     """Who held what, from a job whose ranks return {name: (before, after)}."""
-    return lockstep.holdings(
+    return lockstep.buffers(
         {name: tuple(zip(*(rank[name] for rank in job.results), strict=True)) for name in job[0]},
         stamp=lockstep.live(job),
     )
@@ -528,7 +528,7 @@ def ring_states():
 
 steps_job = lockstep.torchrun(ring_states, nproc_per_node=4, backend="gloo", show=False)
 states = list(zip(*steps_job.results, strict=True))
-lockstep.holdings(
+lockstep.buffers(
     {f"step {at}": pair for at, pair in enumerate(pairwise(states), 1)},
     stamp=lockstep.live(steps_job),
 )

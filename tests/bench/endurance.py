@@ -33,7 +33,7 @@ import lockstep
 import psutil
 from lockstep import Job, JobFailed, World, torchrun
 from lockstep.launch.cell import Cell
-from lockstep.launch.engines import parent
+from lockstep.launch.engines.supervised import parent
 
 RANKS = 2
 LIMIT = 20.0  # seconds: the time limit of each job, which none should reach

@@ -14,8 +14,8 @@ import socket
 import sys
 import time
 
-from lockstep.launch.engines import torchrun_environment
-from lockstep.launch.parent import PRELOADED
+from lockstep.launch.engines.base import torchrun_environment
+from lockstep.launch.inside.parent import PRELOADED
 
 RANKS = 4
 

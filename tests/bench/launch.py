@@ -25,7 +25,7 @@ import inside
 import psutil
 import ways
 from lockstep import torchrun
-from lockstep.launch.engines import parent
+from lockstep.launch.engines.supervised import parent
 from report import Report, circumstances, table, text
 from ways import DDP_STEP, RANKS, REDUCE, Notebook
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..stamps import Stamp
+from ..words import ranks_count
+from . import view
 from .calls import Call, Reader
-from .diagnose import ranks_text
 from .errors import JobFailed, RankError, ResultNotSent
+from .explain.report import Failure, format_failures
+from .live import is_drawn
 from .output import Output
 from .payload import Parcel
-from .report import Failure, format_failures
 
 
 @dataclass
@@ -109,42 +112,28 @@ class Job:
         """What went wrong, for people; "" where nothing did."""
         return format_failures(self.failures, self.verdict, self.cell)
 
-    def summary(self) -> str:
-        """One line: how many ranks, on what, how it ended. The same in every run."""
+    @property
+    def stamp(self) -> Stamp:
+        """Where what was measured in this job comes from: "live · 4 ranks · gloo · CPU"."""
         parts = [ranks_count(self.nproc)]
         if self.backend:
             parts.append(self.backend)
         parts.append(self.device or ("GPU" if self.backend == "nccl" else "CPU"))
         if self.engine != "warm":
             parts.append(f"started by {self.engine}")
-        parts.append(self.state)
-        return "live · " + " · ".join(parts)
+        return Stamp("live", " · ".join(parts))
+
+    def summary(self) -> str:
+        """One line: how many ranks, on what, how it ended. The same in every run."""
+        return f"{self.stamp} · {self.state}"
 
     def __str__(self) -> str:
-        from .view import text
-
-        return text(self)
+        return view.text(self)
 
     def __repr__(self) -> str:
         return f"<Job: {self.summary()}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        from .live import is_drawn
-        from .view import html, text
-
         if is_drawn(self):  # `torchrun(f)` as the last line of a cell: once is enough
             return {"text/plain": repr(self)}
-        return {"text/plain": text(self), "text/html": html(self)}
-
-
-def ranks_count(nproc: int) -> str:
-    return "1 rank" if nproc == 1 else f"{nproc} ranks"
-
-
-def by_value(values: Sequence[str | None]) -> list[tuple[str, str]]:
-    """("ranks 0–3", text) for each distinct text, in the order of the first rank that has it."""
-    groups: dict[str, list[int]] = {}
-    for rank, value in enumerate(values):
-        if value is not None:
-            groups.setdefault(value, []).append(rank)
-    return [(ranks_text(ranks), value) for value, ranks in groups.items()]
+        return {"text/plain": view.text(self), "text/html": view.html(self)}

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import view
-from .job import Job
+
+if TYPE_CHECKING:
+    from .job import Job
 
 _FIRST, _EVERY = 0.3, 0.15  # seconds: until a panel appears, and between its updates
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
 
 
 _drawn: list[weakref.ref[Job]] = []  # in the cell that runs now

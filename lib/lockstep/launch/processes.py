@@ -208,7 +208,7 @@ def _has_record(pid: int, job: str) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
         return (
-            b"lockstep.launch.parent" in (folder / "cmdline").read_bytes()
+            b"lockstep.launch.inside.parent" in (folder / "cmdline").read_bytes()
             and f"/memfd:lockstep-{record_name(job)}".encode() in (folder / "maps").read_bytes()
         )
     except OSError:

@@ -18,16 +18,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..machine import usable_cores
-from . import calls, diagnose, processes, report
+from . import calls, processes
 from .channel import Channel, NoMessage, anonymous_file, deaf, map_file
-from .engines import Arrival, Engine
+from .engines.base import Arrival, Engine
 from .errors import LaunchError, reason, refusal
+from .explain import diagnose, report
+from .explain.standstill import StandstillWatch
+from .inside.rank import STACK_SIGNAL
 from .job import Job
 from .logs import LogFiles
 from .output import Output
 from .payload import Parcel
-from .rank import STACK_SIGNAL
-from .standstill import StandstillWatch
 
 _TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure

@@ -13,13 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..machine import in_notebook
+from ..words import ranks_count
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .engines import Elastic, Engine, Warm
+from .engines.base import Engine
+from .engines.elastic import Elastic
+from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
-from .job import Job, ranks_count
-from .live import Lines, Panel, Silence, in_notebook
+from .job import Job
+from .live import Lines, Panel, Silence
 from .logs import LogFiles, Logs
 from .options import Options, Tracing
 from .ranks import Ranks, Task

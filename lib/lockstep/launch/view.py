@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html as escaping
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..words import by_value, ranks_text
 from .calls import Call
-from .diagnose import ranks_text
-from .job import Job, by_value
 from .output import fold
+
+if TYPE_CHECKING:
+    from .job import Job
 
 # Okabe and Ito's palette, which colour-blind people can tell apart; the rank is always named too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#666666")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import torchrun
+from ..launch import torchrun
 from ..machine import Machine
 from .experiment import Experiment, Result, gpu_name
 

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import World, torchrun
-from ..launch import sources
+from ..launch import World, sources, torchrun
 from ..launch.cell import Cell
 from ..launch.options import Options
 from ..launch.run import run_cell

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import torchrun
-from ..launch import sources
+from ..launch import sources, torchrun
 from ..machine import Machine
 from .experiment import Experiment, Result
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import Figure
+from ..figures.picture import Figure
 from .scene import LOOKS, Column, Row, Scene, coverage, summary
 
 _COLUMNS = 900  # of the picture, that a row's coverage is told by

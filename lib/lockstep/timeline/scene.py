@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..figures import PALETTE
-from ..launch.job import by_value
+from ..figures.picture import PALETTE
 from ..stamps import Stamp
 from ..trace import Kind, Trace, TraceError
 from ..trace.intervals import Intervals, covered, union
 from ..trace.joins import computes_on_host, launch_of, on_device
 from ..trace.matching import match
 from ..trace.slices import NONE
+from ..words import by_value
 
 Column = NDArray[Any]
 

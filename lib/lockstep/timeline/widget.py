@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..figures import Figure
-from ..launch.live import in_notebook
+from ..figures.picture import Figure
+from ..machine import in_notebook
 from ..trace import Trace
 from ..words import printable
 from .picture import picture

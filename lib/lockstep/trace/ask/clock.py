@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...figures import table
+from ...figures.table import table
 from ...stamps import Stamp, simulated
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...cost import bus_factor
-from ...figures import table
+from ...figures.table import table
+from ...models.cost import bus_factor
 from ...words import printable
 from ..intervals import Intervals, covered, subtract, union
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 
-# Those whose bus bandwidth is defined, see `lockstep.cost.bus_factor`.
+# Those whose bus bandwidth is defined, see `lockstep.models.cost.bus_factor`.
 _WITH_BUS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
     *("broadcast", "reduce", "send", "recv"),

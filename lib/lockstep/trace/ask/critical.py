@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...figures import table
+from ...figures.table import table
 from ...stamps import Stamp, simulated
 from ...words import printable
 from ..joins import innermost, launch_of

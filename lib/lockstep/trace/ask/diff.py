@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...figures import Table, table
+from ...figures.table import Table, table
 from ...stamps import Stamp
 from ...words import printable
 from ..joins import innermost, launch_of, on_device

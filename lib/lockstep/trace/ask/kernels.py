@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...figures import Table, table
+from ...figures.table import Table, table
 from ...stamps import Stamp
 from ...words import printable
 from ..intervals import union

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from ...figures import Table
+from ...figures.table import Table
 from ...words import printable
 
 _WIDTH = 72

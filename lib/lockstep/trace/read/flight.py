@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...figures import table
+from ...figures.table import table
 from ...launch.calls import POINT_TO_POINT, Call, Group
-from ...launch.diagnose import contradiction, ranks_text
+from ...launch.explain.diagnose import contradiction
 from ...stamps import Stamp
-from ...words import printable
+from ...words import printable, ranks_text
 from ..slices import TraceError
 from .pickles import read_plain
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...figures import PALETTE, Figure, figure, table
+from ...figures.picture import PALETTE, Figure, figure
+from ...figures.table import table
 from ...stamps import Stamp, simulated
 from ...words import printable
 from ..slices import NONE, Column, TraceError

@@ -16,9 +16,9 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-from . import LABS
 from .rules import verify
 from .source import SourceError, blank, complete, read, tags
+from .syllabus import LABS
 
 COMPARED = "nbval-check-output"
 _STORED = ("text/plain", "image/png")

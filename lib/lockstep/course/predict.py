@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .stamps import Stamp
+from ..stamps import Stamp
 
 _CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
 

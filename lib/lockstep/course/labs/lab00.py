@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ..checks import WrongAnswer, close, exercise, operations, trial
+from ..exercises import WrongAnswer, close, exercise, operations, trial
 
 
 def _on_rank(average: Any, shards: list[list[float]]) -> Any:

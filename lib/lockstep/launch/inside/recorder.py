@@ -34,7 +34,7 @@ from typing import Any
 
 import msgspec
 
-from .calls import (
+from ..calls import (
     ANY_SOURCE,
     CALL,
     COUNT,

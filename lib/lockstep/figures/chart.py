@@ -11,10 +11,10 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
-from .figures import PALETTE, Figure
-from .launch.live import in_notebook
-from .stamps import Stamp
-from .words import in_one_line, printable
+from ..machine import in_notebook
+from ..stamps import Stamp
+from ..words import in_one_line, printable
+from .picture import PALETTE, Figure
 
 PLOTLY = "application/vnd.plotly.v1+json"
 Point = Sequence[float]  # (x, y) or (x, y, low, high)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from .figures import PALETTE, Figure
-from .launch.diagnose import ranks_text
-from .stamps import Stamp
+from ..stamps import Stamp
+from ..words import ranks_text
+from .picture import PALETTE, Figure
 
 _STYLES = ("-", "--", ":")  # of the groups' lines, so that colour is not all that tells them apart
 _GAP = 0.8  # between blocks, in cells

@@ -37,10 +37,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import processes, rank, recorder
-from .channel import Channel, NoMessage
-from .errors import refusal
-from .processes import FOLDER, GRACE, LAST_MOMENT, Hunt
+from .. import processes
+from ..channel import Channel, NoMessage
+from ..errors import refusal
+from ..processes import FOLDER, GRACE, LAST_MOMENT, Hunt
+from . import rank, recorder
 
 PRELOADED = (
     "torch",

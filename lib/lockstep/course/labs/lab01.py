@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..checks import Deadlock, WrongAnswer, close, exercise, trial
-from ..launch import JobFailed
+from ...launch import JobFailed
+from ..exercises import Deadlock, WrongAnswer, close, exercise, trial
 
 _LATE = 0.05  # seconds by which a rank comes late, to see who waits for it
 

@@ -8,26 +8,11 @@ moment it exists. Calls of one group that do not match are a mistake whether the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .calls import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, CallLine, Reader
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """ "rank 3", "ranks 0–3", "ranks 0, 2 and 5" (no "and" before a run): for people."""
-    ordered = sorted(ranks)
-    runs: list[list[int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [
-        str(run[0]) if len(run) == 1 else f"{run[0]}{'–' if len(run) > 2 else ', '}{run[-1]}"
-        for run in runs
-    ]
-    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(parts)
+from ...words import ranks_text
+from ..calls import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, CallLine, Reader
 
 
 @dataclass(frozen=True)

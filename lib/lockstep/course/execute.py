@@ -34,9 +34,9 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
-from .checks import MIME, NOT_YET, PASS, TRY_AGAIN
-from .launch.channel import deaf
-from .words import in_one_line
+from ..launch.channel import deaf
+from ..words import in_one_line
+from .exercises import MIME, NOT_YET, PASS, TRY_AGAIN
 
 SOLUTIONS = "solutions"
 _EVERY = 0.1  # seconds between two looks at the memory

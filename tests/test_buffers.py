@@ -4,7 +4,7 @@ import io
 
 import pytest
 from lockstep import simulated
-from lockstep.holdings import _owner, holdings
+from lockstep.figures.buffers import _owner, buffers
 from PIL import Image
 
 STAMP = simulated("a test")
@@ -16,7 +16,7 @@ def pixels(figure) -> bytes:
 
 
 def test_the_words_say_what_each_rank_held_before_and_after():
-    figure = holdings({"all_reduce": SUM}, stamp=STAMP)
+    figure = buffers({"all_reduce": SUM}, stamp=STAMP)
     assert figure.alt == (
         "all_reduce: before, rank 0 holds 1 2, rank 1 10 20; after, ranks 0, 1 hold 11 22."
     )
@@ -24,15 +24,15 @@ def test_the_words_say_what_each_rank_held_before_and_after():
 
 
 def test_who_holds_nothing_is_said():
-    figure = holdings({"scatter": ([[1, 2, 3], None, []], [[1], [2], [3]])}, stamp=STAMP)
+    figure = buffers({"scatter": ([[1, 2, 3], None, []], [[1], [2], [3]])}, stamp=STAMP)
     assert "before, rank 0 holds 1 2 3, ranks 1, 2 nothing" in figure.alt
 
 
 def test_the_picture_shows_the_numbers_and_not_the_name_alone():
-    one = holdings({"x": SUM}, stamp=STAMP)
-    other = holdings({"x": ([[1, 2], [10, 20]], [[11, 22], [11, 23]])}, stamp=STAMP)
+    one = buffers({"x": SUM}, stamp=STAMP)
+    other = buffers({"x": ([[1, 2], [10, 20]], [[11, 22], [11, 23]])}, stamp=STAMP)
     assert pixels(one) != pixels(other)
-    assert pixels(one) == pixels(holdings({"x": SUM}, stamp=STAMP))
+    assert pixels(one) == pixels(buffers({"x": SUM}, stamp=STAMP))
 
 
 def test_a_number_belongs_to_the_one_rank_that_held_it_before():
@@ -43,10 +43,10 @@ def test_a_number_belongs_to_the_one_rank_that_held_it_before():
 @pytest.mark.parametrize("panels", [{}, {"x": ([], [])}, {"x": ([[1]], [[1], [2]])}])
 def test_what_cannot_be_drawn_is_refused(panels):
     with pytest.raises(ValueError):
-        holdings(panels, stamp=STAMP)
+        buffers(panels, stamp=STAMP)
 
 
 def test_eight_ranks_and_nine_panels_are_drawn():
     before = [[10 * rank + place for place in range(8)] for rank in range(8)]
-    figure = holdings({str(number): (before, before) for number in range(9)}, stamp=STAMP)
+    figure = buffers({str(number): (before, before) for number in range(9)}, stamp=STAMP)
     assert len(figure._pictures["dark"]) > 10_000

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ..checks import Deadlock, WrongAnswer, close, exercise, operations, trial
-from ..launch import Job, JobFailed
+from ...launch import Job, JobFailed
+from ..exercises import Deadlock, WrongAnswer, close, exercise, operations, trial
 
 _REPLY = 0.004  # seconds by which every reply comes late, so that the machine's noise is small
 _LATE = 0.15  # by which the first message comes late, and one in the middle

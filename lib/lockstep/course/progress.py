@@ -22,8 +22,8 @@ from typing import Any
 
 import platformdirs
 
-from .launch.live import in_notebook
-from .words import in_one_line
+from ..machine import in_notebook
+from ..words import in_one_line
 
 _MOST_BYTES = 10_000_000  # a hundred thousand events: no learner has as many
 _COLUMNS = 100

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figures import PALETTE, Figure
-from .launch.diagnose import ranks_text
-from .stamps import Stamp
+from ..stamps import Stamp
+from ..words import ranks_text
+from .picture import PALETTE, Figure
 
 Held = Sequence[Sequence[float] | None]  # for each rank its numbers; None or empty: nothing
 _HATCHES = ("", "..", "--", "\\\\", "oo", "||", "++", "xx")  # of ranks, beside their colours
 _GAP = 1.6  # between before and after, in boxes
 
 
-def holdings(panels: Mapping[str, tuple[Held, Held]], *, stamp: Stamp, columns: int = 3) -> Figure:
+def buffers(panels: Mapping[str, tuple[Held, Held]], *, stamp: Stamp, columns: int = 3) -> Figure:
     """Draw what each rank held before and after, as measured: a panel for each name.
 
     A row of boxes is a rank, a box is a number. It has the colour and the pattern of the rank that

@@ -29,11 +29,12 @@ import traceback
 import types
 from typing import Any
 
-from . import children, payload, recorder
-from .calls import SYNCHRONIZE
-from .cell import Cell
-from .channel import Channel, map_file
-from .errors import CannotSend
+from .. import payload
+from ..calls import SYNCHRONIZE
+from ..cell import Cell
+from ..channel import Channel, map_file
+from ..errors import CannotSend
+from . import children, recorder
 from .modules import Modules
 from .profiling import profiled
 from .rendezvous import meet_in_file
@@ -70,11 +71,14 @@ def main(channel: Channel, directory: str) -> None:
             done = reply["did"] == "done"
             if done and message["last"]:
                 rank.leave()
+            elif not done:
+                rank.wait_with_the_end()
             channel.send({"job": message["job"], **reply}, attached)
             for descriptor in attached:
                 os.close(descriptor)
             if not done:
-                rank.leave_after_failure()
+                with contextlib.suppress(BaseException):
+                    rank.leave()
                 if rank.exits_on_failure:
                     os._exit(1)
     os._exit(0)
@@ -90,6 +94,7 @@ class _Rank:
         self.rank: int = message["rank"]
         self.exits_on_failure: bool = message["exits_on_failure"]
         self._pid = os.getpid()
+        self._is_leaving = self._asked_to_end = False
         self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
         os.environ.clear()
         os.environ.update(message["environment"])
@@ -291,28 +296,32 @@ class _Rank:
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 
+    def wait_with_the_end(self) -> None:
+        """From now on hear that the end is asked for (SIGTERM), and heed it when all is left.
+
+        Where one rank fails the notebook asks all of them, and waits for those that listen.
+        """
+        if not self._is_leaving:
+            self._is_leaving = True
+            signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_asked_to_end", True))
+
     def leave(self) -> None:
         """Do what Python does at its end, so that nothing the job has written is lost.
 
         The process itself stays, and with it modules and process groups that nobody destroyed.
         """
-        waiting = [t.name for t in threading.enumerate() if not t.daemon][1:]
-        if waiting:
-            with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
-                threading._shutdown()  # type: ignore[attr-defined]
-        with self._recorder.leaving("the end of its variables and of what atexit knows"):
-            self._close_down()
-
-    def leave_after_failure(self) -> None:
-        """The same. The notebook, which knows of the failure, asks for the end meanwhile (SIGTERM):
-        that is heard, so that it is waited for, and heeded when this is done."""
-        asked: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-        with contextlib.suppress(BaseException):
-            self.leave()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if asked:
-            os._exit(1)
+        self.wait_with_the_end()
+        try:
+            waiting = [t.name for t in threading.enumerate() if not t.daemon][1:]
+            if waiting:
+                with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
+                    threading._shutdown()  # type: ignore[attr-defined]
+            with self._recorder.leaving("the end of its variables and of what atexit knows"):
+                self._close_down()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._asked_to_end:
+                os._exit(1)
 
     def _close_down(self) -> None:
         threading._shutdown()  # type: ignore[attr-defined]

@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from typing import Any
 
-from .. import cost
-from ..checks import Deadlock, WrongAnswer, close, exercise, operations, trial
-from ..launch import Job, JobFailed
-from ..launch.calls import POINT_TO_POINT, Call
+from ...launch import Job, JobFailed
+from ...launch.calls import POINT_TO_POINT, Call
+from ...models import cost
+from ..exercises import Deadlock, WrongAnswer, close, exercise, operations, trial
 
 _FLOAT = 4  # bytes of a number in these checks
 _REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor")

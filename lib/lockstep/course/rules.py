@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..checks import exercises
+from .exercises import exercises
 from .source import ASKED, SourceError, answers, asked, complete, is_exercise, read, tags
 
 FEWEST_WRONG_ANSWERS = 3

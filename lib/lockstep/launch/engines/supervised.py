@@ -1,9 +1,7 @@
-"""What starts the ranks. One small interface: start, tell what came up and what ended, kill.
+"""Processes that the warm parent starts, watches and ends: what both engines share.
 
-`Warm` forks them from the warm parent; `Elastic` runs them under PyTorch's own elastic agent, as
-`torchrun` does. Either way the warm parent watches over the processes, so that nothing is left
-when the job, the notebook's kernel, or the machine's patience ends. The notebook waits for nobody
-for ever: where the parent does not answer, or is gone, it ends the ranks by itself.
+Nothing is left when the job, the notebook's kernel, or the machine's patience ends. The notebook
+waits for nobody for ever: where the parent does not answer, or is gone, it ends the ranks itself.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import atexit
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -23,73 +20,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from . import processes
-from .channel import Channel, NoMessage, anonymous_file, deaf
-from .errors import LaunchError
-from .processes import FOLDER, GRACE, LAST_MOMENT
+from .. import processes
+from ..channel import Channel, NoMessage, anonymous_file, deaf
+from ..errors import LaunchError
+from ..processes import FOLDER, GRACE, LAST_MOMENT
 
+_PARENT = "lockstep.launch.inside.parent"  # the module that it runs
 # Seconds in which the warm parent must have answered, on a busy machine, too.
 _PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
 _PATIENCE_WHEN_STOPPED = 1.0
-_LOOK = 0.1
+LOOK = 0.1
 _MOST_WORDS = 4000  # bytes
 # Unix sockets take 107 bytes, and multiprocessing adds its own to the folder of a job.
 _LONGEST_BASE = 107 - len(f"/{FOLDER}12345678/listener-12345678")
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A rank that has come up and waits to be told what to do."""
-
-    rank: int
-    pid: int
-    channel: Channel
-    environment: dict[str, str]  # what torchrun would have set for it
-    # Descriptors by name, which whoever takes the arrival closes: "file", an anonymous file in
-    # which the ranks meet to make the default group; "listener", a bound socket on which this rank
-    # serves the store of a job that makes its group by itself.
-    descriptors: dict[str, int]
-
-    def close(self) -> None:
-        self.channel.close()
-        for descriptor in self.descriptors.values():
-            os.close(descriptor)
-
-
-class Engine(Protocol):
-    """Starts and ends the processes of one set of ranks."""
-
-    name: str
-    restarts: bool  # whether ranks that fail may come back by themselves
-    job: str  # a name that no other job on this machine has; it marks the processes
-    events: Channel  # `ended` (index, exit code, peak memory); closed: the warm parent is gone
-
-    def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        """Raises LaunchError, or OSError, where nothing can be started."""
-
-    def started(self) -> str:
-        """Wait until processes exist; returns a note for the learner, mostly empty."""
-
-    def fileno(self) -> int | None:
-        """Readable when ranks may have come up; None when all are there at once."""
-
-    def arrivals(self) -> list[Arrival]:
-        """The ranks that have come up since the last call."""
-
-    def fate(self) -> str:
-        """What became of the process that watches over the ranks; "" while it lives."""
-
-    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
-        """End everything that was started, in bounded time.
-
-        gracefully: who handles SIGTERM may end by itself before. meanwhile: called now and then.
-        Returns a sentence for each process that could not be ended, and for what was lost.
-        """
 
 
 class _Parent:
@@ -105,7 +52,7 @@ class _Parent:
             failed.callback(self._words.close)
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", f"{__package__}.parent"),
+                    *(sys.executable, "-m", _PARENT),
                     *(str(theirs.fileno()), str(os.getpid())),
                 ],
                 env=_environment_of_parent(),
@@ -228,15 +175,15 @@ class WarmParent:
 def _environment_of_parent() -> dict[str, str]:
     environment = dict(os.environ)
     environment.pop(processes.VARIABLE, None)  # a notebook that runs in a rank has jobs of its own
-    environment["PYTHONPATH"] = _python_path(environment)
+    environment["PYTHONPATH"] = python_path(environment)
     # NumPy's BLAS starts threads on import, and a process with threads cannot be forked.
     environment["OPENBLAS_NUM_THREADS"] = "1"
     environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     return environment
 
 
-def _python_path(environment: Mapping[str, str]) -> str:
-    package = str(Path(__file__).parents[2])
+def python_path(environment: Mapping[str, str]) -> str:
+    package = str(Path(__file__).parents[3])
     return os.pathsep.join(p for p in (package, environment.get("PYTHONPATH", "")) if p)
 
 
@@ -245,7 +192,7 @@ atexit.register(parent.close)
 _numbers = itertools.count(1)
 
 
-class _Folder:
+class Folder:
     """A folder for files that must go with a job. Whoever dies, another removes it.
 
     The warm parent does when the job is over, the notebook when the parent has died; where both
@@ -279,7 +226,7 @@ class _Folder:
         os.close(self.claim)
 
 
-class _Supervised:
+class Supervised:
     """What both engines share: processes that the warm parent starts, watches and ends."""
 
     _called = "rank {}"  # what the processes are that the warm parent starts, by their index
@@ -287,7 +234,7 @@ class _Supervised:
     def __init__(self) -> None:
         self.job = f"{os.getpid()}-{next(_numbers)}"
         self._note: str | None = None
-        self._folder: _Folder | None = None
+        self._folder: Folder | None = None
         self._parent: _Parent | None = None
         self._pids: dict[int, int] = {}  # what the warm parent has started, with its start time
 
@@ -299,7 +246,7 @@ class _Supervised:
             for end in ends:
                 sent.callback(os.close, end)
             if self._folder is None:
-                self._folder = _Folder()
+                self._folder = Folder()
             ours, theirs = socket.socketpair(socket.AF_UNIX)
             sent.callback(theirs.close)
             self.events = Channel(ours)
@@ -350,7 +297,7 @@ class _Supervised:
         stopped_since: float | None = None
         while True:
             try:
-                return self.events.receive(_LOOK)[0]
+                return self.events.receive(LOOK)[0]
             except TimeoutError:
                 meanwhile()
             now = time.monotonic()
@@ -389,7 +336,7 @@ class _Supervised:
         why = ""
         try:
             with contextlib.suppress(OSError):
-                self.events.send({"do": "end", "gracefully": gracefully}, patience=_LOOK)
+                self.events.send({"do": "end", "gracefully": gracefully}, patience=LOOK)
             while (message := self._hear(patience, meanwhile)) is not None:
                 if message["did"] == "over":
                     return [
@@ -411,155 +358,9 @@ class _Supervised:
                     self._sentence(index.get(pid, -1), pid, processes.why_alive(pid))
                     for pid in sorted(alive)
                 ]
-            time.sleep(_LOOK / 5)
+            time.sleep(LOOK / 5)
         return []
 
     def _sentence(self, index: int, pid: int, why: str) -> str:
         who = "a process that the ranks started" if index < 0 else self._called.format(index)
         return f"{who} (pid {pid}) could not be ended: {why}"
-
-
-class Warm(_Supervised):
-    """Fresh ranks, forked from the warm parent."""
-
-    name = "warm"
-    restarts = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._arrivals: list[Arrival] = []
-
-    def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        theirs: list[socket.socket] = []
-        try:
-            with socket.socket() as listener:
-                listener.bind(("127.0.0.1", 0))
-                listener.listen(1024)
-                port = listener.getsockname()[1]
-                for rank in range(nproc):
-                    ours, end = socket.socketpair(socket.AF_UNIX)
-                    theirs.append(end)
-                    variables = torchrun_environment(rank, nproc, port)
-                    self._arrivals.append(Arrival(rank, 0, Channel(ours), variables, {}))
-                self._arrivals[0].descriptors["listener"] = listener.detach()
-            if hasattr(os, "memfd_create"):  # else they meet at the store, too
-                file = anonymous_file("rendezvous")
-                try:
-                    for arrival in self._arrivals:
-                        arrival.descriptors["file"] = os.dup(file)
-                finally:
-                    os.close(file)
-        except OSError:
-            for end in theirs:
-                end.close()
-            raise
-        self._begin(nproc, [], environment, [end.detach() for end in theirs])
-        self.started()
-
-    def fileno(self) -> None:
-        return None
-
-    def arrivals(self) -> list[Arrival]:
-        arrivals, self._arrivals = self._arrivals, []
-        return [
-            replace(arrival, pid=pid) for arrival, pid in zip(arrivals, self._pids, strict=False)
-        ]
-
-    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
-        for arrival in self._arrivals:
-            arrival.close()
-        self._arrivals = []
-        return super().end(gracefully, meanwhile)
-
-
-class Elastic(_Supervised):
-    """Ranks under `torch.distributed.launcher`'s elastic agent, as torchrun starts them."""
-
-    name = "torchrun"
-    _called = "the elastic agent"
-
-    def __init__(self, max_restarts: int = 0):
-        super().__init__()
-        self._max_restarts = max_restarts
-        self.restarts = max_restarts > 0
-        self._listener: socket.socket | None = None
-
-    def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        # Ranks that an agent starts inherit nothing, so they find us by a path in a folder that
-        # is ours alone (0700).
-        self._nproc = nproc
-        self._folder = _Folder()
-        address = os.path.join(self._folder.path, "channel")
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(address)
-        self._listener.listen(1024)
-        self._listener.setblocking(False)
-        options = {
-            "nproc_per_node": nproc,
-            "max_restarts": self._max_restarts,
-            "directory": self._folder.path,
-        }
-        self._begin(
-            1,
-            [sys.executable, "-m", f"{__package__}.elastic", json.dumps(options)],
-            {
-                **environment,
-                "PYTHONPATH": _python_path(environment),
-                "LOCKSTEP_CHANNEL": address,
-                processes.VARIABLE: self.job,
-            },
-            [],
-        )
-        self.started()
-
-    def fileno(self) -> int:
-        assert self._listener is not None
-        return self._listener.fileno()
-
-    def arrivals(self) -> list[Arrival]:
-        assert self._listener is not None
-        arrivals = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                channel = Channel(self._listener.accept()[0])
-                try:
-                    # A rank greets us at once. What does not is none: a program that looks around.
-                    hello = channel.receive(_LOOK)[0]
-                    environment, pid = hello["environment"], int(hello["pid"])
-                    rank = int(environment["RANK"])
-                    if not 0 <= rank < self._nproc:
-                        raise ValueError(f"there is no rank {rank}")
-                except (EOFError, NoMessage, OSError, LookupError, TypeError, ValueError):
-                    channel.close()
-                    continue
-                arrivals.append(Arrival(rank, pid, channel, environment, {}))
-        return arrivals
-
-    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
-        if self._listener is not None:
-            self._listener.close()
-        return super().end(gracefully, meanwhile)
-
-
-def torchrun_environment(rank: int, nproc: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets for a rank of one machine."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(nproc),
-        "LOCAL_WORLD_SIZE": str(nproc),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "ROLE_WORLD_SIZE": str(nproc),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_RUN_ID": "lockstep",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": os.devnull,
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-    }

@@ -23,7 +23,7 @@ _Stamp: TypeAlias = tuple[int, int]  # when a file was written, in nanoseconds, 
 _CLOCKS = 20_000_000  # nanoseconds by which a file's time may lag behind the clock
 
 # What nobody edits beside a running kernel: Python, installed packages, Lockstep itself.
-_FOLDERS = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
+_FOLDERS = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[2]))
 _INSTALLED = tuple(os.path.join(folder, "") for folder in _FOLDERS)
 
 

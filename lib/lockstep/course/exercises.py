@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .launch import Job, JobFailed, torchrun
+from ..launch import Job, JobFailed, torchrun
 from .progress import record
 
 PASS, TRY_AGAIN, NOT_YET = "PASS", "TRY AGAIN", "NOT YET"
 MIME = "application/vnd.lockstep.check+json"
 _WRAP = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 _BLANK = "the blank is still there"
-_SOLUTIONS = Path(__file__).parents[2] / "solutions"
+_SOLUTIONS = Path(__file__).parents[3] / "solutions"
 _PATIENCE = 30.0  # seconds for one trial; a deadlock is found long before
 
 Check = Callable[[Any, random.Random], None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .diagnose import ranks_text
+from ...words import ranks_text
 
 Frame = tuple[str, int, str, str]  # file, line number, function, source line (may be "")
 
@@ -21,7 +21,7 @@ _CONSEQUENCE = re.compile(
     r"|recvvalue failed|failed to recv|remote process|peer.*(exited|gone|closed)",
     re.IGNORECASE,
 )
-_OWN = str(Path(__file__).parents[1])
+_OWN = str(Path(__file__).parents[2])
 _LIBRARIES = (
     _OWN,
     *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},

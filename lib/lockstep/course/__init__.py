@@ -1,0 +1,1 @@
+"""The course: exercises and their checks, predictions, progress, and how labs are built and run."""

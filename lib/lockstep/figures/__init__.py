@@ -1,0 +1,1 @@
+"""What the labs show: pictures, tables, charts, grids of ranks, who holds what."""

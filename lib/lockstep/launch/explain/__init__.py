@@ -1,0 +1,1 @@
+"""What happened, for people: why ranks do not go on, and how a failure reads."""

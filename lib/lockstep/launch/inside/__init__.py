@@ -1,0 +1,1 @@
+"""What runs in the ranks' own processes, and in the one that starts them."""

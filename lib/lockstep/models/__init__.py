@@ -1,0 +1,1 @@
+"""What things cost, by models: the α–β model of messages and collectives."""
