@@ -54,13 +54,13 @@ def test_the_readme_and_the_labs_head_say_what_the_syllabus_says(lab):
 
 def test_a_new_lab_is_one_line_of_the_syllabus_and_its_own_module(tmp_path):
     shutil.copytree(ROOT / "lib" / "lockstep", tmp_path / "lockstep")
-    labs = tmp_path / "lockstep" / "labs"
-    syllabus = (labs / "__init__.py").read_text()
+    course = tmp_path / "lockstep" / "course"
+    syllabus = (course / "syllabus.py").read_text()
     last = f'    Lab("{LABS[-1].number}"'
     line = '    Lab("99", "extra", "One more", "5", "cpu"),\n'
-    (labs / "__init__.py").write_text(syllabus.replace(last, line + last))
-    (labs / "lab99.py").write_text(
-        "from ..checks import exercise\n"
+    (course / "syllabus.py").write_text(syllabus.replace(last, line + last))
+    (course / "labs" / "lab99.py").write_text(
+        "from ..exercises import exercise\n"
         "exercise('extra', lab='99', hints=('1', '2', '3'))(lambda answer, draw: None)\n"
     )
     code = "import lockstep; print(lockstep.check('extra', 1), lockstep.progress('99'), sep='\\n')"

@@ -237,12 +237,14 @@ class _Parent:
         elif job.running and now < job.look_again:
             return  # its ranks are about to end
         job.look_again = now + _TICK
+        were_running = bool(job.running)
         others = {pid for other in self._jobs if other is not job for pid in other.running}
         orphans = set(processes.children(os.getpid())) - others - self._survivors
         last = len(self._jobs) == 1  # what nobody else can own goes, too
         alive = job.hunt.strike(orphans - job.running.keys(), own=True, outlaws=last)
         self._reap()
-        if not (alive or job.running):
+        # What a rank leaves behind becomes our child when it ends, so look once more after that.
+        if not (alive or job.running or were_running):
             self._bury(job, set())
         elif now > job.until:
             self._bury(job, alive | job.running.keys())
