@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +22,14 @@ from lockstep.timeline.scene import (
     COMPUTES,
     EXPOSED,
     HIDDEN,
+    Scene,
     coverage,
     levels,
     overview,
     pack,
     scene,
 )
+from lockstep.timeline.script import BROWSER, FILES, script
 from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
 from PIL import Image
 
@@ -266,6 +269,30 @@ def test_slices_are_sent_and_not_part_of_what_a_notebook_stores(
     assert sent[-1][0] == {"type": "scene", "head": ""}
 
 
+def test_each_file_of_the_browser_imports_what_it_calls_from_files_before_it() -> None:
+    """They run in one scope, where nobody would miss an import."""
+    names = (*FILES, "notebook", "page")
+    assert {file.stem for file in BROWSER.glob("*.js")} == set(names)
+    import_ = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.MULTILINE)
+    export = re.compile(r"^export (?:const|function) (\w+)", re.MULTILINE)
+    texts = {name: (BROWSER / f"{name}.js").read_text(encoding="utf-8") for name in names}
+    all_offered = {one for text in texts.values() for one in export.findall(text)}
+    offered: dict[str, set[str]] = {}  # by file, of those before
+    for name, text in texts.items():
+        imported: set[str] = set()
+        for wanted, origin in import_.findall(text):
+            imported |= set(re.findall(r"\w+", wanted))
+            missing = set(re.findall(r"\w+", wanted)) - offered.get(origin, set())
+            assert not missing, f"{name}.js: no file before it is {origin}.js and has {missing}"
+        offered[name] = set(export.findall(text))
+        code = import_.sub("", text)
+        unused = imported - set(re.findall(r"\w+", code))
+        assert not unused, f"{name}.js imports {unused} in vain"
+        called = set(re.findall(r"(?<![\w.])(\w+)\(", code))
+        missing = (called & all_offered) - imported - offered[name]
+        assert not missing, f"{name}.js calls {missing} without an import"
+
+
 # ── In a browser ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -491,3 +518,48 @@ def test_ranks_without_one_clock_do_not_wait(
     data = found.data()
     assert (data["lit"], data["waits"]) == ("2", "0")
     assert "clocks are not aligned" in found.text(".ls-said")
+
+
+WIDGET = """async text => {
+    const address = URL.createObjectURL(new Blob([text], {type: 'text/javascript'}));
+    const {initialize, render} = (await import(address)).default;
+    const el = document.body.appendChild(document.createElement('div'));
+    const model = {get: key => ({key: 'k', fresh: false})[key], send: what => asked.push(what),
+                   on: (_, receive) => (window.receive = receive)};
+    window.asked = [];
+    initialize({model});
+    window.end = render({model, el});
+    return el.textContent;
+}"""
+RECEIVE = """([head, columns]) => receive({type: 'scene', head}, columns.map(column => {
+    const bytes = Uint8Array.from('?' + atob(column), letter => letter.charCodeAt(0));
+    return new DataView(bytes.buffer, 1);  // not aligned, as messages come
+}))"""
+
+
+def test_a_widget_asks_for_its_slices_and_keeps_the_view_of_their_overview(
+    context: playwright.BrowserContext,
+) -> None:
+    tab = context.new_page()
+    tab.set_default_timeout(10_000)
+    shown = scene(crowd(2000))
+
+    def receive(one: Scene) -> None:
+        head, columns = pack(one)
+        tab.evaluate(RECEIVE, [head, [base64.b64encode(bytes(part)).decode() for part in columns]])
+
+    assert tab.evaluate(WIDGET, script("notebook")) == "Loading the timeline…"
+    assert tab.evaluate("asked") == [{"type": "scene"}]
+    receive(overview(shown, columns=100))
+    tab.wait_for_selector("[data-painted]")
+    assert "on their way" in tab.locator(".ls-said").inner_text()
+    assert tab.locator("[data-complete]").count() == 0
+    tab.get_by_role("button", name="zoom in").click()
+    receive(shown)
+    tab.wait_for_selector("[data-complete]")
+    root = tab.locator(".lockstep-timeline")
+    assert root.get_attribute("data-slices") == "2000"
+    assert float(root.get_attribute("data-from") or 0) == shown.span / 4
+    tab.evaluate(RECEIVE, ["", []])
+    assert "no longer in memory" in tab.locator("body").inner_text()
+    tab.close()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..trace import Trace
 from .scene import pack, scene
-from .widget import JAVASCRIPT
+from .script import script
 
 # The browser is told to ask nobody for anything, whatever a trace may hold.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
@@ -18,17 +18,6 @@ body{margin:1.5em auto;max-width:110em;padding:0 1em;font:14px/1.5 system-ui,san
   color:#1a1a1a;background:#fff}
 pre{overflow-x:auto;font-size:13px}
 @media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#111}}
-"""
-_START = """
-const columns = document.querySelectorAll("script[type='text/plain']");
-async function unpack(node) {
-  const packed = Uint8Array.from(atob(node.textContent), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-const [text, ...buffers] = await Promise.all([...columns].map(unpack));
-const scene = open(new TextDecoder().decode(text), buffers);
-mount(document.getElementById("timeline"), scene.head, scene.columns);
 """
 
 
@@ -55,7 +44,7 @@ def page(
         f"<h2>{html.escape(heading)}</h2><pre>{html.escape(text)}</pre>"
         for heading, text in sections
     )
-    script = JAVASCRIPT.read_text(encoding="utf-8").partition("export default")[0]
+    code = script("page")
     name = html.escape(title or "Timeline")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -63,5 +52,5 @@ def page(
         f'<meta name="viewport" content="width=device-width"><title>{name}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{name}</h1>"
         f'<div id="timeline">Loading the timeline…</div>{below}\n{data}'
-        f'<script type="module">{script}{_START}</script></body></html>'
+        f'<script type="module">{code}</script></body></html>'
     )

@@ -31,7 +31,7 @@ _LONGEST_NAME = 300  # characters; what is longer is cut in the picture
 
 @dataclass(frozen=True)
 class Look:
-    """Colour and pattern of a kind. A pattern is one of timeline.js, and a hatch of matplotlib."""
+    """Colour and pattern of a kind. A pattern is one of colours.js, and a hatch of matplotlib."""
 
     label: str
     colour: str
@@ -471,7 +471,7 @@ def overview(scene: Scene, columns: int = 1000) -> Scene:
 
 
 def pack(scene: Scene) -> tuple[str, list[Column]]:
-    """What timeline.js gets: a head (JSON) and columns, each in the smallest type that is exact.
+    """What the browser gets: a head (JSON) and columns, each in the smallest type that is exact.
 
     Times are uint32 where the picture spans less than 4.29 s, else float64, which holds whole
     nanoseconds up to 104 days.

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from ..figures.picture import Figure
@@ -17,8 +16,8 @@ from ..trace import Trace
 from ..words import printable
 from .picture import picture
 from .scene import Scene, counts, overview, pack, percent, scene
+from .script import script
 
-JAVASCRIPT = Path(__file__).with_name("timeline.js")
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 # Where the widget's model is gone, JupyterLab writes an error into an output without children; the
 # picture below says more.
@@ -123,7 +122,7 @@ def _canvas() -> Any:
         way. Later, when a page was loaded anew, it has to be asked for.
         """
 
-        _esm = JAVASCRIPT
+        _esm = script("notebook")
         fresh = traitlets.Bool(True).tag(sync=True)
         key = traitlets.Unicode().tag(sync=True)
 

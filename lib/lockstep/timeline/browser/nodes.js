@@ -1,0 +1,122 @@
+// The nodes of the page, and how they look. Text of a trace is only ever set as textContent or
+// drawn: it is data.
+
+import { percent } from "./words.js";
+
+export const LEFT = 168; // of the lanes, in CSS pixels, as are all sizes but where "device" is said
+
+export const HELP =
+  "Arrow keys pan and scroll, + and − zoom, Home shows all, / searches, Enter goes to the next match. " +
+  "Shift and arrow keys go from slice to slice, Escape unselects.";
+
+const STYLE = `
+.lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
+  position:relative;color:var(--ink);background:var(--paper);font:12px/1.4 system-ui,sans-serif;
+  box-sizing:border-box;width:100%;min-width:320px;padding:4px}
+.lockstep-timeline *{box-sizing:border-box}
+.lockstep-timeline .ls-bar{display:flex;flex-wrap:wrap;gap:6px;align-items:center;padding:2px 0 6px}
+.lockstep-timeline .ls-title{font-weight:600;font-size:13px;margin-right:auto;overflow-wrap:anywhere}
+.lockstep-timeline button,.lockstep-timeline input{font:inherit;color:inherit;
+  background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 8px;margin:0}
+.lockstep-timeline button{cursor:pointer}
+.lockstep-timeline :focus-visible{outline:2px solid #56B4E9;outline-offset:-1px}
+.lockstep-timeline input{width:15em}
+.lockstep-timeline .ls-found{min-width:7em;color:var(--muted)}
+.lockstep-timeline canvas{display:block}
+.lockstep-timeline .ls-body{position:relative;overflow-x:hidden;overflow-y:auto;display:grid;
+  grid-template-columns:${LEFT}px 1fr;border:solid var(--line);border-width:1px 0;
+  overscroll-behavior:contain}
+.lockstep-timeline .ls-rows{position:sticky;top:0;align-self:start;touch-action:none;cursor:grab}
+.lockstep-timeline .ls-labels{position:relative;border-right:1px solid var(--line)}
+.lockstep-timeline .ls-label{position:absolute;left:0;right:4px;padding:0 2px 0 4px;display:flex;
+  gap:4px;align-items:center;white-space:nowrap;overflow:hidden;border:0;background:none;
+  text-align:left;border-radius:0}
+.lockstep-timeline .ls-label span{overflow:hidden;text-overflow:ellipsis}
+.lockstep-timeline .ls-label small{margin-left:auto;color:var(--muted);font-size:11px;flex:none}
+.lockstep-timeline .ls-rank{font-weight:600}
+.lockstep-timeline .ls-lane{padding-left:16px}
+.lockstep-timeline .ls-part{background:var(--soft);font-weight:600;z-index:1}
+.lockstep-timeline .ls-tip{position:absolute;z-index:9;max-width:30em;pointer-events:none;
+  background:var(--paper);border:1px solid var(--ink);border-radius:4px;padding:4px 8px;
+  overflow-wrap:anywhere;box-shadow:0 1px 4px #0006}
+.lockstep-timeline .ls-tip div:first-child,.lockstep-timeline .ls-said div:first-child{
+  font-weight:600;max-height:4.2em;overflow:hidden}
+.lockstep-timeline .ls-said{padding:4px 0;min-height:3.4em;overflow-wrap:anywhere}
+.lockstep-timeline .ls-legend{display:flex;flex-wrap:wrap;gap:2px 14px;padding:4px 0}
+.lockstep-timeline .ls-legend span{display:inline-flex;gap:5px;align-items:center}
+.lockstep-timeline .ls-muted{color:var(--muted)}
+.lockstep-timeline .ls-foot{display:flex;flex-wrap:wrap;justify-content:space-between;gap:4px 16px}
+.lockstep-timeline .ls-unseen{position:absolute;width:1px;height:1px;overflow:hidden;
+  clip-path:inset(50%)}
+.lockstep-timeline [hidden]{display:none!important}
+`;
+
+export function make(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties))
+    if (key in node && key !== "role") node[key] = value;
+    else node.setAttribute(key, value);
+  // JupyterLab's keys would run cells and delete them. It looks at the focused node itself first.
+  node.setAttribute("data-lm-suppress-shortcuts", "true");
+  node.append(...children);
+  return node;
+}
+
+export function makeNodes(head) {
+  const field = make("input", { type: "search", placeholder: "search names ( / )" });
+  field.setAttribute("aria-label", "search names");
+  const found = make("span", { className: "ls-found", role: "status" });
+  const zoomIn = makeButton("+", "zoom in");
+  const zoomOut = makeButton("−", "zoom out");
+  const all = makeButton("all", "show all");
+  const title = make("span", { className: "ls-title", textContent: head.title });
+  const bar = make("div", { className: "ls-bar" }, title, field, found, zoomIn, zoomOut, all);
+
+  const axis = make("canvas", { className: "ls-axis" });
+  axis.setAttribute("aria-hidden", "true");
+  const labels = make("div", { className: "ls-labels" });
+  const canvas = make("canvas", { className: "ls-rows", tabIndex: 0, role: "application" });
+  canvas.setAttribute("aria-roledescription", "timeline");
+  canvas.setAttribute("aria-label", `${head.alt} ${HELP}`);
+  const body = make("div", { className: "ls-body" }, labels, canvas);
+
+  const said = make("div", { className: "ls-said", role: "status" });
+  const legend = make("div", { className: "ls-legend" });
+  const stamp = make("span", { className: "ls-stamp", textContent: head.stamp });
+  const foot = make("div", { className: "ls-foot ls-muted" }, stamp);
+  const tip = make("div", { className: "ls-tip", hidden: true });
+  const root = make(
+    "div",
+    { className: "lockstep-timeline" },
+    make("style", { textContent: STYLE }),
+    ...[bar, axis, body, said, legend, foot, tip],
+    make("div", { className: "ls-unseen" }, makeTable(head)),
+  );
+  return { root, field, found, zoomIn, zoomOut, all, axis, labels, canvas, body, said, legend, tip };
+}
+
+function makeButton(text, label) {
+  const node = make("button", { type: "button", textContent: text, title: label });
+  node.setAttribute("aria-label", label);
+  return node;
+}
+
+// The shares of each rank, for those who do not see the picture.
+function makeTable(head) {
+  const cells = (tag, texts) =>
+    make("tr", {}, ...texts.map((text) => make(tag, { textContent: text })));
+  return make(
+    "table",
+    {},
+    make("caption", { textContent: head.alt }),
+    cells("th", ["rank", "computes", "communicates", "exposed"]),
+    ...head.times.map((one) =>
+      cells("td", [
+        `${head.parts[one.part].label} rank ${one.rank}`.trim(),
+        one.hasCompute ? percent(one.compute, one.span) : "unknown",
+        percent(one.communication, one.span),
+        one.hasCompute ? percent(one.exposed, one.span) : "unknown",
+      ]),
+    ),
+  );
+}

@@ -1,0 +1,70 @@
+// Light and dark: colours of the page, tiles of the kinds, the legend.
+
+import { fill, mix, rgb, tileOf, word } from "./colours.js";
+import { make } from "./nodes.js";
+
+const THEMES = {
+  light: { ink: "#1a1a1a", muted: "#5c5c5c", line: "#d8d8d8", paper: "#ffffff", soft: "#f4f4f4" },
+  dark: { ink: "#e6e6e6", muted: "#a8a8a8", line: "#3a3a3a", paper: "#111111", soft: "#1e1e1e" },
+};
+
+// JupyterLab says which theme is on; elsewhere the system does.
+function themeNow() {
+  const said = document.body.getAttribute("data-jp-theme-light");
+  if (said !== null) return said === "false" ? "dark" : "light";
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+
+export function dress(timeline) {
+  const { scene, nodes } = timeline;
+  const theme = themeNow();
+  const colours = THEMES[theme];
+  for (const [name, colour] of Object.entries(colours))
+    nodes.root.style.setProperty(`--${name}`, colour);
+  nodes.root.dataset.theme = theme;
+  const ratio = Math.max(1, Math.round(devicePixelRatio));
+  const tiles = tilesOf(scene.head.kinds, rgb(colours.paper), ratio);
+  Object.assign(timeline, { colours, ratio, tiles });
+  nodes.legend.replaceChildren(...legendOf(scene, tiles, ratio));
+  timeline.redraw();
+}
+
+function tilesOf(kinds, paper, ratio) {
+  const tiles = {};
+  for (const [kind, look] of Object.entries(kinds))
+    tiles[kind] = {
+      full: tileOf(look, paper, ratio, 0),
+      dim: tileOf(look, paper, ratio, 0.78),
+      tint: word(mix(rgb(look.colour), paper, 0.75)),
+      colour: rgb(look.colour),
+    };
+  return tiles;
+}
+
+function legendOf({ head, total }, tiles, ratio) {
+  const shown = head.legend.map((kind) => {
+    const swatch = make("canvas", { width: 24 * ratio, height: 12 * ratio, ariaHidden: "true" });
+    swatch.style.cssText = "width:24px;height:12px";
+    const image = new ImageData(swatch.width, swatch.height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const all = { pixels, stride: swatch.width, ratio };
+    fill(all, 0, 0, swatch.width, swatch.height, tiles[kind].full);
+    swatch.getContext("2d").putImageData(image, 0, 0);
+    return make("span", {}, swatch, make("span", { textContent: head.kinds[kind].label }));
+  });
+  const dense = make("span", {
+    className: "ls-muted",
+    hidden: total < 1000,
+    textContent: "where slices are narrower than a pixel: height = share of time, faint = something",
+  });
+  return [...shown, dense];
+}
+
+export function watchTheme(timeline) {
+  const { signal } = timeline;
+  const change = () => dress(timeline);
+  const themed = new MutationObserver(change);
+  themed.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", change, { signal });
+  signal.addEventListener("abort", () => themed.disconnect());
+}

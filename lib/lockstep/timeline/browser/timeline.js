@@ -1,0 +1,89 @@
+// A scene shown in a node of a page: its state in one object, which every function is given.
+
+import { draw } from "./draw.js";
+import { listenToField, listenToKeys } from "./keyboard.js";
+import { foldedAtFirst, layOut, listenToLabels } from "./lines.js";
+import { LEFT, makeNodes } from "./nodes.js";
+import { listenToButtons, listenToPointer, listenToWheel } from "./pointer.js";
+import { busy } from "./rows.js";
+import { noSearch } from "./search.js";
+import { nothingJoined, sayHelp } from "./selection.js";
+import { dress, watchTheme } from "./theme.js";
+import { placeOf } from "./view.js";
+
+// earlier: what was looked at in the overview of the same scene. Returns what is looked at, and
+// what ends it all.
+export function mount(el, scene, earlier) {
+  const controller = new AbortController();
+  const nodes = makeNodes(scene.head);
+  el.replaceChildren(nodes.root);
+  const { t0, t1 } = earlier ?? { t0: 0, t1: scene.head.span };
+  const timeline = {
+    el,
+    nodes,
+    scene,
+    view: { t0, t1, folded: foldedAtFirst(scene), selected: -1 }, // what the user has changed
+    search: noSearch(),
+    joined: nothingJoined(), // with what is selected
+    lines: [],
+    shown: 0, // the height of the lines that are seen at once
+    width: 0, // of the canvas
+    ratio: 1, // device pixels in a CSS pixel
+    colours: {},
+    tiles: {},
+    redraw: null, // asks for a frame
+    signal: controller.signal, // ends what listens
+  };
+  timeline.redraw = onceAFrame(timeline);
+  listenToButtons(timeline);
+  listenToField(timeline);
+  listenToLabels(timeline);
+  listenToKeys(timeline);
+  listenToWheel(timeline);
+  listenToPointer(timeline);
+  watchWidth(timeline);
+  watchTheme(timeline);
+  sayHelp(timeline);
+  layOut(timeline);
+  dress(timeline);
+  offerToTests(timeline);
+  return { view: timeline.view, unmount: () => controller.abort() };
+}
+
+// However much changes before the next frame, it is drawn once.
+function onceAFrame(timeline) {
+  let isDue = false;
+  return () => {
+    if (isDue) return;
+    isDue = true;
+    requestAnimationFrame(() => {
+      isDue = false;
+      if (!timeline.signal.aborted && timeline.width) draw(timeline);
+    });
+  };
+}
+
+function watchWidth(timeline) {
+  const { root, body, canvas } = timeline.nodes;
+  const resized = new ResizeObserver(() => {
+    const wanted = Math.max(root.clientWidth - 8 - LEFT - (body.offsetWidth - body.clientWidth), 100);
+    if (wanted === timeline.width) return;
+    timeline.width = wanted;
+    canvas.style.width = `${wanted}px`;
+    timeline.redraw();
+  });
+  resized.observe(root);
+  timeline.signal.addEventListener("abort", () => resized.disconnect());
+}
+
+function offerToTests(timeline) {
+  const { scene, view, nodes } = timeline;
+  nodes.root.lockstep = {
+    head: scene.head,
+    columns: scene.columns,
+    rows: scene.rows,
+    view,
+    busy: (row, ...piece) => busy(row.draw, ...piece),
+    placeOf: (i) => placeOf(timeline, i),
+  };
+}
