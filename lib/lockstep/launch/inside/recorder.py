@@ -520,7 +520,11 @@ def _follow(
         _graph_holds_work = _graph_holds_work or torch.cuda.is_current_stream_capturing()
         recorder.end(place)
         return
-    recorder.follow(dist.Work.unbox(boxed), place, is_message, asynchronous)
+    work = dist.Work.unbox(boxed)
+    if work is None:  # NCCL's answer to a call that the program has waited for already
+        recorder.end(place)
+        return
+    recorder.follow(work, place, is_message, asynchronous)
 
 
 def _begun_hook(original: Callable[..., Any]) -> Callable[..., Any]:
