@@ -520,7 +520,7 @@ def _follow(
         _graph_holds_work = _graph_holds_work or torch.cuda.is_current_stream_capturing()
         recorder.end(place)
         return
-    work = dist.Work.unbox(boxed)
+    work: Any = dist.Work.unbox(boxed)
     if work is None:  # NCCL's answer to a call that the program has waited for already
         recorder.end(place)
         return
