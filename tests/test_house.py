@@ -45,7 +45,6 @@ course/syllabus.py  course/predict.py  course/progress.py  course/source.py
 course/exercises.py
 course/labs
 course
-checkup.py
 magic.py
 __init__.py
 record

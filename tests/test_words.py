@@ -8,13 +8,13 @@ from pathlib import Path
 import lockstep
 import numpy as np
 import pytest
-import test_checkup
+import test_doctor
 import test_trace_flight
 import test_trace_memory
 from kineto_files import event, head, kernel, write
 from lockstep import torchrun
 from lockstep.__main__ import main
-from lockstep.checkup import diagnose
+from lockstep.course.doctor import diagnose
 from lockstep.course.exercises import Hint, Outcome
 from lockstep.course.progress import LabExercises, Progress
 from lockstep.stamps import Stamp
@@ -70,7 +70,7 @@ def of_traces() -> list[object]:
 def of_labs() -> list[object]:
     stamp = Stamp(f"live{ATTACK}", ATTACK)
     lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
-    machine = replace(test_checkup.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
+    machine = replace(test_doctor.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
     return [
         lockstep.table(ATTACK, ("a", ATTACK), [(ATTACK, ATTACK)], stamp=stamp),
         lockstep.figure(lambda canvas: None, alt=ATTACK, stamp=stamp),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from lockstep import __version__
-from lockstep import checkup as doctor_module
-from lockstep.checkup import diagnose, runs_live
+from lockstep.course import doctor as doctor_module
+from lockstep.course.doctor import diagnose, runs_live
 from lockstep.course.syllabus import LABS, Lab
 from lockstep.machine import Compiler, Gpu, Machine, Torch
 
@@ -263,7 +263,7 @@ def test_html_says_the_levels_in_words_and_takes_the_theme_s_colours():
 
 
 def lockstep(*arguments: str) -> subprocess.CompletedProcess[str]:
-    library = str(Path(doctor_module.__file__).parents[1])
+    library = str(Path(doctor_module.__file__).parents[2])
     return subprocess.run(
         [sys.executable, "-m", "lockstep", *arguments],
         env={**os.environ, "PYTHONPATH": library},
@@ -285,7 +285,7 @@ def test_the_command_s_exit_code_says_whether_there_is_a_problem():
 
 def test_the_command_fails_on_a_problem(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart is missing')\n")
-    library = str(Path(doctor_module.__file__).parents[1])
+    library = str(Path(doctor_module.__file__).parents[2])
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from lockstep.__main__ import main; sys.exit(main(['doctor']))"

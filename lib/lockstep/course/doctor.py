@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from .course.syllabus import LABS, Lab
-from .machine import Machine, link_kind, summary
+from ..machine import Machine, link_kind, summary
+from .syllabus import LABS, Lab
 
 MIN_PYTHON = (3, 11)
 MIN_TORCH = (2, 11)
