@@ -23,7 +23,7 @@ from lockstep.trace import Trace, TraceError
 from lockstep.trace.ask.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory import memory
-from lockstep.words import in_one_line, printable
+from lockstep.words import in_one_line, megabytes, microseconds, milliseconds, printable
 from synthetic import program
 
 TITLE, CLEAR, OVERRIDE = "\x1b]0;mine\x07", "\x9b2J", "\u202etxt.exe\u2066"
@@ -160,6 +160,12 @@ def traces(folder: Path) -> str:
         ]
         write(folder / f"{name}rank{rank}.json", events, head(rank, 2))
     return str(folder)
+
+
+def test_times_and_sizes():
+    assert milliseconds(1_234_567_890) == "1,234.568"
+    assert (microseconds(1_234_567, 2), microseconds(-1_400, 0)) == ("1,234.57", "-1")
+    assert megabytes(12_345_678) == "12"
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
