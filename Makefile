@@ -16,7 +16,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test test-browser lint format bench endings notebooks doctor lock clean
+.PHONY: help setup labs test check test-browser lint format bench endings notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ labs: setup  ## open the labs in JupyterLab
 
 test: lint  ## check style and types, then run every test
 	$(BIN)/pytest
+
+check: lint  ## check style and types, then run the tests that your change touches, for 90 s at most
+	$(BIN)/python tests/touched.py
 
 test-browser: setup  ## only run every notebook in JupyterLab in a headless Chromium
 	$(BIN)/pytest tests/test_browser.py

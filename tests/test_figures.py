@@ -16,6 +16,7 @@ import matplotlib.colors
 import matplotlib.image
 import pytest
 from lockstep import simulated, torchrun
+from lockstep.figures.table import Table
 
 LIB = Path(lockstep.__file__).parents[1]
 DATA = LIB.parent / "data"
@@ -132,6 +133,18 @@ the last one  7
 simulated · a model of rings
 simulated · another"""
     assert shown._repr_mimebundle_()["text/plain"] == repr(shown) == text
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_a_table_of_a_lab_has_a_stamp(nothing):
+    with pytest.raises(ValueError, match=r"'Caption' has no stamp: .*lockstep\.live\(job\)"):
+        lockstep.table("Caption", ["one"], [["a"]], stamp=nothing)
+    with pytest.raises(TypeError, match="stamp"):  # one of the command says that it has none
+        Table("Caption", ["one"], [["a"]])
+    assert Table("Caption", ["one", "two"], [["a", 10]], stamp=None).lines() == [
+        "one  two",
+        "a    10",
+    ]
 
 
 def test_html_of_a_table():

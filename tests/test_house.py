@@ -7,13 +7,12 @@ type checker sees is none.
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from imports import Arrows, arrows
 
 LIBRARY = Path(__file__).parents[1] / "lib" / "lockstep"
 
@@ -46,7 +45,6 @@ course/syllabus.py  course/predict.py  course/progress.py  course/source.py
 course/exercises.py
 course/labs
 course
-checkup.py
 magic.py
 __init__.py
 record
@@ -54,47 +52,6 @@ __main__.py
 """
 # Rooms whose files may be tied into knots.
 KNOTTED: set[str] = set()
-
-Arrows = dict[str, set[str]]  # file → the files that it imports; paths within the package
-
-
-def arrows(library: Path) -> Arrows:
-    """What each file imports of the package, at its head or anywhere else."""
-    files = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
-    modules = {_module(file, library.name): file for file in files}
-    found: Arrows = {}
-    for file, path in sorted(files.items()):
-        package = _module(file, library.name).split(".")
-        if path.name != "__init__.py":
-            package.pop()
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        names = {name for node in _imports(tree) for name in _imported(node, package)}
-        # `from a import b` names the module a.b if there is one, and else something of a.
-        targets = {modules.get(name) or modules.get(name.rpartition(".")[0]) for name in names}
-        found[file] = {target for target in targets if target} - {file}
-    return found
-
-
-def _module(file: str, package: str) -> str:
-    return ".".join((package, *Path(file).with_suffix("").parts)).removesuffix(".__init__")
-
-
-def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for other in child.orelse:
-                yield from _imports(ast.Module([other], []))
-        else:
-            yield from _imports(child)
-
-
-def _imported(node: ast.Import | ast.ImportFrom, package: list[str]) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [one.name for one in node.names]
-    start = package[: len(package) - node.level + 1] if node.level else []
-    return [".".join((*start, *filter(None, (node.module, one.name)))) for one in node.names]
 
 
 def floors(text: str = FLOORS) -> dict[str, int]:

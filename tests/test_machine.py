@@ -130,7 +130,7 @@ def test_a_machine_is_plain_values_and_cannot_change(here):
 
 
 def test_importing_the_module_does_not_import_torch():
-    code = "import sys, lockstep.machine, lockstep.checkup; sys.exit('torch' in sys.modules)"
+    code = "import sys, lockstep.machine, lockstep.course.doctor; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
 
 

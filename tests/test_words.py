@@ -8,13 +8,13 @@ from pathlib import Path
 import lockstep
 import numpy as np
 import pytest
-import test_checkup
+import test_doctor
 import test_trace_flight
 import test_trace_memory
 from kineto_files import event, head, kernel, write
 from lockstep import torchrun
 from lockstep.__main__ import main
-from lockstep.checkup import diagnose
+from lockstep.course.doctor import diagnose
 from lockstep.course.exercises import Hint, Outcome
 from lockstep.course.progress import LabExercises, Progress
 from lockstep.stamps import Stamp
@@ -23,7 +23,7 @@ from lockstep.trace import Trace, TraceError
 from lockstep.trace.ask.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory import memory
-from lockstep.words import in_one_line, printable
+from lockstep.words import in_one_line, megabytes, microseconds, milliseconds, printable
 from synthetic import program
 
 TITLE, CLEAR, OVERRIDE = "\x1b]0;mine\x07", "\x9b2J", "\u202etxt.exe\u2066"
@@ -70,7 +70,7 @@ def of_traces() -> list[object]:
 def of_labs() -> list[object]:
     stamp = Stamp(f"live{ATTACK}", ATTACK)
     lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
-    machine = replace(test_checkup.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
+    machine = replace(test_doctor.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
     return [
         lockstep.table(ATTACK, ("a", ATTACK), [(ATTACK, ATTACK)], stamp=stamp),
         lockstep.figure(lambda canvas: None, alt=ATTACK, stamp=stamp),
@@ -160,6 +160,12 @@ def traces(folder: Path) -> str:
         ]
         write(folder / f"{name}rank{rank}.json", events, head(rank, 2))
     return str(folder)
+
+
+def test_times_and_sizes():
+    assert milliseconds(1_234_567_890) == "1,234.568"
+    assert (microseconds(1_234_567, 2), microseconds(-1_400, 0)) == ("1,234.57", "-1")
+    assert megabytes(12_345_678) == "12"
 
 
 @pytest.mark.parametrize("spoilt", [False, True])

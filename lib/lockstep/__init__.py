@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from .checkup import Diagnosis
 from .course import labs  # noqa: F401 - they register their exercises
+from .course.doctor import Diagnosis
 from .course.exercises import carry_on, check, hint, solution
 from .course.predict import claim, compare
 from .course.progress import Progress
@@ -82,7 +82,7 @@ def doctor() -> Diagnosis:
     The machine is looked at from a rank, so that the notebook's own process stays free of torch
     and CUDA.
     """
-    from .checkup import diagnose
+    from .course.doctor import diagnose
     from .machine import probe
 
     return diagnose(torchrun(probe, nproc_per_node=1, init=False, show=False).results[0])

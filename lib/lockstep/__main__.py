@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import __version__
-from .checkup import diagnose, runs_live
+from .course.doctor import diagnose, runs_live
 from .course.syllabus import LABS
 from .machine import probe
 from .words import printable

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .trace import Trace, TraceError
 from .trace.read.kineto.load import Source
+from .words import milliseconds
 
 Section = tuple[str, str]  # title, text
 
@@ -41,5 +42,5 @@ def of(source: Source, skip: int = 0) -> tuple[Trace, list[Section]]:
 def _size(trace: Trace) -> str:
     ranks = "1 rank" if len(trace.ranks) == 1 else f"{len(trace.ranks)} ranks"
     first, last = trace.span
-    lanes, length = len(trace.lanes), (last - first) / 1e6
-    return f"{len(trace):,} slices of {ranks} in {lanes} lanes, {length:,.3f} ms"
+    lanes, length = len(trace.lanes), milliseconds(last - first)
+    return f"{len(trace):,} slices of {ranks} in {lanes} lanes, {length} ms"

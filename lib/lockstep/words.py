@@ -1,4 +1,6 @@
-"""Words for people: ranks in sentences, and text of others made fit to be shown."""
+"""Words for people: ranks in sentences, times and sizes in the units that people read, and text of
+others made fit to be shown.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,21 @@ def printable(text: object) -> str:
 def in_one_line(text: object) -> str:
     """The same for a name, which must not seem to be several lines of ours."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """1,234.568 of 1_234_567_890. The unit is the sentence's, or the head's of a column."""
+    return f"{nanoseconds / 1e6:,.3f}"
+
+
+def microseconds(nanoseconds: float, places: int) -> str:
+    """1,234.57 of 1_234_567, with two places."""
+    return f"{nanoseconds / 1e3:,.{places}f}"
+
+
+def megabytes(count: float) -> str:
+    """12 of 12_345_678 bytes."""
+    return f"{count / 1e6:.0f}"
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -34,6 +34,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
+from ..figures.table import Table
 from ..launch.channel import deaf
 from ..words import in_one_line
 from .exercises import MIME, NOT_YET, PASS, TRY_AGAIN
@@ -490,16 +491,12 @@ def _line(name: str, text: str) -> str:
 
 def table(executions: Sequence[Execution]) -> str:
     """A row for each notebook, and under them what went wrong."""
-    rows = [("notebook", "seconds", "peak memory", "checks", "state")]
+    columns = ("notebook", "seconds", "peak memory", "checks", "state")
+    rows = []
     for one in executions:
-        seconds, peak = f"{one.seconds:.1f}", f"{one.peak_memory / 1e6:.0f} MB"
+        seconds, peak = f"{one.seconds:7.1f}", f"{one.peak_memory / 1e6:8.0f} MB"  # to the right
         rows.append((one.notebook, seconds, peak, one.score, one.state))
-    width = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    align = "<>><<"
-    lines = [
-        "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(row, align, width, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = Table("executed notebooks", columns, rows, stamp=None).lines()
     for one in executions:
         if one.problems:
             lines += ["", f"{one.notebook} failed:", *(f"  {problem}" for problem in one.problems)]

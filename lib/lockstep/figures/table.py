@@ -1,4 +1,4 @@
-"""Tables of the labs: stamped, as text and as HTML."""
+"""Tables as text and as HTML: those of the labs, which are stamped, and those of the command."""
 
 from __future__ import annotations
 
@@ -11,31 +11,41 @@ from ..words import in_one_line, printable
 
 
 class Table:
-    """Rows of words and signs, with a caption and a stamp; draws itself as text and as HTML."""
+    """Rows of words and signs, with a caption; draws itself as text and as HTML.
+
+    stamp: None only where nothing was measured, as in `lockstep doctor`. Labs call `table`.
+    """
 
     def __init__(
         self,
         caption: str,
         columns: Sequence[str],
         rows: Sequence[Sequence[object]],
-        stamp: Stamp | Sequence[Stamp],
+        stamp: Stamp | Sequence[Stamp] | None,
     ):
         self.caption, self.columns = printable(caption), [in_one_line(name) for name in columns]
         self.rows = [[in_one_line(cell) for cell in row] for row in rows]
-        self.stamps = [stamp] if isinstance(stamp, Stamp) else list(stamp)
+        self.stamps = [stamp] if isinstance(stamp, Stamp) else list(stamp or ())
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"{len(self.columns)} columns, but a row of {len(row)}: {row}")
 
     def __repr__(self) -> str:
-        lines = [self.columns, *self.rows]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
-        text = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
+        head, *rows = self.lines()
+        rule = "  ".join("─" * width for width in self._widths())
+        return "\n".join([self.caption, head, rule, *rows, *map(str, self.stamps)])
+
+    def lines(self) -> list[str]:
+        """The names of the columns, and the rows, aligned: what a terminal lists."""
+        return [
+            "  ".join(
+                cell.ljust(width) for cell, width in zip(line, self._widths(), strict=True)
+            ).rstrip()
+            for line in (self.columns, *self.rows)
         ]
-        text.insert(1, "  ".join("─" * width for width in widths))
-        return "\n".join([self.caption, *text, *map(str, self.stamps)])
+
+    def _widths(self) -> list[int]:
+        return [max(map(len, cells)) for cells in zip(self.columns, *self.rows, strict=True)]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         left = 'style="text-align:left"'
@@ -65,6 +75,12 @@ def table(
 ) -> Table:
     """A table with its stamp, or stamps where it puts recorded beside live.
 
-    The first column names the rows. Raises ValueError where a row has another length.
+    The first column names the rows. Raises ValueError where a row has another length, or where
+    there is no stamp.
     """
+    if not stamp:
+        raise ValueError(
+            f"the table {caption!r} has no stamp: say where its figures come from, by stamp= "
+            "lockstep.live(job), lockstep.recorded(file).stamp or lockstep.simulated(model)"
+        )
     return Table(caption, columns, rows, stamp)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..words import megabytes
 from . import payload, sources
 from .errors import CannotSend
 
@@ -180,7 +181,7 @@ def blame(values: Mapping[str, Any]) -> NoReturn:
             ) from None
     largest = max(sizes, key=lambda name: sizes[name])
     raise CannotSend(
-        f"{largest!r} is {sizes[largest] / 1e6:.0f} MB; what travels from the notebook to its "
-        f"ranks may be {MOST_BYTES / 1e6:.0f} MB together. Make it inside of the cell, or save it "
+        f"{largest!r} is {megabytes(sizes[largest])} MB; what travels from the notebook to its "
+        f"ranks may be {megabytes(MOST_BYTES)} MB together. Make it inside of the cell, or save it "
         "to a file and load it there."
     )

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from ..words import megabytes
 from . import sources
 from .channel import anonymous_file, map_file
 from .errors import CannotSend
@@ -214,7 +215,7 @@ def write(
             buffers = dump(value, file, namespace)
             sizes = [file.tell(), *(buffer.nbytes for buffer in buffers)]
             if most is not None and sum(sizes) > most:
-                raise CannotSend(f"it is {sum(sizes) / 1e6:.0f} MB")
+                raise CannotSend(f"it is {megabytes(sum(sizes))} MB")
             for buffer in buffers:
                 file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
                 file.write(buffer)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import machine as machines
+from ..figures.table import Table
 from . import (
     backends,
     hang,
@@ -92,14 +93,11 @@ def record(
 def listing(folder: Path | None) -> str:
     """A row for each experiment: what it needs, how long it takes, when it was last recorded."""
     entries = manifest.read(folder or DATA)
-    rows = [("name", "needs", "minutes", "last recorded", "what")]
+    rows = []
     for one in EXPERIMENTS:
         mine = [entry for entry in entries if entry["experiment"] == one.name]
         last = max(mine, key=lambda entry: entry["date"], default=None)
         when = f"{last['date']} on {last['machine']}" if last else "never"
-        rows.append((one.name, one.needs, str(one.minutes), when, one.what))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+        rows.append((one.name, one.needs, one.minutes, when, one.what))
+    columns = ("name", "needs", "minutes", "last recorded", "what")
+    return "\n".join(Table("experiments", columns, rows, stamp=None).lines())

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..stamps import Stamp, simulated
-from ..words import printable
+from ..words import milliseconds, printable
 
 if TYPE_CHECKING:
     from .ask.clock import Certificate
@@ -394,7 +394,7 @@ class Slices:
         first, last = self.span
         return (
             f"<{what}: {len(self):,} slices in {len(self.lanes)} lanes of {len(self.ranks)} ranks, "
-            f"{(last - first) / 1e6:,.3f} ms>"
+            f"{milliseconds(last - first)} ms>"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...words import ranks_text
+from ...words import megabytes, ranks_text
 
 Frame = tuple[str, int, str, str]  # file, line number, function, source line (may be "")
 
@@ -85,7 +85,7 @@ def died(rank: int, code: int | None, peak: int, at: float, frames: Sequence[Fra
     else:
         message = f"left by os._exit({code}) or from C++, without finishing its job"
     if peak:
-        message += f" (peak memory {peak / 1e6:.0f} MB)"
+        message += f" (peak memory {megabytes(peak)} MB)"
     return Failure(rank, "died", message, at, list(frames))
 
 

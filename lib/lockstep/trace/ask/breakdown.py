@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import printable
+from ...words import milliseconds, printable
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, covered, join, union
 from ..joins import computes_on_host, launch_of, on_device, pieces
@@ -142,9 +142,9 @@ def _cells(spent: Spent) -> list[str]:
     overlap = "no communication" if spent.overlap is None else f"{spent.overlap:.1%}"
     length = max(spent.length, 1)
     return [
-        f"{spent.length / 1e6:,.3f}",
-        *(f"{share / 1e6:,.3f} ({share / length:.1%})" for share in shares),
-        f"{spent.communication / 1e6:,.3f}",
+        milliseconds(spent.length),
+        *(f"{milliseconds(share)} ({share / length:.1%})" for share in shares),
+        milliseconds(spent.communication),
         overlap,
     ]
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...stamps import Stamp, simulated
+from ...words import microseconds
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 
@@ -79,9 +80,9 @@ class Certificate:
         )
         return (
             f"One clock: {self.evidence}. 95 % of {self.matches:,} collectives end on all ranks "
-            f"within {self.spread / 1e3:,.1f} µs ({self.disagreeing:,} disagree); {moved}; "
+            f"within {microseconds(self.spread, 1)} µs ({self.disagreeing:,} disagree); {moved}; "
             f"{self.violations:,} violate causality. "
-            f"No waiting time below {self.resolution / 1e3:,.1f} µs is reported."
+            f"No waiting time below {microseconds(self.resolution, 1)} µs is reported."
         )
 
     def _drift(self) -> str:
@@ -402,8 +403,8 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
         raise Misaligned(
             f"the ends of {len(used):,} collectives do not agree on any clock: "
             f"{np.count_nonzero(~agree):,} end more than {_DISAGREE // 1000} µs apart, half of "
-            f"them all more than {np.median(apart) / 1e3:,.0f} µs. Are these files of one run, "
-            "and each of the rank that it says?"
+            f"them all more than {microseconds(np.median(apart), 0)} µs. Are these files of "
+            "one run, and each of the rank that it says?"
         )
     fastest = int(np.argmax(np.abs(clocks.drift)))
     if abs(clocks.drift[fastest]) > _ABSURD_DRIFT:
@@ -414,8 +415,8 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
     wander, rank = _wander(used, end, place, len(ranks))
     if wander > _DISAGREE:
         raise Misaligned(
-            f"rank {ranks[rank]}'s clock jumps: for a while it is {wander / 1e3:,.0f} µs off. "
-            "Take a shorter part of the trace."
+            f"rank {ranks[rank]}'s clock jumps: for a while it is {microseconds(wander, 0)} µs "
+            "off. Take a shorter part of the trace."
         )
     gap = used.highest(start) - used.lowest(end)  # > 0: somebody left before the last had come
     violations = int((gap > 0).sum())
@@ -424,8 +425,8 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
     if np.count_nonzero(gap[agree] > _LATENESS_OF_GPUS) > _VIOLATING * agree.sum():
         raise Misaligned(
             f"in {violations:,} of {len(used):,} collectives a rank ends before the last one "
-            f"starts, by up to {worst / 1e3:,.1f} µs: they cannot be the same. Are these files of "
-            "one run?"
+            f"starts, by up to {microseconds(worst, 1)} µs: they cannot be the same. Are these "
+            "files of one run?"
         )
     unsure = max(_unsure(trace, clocks, index) for index in range(1, len(ranks)))
     return Certificate(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...models.cost import bus_factor
-from ...words import printable
+from ...words import microseconds, printable
 from ..intervals import Intervals, covered, subtract, union
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
@@ -432,7 +432,7 @@ def _own_time(trace: Slices, rows: Column, time: Column) -> Column:
 
 def _time(nanoseconds: int) -> str:
     if nanoseconds < 1_000_000:
-        return f"{nanoseconds / 1e3:,.1f} µs"
+        return f"{microseconds(nanoseconds, 1)} µs"
     return f"{nanoseconds / 1e6:,.2f} ms"
 
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...stamps import Stamp, simulated
-from ...words import printable
+from ...words import milliseconds, printable
 from ..joins import innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
@@ -130,9 +130,9 @@ class CriticalPath:
         whole = max(self.last - self.first, 1)
         rank, most = next(iter(self.by_rank.items()))
         lines = [
-            f"critical path of {whole / 1e6:,.3f} ms: {self._shares()}",
+            f"critical path of {milliseconds(whole)} ms: {self._shares()}",
             f"most of it on rank {rank} ({100 * most / whole:.0f} %), which is there for "
-            + ", ".join(f"{ns / 1e6:,.3f} ms {kind}" for kind, ns in self.on(rank).items()),
+            + ", ".join(f"{milliseconds(ns)} ms {kind}" for kind, ns in self.on(rank).items()),
             f"{self.by_evidence} links by evidence, {self.by_timing} by timing only",
         ]
         if self.unmatched:
@@ -145,7 +145,7 @@ class CriticalPath:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         whole = max(self.last - self.first, 1)
         rows = [
-            (name[:80], kind, count, f"{ns / 1e6:,.3f}", f"{100 * ns / whole:.1f} %")
+            (name[:80], kind, count, milliseconds(ns), f"{100 * ns / whole:.1f} %")
             for kind, name, count, ns in self.top()
         ]
         columns = ("what", "kind", "times", "ms", "of the path")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import printable
+from ...words import milliseconds, printable
 from ..joins import innermost, launch_of, on_device
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps
@@ -143,7 +143,7 @@ class Diff:
                 shortened(one.work.name, 48) + (f" [{one.work.shape}]" if one.work.shape else ""),
                 _where(one),
                 f"{one.counts[0]:,.6g} → {one.counts[1]:,.6g}",
-                f"{one.per_step[0] / 1e6:,.3f} → {one.per_step[1] / 1e6:,.3f}",
+                f"{milliseconds(one.per_step[0])} → {milliseconds(one.per_step[1])}",
                 f"{one.delta / 1e6:+,.3f}",
             )
             for one in self.changes[:top]
@@ -152,8 +152,8 @@ class Diff:
         (before, after), (long, short) = self.total, self.step
         percent = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
         caption = (
-            f"{self.what} of a rank's step: {before / 1e6:,.3f} → {after / 1e6:,.3f} ms{percent}; "
-            f"the step itself: {long / 1e6:,.3f} → {short / 1e6:,.3f} ms"
+            f"{self.what} of a rank's step: {milliseconds(before)} → {milliseconds(after)} ms"
+            f"{percent}; the step itself: {milliseconds(long)} → {milliseconds(short)} ms"
         )
         columns = ("work", "in", "count", "ms", "difference")
         return table(caption, columns, rows, stamp=self.stamps)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import printable
+from ...words import microseconds, milliseconds, printable
 from ..intervals import union
 from ..joins import innermost, launch_of, on_device
 from ..slices import NONE, Column, Kind, Slices, TraceError
@@ -97,10 +97,10 @@ class Kernels:
             ],
             [
                 [
-                    *(name, f"{group.count:,}", f"{group.total / 1e6:,.3f}", f"{group.share:.1%}"),
-                    *(f"{group.mean / 1e3:,.2f}", f"{group.median / 1e3:,.2f}"),
-                    f"{min(group.by_rank.values()) / 1e6:,.3f} to "
-                    f"{max(group.by_rank.values()) / 1e6:,.3f}",
+                    *(name, f"{group.count:,}", milliseconds(group.total), f"{group.share:.1%}"),
+                    *(microseconds(group.mean, 2), microseconds(group.median, 2)),
+                    f"{milliseconds(min(group.by_rank.values()))} to "
+                    f"{milliseconds(max(group.by_rank.values()))}",
                     ", ".join(map(str, group.streams)),
                 ]
                 for name, group in zip(names, self.groups, strict=True)
@@ -111,7 +111,7 @@ class Kernels:
     def _notes(self) -> list[str]:
         if self.by == "name":
             return []
-        return [f"unattributed: {self.unattributed_share:.1%} of {self.total / 1e6:,.3f} ms"]
+        return [f"unattributed: {self.unattributed_share:.1%} of {milliseconds(self.total)} ms"]
 
 
 def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import printable
+from ...words import microseconds, milliseconds, printable
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, on_device, pieces
@@ -136,8 +136,8 @@ class Launches:
             [
                 [
                     *(one.rank, one.how, f"{one.calls:,}", f"{one.launched:,}"),
-                    *(f"{one.per_call:,.1f}", f"{one.host_per_call / 1e3:,.2f}"),
-                    f"{one.host_per_launched / 1e3:,.2f}",
+                    *(f"{one.per_call:,.1f}", microseconds(one.host_per_call, 2)),
+                    microseconds(one.host_per_launched, 2),
                     *(_micro(one.latency), _micro(one.after_call)),
                 ]
                 for one in self.calls
@@ -149,11 +149,11 @@ class Launches:
             ["rank", "length", "queued", "nothing queued", "host-bound", "stretches", "longest"],
             [
                 [
-                    *(one.rank, f"{one.length / 1e6:,.3f}"),
+                    *(one.rank, milliseconds(one.length)),
                     ", ".join(f"{depth:,}" for depth in one.depth),
-                    f"{one.empty / 1e6:,.3f} ({one.empty / max(one.length, 1):.1%})",
-                    f"{one.host_bound / 1e6:,.3f} ({one.share:.1%})",
-                    *(f"{one.stretches:,}", f"{one.longest / 1e6:,.3f}"),
+                    f"{milliseconds(one.empty)} ({one.empty / max(one.length, 1):.1%})",
+                    f"{milliseconds(one.host_bound)} ({one.share:.1%})",
+                    *(f"{one.stretches:,}", milliseconds(one.longest)),
                 ]
                 for one in self.queues
             ],
@@ -163,7 +163,7 @@ class Launches:
 
 
 def _micro(times: tuple[int, int, int]) -> str:
-    return ", ".join(f"{time / 1e3:,.2f}" for time in times)
+    return ", ".join(microseconds(time, 2) for time in times)
 
 
 def launches(trace: Slices) -> Launches:

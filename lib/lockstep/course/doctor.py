@@ -8,11 +8,12 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from itertools import zip_longest
 from typing import Literal
 
-from .course.syllabus import LABS, Lab
-from .machine import Machine, link_kind, summary
+from ..figures.table import Table
+from ..machine import Machine, link_kind, summary
+from .syllabus import LABS, Lab
 
 MIN_PYTHON = (3, 11)
 MIN_TORCH = (2, 11)
@@ -47,37 +48,34 @@ class Diagnosis:
         return int(any(finding.level == "problem" for finding in self.findings))
 
     def __str__(self) -> str:
+        findings, labs = self._tables()
         return "\n".join(
             [
-                f"Lockstep on {summary(self.machine)}",
+                findings.caption,
                 "",
-                *_text_rows(self._finding_rows(), widths=(7, 48, 41)),
+                *_wrapped(findings, widths=(7, 48, 41)),
                 "",
-                "Labs",
+                labs.caption,
                 "",
-                *_text_rows(self._lab_rows(), widths=(45, 12, 39)),
+                *_wrapped(labs, widths=(45, 12, 39)),
             ]
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._repr_html_()}
+        html = "".join(table._repr_mimebundle_()["text/html"] for table in self._tables())
+        return {"text/plain": str(self), "text/html": html}
 
-    def _repr_html_(self) -> str:
-        findings = _html_table(
-            f"Lockstep on {summary(self.machine)}",
-            ("Level", "Found", "What to do"),
-            self._finding_rows(),
-        )
-        return findings + _html_table("Labs", ("Lab", "Time", "Here"), self._lab_rows())
-
-    def _finding_rows(self) -> list[tuple[str, str, str]]:
-        return [(finding.level, finding.what, finding.remedy) for finding in self.findings]
-
-    def _lab_rows(self) -> list[tuple[str, str, str]]:
-        return [
+    def _tables(self) -> tuple[Table, Table]:
+        findings = [(finding.level, finding.what, finding.remedy) for finding in self.findings]
+        labs = [
             (f"{lab.number}  {lab.title}", f"{lab.minutes} min", _how(lab, self.machine))
             for lab in self.labs
         ]
+        title = f"Lockstep on {summary(self.machine)}"
+        return (
+            Table(title, ("level", "found", "what to do"), findings, stamp=None),
+            Table("Labs", ("lab", "time", "here"), labs, stamp=None),
+        )
 
 
 def diagnose(machine: Machine, labs: Sequence[Lab] = LABS) -> Diagnosis:
@@ -276,44 +274,14 @@ def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def _text_rows(rows: Sequence[tuple[str, str, str]], widths: tuple[int, int, int]) -> list[str]:
-    """Lines of an aligned table; a cell wider than its column continues below."""
-    lines = []
-    for row in rows:
+def _wrapped(table: Table, widths: tuple[int, int, int]) -> list[str]:
+    """The rows as aligned lines; a cell wider than its column continues below."""
+    rows: list[tuple[str, ...]] = []
+    for row in table.rows:
         cells = [
             textwrap.wrap(cell, width, break_on_hyphens=False)
             for cell, width in zip(row, widths, strict=True)
         ]
-        for i in range(max(map(len, cells))):
-            parts = [
-                (cell[i] if i < len(cell) else "").ljust(width)
-                for cell, width in zip(cells, widths, strict=True)
-            ]
-            lines.append("  ".join(parts).rstrip())
-    return lines
-
-
-def _html_table(
-    caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, str]]
-) -> str:
-    """A table in the colours of JupyterLab's theme. Escapes every text given."""
-    # JupyterLab's own style aligns cells to the right and sets the caption below.
-    cell = "text-align:left;vertical-align:top;padding:2px 12px 2px 0;white-space:normal"
-    line = "border-bottom:1px solid var(--jp-border-color2)"
-    heads = "".join(f'<th scope="col" style="{cell}">{escape(text)}</th>' for text in head)
-    body = "".join(
-        f'<tr style="background:none;{line}">'
-        + "".join(f'<td style="{cell}">{_html_cell(text)}</td>' for text in row)
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        '<table style="color:var(--jp-ui-font-color1);border-collapse:collapse;margin:0 0 12px">'
-        f'<caption style="caption-side:top;text-align:left;font-weight:600">{escape(caption)}'
-        f'</caption><thead><tr style="background:none;{line}">{heads}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
-
-
-def _html_cell(text: str) -> str:
-    return f"<strong>{escape(text)}</strong>" if text == "problem" else escape(text)
+        rows += zip_longest(*cells, fillvalue="")
+    heads = ["." * width for width in widths]  # not shown; they keep the columns' widths
+    return Table(table.caption, heads, rows, stamp=None).lines()[1:]
