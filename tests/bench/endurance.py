@@ -34,6 +34,7 @@ import psutil
 from lockstep import Job, JobFailed, World, torchrun
 from lockstep.launch.cell import Cell
 from lockstep.launch.engines.supervised import parent
+from lockstep.launch.options import Options
 
 RANKS = 2
 LIMIT = 20.0  # seconds: the time limit of each job, which none should reach
@@ -279,7 +280,7 @@ def kept_world(count: int, watch: Watch) -> Tally:
 
     def begin(run: Run) -> Job:
         if run.kind == "plain" and run.number % 2:
-            return world.run_cell(Cell(CELL, "cell-endurance"), {"number": run.number})
+            return world.run_cell(Cell(CELL, "cell-endurance"), {"number": run.number}, Options())
         return world.run(work, run.number, run.kind)
 
     tally = Tally("kept World")

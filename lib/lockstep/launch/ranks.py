@@ -57,7 +57,15 @@ class Task:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+        self._close()
+
+    def __del__(self) -> None:  # of one that an exception kept from its `with`
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 @dataclass
@@ -83,10 +91,10 @@ class _Slot:
 
 
 class Ranks:
-    """N ranks that `engine` starts. Use as a context manager, or call `close()`.
+    """N ranks that `engine` starts. Use as a context manager, or call `close()`, even where an
+    exception came before `start()` was done.
 
     environment: for the ranks, on top of what torchrun sets. logs: files for some of their output.
-    Raises LaunchError where they cannot be started.
     """
 
     def __init__(
@@ -115,11 +123,18 @@ class Ranks:
         self._threads = str(max(1, usable_cores() // nproc))
         self._agent_ended = False
         self._fate = ""  # of the process that watches over the ranks, once it is gone
-        self.closed = False
+        self._is_started = self.closed = False
         self.note = ""
         self._environment[processes.VARIABLE] = engine.job
+
+    def start(self) -> None:
+        """Start them, once. Raises LaunchError where that cannot be; they are closed then."""
+        if self._is_started:
+            return
+        engine = self._engine
         try:
-            engine.start(nproc, self._environment)
+            self._is_started = True
+            engine.start(self.nproc, self._environment)
             self.note = engine.started()
             self._selector.register(engine.events, selectors.EVENT_READ, self._on_event)
             self._arrival = engine.fileno()
@@ -320,7 +335,8 @@ class Ranks:
         waiting = self._engine.arrivals()
         try:
             while waiting:
-                self._admit(waiting.pop(0))
+                with deaf():
+                    self._admit(waiting.pop(0))
         finally:
             for arrival in waiting:
                 arrival.close()
@@ -526,12 +542,11 @@ class Ranks:
         gracefully: ranks that handle SIGTERM may end by themselves before, for a few seconds.
         Returns a sentence for each process that could not be ended; the job's note has them, too.
         """
-        forked = os.getpid() != self._owner  # a fork of the notebook: the ranks are not its own
-        if self.closed or forked:
-            self.closed = True
-            return []
-        self.closed = True
         with deaf():
+            forked = os.getpid() != self._owner  # a fork of the notebook: the ranks are not its own
+            was_closed, self.closed = self.closed or forked, True
+            if was_closed:
+                return []
             said = self._engine.end(gracefully, self._drain_all if gracefully else lambda: None)
             for slot in self._slots:
                 self._forget(slot)

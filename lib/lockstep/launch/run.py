@@ -132,6 +132,7 @@ class World:
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
             try:
+                self._ranks.start()
                 _run(self._ranks, job, task, options, last=False)
                 self._bound = set(job.bound)
                 return job
@@ -331,6 +332,7 @@ def _once(job: Job, task: Task, options: Options) -> Job:
     engine: Engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
     files = None if job.logs is None else LogFiles(options.logs, job.logs)
     with task, Ranks(job.nproc, engine, {**os.environ, **options.env}, files) as ranks:
+        ranks.start()
         return _run(ranks, job, task, options, last=True)
 
 

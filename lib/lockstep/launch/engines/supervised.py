@@ -236,6 +236,7 @@ class Supervised:
         self._note: str | None = None
         self._folder: Folder | None = None
         self._parent: _Parent | None = None
+        self._has_events = False
         self._pids: dict[int, int] = {}  # what the warm parent has started, with its start time
 
     def _begin(
@@ -249,7 +250,7 @@ class Supervised:
                 self._folder = Folder()
             ours, theirs = socket.socketpair(socket.AF_UNIX)
             sent.callback(theirs.close)
-            self.events = Channel(ours)
+            self.events, self._has_events = Channel(ours), True
             self._parent = parent.send(
                 {
                     "job": self.job,
@@ -325,7 +326,8 @@ class Supervised:
         said: list[str] = []
         if self._parent is not None:
             said = self._end_processes(gracefully, meanwhile)
-            self.events.close()
+        if self._has_events:
+            self.events.close()  # which says it to a parent that has the job, too
         folder.remove()
         folder.close()
         return said

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..channel import Channel, anonymous_file
+from ..channel import Channel, anonymous_file, deaf
 from .base import Arrival, torchrun_environment
 from .supervised import Supervised
 
@@ -23,6 +23,11 @@ class Warm(Supervised):
         self._arrivals: list[Arrival] = []
 
     def start(self, nproc: int, environment: Mapping[str, str]) -> None:
+        with deaf():  # half a start could not be ended
+            self._fork(nproc, environment)
+        self.started()
+
+    def _fork(self, nproc: int, environment: Mapping[str, str]) -> None:
         theirs: list[socket.socket] = []
         try:
             with socket.socket() as listener:
@@ -47,7 +52,6 @@ class Warm(Supervised):
                 end.close()
             raise
         self._begin(nproc, [], environment, [end.detach() for end in theirs])
-        self.started()
 
     def fileno(self) -> None:
         return None
