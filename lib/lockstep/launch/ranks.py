@@ -97,6 +97,8 @@ class Ranks:
     environment: for the ranks, on top of what torchrun sets. logs: files for some of their output.
     """
 
+    closed = True  # until there is something to close
+
     def __init__(
         self,
         nproc: int,
@@ -598,7 +600,14 @@ class Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        try:
+            self.close()
+        finally:  # a signal's handler may have raised before that could begin
+            self.close()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.close()
 
 
 # What an answer holds, by what the rank did.
