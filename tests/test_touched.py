@@ -92,7 +92,7 @@ def test_without_git_it_says_so(tmp_path: Path) -> None:
     ("file", "test", "distance"),
     [
         ("lib/lockstep/models/cost.py", "tests/test_cost.py", 1),
-        ("lib/lockstep/timeline/timeline.js", "tests/test_timeline.py", 1),
+        ("lib/lockstep/timeline/browser/draw.js", "tests/test_timeline.py", 0),
         ("lib/lockstep/launch/ranks.py", "tests/test_programs.py", 1),
         ("lib/lockstep/magic.py", "tests/test_launch.py", 1),  # it has cells
         ("lib/lockstep/course/labs/lab01.py", "tests/test_labs.py", 0),
