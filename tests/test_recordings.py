@@ -197,6 +197,13 @@ def test_what_starts_ranks_of_its_own_needs_no_jupyter(without_jupyter):
     assert done.stdout.startswith("first cell second cell"), done.stderr
 
 
+def is_agent(process: psutil.Process) -> bool:
+    try:
+        return "--nnodes=2" in process.cmdline()
+    except psutil.Error:  # a child that has ended meanwhile
+        return False
+
+
 def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter):
     folder = tmp_path / "data"
     write(folder, Result("launch/two-nodes.json", "older", []))
@@ -206,8 +213,7 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
         agents = []
         while len(agents) < 2:
             assert running.poll() is None
-            children = process.children()
-            agents = [one for one in children if "--nnodes=2" in one.cmdline()]
+            agents = [one for one in process.children() if is_agent(one)]
         running.send_signal(signal.SIGTERM)
         assert running.wait() == 130
         assert not any(agent.is_running() for agent in agents)
