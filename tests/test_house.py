@@ -26,13 +26,14 @@ figures/picture.py  figures/table.py
 figures
 launch/channel.py  launch/sources.py  launch/output.py  launch/calls.py  launch/errors.py
 launch/logs.py  launch/processes.py  launch/payload.py
-launch/cell.py  launch/options.py
+launch/cell.py  launch/options.py  launch/place.py
 launch/explain
 launch/view.py
 launch/live.py
 launch/job.py
 launch/inside
 launch/engines
+launch/nodes
 launch
 trace/slices.py  trace/intervals.py
 trace/joins.py  trace/steps.py  trace/matching.py

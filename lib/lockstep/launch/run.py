@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +23,14 @@ from .engines.base import Engine
 from .engines.elastic import Elastic
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
-from .job import Job
+from .job import Job, Outcome, Plan
 from .live import Lines, Panel, Silence
-from .logs import LogFiles, Logs
+from .logs import Logs
+from .nodes.base import Setting, Task
+from .nodes.local import LocalNode
 from .options import Options, Tracing
-from .ranks import Ranks, Task
+from .output import Output
+from .ranks import Ranks
 
 _MOST_RANKS = 200
 
@@ -79,8 +83,8 @@ class World:
         limit = self._options.timeout if timeout is None else timeout
         options = replace(self._options, timeout=limit, trace=trace)
         with self._alone():
-            job = _job(options, makes_group=not cells.function_initializes(function))
-            return self._run(job, _function_task(job, function, args, kwargs), options)
+            plan = _plan(options, makes_group=not cells.function_initializes(function))
+            return self._run(plan, _function_task(plan, function, args, kwargs), options)
 
     def run_cell(self, cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
         """Execute a cell on every rank, in the namespace that the world keeps there.
@@ -102,8 +106,8 @@ class World:
                     cells.blame({name: namespace[name]})
                 if self._sent.get(name) != digest:
                     values[name], fresh[name] = namespace[name], digest
-            job = _job(options)
-            self._run(job, _cell_task(job, cell, values, namespace), options)
+            plan = _plan(options, cell=cell.filename)
+            job = self._run(plan, _cell_task(plan, cell, values, namespace), options)
             if job.ok:
                 self._sent |= fresh
             return job
@@ -120,20 +124,20 @@ class World:
         finally:
             self._busy.release()
 
-    def _run(self, job: Job, task: Task, options: Options) -> Job:
+    def _run(self, plan: Plan, task: Task, options: Options) -> Job:
+        task.last = False
         with task:
             if self._ranks is None:
                 if self._torn_down:
-                    job.add_note(
-                        "this world had failed, so its ranks are new and know no variables"
-                    )
-                ranks = Ranks(self.nproc, Warm(), {**os.environ, **self._options.env})
+                    again = "this world had failed, so its ranks are new and know no variables"
+                    plan = replace(plan, asides=(*plan.asides, again))
+                ranks = Ranks(self.nproc, [LocalNode(Warm())], _setting(plan, self._options))
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
             try:
                 self._ranks.start()
-                _run(self._ranks, job, task, options, last=False)
+                job = _run(self._ranks, plan, task, options)
                 self._bound = set(job.bound)
                 return job
             finally:
@@ -222,46 +226,44 @@ def torchrun(
         if kwargs:
             raise TypeError(f"a script takes no keyword arguments: {', '.join(kwargs)}")
         return run_program([str(what), *map(str, args)], options)
-    job = _job(options, makes_group=init and not cells.function_initializes(what))
-    return _once(job, _function_task(job, what, args, kwargs), options)
+    plan = _plan(options, makes_group=init and not cells.function_initializes(what))
+    return _once(plan, _function_task(plan, what, args, kwargs), options)
 
 
 def run_program(command: Sequence[str], options: Options) -> Job:
     """Run a script (`[path, *arguments]`) or a module (`["-m", name, *arguments]`)."""
-    job = _job(options, makes_group=False)
-    return _once(job, _program_task(job, command), options)
+    plan = _plan(options, makes_group=False)
+    return _once(plan, _program_task(plan, command), options)
 
 
 def run_cell(cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
     """Run a notebook's cell on fresh ranks; `namespace` is the notebook's."""
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}
     by_itself = cell.initializes or any(map(cells.function_initializes, values.values()))
-    job = _job(options, makes_group=options.init and not by_itself)
-    return _once(job, _cell_task(job, cell, values, namespace), options)
+    plan = _plan(options, makes_group=options.init and not by_itself, cell=cell.filename)
+    return _once(plan, _cell_task(plan, cell, values, namespace), options)
 
 
 # ── Tasks ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _function_task(
-    job: Job, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Task:
     content = {"kind": "function", "function": function, "args": args, "kwargs": kwargs}
     namespace = getattr(function, "__globals__", {})
     main = namespace if namespace.get("__name__") == "__main__" else None
     parts = {"the function": function}
     parts |= {f"argument {i}": value for i, value in enumerate(args)} | kwargs
-    return _pack(content, job, parts, main)
+    return _pack(content, plan, parts, main)
 
 
-def _cell_task(job: Job, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:
+def _cell_task(plan: Plan, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:
     content = {"kind": "cell", "source": cell.source, "filename": cell.filename, "values": values}
-    task = _pack(content, job, values, namespace)
-    job.cell = task.cell = cell.filename
-    return task
+    return _pack(content, plan, values, namespace)
 
 
-def _program_task(job: Job, command: Sequence[str]) -> Task:
+def _program_task(plan: Plan, command: Sequence[str]) -> Task:
     program, *arguments = command
     if program == "-m":
         if not arguments:
@@ -272,13 +274,13 @@ def _program_task(job: Job, command: Sequence[str]) -> Task:
         if not script.is_file():
             raise FileNotFoundError(f"there is no script {program!r} in {os.getcwd()}")
         content = {"kind": "script", "script": str(script.resolve()), "arguments": arguments}
-    task = _pack(content, job, {}, None)
+    task = _pack(content, plan, {}, None)
     task.may_leave = True
     return task
 
 
-def _job(options: Options, *, makes_group: bool = True) -> Job:
-    """A new job, with folders for its profiles and logs if they are to be kept.
+def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan:
+    """What is to run, with folders for its profiles and logs if they are to be kept.
 
     makes_group: whether the ranks make the default process group before they begin.
     Raises LaunchError for what this machine cannot have, and where the folder for the profiles
@@ -286,64 +288,88 @@ def _job(options: Options, *, makes_group: bool = True) -> Job:
     """
     nproc = _nproc(options.nproc_per_node)
     backend, note = _backend(options.backend, nproc)
-    job = Job(nproc, backend if makes_group else None, engine=options.engine)
-    job.add_note(options.note)
-    job.add_note(note)
-    job.hidden = options.logs.hidden(nproc)
-    logs, trace = options.logs, options.trace
-    if logs.keeps():
-        if logs.log_dir is None:
-            logs = replace(logs, log_dir=job.temporary_folder())
-        job.logs = logs.folder()
-        job.add_note(f"stdout and stderr are in {job.logs}")
-    elif logs.log_dir is not None:
-        job.add_note("log_dir alone keeps nothing, as with torchrun: say tee or redirects, too")
-    if trace is True:
-        job.profiles = job.temporary_folder()
-    elif trace is not False:
-        job.profiles = Path(trace).resolve()
-        job.profiles.mkdir(parents=True, exist_ok=True)
-        if any(job.profiles.glob("*.json*")):
-            raise LaunchError(f"{str(trace)!r} holds traces already; say another folder")
-    return job
+    asides, folders = [options.note, note], []
+
+    def temporary() -> Path:
+        folders.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
+        return Path(folders[-1].name)
+
+    logs, profiles = None, None
+    if options.logs.keeps():
+        logs = options.logs.folder(options.logs.log_dir or temporary())
+        asides.append(f"stdout and stderr are in {logs}")
+    elif options.logs.log_dir is not None:
+        asides.append("log_dir alone keeps nothing, as with torchrun: say tee or redirects, too")
+    if options.trace is True:
+        profiles = temporary()
+    elif options.trace is not False:
+        profiles = Path(options.trace).resolve()
+        profiles.mkdir(parents=True, exist_ok=True)
+        if any(profiles.glob("*.json*")):
+            raise LaunchError(f"{str(options.trace)!r} holds traces already; say another folder")
+    return Plan(
+        nproc,
+        backend if makes_group else None,
+        engine=options.engine,
+        cell=cell,
+        asides=tuple(filter(None, asides)),
+        profiles=profiles,
+        logs=logs,
+        hidden=options.logs.hidden(nproc),
+        folders=tuple(folders),
+    )
 
 
 def _pack(
     content: dict[str, Any],
-    job: Job,
+    plan: Plan,
     parts: Mapping[str, Any],
     namespace: dict[str, Any] | None,
 ) -> Task:
     """Pickle a task; where that fails, say which of its parts is to blame."""
-    content["trace"] = None if job.profiles is None else str(job.profiles)
+    content["trace"] = None if plan.profiles is None else str(plan.profiles)
     try:
         descriptor, sizes = payload.write(content, namespace, cells.MOST_BYTES)
     except CannotSend:
         cells.blame(parts)
     except OSError as error:
         raise refusal(error) from error
-    return Task(descriptor, sizes, job.backend)
+    return Task(descriptor, sizes, plan.backend)
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _once(job: Job, task: Task, options: Options) -> Job:
+def _once(plan: Plan, task: Task, options: Options) -> Job:
     engine: Engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
-    files = None if job.logs is None else LogFiles(options.logs, job.logs)
-    with task, Ranks(job.nproc, engine, {**os.environ, **options.env}, files) as ranks:
+    setting = _setting(plan, options)
+    with task, Ranks(plan.nproc, [LocalNode(engine)], setting) as ranks:
         ranks.start()
-        return _run(ranks, job, task, options, last=True)
+        return _run(ranks, plan, task, options)
 
 
-def _run(ranks: Ranks, job: Job, task: Task, options: Options, last: bool) -> Job:
-    display = (Panel() if in_notebook() else Lines()) if options.show else Silence()
-    job.add_note(ranks.note)
+def _setting(plan: Plan, options: Options) -> Setting:
     try:
-        ranks.run(task, job, options.timeout, display, last)
-    except KeyboardInterrupt:
+        directory = os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "the directory in which this process works is no more; os.chdir() to another"
+        ) from None
+    logs = None if plan.logs is None else options.logs
+    return Setting(options.env, directory, list(sys.path), logs, plan.logs)
+
+
+def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
+    def picture(outputs: Sequence[Output], seconds: float) -> Job:
+        return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds))
+
+    display: Panel | Lines | Silence = Silence()
+    if options.show:
+        display = Panel(picture) if in_notebook() else Lines(plan.hidden)
+    job = Job.of(plan, ranks.run(task, options.timeout, display))
+    if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
-        raise JobInterrupted(job) from None
+        raise JobInterrupted(job)
     display.end(job, report=options.may_fail)
     if not job.ok and not options.may_fail:
         raise JobFailed(job) from job.cause
