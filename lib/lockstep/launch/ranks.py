@@ -204,7 +204,7 @@ class Ranks:
             )
         return Outcome(
             seconds=self._seconds,
-            notes=tuple(dict.fromkeys([*notes, *self._said_at_end])),  # of each, the same
+            notes=tuple(dict.fromkeys(filter(None, [*notes, *self._said_at_end]))),  # each once
             peak_memory={rank.rank: rank.peak for rank in self._ranks if rank.peak},
             outputs=tuple(self._outputs),
             readers=readers,

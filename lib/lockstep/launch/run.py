@@ -19,15 +19,15 @@ from ..words import ranks_count
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .engines.base import Engine
 from .engines.elastic import Elastic
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
 from .job import Job, Outcome, Plan
 from .live import Lines, Panel, Silence
 from .logs import Logs
-from .nodes.base import Setting, Task
+from .nodes.base import Node, Setting, Task
 from .nodes.local import LocalNode
+from .nodes.remote import Nodes
 from .options import Options, Tracing
 from .output import Output
 from .ranks import Ranks
@@ -45,7 +45,7 @@ class World:
 
     nproc_per_node: number of ranks, or "gpu", "cpu", "auto" as for torchrun. backend: "auto"
     (NCCL where there is a GPU for each rank, else gloo), "gloo" or "nccl". env: variables for the
-    ranks. timeout: seconds for each job, None for no limit.
+    ranks. timeout: seconds for each job, None for no limit. on: other hosts, see `Nodes`.
     Raises LaunchError where this machine cannot have such a world.
     """
 
@@ -56,12 +56,16 @@ class World:
         backend: str = "auto",
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on: Nodes | None = None,
     ):
         self._options = Options(
-            nproc_per_node=nproc_per_node, backend=backend, env=dict(env or {}), timeout=timeout
+            nproc_per_node=nproc_per_node,
+            backend=backend,
+            env=dict(env or {}),
+            timeout=timeout,
+            on=on,
         )
-        self.nproc = _nproc(nproc_per_node)
-        self.backend, _ = _backend(backend, self.nproc)
+        self.nproc, self.backend, _ = _size(self._options)
         self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
         self._torn_down = False
@@ -95,7 +99,13 @@ class World:
         """
         own = self._options
         limit = own.timeout if options.timeout is None else options.timeout
-        options = replace(options, nproc_per_node=self.nproc, backend=own.backend, timeout=limit)
+        options = replace(
+            options,
+            nproc_per_node=own.nproc_per_node,
+            backend=own.backend,
+            timeout=limit,
+            on=own.on,
+        )
         with self._alone():
             names = cell.names() & namespace.keys() - self._bound
             values, fresh = {}, {}
@@ -131,7 +141,8 @@ class World:
                 if self._torn_down:
                     again = "this world had failed, so its ranks are new and know no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
-                ranks = Ranks(self.nproc, [LocalNode(Warm())], _setting(plan, self._options))
+                setting = _setting(plan, self._options)
+                ranks = Ranks(self.nproc, _nodes(self._options), setting)
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
@@ -186,6 +197,7 @@ def torchrun(
     trace: Tracing = False,
     logs: Logs | None = None,
     show: bool = True,
+    on: Nodes | None = None,
     **kwargs: Any,
 ) -> Job:
     """Run a function, a script or a module on fresh ranks, as torchrun would, and wait for them.
@@ -204,6 +216,7 @@ def torchrun(
     to keep `rankN.json.gz`, or True for a temporary one that goes with the Job.
     logs: `Logs(log_dir=…, redirects=…, tee=…, local_ranks_filter=…)`, as torchrun's flags.
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
+    on: other hosts that run the ranks, as many on each; see `Nodes`.
 
     Raises JobFailed (its `__cause__` is a RankError where a rank's exception was the cause),
     JobInterrupted, LaunchError where what is asked for makes no sense or cannot be started here,
@@ -221,6 +234,7 @@ def torchrun(
         trace=trace,
         logs=logs or Logs(),
         show=show,
+        on=on,
     )
     if not callable(what):
         if kwargs:
@@ -286,8 +300,7 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
     Raises LaunchError for what this machine cannot have, and where the folder for the profiles
     holds traces of another job.
     """
-    nproc = _nproc(options.nproc_per_node)
-    backend, note = _backend(options.backend, nproc)
+    nproc, backend, note = _size(options)
     asides, folders = [options.note, note], []
 
     def temporary() -> Path:
@@ -311,6 +324,7 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
         nproc,
         backend if makes_group else None,
         engine=options.engine,
+        nodes=1 if options.on is None else options.on.count,
         cell=cell,
         asides=tuple(filter(None, asides)),
         profiles=profiles,
@@ -341,11 +355,17 @@ def _pack(
 
 
 def _once(plan: Plan, task: Task, options: Options) -> Job:
-    engine: Engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
     setting = _setting(plan, options)
-    with task, Ranks(plan.nproc, [LocalNode(engine)], setting) as ranks:
+    with task, Ranks(plan.nproc, _nodes(options), setting) as ranks:
         ranks.start()
         return _run(ranks, plan, task, options)
+
+
+def _nodes(options: Options) -> Sequence[Node]:
+    if options.on is not None:
+        return options.on.take()
+    engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
+    return [LocalNode(engine)]
 
 
 def _setting(plan: Plan, options: Options) -> Setting:
@@ -376,14 +396,27 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     return job
 
 
-def _nproc(asked: int | str) -> int:
-    """How many ranks are meant. Raises LaunchError where that makes no sense here."""
+def _size(options: Options) -> tuple[int, str, str]:
+    """How many ranks there are, their backend, and a note where that may surprise.
+
+    Raises LaunchError for what this machine, or the other hosts, cannot have.
+    """
+    on = options.on
+    hosts = 1 if on is None else on.count
+    gpus = gpu_count if on is None else on.count_gpus
+    cores = _cpu_count if on is None else on.count_cores
+    each = _nproc(options.nproc_per_node, gpus, cores)
+    if each * hosts > _MOST_RANKS:
+        raise LaunchError(
+            f"{ranks_count(each)} on each of {hosts} nodes are more than {_MOST_RANKS}"
+        )
+    return each * hosts, *_backend(options.backend, each, gpus)
+
+
+def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int]) -> int:
+    """How many ranks are meant on a host. Raises LaunchError where that makes no sense there."""
     if isinstance(asked, str) and not asked.isdigit():
-        words: dict[str, Callable[[], int]] = {
-            "gpu": gpu_count,
-            "cpu": _cpu_count,
-            "auto": lambda: gpu_count() or _cpu_count(),
-        }
+        words = {"gpu": gpus, "cpu": cores, "auto": lambda: gpus() or cores()}
         if asked not in words:
             raise LaunchError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
         nproc = words[asked]()
@@ -403,14 +436,15 @@ def _cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def _backend(asked: str, nproc: int) -> tuple[str, str]:
+def _backend(asked: str, nproc: int, count_gpus: Callable[[], int]) -> tuple[str, str]:
     """The backend that is meant, and a note for the learner where that may surprise.
 
+    nproc: ranks on each host. count_gpus: on each.
     Raises LaunchError where this machine cannot have it.
     """
     if asked == "gloo":
         return "gloo", ""
-    gpus = gpu_count()
+    gpus = count_gpus()
     if asked == "nccl" and gpus < nproc:
         there = {0: "no GPU that PyTorch can use", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
         most = f"-n {gpus}, or " if gpus else ""

@@ -49,6 +49,8 @@ class StandstillWatch:
             return None
         if now - self._still_since < _STILL:
             return None
+        if not all(seen.reader.is_current for seen in ranks.values()):
+            return None
         if not self._judged:
             self._judge(ranks)  # once: the same records would be judged the same
         if self._certain or self._likely is None:

@@ -93,9 +93,12 @@ class Node(Protocol):
     ranks: list[RankState]
     restarts: bool  # whether ranks that fail may come back by themselves
     has_given_up: bool  # nobody brings them up again
-    fate: str  # what became of the process that watches over them; "" while it lives
     note: str  # on how they came up, for the learner; mostly empty
     notes: list[str]  # on the job that runs
+
+    @property
+    def fate(self) -> str:
+        """What became of the process that watches over the ranks; "" while it lives."""
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         """Start its ranks; returns the place with the master that was found.

@@ -372,6 +372,9 @@ class LocalNode:
         """Nothing: `end` asks, and all ranks here are asked at once."""
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        for key in list(self._selector.get_map().values()):
+            if key.data in (self._on_event, self._on_arrival):
+                self._selector.unregister(key.fileobj)
         said = self._engine.end(gracefully, meanwhile)
         for slot in self._slots:
             self._forget(slot)
