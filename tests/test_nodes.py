@@ -314,7 +314,8 @@ def test_agents_and_ranks_go_with_the_notebook(hosts, tmp_path):
         notebook.kill()
     assert [agent.wait(30) for agent in agents] == [0, 0]
     assert gone(below)
-    Path(words[-1]).unlink()  # the ticket of one that was killed
+    with lockstep.Nodes(1):
+        assert not Path(words[-1]).exists()  # the ticket of one that was killed
 
 
 # ── Who may dial in ──────────────────────────────────────────────────────────────────────────

@@ -168,8 +168,9 @@ class _Agent:
             place = self._node.start(place, setting, self._selector)
         except (LaunchError, OSError) as error:
             why = refusal(error) if isinstance(error, OSError) else error
+            self._node.end(False, lambda: None)
+            self._node = None
             self._post({"did": "refused", "why": str(why)})
-            self._end(False)
             return
         self._said = {rank.rank: _Said() for rank in self._node.ranks}
         self._post({"did": "started", "master": place.master, "note": self._node.note})

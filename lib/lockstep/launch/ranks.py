@@ -267,6 +267,8 @@ class Ranks:
         if not self.closed and os.getpid() == self._owner:
             with deaf():
                 for node in self._nodes:
+                    node.ask_to_leave()
+                for node in self._nodes:
                     node.leave()
         self.close()
 

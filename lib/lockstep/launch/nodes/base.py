@@ -125,6 +125,9 @@ class Node(Protocol):
     def forget_task(self) -> None:
         """Let go of what the last task gave."""
 
+    def ask_to_leave(self) -> None:
+        """Begin what `leave` waits for: ranks may wait for those of another node to leave."""
+
     def leave(self) -> None:
         """Have ranks that have done their jobs leave as Python does, for a few seconds."""
 

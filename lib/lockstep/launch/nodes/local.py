@@ -46,6 +46,7 @@ class LocalNode:
     def __init__(self, engine: Engine):
         self._engine = engine
         self.ranks: list[Any] = []
+        self._slots: list[_Slot] = []  # none before the start
         self.restarts = engine.restarts
         self.has_given_up = False
         self.fate = ""
@@ -344,6 +345,9 @@ class LocalNode:
             slot.memory.close()
             slot.memory = None
 
+    def ask_to_leave(self) -> None:
+        """Nothing: `leave` asks, and all ranks here are asked at once."""
+
     def leave(self) -> None:
         with selectors.PollSelector() as selector:
             for slot in self._slots:
@@ -372,7 +376,7 @@ class LocalNode:
         """Nothing: `end` asks, and all ranks here are asked at once."""
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
-        for key in list(self._selector.get_map().values()):
+        for key in list(self._selector.get_map().values()) if self._slots else ():
             if key.data in (self._on_event, self._on_arrival):
                 self._selector.unregister(key.fileobj)
         said = self._engine.end(gracefully, meanwhile)

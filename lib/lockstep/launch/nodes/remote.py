@@ -69,9 +69,10 @@ class Nodes:
         except OSError as error:
             raise LaunchError(f"nothing can listen at {address}: {reason(error)}") from None
         self._ticket = Ticket.new((address, self._listener.getsockname()[1]))
-        self._path = self._ticket.write()
-        self._end = weakref.finalize(self, _let_go, os.getpid(), self._listener, self._hosts,
-                                     self._path)  # fmt: skip
+        self._path, claim = self._ticket.write()
+        self._end = weakref.finalize(
+            self, _let_go, os.getpid(), self._listener, self._hosts, self._path, claim
+        )
 
     @property
     def command(self) -> str:
@@ -164,7 +165,9 @@ class Nodes:
         return f"<Nodes: {self.count} · agents: {here}>"
 
 
-def _let_go(owner: int, listener: socket.socket, hosts: list[_Host], ticket: Path) -> None:
+def _let_go(
+    owner: int, listener: socket.socket, hosts: list[_Host], ticket: Path, claim: int
+) -> None:
     if os.getpid() != owner:  # a fork of the notebook
         return
     listener.close()
@@ -172,6 +175,7 @@ def _let_go(owner: int, listener: socket.socket, hosts: list[_Host], ticket: Pat
         host.link.close()
     hosts.clear()
     ticket.unlink(missing_ok=True)
+    os.close(claim)
 
 
 def _ahead(link: Link) -> float:
@@ -266,7 +270,7 @@ class RemoteNode:
 
     def look(self) -> None:
         self._post({"do": "look"})
-        self._await({"looked"}, 3.0)
+        self._await({"looked"}, _SILENCE)
 
     def processor_time(self) -> tuple[int, ...] | None:
         return self._used if time.monotonic() - self._used_at < _STALE else None
@@ -347,8 +351,10 @@ class RemoteNode:
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 
-    def leave(self) -> None:
+    def ask_to_leave(self) -> None:
         self._post({"do": "leave"})
+
+    def leave(self) -> None:
         self._await({"left"}, GRACE + LAST_MOMENT + _SILENCE)
 
     def ask_to_end(self, gracefully: bool) -> None:

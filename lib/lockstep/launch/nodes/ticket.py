@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -25,14 +27,23 @@ class Ticket:
     def new(cls, address: tuple[str, int]) -> Ticket:
         return cls(address, secrets.token_bytes(32))
 
-    def write(self) -> Path:
-        """Write it to a new file below the user's own folder for such things."""
+    def write(self) -> tuple[Path, int]:
+        """Write it to a new file below the user's own folder for such things.
+
+        Returns a descriptor, too, which claims the file while it is open: tickets that nobody
+        claims, of notebooks that were killed, are removed.
+        """
         folder = platformdirs.user_state_path("lockstep") / "nodes"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
-        with open(descriptor, "w", encoding="utf-8") as file:
+        for old in folder.glob("ticket-*.json"):
+            with contextlib.suppress(OSError), old.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                old.unlink()
+        claim, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
+        fcntl.flock(claim, fcntl.LOCK_SH)
+        with open(claim, "w", encoding="utf-8", closefd=False) as file:
             json.dump({"address": self.address, "key": self.key.hex()}, file)
-        return Path(path)
+        return Path(path), claim
 
     @classmethod
     def read(cls, path: Path) -> Ticket:
