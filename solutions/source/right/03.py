@@ -313,9 +313,7 @@ def tree_all_reduce(x):
 def tree_all_reduce(x):
     n = dist.get_world_size()
     place, got = n - 1 - dist.get_rank(), torch.empty_like(x)  # the last rank is the root
-    steps, d = [], 1
-    while d < n:
-        steps, d = [*steps, d], 2 * d
+    steps = [2**k for k in range(10) if 2**k < n]
     for d in steps:
         if place % (2 * d) == d:
             dist.send(tensor=x, dst=n - 1 - (place - d))

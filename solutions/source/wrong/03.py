@@ -53,7 +53,7 @@ def global_mean(values):
     return (both[0] / both[1]).item()
 
 
-# %% global_mean: one-rank-only
+# %% global_mean: not-all-ranks
 def global_mean(values):
     both = torch.tensor([values.sum(), len(values)])
     dist.reduce(both, 0)

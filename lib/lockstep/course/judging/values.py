@@ -17,8 +17,8 @@ _DEEPEST = 6  # lists in lists
 
 @dataclass(frozen=True)
 class Tensor:
-    """numbers: all elements, in order. strided: made as a view whose elements do not lie side by
-    side; the same tensor otherwise."""
+    """numbers: all elements, in order. strided: made as a transposed view with gaps, which is not
+    contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -82,8 +82,8 @@ def _made(value: Tensor) -> Any:
     flat = torch.tensor(value.numbers, dtype=getattr(torch, value.dtype))
     if not value.strided:
         return flat.reshape(value.shape)
-    room = torch.zeros((*value.shape, 2), dtype=flat.dtype)
-    view = room.select(-1, 0)
+    last_first = flat.new_zeros(*reversed(value.shape), 2)[..., 0]  # every other element
+    view = last_first.permute(*reversed(range(len(value.shape))))
     view.copy_(flat.reshape(value.shape))
     return view
 

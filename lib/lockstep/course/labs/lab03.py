@@ -81,6 +81,11 @@ def _one_rank_only(run: Run, rank: int) -> Any:
     return len(correct) == 1 and {"holder": correct[0]}
 
 
+def _not_all_ranks(run: Run, rank: int) -> Any:
+    correct = sorted(set(run.ranks) - set(run.wrong))
+    return bool(correct) and {"holder": correct[0]}
+
+
 def _wrong_places(run: Run, rank: int) -> bool:
     return sorted(run.got(rank).numbers) == sorted(run.right(rank).numbers)
 
@@ -152,6 +157,11 @@ def _all(values: list[list[float]]) -> list[float]:
     return [one for mine in values for one in mine]
 
 
+def _divided(values: list[list[float]], without: float) -> list[float]:
+    """The whole sum by each rank's own count; `without` where it has no values."""
+    return [sum(_all(values)) / len(mine) if mine else without for mine in values]
+
+
 def _skipped(run: Run, rank: int) -> bool:
     """Whether a rank without values called nothing while others wait."""
     return run.failure == "stuck" and not run.trial.counts[rank] and not run.calls(rank)
@@ -169,16 +179,15 @@ global_mean.gives("not-divided", _everywhere(lambda v: sum(_all(v))))
 global_mean.gives("own-mean", lambda trial: [_mean(mine) for mine in trial.values])
 global_mean.gives(
     "divides-by-own",
-    lambda trial: [
-        sum(_all(trial.values)) / len(mine) if mine else math.nan for mine in trial.values
-    ],
+    lambda trial: _divided(trial.values, math.nan),
+    lambda trial: _divided(trial.values, sum(_all(trial.values))),
 )
 global_mean.gives(
     "whole-numbers",
     _everywhere(lambda v: sum(int(sum(mine)) for mine in v) / len(_all(v))),
     _everywhere(lambda v: sum(map(int, _all(v))) / len(_all(v))),
 )
-global_mean.shows("one-rank-only", _one_rank_only)
+global_mean.shows("not-all-ranks", _not_all_ranks)
 global_mean.demands(
     "not-a-collective",
     lambda run, rank: any(call.operation in POINT_TO_POINT for call in run.calls(rank)),
@@ -335,7 +344,7 @@ def _one_sided(run: Run, rank: int) -> Any:
     """Whether a rank's first message goes to one whose first goes to another."""
     first = [run.sends(one)[0].peer if run.sends(one) else None for one in run.ranks]
     peer = first[rank]
-    if peer not in run.ranks or first[peer] in (None, rank):
+    if peer is None or peer not in run.ranks or first[peer] in (None, rank):
         return False
     return {"peer": peer, "other": first[peer]}
 
@@ -543,20 +552,24 @@ def ring_seconds(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-for _mistake, _seconds in {
-    "half-way": lambda t: (t.n - 1) * (t.alpha + t.beta * t.nbytes / t.n),
-    "whole-tensor": lambda t: 2 * (t.n - 1) * (t.alpha + t.beta * t.nbytes),
-    "one-alpha": lambda t: t.alpha + 2 * (t.n - 1) / t.n * t.beta * t.nbytes,
-    "two-alphas": lambda t: 2 * t.alpha + 2 * (t.n - 1) / t.n * t.beta * t.nbytes,
-    "no-alpha": lambda t: 2 * (t.n - 1) / t.n * t.beta * t.nbytes,
-    "n-steps": lambda t: 2 * t.n * (t.alpha + t.beta * t.nbytes / t.n),
-    "one-step-less": lambda t: 2 * (t.n - 2) * (t.alpha + t.beta * t.nbytes / t.n),
-    "odd-steps": lambda t: (2 * t.n - 1) * (t.alpha + t.beta * t.nbytes / t.n),
-    "divides-by-beta": lambda t: 2 * (t.n - 1) * (t.alpha + t.nbytes / t.n / t.beta),
-    "alpha-by-n": lambda t: 2 * (t.n - 1) * (t.alpha + t.beta * t.nbytes) / t.n,
-    "doubling": lambda t: math.log2(t.n) * (t.alpha + t.beta * t.nbytes),
+def _seconds(seconds: Callable[[Trial], float]) -> Callable[[Trial], list[float]]:
+    return lambda trial: [seconds(trial)]
+
+
+for _mistake, _guess in {
+    "half-way": _seconds(lambda t: (t.n - 1) * (t.alpha + t.beta * t.nbytes / t.n)),
+    "whole-tensor": _seconds(lambda t: 2 * (t.n - 1) * (t.alpha + t.beta * t.nbytes)),
+    "one-alpha": _seconds(lambda t: t.alpha + 2 * (t.n - 1) / t.n * t.beta * t.nbytes),
+    "two-alphas": _seconds(lambda t: 2 * t.alpha + 2 * (t.n - 1) / t.n * t.beta * t.nbytes),
+    "no-alpha": _seconds(lambda t: 2 * (t.n - 1) / t.n * t.beta * t.nbytes),
+    "n-steps": _seconds(lambda t: 2 * t.n * (t.alpha + t.beta * t.nbytes / t.n)),
+    "one-step-less": _seconds(lambda t: 2 * (t.n - 2) * (t.alpha + t.beta * t.nbytes / t.n)),
+    "odd-steps": _seconds(lambda t: (2 * t.n - 1) * (t.alpha + t.beta * t.nbytes / t.n)),
+    "divides-by-beta": _seconds(lambda t: 2 * (t.n - 1) * (t.alpha + t.nbytes / t.n / t.beta)),
+    "alpha-by-n": _seconds(lambda t: 2 * (t.n - 1) * (t.alpha + t.beta * t.nbytes) / t.n),
+    "doubling": _seconds(lambda t: math.log2(t.n) * (t.alpha + t.beta * t.nbytes)),
 }.items():
-    ring_seconds.gives(_mistake, lambda trial, seconds=_seconds: [seconds(trial)])
+    ring_seconds.gives(_mistake, _guess)
 
 
 # ── flat_all_reduce ──────────────────────────────────────────────────────────────────────────
@@ -577,7 +590,7 @@ def _several(draw: random.Random, nproc: int, shapes: list[tuple[int, ...]]) -> 
     dtype = draw.choice(_FEW)
     lengths = [math.prod(shape) for shape in shapes]
     numbers = Numbers.draw(draw, nproc, sum(lengths), dtype)
-    strided = draw.randrange(len(shapes)) if len(shapes) > 1 else None
+    strided = next((at for at, shape in enumerate(shapes) if len(shape) > 1), None)
 
     def cut(flat: list[float]) -> list[Tensor]:
         starts = [sum(lengths[:at]) for at in range(len(lengths))]

@@ -262,7 +262,7 @@ def _missing(
 
 def _forsaken(call: Call, ranks: Mapping[int, Seen]) -> Call | None:
     """The other side's half of a message that this call waits for, where it was given up."""
-    if call.operation not in POINT_TO_POINT or call.peer not in ranks:
+    if call.operation not in POINT_TO_POINT or call.peer is None or call.peer not in ranks:
         return None
     other = "recv" if call.operation == "send" else "send"
     line = (call.group, other, call.rank, call.tag)

@@ -260,8 +260,9 @@ class Recorder:
         self._works[key] = (weakref.ref(work, gone), place)
         self._fresh.append(work)
         if asynchronous and not is_message:  # the end of a message is seen by who waits for it
-            future = self._under_way[place] = _future_of(work)
-            self._watchers.watch(future, functools.partial(self._is_done, place))
+            with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
+                future = self._under_way[place] = _future_of(work)
+                self._watchers.watch(future, functools.partial(self._is_done, place))
 
     def _is_done(self, place: int) -> None:
         self.end(place)
