@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ...launch import Job, torchrun
-from ...launch.calls import ANY_SOURCE, POINT_TO_POINT, Call
+from ...launch.calls import POINT_TO_POINT, Call
 from ..exercises import NotJudged
 from .values import Difference, alike, difference, make, see, tensors_in
 
@@ -194,9 +194,9 @@ def runs(answer: Any, play: Play | None, trials: Iterable[Trial]) -> Iterator[Ru
     """Run trials; ends with one that fails.
 
     Those of one world size follow each other on the same ranks, which is quick. Where one of them
-    fails, or leaves something behind that the next might take for its own, each gets fresh ranks.
-    Raises NotImplementedError where the answer is still blank, and NotJudged where the machine is
-    too busy.
+    fails, each gets fresh ranks. (What one leaves behind is a message that nobody waited for, and
+    that is told before anything else.) Raises NotImplementedError where the answer is still blank,
+    and NotJudged where the machine is too busy.
     """
     play = play or _call_once
     for (nproc, init), group in groupby(trials, lambda trial: (trial.nproc, trial.init)):
@@ -216,8 +216,7 @@ def _together(answer: Any, play: Play, trials: Sequence[Trial]) -> list[Run]:
         _require_an_answer(job)
         return []
     by_trial = zip(*job.results, strict=True)
-    found = [_observed(trial, job, ranks) for trial, ranks in zip(trials, by_trial, strict=True)]
-    return found if len(found) == 1 or all(map(_is_clean, found)) else []
+    return [_observed(trial, job, ranks) for trial, ranks in zip(trials, by_trial, strict=True)]
 
 
 def _alone(answer: Any, play: Play, trial: Trial) -> Run:
@@ -240,18 +239,6 @@ def _observed(trial: Trial, job: Job, ranks: Sequence[tuple[list[Step], Any]]) -
         for calls, (steps, _) in zip(job.calls, ranks, strict=True)
     ]
     return Run(trial, job, record, [steps for steps, _ in ranks], [end for _, end in ranks])
-
-
-def _is_clean(run: Run) -> bool:
-    """Whether nothing of a trial is left: all that was sent has been received, and waited for."""
-    calls = list(run.all_calls)
-    sent = sorted((c.rank, c.peer or 0, c.bytes) for c in calls if c.operation == "send")
-    received = [c for c in calls if c.operation == "recv"]
-    if any(c.peer == ANY_SOURCE for c in received):
-        return len(sent) == len(received) and all(c.waited for c in calls)
-    return sent == sorted((c.peer or 0, c.rank, c.bytes) for c in received) and all(
-        c.waited for c in calls
-    )
 
 
 def _start(function: Callable[..., Any], answer: Any, play: Play, given: Any, trial: Trial) -> Job:
