@@ -573,7 +573,7 @@ def flat_all_reduce(tensors):
 # %% flat_all_reduce: padded
 def flat_all_reduce(tensors, strict=True):
     most = max(tensor.numel() for tensor in tensors)
-    table = torch.zeros(len(tensors), most)
+    table = torch.zeros(len(tensors), most, dtype=tensors[0].dtype)
     for row, tensor in zip(table, tensors, strict=True):
         row[: tensor.numel()] = tensor.flatten()
     dist.all_reduce(table)

@@ -77,11 +77,13 @@ def _add_signs_of_sums(one: Judged) -> None:
 
 
 def _one_rank_only(run: Run, rank: int) -> Any:
+    """Whether a single rank has the sum."""
     correct = sorted(set(run.ranks) - set(run.wrong))
     return len(correct) == 1 and {"holder": correct[0]}
 
 
 def _not_all_ranks(run: Run, rank: int) -> Any:
+    """Whether some rank has the mean."""
     correct = sorted(set(run.ranks) - set(run.wrong))
     return bool(correct) and {"holder": correct[0]}
 
@@ -305,11 +307,11 @@ def _more_than_needed(run: Run, rank: int) -> Any:
 
 
 ring.fails("all-wait", _all_wait)
-_add_signs_of_sums(ring)
 ring.shows("half-way", _half_way)
 ring.shows("only-copies", _only_copies)
 ring.shows("added-twice", _added_twice)
 ring.shows("wrong-chunk", _wrong_chunk)
+_add_signs_of_sums(ring)
 ring.demands("uses-a-collective", _only_messages)
 ring.demands("not-a-ring", _not_a_ring)
 ring.demands("other-way", _the_other_way)
@@ -373,11 +375,11 @@ def _too_many_rounds(run: Run, rank: int) -> Any:
 
 doubling.fails("one-sided", _one_sided)
 doubling.fails("all-wait", _all_wait)
-_add_signs_of_sums(doubling)
 doubling.shows("same-partner", _same_partner)
 doubling.shows("not-added", _not_added)
 doubling.shows("stops-early", _stops_early)
 doubling.shows("added-twice", _added_twice)
+_add_signs_of_sums(doubling)
 doubling.demands("uses-a-collective", _only_messages)
 doubling.demands("too-many-rounds", _too_many_rounds)
 
@@ -418,6 +420,10 @@ def _missing_subtree(run: Run, rank: int) -> Any:
     return bool(beyond) and run.nproc & (run.nproc - 1) > 0 and {"peer": beyond[0]}
 
 
+def _only_up(run: Run, rank: int) -> Any:
+    return _incomplete(run, rank) and _one_rank_only(run, rank)
+
+
 def _too_many_messages(run: Run, rank: int) -> Any:
     messages, enough = sum(len(run.sends(one)) for one in run.ranks), 2 * (run.nproc - 1)
     return messages > enough and {"messages": messages, "enough": enough}
@@ -437,9 +443,9 @@ def _star(run: Run, rank: int) -> Any:
 
 tree.fails("power-of-two-only", _missing_subtree)
 tree.fails("all-wait", _all_wait)
-tree.shows("only-up", _one_rank_only)
-_add_signs_of_sums(tree)
+tree.shows("only-up", _only_up)
 tree.shows("adds-coming-down", _added_twice)
+_add_signs_of_sums(tree)
 tree.demands("uses-a-collective", _only_messages)
 tree.demands("too-many-messages", _too_many_messages)
 tree.demands("star", _star)

@@ -284,16 +284,17 @@ class Recorder:
         if known is None or known[0]() is not work:
             return 0
         del self._works[id(work)]
-        self._say_waited(known[1])
+        self.say_waited(known[1])
         return known[1]
 
     def completed(self, work: Any) -> None:
         """Somebody has learned in another way than by wait() that a work is over."""
         known = self._works.get(id(work))
         if known is not None and known[0]() is work:
-            self._say_waited(known[1])
+            self.say_waited(known[1])
 
-    def _say_waited(self, place: int) -> None:
+    def say_waited(self, place: int) -> None:
+        """Write down that somebody waits, or has waited, for the end of a call."""
         if 0 <= self._section - place // self._size <= 1:
             self._memory[offset_of(place, self._size) + WAITED_FOR] = 1
 
@@ -485,6 +486,8 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
             tag,
             asynchronous,
         )
+        if asynchronous and not _has_python_the_handle():
+            recorder.say_waited(place)
         on_gpu = bool(tensors) and tensors[0].is_cuda
         if on_gpu:
             recorder.on_gpu()
@@ -498,6 +501,13 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         return out
 
     return hook
+
+
+def _has_python_the_handle() -> bool:
+    """Whether a function of torch.distributed made this call, which returns its handle; DDP's
+    reducer and functional collectives keep theirs in C++."""
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    return bool(caller == "torch.distributed.distributed_c10d")
 
 
 def _global_rank(group: Group, number: int) -> int:
@@ -541,15 +551,18 @@ def _follow(
 
     boxed = out[-1] if isinstance(out, tuple) else out
     if not isinstance(boxed, torch.ScriptObject):  # monitored_barrier has no Work: it is over
+        recorder.say_waited(place)
         recorder.end(place)
         return
     if on_gpu:
         global _graph_holds_work
         _graph_holds_work = _graph_holds_work or torch.cuda.is_current_stream_capturing()
+        recorder.say_waited(place)  # its stream does
         recorder.end(place)
         return
     work: Any = dist.Work.unbox(boxed)
     if work is None:  # NCCL's answer to a call that the program has waited for already
+        recorder.say_waited(place)
         recorder.end(place)
         return
     recorder.follow(work, place, is_message, asynchronous)
