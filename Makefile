@@ -16,7 +16,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test check test-browser lint format bench endings notebooks doctor lock clean
+.PHONY: help setup labs test check test-browser lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench: setup  ## time launching, reading traces and drawing them, beside other t
 
 endings: setup  ## run programs that end in many ways, many times, here and under torchrun
 	$(BIN)/python tests/endings.py
+
+judge: setup  ## try the course's wrong and right answers with 20 seeds (LABS="02 03": of these labs)
+	$(BIN)/python tests/judge.py $(LABS)
 
 notebooks: setup  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
 	$(BIN)/python -m lockstep.course.build $(LABS)

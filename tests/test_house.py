@@ -44,6 +44,7 @@ timeline
 summary.py
 course/syllabus.py  course/predict.py  course/progress.py  course/source.py
 course/exercises.py
+course/judging
 course/labs
 course
 magic.py

@@ -2,6 +2,7 @@
 
 import mmap
 
+import lockstep
 import torch
 import torch.distributed as dist
 from lockstep.launch.calls import HEADER, Group, Reader
@@ -163,3 +164,53 @@ def test_what_cannot_be_a_record_is_read_as_far_as_it_can():
 
     job = launch(scribbles)
     assert job.ok and job.calls == [[], []]
+
+
+def _wait_or_not():
+    import torch.distributed._functional_collectives as functional
+
+    x, y, rank = torch.ones(2), torch.ones(2), dist.get_rank()
+    dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True)  # nobody waits for it
+    dist.all_reduce(x, async_op=True).wait()
+    work = dist.all_reduce(y, async_op=True)
+    while not work.is_completed():
+        pass
+    functional.all_reduce(x, "sum", dist.group.WORLD).sum()
+    forgotten = dist.isend(x, 1 - rank)
+    dist.recv(y, 1 - rank)
+    return forgotten.source_rank if rank > 1 else None
+
+
+def test_the_record_says_who_was_waited_for():
+    job = lockstep.torchrun(_wait_or_not, nproc_per_node=2, backend="gloo", show=False)
+    for calls in job.calls:
+        assert [call.waited for call in calls] == [True, False, True, True, True, False, True]
+
+
+def _ask_for_nobody():
+    if dist.get_rank() == 0:
+        dist.recv(torch.ones(1), -1)
+
+
+def test_a_wait_for_a_rank_that_is_not_there_is_a_certain_deadlock():
+    job = lockstep.torchrun(
+        _ask_for_nobody, nproc_per_node=2, backend="gloo", may_fail=True, show=False
+    )
+    assert job.failures[0].kind == "stuck"
+    assert job.verdict == (
+        "Rank 0 waits in recv #0 from a rank below 0 of float32[1] on the default group: there are "
+        "only ranks 0 to 1."
+    )
+
+
+def _scatter_with_a_handle():
+    part = torch.empty(1)
+    dist.reduce_scatter(part, list(torch.ones(2).chunk(2)), async_op=True).wait()
+    return part.item()
+
+
+def test_a_work_without_a_future_is_recorded_and_does_not_fail():
+    job = lockstep.torchrun(_scatter_with_a_handle, nproc_per_node=2, backend="gloo", show=False)
+    assert job.results == [2.0, 2.0]
+    assert all(call.waited and call.end for calls in job.calls for call in calls)

@@ -238,8 +238,9 @@ lockstep.claim(
 # ### Exercise 1: the mean of all values
 #
 # **Goal:** `global_mean(values)` gets a tensor with this rank's losses, and the ranks have
-# *different numbers* of them, as on the last batch of an epoch. It returns the mean over the values
-# of all ranks, a float, by exactly one collective call.
+# *different numbers* of them, as on the last batch of an epoch; a rank may have none. It returns the
+# mean over the values of all ranks, on every rank, as a Python float, by exactly one collective call.
+# `values` stays what it is.
 
 # %% id="global_mean"
 import torch
@@ -393,8 +394,8 @@ lockstep.compare(predicted=prediction, measured=len(ran))
 # ### Exercise 2: two steps
 #
 # **Goal:** `two_step_all_reduce(x)` leaves the sum over all ranks in `x`, on every rank, by one
-# `reduce_scatter` and one `all_gather`. The length of `x` is a multiple of the number of ranks.
-# `x.chunk(n)` gives views: who writes into them writes into `x`.
+# `reduce_scatter` of x's bytes and one `all_gather` of a part. `x` has one dimension, its length is a
+# multiple of the number of ranks. `x.chunk(n)` gives views: who writes into them writes into `x`.
 
 # %% id="two_step_all_reduce"
 import torch
@@ -450,9 +451,10 @@ prediction = 2 * (NPROC - 1) * 1000 / NPROC
 # %% [markdown] id="ring-exercise-text"
 # ### Exercise 3: a ring all-reduce
 #
-# **Goal:** `ring_all_reduce(x)` leaves the sum in `x` on all ranks. Rank *r* sends to *r* + 1 only,
-# and no rank sends more than the bytes that you predicted (the check counts them). The length of
-# `x` is a multiple of N, any N. Draw four ranks and four chunks first, and follow one chunk.
+# **Goal:** `ring_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone. Rank *r* sends
+# to *r* + 1 only, and no rank sends more than the bytes that you predicted (the check counts them).
+# Every message that is begun is waited for. `x` has one dimension, its length is a multiple of N, any
+# N. Draw four ranks and four chunks first, and follow one chunk.
 
 # %% id="ring_all_reduce"
 import torch
@@ -583,9 +585,9 @@ prediction = 3
 # %% [markdown] id="doubling-text"
 # ### Exercise 4: recursive doubling
 #
-# **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks; each sends as often as you
-# predicted. N is a power of two. (`^`, exclusive or, turns a bit over: `5 ^ 4` is 1, and `1 ^ 4` is
-# 5.)
+# **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone; each sends
+# as often as you predicted. N is a power of two. (`^`, exclusive or, turns a bit over: `5 ^ 4` is 1,
+# and `1 ^ 4` is 5.)
 
 # %% id="doubling_all_reduce"
 import torch
@@ -628,8 +630,8 @@ lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 # ### Exercise 5: a tree
 #
 # **Goal:** `tree_all_reduce(x)` leaves the sum in `x` on all ranks, for *any* number of ranks, with
-# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 7
-# ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
+# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 6
+# or 7 ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
 
 # %% id="tree_all_reduce"
 import torch
@@ -686,9 +688,10 @@ lockstep.Timeline(lockstep.Trace.of(timeline_job), title="a tree, then a ring")
 # in a grid, a row for each node. `inside` is the group of this rank's node, `across` the group of the
 # ranks with the same place in every node.
 #
-# **Goal:** `hierarchical_all_reduce(x, inside, across)` leaves the sum over all ranks in `x`. Into
-# calls on `across` each rank puts only x's bytes divided by the ranks of a node. The length of `x`
-# is a multiple of that number.
+# **Goal:** `hierarchical_all_reduce(x, inside, across)` leaves the sum over all ranks in `x`, by calls
+# on these two groups. Into those on `across` each rank puts only x's bytes divided by the ranks of a
+# node. `x` has one dimension, its length is a multiple of that number. A node's ranks need not be
+# neighbours.
 
 # %% id="hierarchical_all_reduce"
 import torch
@@ -1102,9 +1105,9 @@ lockstep.claim(
 #
 # ### Exercise 8: one call for all
 #
-# **Goal:** `flat_all_reduce(tensors)` gets a list of tensors of several shapes, and leaves in each
-# of them the sum over all ranks, by exactly one call of their size. That is what DDP does with a
-# bucket.
+# **Goal:** `flat_all_reduce(tensors)` gets a list of tensors of one dtype and several shapes (some
+# may be empty, single numbers, or transposed views), and leaves in each of them the sum over all
+# ranks, by exactly one call of their size. That is what DDP does with a bucket.
 
 # %% id="flat_all_reduce"
 import torch

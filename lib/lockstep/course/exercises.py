@@ -22,7 +22,7 @@ from typing import Any
 from ..launch import Job, JobFailed, torchrun
 from .progress import record
 
-PASS, TRY_AGAIN, NOT_YET = "PASS", "TRY AGAIN", "NOT YET"
+PASS, TRY_AGAIN, NOT_YET, NOT_JUDGED = "PASS", "TRY AGAIN", "NOT YET", "NOT JUDGED"
 MIME = "application/vnd.lockstep.check+json"
 _WRAP = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 _BLANK = "the blank is still there"
@@ -42,6 +42,10 @@ class WrongAnswer(Exception):
         super().__init__(hint)
         self.mistake = mistake
         self.hint = hint
+
+
+class NotJudged(Exception):
+    """There is no verdict, whatever the answer is: the message says why."""
 
 
 class Deadlock(WrongAnswer):
@@ -91,8 +95,9 @@ def exercises() -> tuple[Exercise, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check: verdict is PASS, TRY AGAIN or NOT YET; mistake is "" if none.
+    """What became of a check: verdict is PASS, TRY AGAIN, NOT YET or NOT JUDGED.
 
+    mistake: its name, "" if there is none.
     seed: `check(name, answer, seed=...)` tries the same ranks, sizes and numbers again.
     """
 
@@ -119,6 +124,7 @@ class Outcome:
             PASS: ("✓", "#009E73"),
             TRY_AGAIN: ("✗", "#D55E00"),
             NOT_YET: ("…", "#767676"),
+            NOT_JUDGED: ("…", "#767676"),
         }[self.verdict]
         repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
         first, *report = self.hint.split("\n", 1)  # a hint is one line, what ranks did is more
@@ -174,6 +180,8 @@ def _judge(one: Exercise, answer: Any, seed: int) -> tuple[str, str, str]:
         return TRY_AGAIN, wrong.hint, wrong.mistake
     except NotImplementedError:
         return NOT_YET, _BLANK, ""
+    except NotJudged as reason:
+        return NOT_JUDGED, str(reason), ""
     except JobFailed as failed:
         return TRY_AGAIN, f"the ranks failed:\n{failed}", "failed"
     except Exception as error:

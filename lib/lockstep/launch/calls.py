@@ -10,10 +10,11 @@ rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a 
 the even and of the odd section), then two sections of equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
-(float64, seconds), length (uint32), kind (uint8), MessagePack: a call, the introduction of a
-process group, or such a count. A place is the number of the section times its size plus the offset
-in it, and so names an entry for ever; place 0 is nobody's. A rank's program may write anything
-over all this: what cannot be an entry ends the reading of its section.
+(float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it (uint8),
+MessagePack: a call, the introduction of a process group, or such a count. A place is the number of
+the section times its size plus the offset in it, and so names an entry for ever; place 0 is
+nobody's. A rank's program may write anything over all this: what cannot be an entry ends the
+reading of its section.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ import msgspec
 SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
 HEADER = struct.Struct("<QQQQQQQQ")
 PID, WAITING, DROPPED, ON_GPU, THREADS, SECTION, USED = 0, 8, 16, 24, 32, 40, 48
-ENTRY = struct.Struct("<ddIB")
+ENTRY = struct.Struct("<ddIBB")
+WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
 CALL, GROUP, COUNT = 0, 1, 2  # kinds of entries
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
 FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
 
 ANY_SOURCE = -1
+NOBODY = -2  # the peer of a message to or from a negative rank
 POINT_TO_POINT = frozenset({"send", "recv"})
 # Operations in which every rank must pass as many elements of the same type.
 SAME_SIZE = frozenset(
@@ -88,9 +91,11 @@ class Call:
     shapes, dtype: of the tensors that the rank passed in (for `recv`: that it received into).
     bytes: of those tensors together.
     peer: global rank of the other side (send, recv) or of the root (broadcast, reduce, gather,
-        scatter); None for the others, ANY_SOURCE for a recv from anybody.
+        scatter); None for the others, ANY_SOURCE for a recv from anybody. A rank that is not there
+        stands as the program asked for it, a negative one as NOBODY.
     number: 0 for the rank's first operation on this group, and so on; sends and receives are
         counted apart, by direction and peer.
+    waited: the program waited for its end: it called wait(), or what it called does.
     forsaken: nobody kept what isend() or irecv() had returned, and so the message was given up.
     """
 
@@ -106,6 +111,7 @@ class Call:
     asynchronous: bool
     start: float
     end: float | None
+    waited: bool = True
     forsaken: bool = False
 
     @property
@@ -124,7 +130,8 @@ class Call:
         what = f"{self.operation} #{self.number}"
         if self.operation in POINT_TO_POINT:
             way = "to" if self.operation == "send" else "from"
-            other = "any rank" if self.peer == ANY_SOURCE else f"rank {self.peer}"
+            named = {ANY_SOURCE: "any rank", NOBODY: "a rank below 0"}
+            other = named.get(self.peer or 0, f"rank {self.peer}")
             what = f"{self.operation} #{self.number} {way} {other}"
             if self.tag:
                 what += f" (tag {self.tag})"
@@ -280,7 +287,7 @@ class Reader:
         at = 0 if place else 1  # place 0 is nobody's
         while at < len(data):
             try:
-                start, end, length, kind = ENTRY.unpack_from(data, at)
+                start, end, length, kind, waited = ENTRY.unpack_from(data, at)
                 body = data[at + ENTRY.size : at + ENTRY.size + length]
                 if kind == GROUP:
                     number, name, ranks = _group.decode(body)
@@ -297,6 +304,7 @@ class Reader:
                         *call[2:],
                         start - self._ahead,
                         None if math.isnan(end) or end == FORSAKEN else end - self._ahead,
+                        waited != 0,
                         end == FORSAKEN,
                     )
             except (struct.error, msgspec.MsgspecError, LookupError):

@@ -37,6 +37,70 @@ def global_mean(values):
     return values.mean().item()
 
 
+# %% global_mean: empty-rank-skips
+def global_mean(values):
+    if len(values) == 0:
+        return 0.0
+    both = torch.tensor([values.sum(), len(values)])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: whole-numbers
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)]).long()
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: not-all-ranks
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)])
+    dist.reduce(both, 0)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: divides-by-own
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item() / max(1, len(values))
+
+
+# %% global_mean: type
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)])
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+# %% global_mean: changed
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)])
+    dist.all_reduce(both)
+    values /= both[1]
+    return (both[0] / both[1]).item()
+
+
+# %% two_step_all_reduce: untouched
+def two_step_all_reduce(x):
+    n = dist.get_world_size()
+    part = torch.empty_like(x[: len(x) // n])
+    dist.reduce_scatter(part, list(x.chunk(n)))
+    done = [torch.empty_like(part) for _ in range(n)]
+    dist.all_gather(done, part)
+    x = torch.cat(done)
+
+
+# %% two_step_all_reduce: too-much-in-a-step
+def two_step_all_reduce(x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    copies = [x.clone() for _ in range(n)]
+    total = torch.empty_like(x)
+    dist.reduce_scatter(total, copies)
+    dist.all_gather(list(x.chunk(n)), total.chunk(n)[rank].contiguous())
+
+
 # %% two_step_all_reduce: no-gather
 def two_step_all_reduce(x):
     chunks = list(x.chunk(dist.get_world_size()))
@@ -132,7 +196,7 @@ def ring_all_reduce(x):
         x.add_(buffer)
 
 
-# %% ring_all_reduce: deadlock
+# %% ring_all_reduce: all-wait
 def ring_all_reduce(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -142,6 +206,87 @@ def ring_all_reduce(x):
         dist.recv(buffer, left)
         dist.send(chunks[(rank - step) % n], right)
         chunks[(rank - step - 1) % n].add_(buffer)
+
+
+# %% ring_all_reduce: other-way
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank - 1) % n, (rank + 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank + step) % n], right, buffer, left)
+        chunks[(rank + step + 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - 1 + step) % n], right, chunks[(rank + step) % n], left)
+
+
+# %% ring_all_reduce: no-wait
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    handles = []
+    for step in range(n - 1):
+        handles.append(dist.isend(chunks[(rank - step) % n].clone(), right))
+        dist.recv(buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        handles.append(dist.isend(chunks[(rank + 1 - step) % n].clone(), right))
+        dist.recv(chunks[(rank - step) % n], left)
+
+
+# %% ring_all_reduce: added-twice
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(2 * (n - 1)):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+
+
+# %% ring_all_reduce: untouched
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    going = x.clone()
+    for _ in range(n - 1):
+        coming = torch.empty_like(x)
+        swap(going, right, coming, left)
+        x = x + coming
+        going = coming
+
+
+# %% ring_all_reduce: no-such-rank
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(n)  # views
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], (rank + 1) % n, buffer, rank - 1)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank + 1 - step) % n], (rank + 1) % n, chunks[(rank - step) % n], rank - 1)
+
+
+# %% doubling_all_reduce: without-own
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    mine, distance = x.clone(), 1
+    while distance < n:
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x.add_(buffer)
+        distance *= 2
+    x.sub_(mine)
+
+
+# %% doubling_all_reduce: uses-a-collective
+def doubling_all_reduce(x):
+    dist.all_reduce(x)
 
 
 # %% doubling_all_reduce: one-sided
@@ -225,7 +370,7 @@ def tree_all_reduce(x):
             dist.send(x, other)
 
 
-# %% tree_all_reduce: chain
+# %% tree_all_reduce: too-many-rounds
 def tree_all_reduce(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     buffer = torch.empty_like(x)
@@ -274,6 +419,43 @@ def tree_all_reduce(x):
             x.add_(buffer)
         elif rank % (2 * d) == 0 and rank + d < n:
             dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: too-many-messages
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer, mine = torch.empty_like(x), x.clone()
+    for other in range(n):
+        if other < rank:
+            dist.send(mine, other)
+            dist.recv(buffer, other)
+            x.add_(buffer)
+        elif other > rank:
+            dist.recv(buffer, other)
+            dist.send(mine, other)
+            x.add_(buffer)
+
+
+# %% hierarchical_all_reduce: leaders-only
+def hierarchical_all_reduce(x, inside, across):
+    leader = dist.get_global_rank(inside, 0)
+    dist.reduce(x, leader, group=inside)
+    if dist.get_rank() == leader:
+        dist.all_reduce(x, group=across)
+    dist.broadcast(x, leader, group=inside)
+
+
+# %% hierarchical_all_reduce: only-across
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=across)
+
+
+# %% hierarchical_all_reduce: nothing-across
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    chunks[dist.get_rank(inside)].copy_(part)
 
 
 # %% hierarchical_all_reduce: all-of-it-across
@@ -331,13 +513,47 @@ def ring_seconds(n, nbytes, alpha, beta):
     return 2 * n * (alpha + beta * nbytes / n)
 
 
+# %% ring_seconds: no-alpha
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) / n * nbytes * beta
+
+
+# %% ring_seconds: divides-by-beta
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + nbytes / n / beta)
+
+
+# %% ring_seconds: raised
+def ring_seconds(n, nbytes, alpha, beta):
+    raise SystemExit(0)
+
+
+# %% flat_all_reduce: rebound
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for at, piece in enumerate(pieces):
+        tensors[at] = piece.view_as(tensors[at])
+
+
+# %% flat_all_reduce: gaps
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    start = 0
+    for tensor in tensors:
+        tensor.reshape(-1)[:] = flat[start : start + tensor.numel()]
+        start += tensor.numel()
+
+
 # %% flat_all_reduce: one-call-each
 def flat_all_reduce(tensors):
     for tensor in tensors:
         dist.all_reduce(tensor)
 
 
-# %% flat_all_reduce: not-copied-back
+# %% flat_all_reduce: not-in-place
 def flat_all_reduce(tensors):
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     dist.all_reduce(flat)
@@ -357,7 +573,7 @@ def flat_all_reduce(tensors):
 # %% flat_all_reduce: padded
 def flat_all_reduce(tensors, strict=True):
     most = max(tensor.numel() for tensor in tensors)
-    table = torch.zeros(len(tensors), most)
+    table = torch.zeros(len(tensors), most, dtype=tensors[0].dtype)
     for row, tensor in zip(table, tensors, strict=True):
         row[: tensor.numel()] = tensor.flatten()
     dist.all_reduce(table)

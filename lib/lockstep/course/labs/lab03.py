@@ -1,350 +1,404 @@
-"""Lab 03, collectives: its exercises and their checks."""
+"""Lab 03, collectives: the trials of its exercises, and the signs of what goes wrong in them."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...launch import Job, JobFailed
-from ...launch.calls import POINT_TO_POINT, Call
+from ...launch.calls import POINT_TO_POINT
 from ...models import cost
-from ..exercises import Deadlock, WrongAnswer, close, exercise, operations, trial
+from ..judging import Judged, Number, Numbers, Run, Tensor, Trial, judged
 
-_FLOAT = 4  # bytes of a number in these checks
 _REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor")
 _ALL_GATHERS = ("all_gather", "all_gather_into_tensor")
+_FEW, _MANY = ("float32", "float64", "int64"), ("float64", "int64")  # dtypes by count of ranks
+_BYTES = {"float32": 4, "float64": 8, "int64": 8}
 
 
-def _numbers(draw: random.Random, nproc: int, length: int) -> list[list[float]]:
-    """For each rank `length` whole numbers, all different, so that each says whose it was."""
-    drawn = draw.sample(range(1, 1000), nproc * length)
-    return [[float(one) for one in drawn[rank::nproc]] for rank in range(nproc)]
+# ── Sums in place ────────────────────────────────────────────────────────────────────────────
 
 
-def _total(values: list[list[float]]) -> list[float]:
-    return [sum(column) for column in zip(*values, strict=True)]
+def _sums(
+    draw: random.Random, nproc: int, length: int, shape: tuple[int, ...] | None = None, **facts: Any
+) -> Trial:
+    """An x of so many numbers on each rank, to be summed over all ranks in place."""
+    dtype = draw.choice(_FEW if nproc < 5 else _MANY)
+    numbers = Numbers.draw(draw, nproc, length, dtype)
+    return Trial(
+        nproc,
+        given=[(numbers.tensor(numbers.of(rank), shape),) for rank in range(nproc)],
+        right=[numbers.tensor(numbers.total, shape)] * nproc,
+        facts={"numbers": numbers, "size": length * _BYTES[dtype], **facts},
+    )
 
 
-def _in_place_on_rank(answer: Any, values: list[list[float]]) -> tuple[list[float], Any]:
-    """What x holds after answer(x), and what the answer returned."""
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(values[dist.get_rank()])
-    returned = answer(x)
-    return x.tolist(), returned.tolist() if isinstance(returned, torch.Tensor) else None
+def _chunked(draw: random.Random, *sizes: int) -> Iterator[Trial]:
+    """For each of these world sizes an x of as many equal chunks."""
+    for nproc in sizes:
+        part = draw.randint(1, 4)
+        yield _sums(draw, nproc, nproc * part, part=part)
 
 
-def _expect_in_place(job: Job, values: list[list[float]]) -> None:
-    """Raise WrongAnswer where the sum was returned, and x is what it was."""
-    total = _total(values)
-    for rank, (x, returned) in enumerate(job.results):
-        if close(x, values[rank]) and returned is not None and close(returned, total):
-            raise WrongAnswer(
-                "not-in-place",
-                f"it returned the right sum, but x on rank {rank} is what it was. all_reduce "
-                "changes x itself, and so should this: write into x.",
-            )
+Times = Callable[[Trial, int, int, int], float]
 
 
-def _sends(job: Job, rank: int) -> list[Call]:
-    return [call for call in job.calls[rank] if call.operation == "send"]
+def _mixed(times: Times) -> Callable[[Trial], list[list[float]]]:
+    """A guess: on each rank the sum in which the number of rank r at place p counts
+    `times(trial, rank, r, p)` times."""
+
+    def on_rank(trial: Trial, rank: int) -> list[float]:
+        numbers: Numbers = trial.numbers
+        return numbers.mix(lambda r, p: times(trial, rank, r, p))
+
+    return lambda trial: [on_rank(trial, rank) for rank in range(trial.nproc)]
 
 
-def _expect_messages(job: Job) -> None:
-    """Raise WrongAnswer for ranks that did not send at all, or called a collective."""
-    for rank, calls in enumerate(job.calls):
-        others = [call.operation for call in calls if call.operation not in POINT_TO_POINT]
-        if others:
-            raise WrongAnswer(
-                "uses-a-collective",
-                f"rank {rank} called {others[0]}: here only sends and receives are allowed, "
-                "because a collective is what is being built.",
-            )
-    if not any(job.calls):
-        raise WrongAnswer("nothing-sent", "no rank has sent anything.")
+def _add_signs_of_sums(one: Judged) -> None:
+    """What comes out where not everything was added up, or not once."""
+    one.gives("without-own", _mixed(lambda trial, rank, r, p: r != rank))
+    one.gives(
+        "own-twice",
+        _mixed(lambda trial, rank, r, p: 1 + (r == rank)),
+        _mixed(lambda trial, rank, r, p: trial.nproc + (r == rank)),
+    )
+    one.gives("mean", _mixed(lambda trial, rank, r, p: 1 / trial.nproc))
+    one.gives("times-ranks", _mixed(lambda trial, rank, r, p: trial.nproc))
+    one.gives(
+        "neighbour-only",
+        _mixed(lambda trial, rank, r, p: r == (rank - 1) % trial.nproc),
+        _mixed(lambda trial, rank, r, p: r == (rank + 1) % trial.nproc),
+    )
+    one.gives("first-only", _mixed(lambda trial, rank, r, p: r == 0))
+    one.shows("one-rank-only", _one_rank_only)
+    one.shows("wrong-places", _wrong_places)
+
+
+def _one_rank_only(run: Run, rank: int) -> Any:
+    """Whether a single rank has the sum."""
+    correct = sorted(set(run.ranks) - set(run.wrong))
+    return len(correct) == 1 and {"holder": correct[0]}
+
+
+def _not_all_ranks(run: Run, rank: int) -> Any:
+    """Whether some rank has the mean."""
+    correct = sorted(set(run.ranks) - set(run.wrong))
+    return bool(correct) and {"holder": correct[0]}
+
+
+def _wrong_places(run: Run, rank: int) -> bool:
+    return sorted(run.got(rank).numbers) == sorted(run.right(rank).numbers)
+
+
+def _added_twice(run: Run, rank: int) -> bool:
+    """Whether all ranks are in each wrong number, and some of them more than once."""
+    numbers: Numbers = run.trial.numbers
+    got, right = run.got(rank).numbers, run.right(rank).numbers
+    wrong = [at for at, (one, other) in enumerate(zip(got, right, strict=True)) if one != other]
+    made = [numbers.made_of(got[at], at) for at in wrong]
+    return all(one and min(one[1].values()) >= 1 < max(one[1].values()) for one in made)
+
+
+def _incomplete(run: Run, rank: int) -> bool:
+    """Whether in each wrong number some rank's is missing, and none is there twice."""
+    numbers: Numbers = run.trial.numbers
+    got, right = run.got(rank).numbers, run.right(rank).numbers
+    wrong = [at for at, (one, other) in enumerate(zip(got, right, strict=True)) if one != other]
+    made = [numbers.made_of(got[at], at) for at in wrong]
+    return all(
+        one and one[0] == at and max(one[1].values()) == 1
+        for at, one in zip(wrong, made, strict=True)
+    )
+
+
+def _only_messages(run: Run, rank: int) -> Any:
+    """A collective that is being built must not be used for it."""
+    used = run.collectives(rank)
+    return bool(used) and {"operation": used[0].operation}
 
 
 # ── global_mean ──────────────────────────────────────────────────────────────────────────────
 
 
-def _mean_on_rank(answer: Any, values: list[list[float]]) -> float:
-    import torch
-    import torch.distributed as dist
+@judged("global_mean", lab="03")
+def global_mean(draw: random.Random) -> Iterator[Trial]:
+    """`global_mean(values)`: the mean of all ranks' values, by exactly one collective."""
+    for nproc, dtype in zip(draw.sample((2, 3, 4, 5), 2), ("float32", "float64"), strict=True):
+        counts = draw.sample(range(2, 9), nproc)
+        yield _values(draw, counts, dtype)
+        counts[draw.randrange(nproc)] = 0
+        yield _values(draw, counts, dtype)
 
-    return float(answer(torch.tensor(values[dist.get_rank()])))
+
+def _values(draw: random.Random, counts: list[int], dtype: str) -> Trial:
+    values = [
+        [draw.choice((-1, 3)) * draw.randint(1, 99) / 8 + 50 * rank + 20 for _ in range(count)]
+        for rank, count in enumerate(counts)
+    ]
+    everything = [one for mine in values for one in mine]
+    return Trial(
+        len(counts),
+        given=[(Tensor.of(mine, dtype),) for mine in values],
+        right=[sum(everything) / len(everything)] * len(counts),
+        facts={"values": values, "counts": counts},
+    )
 
 
-@exercise(
-    "global_mean",
-    lab="03",
-    hints=(
-        "Ranks have different numbers of values, so a mean of means gives a value on a small rank "
-        "more weight. Which two numbers of each rank are enough for the true mean?",
-        "The sum over all ranks, divided by the count over all ranks. Both are sums over ranks, "
-        "and a tensor can have two elements.",
-        "Make a tensor of two elements: the sum of the rank's values, and how many there are. One "
-        "all_reduce adds both up. Then divide the first by the second.",
-    ),
+def _everywhere(number: Callable[[list[list[float]]], float]) -> Callable[[Trial], list[float]]:
+    """A guess: on every rank the same number, computed from all values."""
+    return lambda trial: [number(trial.values)] * trial.nproc
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _all(values: list[list[float]]) -> list[float]:
+    return [one for mine in values for one in mine]
+
+
+def _divided(values: list[list[float]], without: float) -> list[float]:
+    """The whole sum by each rank's own count; `without` where it has no values."""
+    return [sum(_all(values)) / len(mine) if mine else without for mine in values]
+
+
+def _skipped(run: Run, rank: int) -> bool:
+    """Whether a rank without values called nothing while others wait."""
+    return run.failure == "stuck" and not run.trial.counts[rank] and not run.calls(rank)
+
+
+global_mean.fails("empty-rank-skips", _skipped)
+global_mean.gives(
+    "mean-of-means",
+    _everywhere(lambda v: _mean([_mean(mine) for mine in v])),
+    _everywhere(lambda v: _mean([_mean(mine) if mine else 0.0 for mine in v])),
+    _everywhere(lambda v: _mean([_mean(mine) for mine in v if mine])),
 )
-def global_mean(answer: Any, draw: random.Random) -> None:
-    """`global_mean(values)`: the mean of all ranks' values, by exactly one all_reduce."""
-    nproc = draw.choice((3, 4))
-    counts = draw.sample(range(2, 9), nproc)
-    values = [[float(draw.randint(1, 9) + 20 * rank) for _ in range(counts[rank])]
-              for rank in range(nproc)]  # fmt: skip
-    job = trial(_mean_on_rank, answer, values, nproc=nproc)
-    everything = [one for part in values for one in part]
-    right = sum(everything) / len(everything)
-    means = [sum(part) / len(part) for part in values]
-    for rank, got in enumerate(job.results):
-        called = operations(job, rank)
-        where = f"rank {rank} of {nproc}, with {counts} values a rank, got {got:g}"
-        if not called:
-            raise WrongAnswer(
-                "nothing-sent", f"{where}: it called nothing, so it cannot know of the others."
-            )
-        if close(got, sum(means) / nproc):
-            raise WrongAnswer(
-                "mean-of-means",
-                f"{where}: the mean of the ranks' means. Over all values it is {right:g}. A rank "
-                "with few values must not count as much as one with many.",
-            )
-        if close(got, sum(everything) / nproc):
-            raise WrongAnswer(
-                "divides-by-ranks",
-                f"{where}: the sum of all values, divided by the number of ranks. How many values "
-                "there are is another number, and no rank knows it alone.",
-            )
-        if not close(got, right):
-            raise WrongAnswer("wrong", f"{where}; the mean of all values is {right:g}.")
-        if called != ["all_reduce"]:
-            raise WrongAnswer(
-                "too-many-calls",
-                f"the mean is right, but it took {', '.join(called)}. Each call waits for the "
-                "slowest rank anew. One all_reduce of two numbers is enough.",
-            )
+global_mean.gives("divides-by-ranks", _everywhere(lambda v: sum(_all(v)) / len(v)))
+global_mean.gives("not-divided", _everywhere(lambda v: sum(_all(v))))
+global_mean.gives("own-mean", lambda trial: [_mean(mine) for mine in trial.values])
+global_mean.gives(
+    "divides-by-own",
+    lambda trial: _divided(trial.values, math.nan),
+    lambda trial: _divided(trial.values, sum(_all(trial.values))),
+)
+global_mean.gives(
+    "whole-numbers",
+    _everywhere(lambda v: sum(int(sum(mine)) for mine in v) / len(_all(v))),
+    _everywhere(lambda v: sum(map(int, _all(v))) / len(_all(v))),
+)
+global_mean.shows("not-all-ranks", _not_all_ranks)
+global_mean.demands(
+    "not-a-collective",
+    lambda run, rank: any(call.operation in POINT_TO_POINT for call in run.calls(rank)),
+)
+global_mean.demands(
+    "too-many-calls",
+    lambda run, rank: len(run.calls(rank)) > 1 and {"called": ", ".join(run.operations(rank))},
+)
 
 
 # ── two_step_all_reduce ──────────────────────────────────────────────────────────────────────
 
 
-@exercise(
-    "two_step_all_reduce",
-    lab="03",
-    hints=(
-        "After the first step every rank must have a part of the result that is finished. Which "
-        "collective in the pictures ends like that?",
-        "reduce_scatter gives rank r the sum of everybody's part r. Then each finished part has to "
-        "get to all ranks, into its own place.",
-        "Cut x into world-size chunks (they are views of x). reduce_scatter(part, chunks) into a "
-        "new tensor like one chunk. all_gather(chunks, part) writes all parts back into x.",
-    ),
-)
-def two_step_all_reduce(answer: Any, draw: random.Random) -> None:
+@judged("two_step_all_reduce", lab="03", in_place=0)
+def two_step(draw: random.Random) -> Iterator[Trial]:
     """`two_step_all_reduce(x)`: the sum in place, by one reduce_scatter and one all_gather."""
-    nproc = draw.choice((3, 4))
-    part = draw.randint(2, 4)
-    values = _numbers(draw, nproc, nproc * part)
-    total = _total(values)
-    job = trial(_in_place_on_rank, answer, values, nproc=nproc)
-    called = operations(job, 0)
-    if any(operation.startswith("all_reduce") for operation in called):
-        raise WrongAnswer(
-            "all-reduce", f"it called {', '.join(called)}: all_reduce is what is being built."
-        )
-    if called and all(operation in _ALL_GATHERS for operation in called):
-        raise WrongAnswer(
-            "gathers-first",
-            f"every rank got all {nproc} tensors and added them up by itself: {nproc} times the "
-            "memory, and all ranks do the same sums. Let each rank add up one part only.",
-        )
-    _expect_in_place(job, values)
-    for rank, (x, _) in enumerate(job.results):
-        if close(x, total):
-            continue
-        right = [close(one, other) for one, other in zip(x, total, strict=True)]
-        if right == [at // part == rank for at in range(nproc * part)]:
-            raise WrongAnswer(
-                "no-gather",
-                f"on rank {rank} part {rank} is the sum and the others are what they were: every "
-                "rank has finished one part, and nobody has given it to the others.",
-            )
-        if close(x, values[rank]):
-            raise WrongAnswer(
-                "not-copied-back", f"x on rank {rank} is what it was before: nothing wrote into it."
-            )
-        if sorted(x) == sorted(total):
-            raise WrongAnswer(
-                "wrong-places",
-                f"rank {rank} has all sums, but not at the places where they belong.",
-            )
-        raise WrongAnswer("wrong", f"rank {rank} has {x}; the sum is {total}.")
-    kinds = [operation in _REDUCE_SCATTERS for operation in called]
-    if kinds != [True, False] or called[1] not in _ALL_GATHERS:
-        raise WrongAnswer(
-            "other-calls",
-            f"the sum is right, but it took {', '.join(called)}: the goal is one reduce_scatter, "
-            "then one all_gather.",
-        )
+    yield from _chunked(draw, *draw.sample((2, 3), 1) * 2, draw.choice((4, 5)))
+
+
+def _called(run: Run, rank: int) -> dict[str, str]:
+    return {"called": ", ".join(run.operations(rank)) or "nothing"}
+
+
+def _all_reduced(run: Run, rank: int) -> Any:
+    called = run.operations(rank)
+    return any(one.startswith("all_reduce") for one in called) and _called(run, rank)
+
+
+def _gathered_first(run: Run, rank: int) -> bool:
+    return bool(run.calls(rank)) and all(one in _ALL_GATHERS for one in run.operations(rank))
+
+
+def _not_the_two(run: Run, rank: int) -> Any:
+    called = run.operations(rank)
+    right = len(called) == 2 and called[0] in _REDUCE_SCATTERS and called[1] in _ALL_GATHERS
+    return not right and _called(run, rank)
+
+
+def _too_much_in_a_step(run: Run, rank: int) -> Any:
+    for call, most in zip(run.calls(rank), (1, run.nproc), strict=False):
+        if call.bytes * most > run.trial.size:
+            return {"call": call, "bytes": call.bytes, "enough": run.trial.size // most}
+    return False
+
+
+two_step.gives(
+    "no-gather",
+    _mixed(lambda trial, rank, r, p: r == rank or p // trial.part == rank),
+    _mixed(lambda trial, rank, r, p: p // trial.part == rank),
+)
+_add_signs_of_sums(two_step)
+two_step.demands("all-reduce", _all_reduced)
+two_step.demands("gathers-first", _gathered_first)
+two_step.demands("other-calls", _not_the_two)
+two_step.demands("too-much-in-a-step", _too_much_in_a_step)
 
 
 # ── ring_all_reduce ──────────────────────────────────────────────────────────────────────────
 
 
-@exercise(
-    "ring_all_reduce",
-    lab="03",
-    hints=(
-        "Follow one chunk. It starts somewhere, goes from rank to rank, and each adds its own. "
-        "After how many steps is it complete, and where? Then it goes round once more.",
-        "In step s of the first half, rank r sends chunk (r - s) mod N, and adds what arrives to "
-        "chunk (r - s - 1) mod N. In the second half the complete chunks go on, and replace.",
-        "First loop, s from 0 to N - 2: swap chunk r - s to the right against a buffer from the "
-        "left, and add the buffer to chunk r - s - 1. Second loop, the same s: send chunk "
-        "r + 1 - s, receive straight into chunk r - s. All numbers modulo N.",
-    ),
-)
-def ring_all_reduce(answer: Any, draw: random.Random) -> None:
+@judged("ring_all_reduce", lab="03", in_place=0)
+def ring(draw: random.Random) -> Iterator[Trial]:
     """`ring_all_reduce(x)`: the sum in place, each rank sends 2(N - 1)/N of x to its neighbour."""
-    nproc = draw.choice((3, 4))
-    part = draw.randint(2, 4)
-    values = _numbers(draw, nproc, nproc * part)
-    total, size = _total(values), nproc * part * _FLOAT
-    try:
-        job = trial(_in_place_on_rank, answer, values, nproc=nproc)
-    except Deadlock as stuck:
-        raise WrongAnswer(
-            "deadlock",
-            f"with {nproc} ranks it never ends: in a ring everybody sends and everybody receives, "
-            "and whoever finishes one before it starts the other waits for its neighbour, who "
-            f"waits, too. Start both, then wait for both.\n{stuck.job.report}",
-        ) from None
-    _expect_messages(job)
-    for rank in range(nproc):
-        peers = sorted({call.peer for call in _sends(job, rank) if call.peer is not None})
-        if len(peers) > 1:
-            raise WrongAnswer(
-                "not-a-ring",
-                f"rank {rank} sent to ranks {peers}. In a ring it has one neighbour to send to, "
-                "and one to receive from.",
-            )
-    _expect_in_place(job, values)
-    for rank, (x, _) in enumerate(job.results):
-        if close(x, total):
-            continue
-        chunks = [x[at * part : (at + 1) * part] for at in range(nproc)]
-        sums = [total[at * part : (at + 1) * part] for at in range(nproc)]
-        complete = [at for at in range(nproc) if close(chunks[at], sums[at])]
-        if len(complete) == 1 and len(_sends(job, rank)) < nproc:
-            raise WrongAnswer(
-                "half-way",
-                f"after {len(_sends(job, rank))} steps rank {rank} has the sum in chunk "
-                f"{complete[0]} alone. That is the reduce-scatter; the complete chunks still have "
-                "to go round.",
-            )
-        if set(x) <= {one for numbers in values for one in numbers}:
-            raise WrongAnswer(
-                "only-copies",
-                f"all numbers on rank {rank} are ones that some rank had at the start. Either "
-                "nothing was added, or sums were overwritten: in the second half a rank sends on "
-                "the chunk that is complete, which is not the one it began with.",
-            )
-        wrong = next(at for at in range(nproc) if at not in complete)
-        raise WrongAnswer(
-            "wrong-chunk",
-            f"on rank {rank} of {nproc} chunk {wrong} is {chunks[wrong]}, and the sum is "
-            f"{sums[wrong]}. Write down for each step which chunk leaves rank 0 and which one "
-            "arrives there; what is sent on must be what is complete.",
-        )
-    most = max(sum(call.bytes for call in _sends(job, rank)) for rank in range(nproc))
-    least = 2 * (nproc - 1) * part * _FLOAT
-    if most > least:
-        raise WrongAnswer(
-            "whole-tensor",
-            f"the sum is right, but a rank sent {most} bytes of a tensor of {size}. In chunks it "
-            f"is 2(N - 1)/N of it: {least}.",
-        )
+    yield from _chunked(draw, draw.choice((2, 3)), draw.choice((4, 5)))
+
+
+def _all_wait(run: Run, rank: int) -> Any:
+    """Whether all ranks wait in the same operation."""
+    last = [run.calls(one)[-1] for one in run.ranks if run.calls(one)]
+    same = len(last) == run.nproc and len({call.operation for call in last}) == 1
+    waiting = same and all(call.end is None and not call.forsaken for call in last)
+    alone = all(call.end is not None for one in run.ranks for call in run.calls(one)[:-1])
+    return run.failure == "stuck" and waiting and alone and {"operation": last[0].operation}
+
+
+def _complete_chunks(run: Run, rank: int) -> list[int]:
+    part, got, right = run.trial.part, run.got(rank).numbers, run.right(rank).numbers
+    cuts = [slice(at * part, (at + 1) * part) for at in range(run.nproc)]
+    return [at for at, cut in enumerate(cuts) if got[cut] == right[cut]]
+
+
+def _half_way(run: Run, rank: int) -> Any:
+    complete, steps = _complete_chunks(run, rank), len(run.sends(rank))
+    return len(complete) == 1 and steps < run.nproc and {"steps": steps, "chunk": complete[0]}
+
+
+def _only_copies(run: Run, rank: int) -> bool:
+    numbers: Numbers = run.trial.numbers
+    return set(run.got(rank).numbers) <= {one for r in run.ranks for one in numbers.of(r)}
+
+
+def _wrong_chunk(run: Run, rank: int) -> Any:
+    """Whether after all steps a chunk is not complete."""
+    steps = len(run.sends(rank))
+    if steps != 2 * (run.nproc - 1) or not _incomplete(run, rank):
+        return False
+    chunks = sorted(set(range(run.nproc)) - set(_complete_chunks(run, rank)))
+    return {"steps": steps, "chunk": chunks[0]}
+
+
+def _not_a_ring(run: Run, rank: int) -> Any:
+    peers = run.sent_to(rank)
+    return len(peers) > 1 and {"peers": peers}
+
+
+def _the_other_way(run: Run, rank: int) -> Any:
+    right = (rank + 1) % run.nproc
+    peers = run.sent_to(rank)
+    return peers not in ([], [right]) and {"peer": peers[0], "neighbour": right}
+
+
+def _more_than_needed(run: Run, rank: int) -> Any:
+    sent, least = run.sent_bytes(rank), 2 * (run.nproc - 1) * run.trial.size // run.nproc
+    return sent > least and {"sent": sent, "least": least}
+
+
+ring.fails("all-wait", _all_wait)
+ring.shows("half-way", _half_way)
+ring.shows("only-copies", _only_copies)
+ring.shows("added-twice", _added_twice)
+ring.shows("wrong-chunk", _wrong_chunk)
+_add_signs_of_sums(ring)
+ring.demands("uses-a-collective", _only_messages)
+ring.demands("not-a-ring", _not_a_ring)
+ring.demands("other-way", _the_other_way)
+ring.demands("whole-tensor", _more_than_needed)
 
 
 # ── doubling_all_reduce ──────────────────────────────────────────────────────────────────────
 
 
-@exercise(
-    "doubling_all_reduce",
-    lab="03",
-    hints=(
-        "After the first round pairs have the same sum, after the second fours. Who has what a "
-        "pair is missing, and how far away is that rank?",
-        "The partner of rank r in round k is r with bit k turned over: r ^ (1 << k). So both see "
-        "each other as the partner.",
-        "For distance 1, 2, 4, … below N: the partner is rank ^ distance. Swap the whole x "
-        "against a buffer, wait for both, then add the buffer to x.",
-    ),
-)
-def doubling_all_reduce(answer: Any, draw: random.Random) -> None:
+@judged("doubling_all_reduce", lab="03", in_place=0)
+def doubling(draw: random.Random) -> Iterator[Trial]:
     """`doubling_all_reduce(x)`: the sum in place, in log2(N) rounds of exchange with a partner."""
-    nproc = draw.choice((4, 8))
-    rounds = nproc.bit_length() - 1
-    values = _numbers(draw, nproc, draw.randint(2, 4))
-    total = _total(values)
-    try:
-        job = trial(_in_place_on_rank, answer, values, nproc=nproc)
-    except Deadlock as stuck:
-        first = [next(iter(_sends(stuck.job, rank)), None) for rank in range(nproc)]
-        peers = [None if call is None else call.peer for call in first]
-        for rank, peer in enumerate(peers):
-            if peer is not None and peers[peer] not in (None, rank):
-                raise WrongAnswer(
-                    "one-sided",
-                    f"rank {rank} chose rank {peer} as its partner, and rank {peer} chose rank "
-                    f"{peers[peer]}. In an exchange both must choose each other.\n"
-                    f"{stuck.job.report}",
-                ) from None
-        raise
-    _expect_messages(job)
-    _expect_in_place(job, values)
-    for rank, (x, _) in enumerate(job.results):
-        sends = _sends(job, rank)
-        if close(x, total):
-            continue
-        if len({call.peer for call in sends}) == 1 < len(sends):
-            raise WrongAnswer(
-                "same-partner",
-                f"rank {rank} exchanged {len(sends)} times with rank {sends[0].peer}: after the "
-                "first time it has nothing new to say. The distance has to double.",
-            )
-        if x in values:
-            raise WrongAnswer(
-                "not-added",
-                f"rank {rank} has the numbers of rank {values.index(x)}: what arrived replaced "
-                "what was there, and nothing was added.",
-            )
-        if len(sends) < rounds:
-            raise WrongAnswer(
-                "stops-early",
-                f"rank {rank} took part in {len(sends)} of {rounds} rounds, which {nproc} ranks "
-                "need: it has the sum of a part of the ranks.",
-            )
-        raise WrongAnswer("wrong", f"rank {rank} has {x}; the sum is {total}.")
-    most = max(len(_sends(job, rank)) for rank in range(nproc))
-    if most > rounds:
-        raise WrongAnswer(
-            "too-many-rounds",
-            f"the sum is right, but a rank sent {most} times. What a partner sends is already the "
-            f"sum of several ranks: {nproc} ranks need {rounds} rounds.",
-        )
+    yield from _whole(draw, draw.choice((2, 4)), 8)
+
+
+def _whole(draw: random.Random, *sizes: int) -> Iterator[Trial]:
+    """For each of these world sizes an x that travels as a whole, one of them 2-D."""
+    flat = draw.randrange(len(sizes))
+    for at, nproc in enumerate(sizes):
+        length = draw.randint(1, 5)
+        if at == flat:
+            yield _sums(draw, nproc, length)
+        else:
+            yield _sums(draw, nproc, 2 * length, (length, 2))
+
+
+def _rounds_of_doubling(nproc: int) -> int:
+    return nproc.bit_length() - 1
+
+
+def _one_sided(run: Run, rank: int) -> Any:
+    """Whether a rank's first message goes to one whose first goes to another."""
+    first = [run.sends(one)[0].peer if run.sends(one) else None for one in run.ranks]
+    peer = first[rank]
+    if peer is None or peer not in run.ranks or first[peer] in (None, rank):
+        return False
+    return {"peer": peer, "other": first[peer]}
+
+
+def _same_partner(run: Run, rank: int) -> Any:
+    peers = run.sent_to(rank)
+    times = len(run.sends(rank))
+    return len(peers) == 1 < times and {"times": times, "peer": peers[0]}
+
+
+def _not_added(run: Run, rank: int) -> Any:
+    numbers: Numbers = run.trial.numbers
+    holder = next((r for r in run.ranks if run.equals(rank, numbers.of(r))), None)
+    return holder is not None and {"holder": holder}
+
+
+def _stops_early(run: Run, rank: int) -> Any:
+    times, rounds = len(run.sends(rank)), _rounds_of_doubling(run.nproc)
+    return 0 < times < rounds and {"times": times, "rounds": rounds}
+
+
+def _too_many_rounds(run: Run, rank: int) -> Any:
+    times, rounds = len(run.sends(rank)), _rounds_of_doubling(run.nproc)
+    return times > rounds and {"times": times, "rounds": rounds}
+
+
+doubling.fails("one-sided", _one_sided)
+doubling.fails("all-wait", _all_wait)
+doubling.shows("same-partner", _same_partner)
+doubling.shows("not-added", _not_added)
+doubling.shows("stops-early", _stops_early)
+doubling.shows("added-twice", _added_twice)
+_add_signs_of_sums(doubling)
+doubling.demands("uses-a-collective", _only_messages)
+doubling.demands("too-many-rounds", _too_many_rounds)
 
 
 # ── tree_all_reduce ──────────────────────────────────────────────────────────────────────────
 
 
-def _rounds(job: Job) -> int:
+@judged("tree_all_reduce", lab="03", in_place=0)
+def tree(draw: random.Random) -> Iterator[Trial]:
+    """`tree_all_reduce(x)`: the sum in place, by a tree to one rank and back; for any N."""
+    yield from _whole(draw, draw.choice((2, 3, 4, 5)), draw.choice((6, 7)))
+
+
+def _rounds(run: Run) -> int:
     """After how many rounds all is done, if a rank can be in one message at a time."""
-    waiting = [[c for c in calls if c.operation in POINT_TO_POINT] for calls in job.calls]
-    clock = [0] * job.nproc
+    waiting = [
+        [call for call in run.calls(rank) if call.operation in POINT_TO_POINT] for rank in run.ranks
+    ]
+    clock = [0] * run.nproc
     moved = True
     while moved:
         moved = False
@@ -360,296 +414,229 @@ def _rounds(job: Job) -> int:
     return max(clock)
 
 
-@exercise(
-    "tree_all_reduce",
-    lab="03",
-    hints=(
-        "A knock-out tournament: in each round half of those who are left give what they have to "
-        "the other half, and are out. Then the same backwards, with the result.",
-        "At distance d (1, 2, 4, …) a rank that is an odd multiple of d sends to rank - d and is "
-        "done; an even multiple receives from rank + d, if there is such a rank.",
-        "Up: for d = 1, 2, 4, … below N, if rank % (2 * d) is d send x to rank - d, if it is 0 and "
-        "rank + d < N receive into a buffer and add. Down: the same distances from the largest to "
-        "the smallest, with send and receive turned round, and received straight into x.",
-    ),
-)
-def tree_all_reduce(answer: Any, draw: random.Random) -> None:
-    """`tree_all_reduce(x)`: the sum in place, by a tree to one rank and back; for any N."""
-    nproc = draw.choice((6, 7))
-    values = _numbers(draw, nproc, draw.randint(2, 4))
-    total = _total(values)
-    try:
-        job = trial(_in_place_on_rank, answer, values, nproc=nproc)
-    except JobFailed as failed:
-        peers = {call.peer for calls in failed.job.calls for call in calls}
-        if any(peer is not None and peer >= nproc for peer in peers) or _no_such_rank(failed):
-            raise WrongAnswer(
-                "power-of-two-only",
-                f"with {nproc} ranks one of them looked for a rank that is not there. A subtree "
-                "may be missing where N is not a power of two.",
-            ) from None
-        raise
-    _expect_messages(job)
-    _expect_in_place(job, values)
-    correct = [rank for rank in range(nproc) if close(job[rank][0], total)]
-    for rank in sorted(set(range(nproc)) - set(correct)):
-        x = job[rank][0]
-        if correct and all(one > other for one, other in zip(x, total, strict=True)):
-            raise WrongAnswer(
-                "adds-coming-down",
-                f"rank {rank} has {x}, more than the sum {total}. What comes down the tree is the "
-                "result: it replaces what a rank has.",
-            )
-        if len(correct) == 1:
-            raise WrongAnswer(
-                "only-up",
-                f"rank {correct[0]} has the sum, and nobody else: that is a reduce. It has to come "
-                "down the tree again.",
-            )
-        raise WrongAnswer("wrong", f"rank {rank} has {x}; the sum is {total}.")
-    messages = sum(len(_sends(job, rank)) for rank in range(nproc))
-    if messages > 2 * (nproc - 1):
-        raise WrongAnswer(
-            "too-many-messages",
-            f"the sum is right, but there were {messages} messages. Up the tree each rank but one "
-            f"sends once, and down each but one receives once: {2 * (nproc - 1)} in all.",
-        )
-    rounds, right = _rounds(job), 2 * math.ceil(math.log2(nproc))
-    if rounds <= right + 2:  # two children a rank take one round more in each direction
-        return
-    received = Counter(
-        call.rank for calls in job.calls for call in calls if call.operation == "recv"
-    )
-    busiest, most = received.most_common(1)[0]
-    if most == nproc - 1:
-        raise WrongAnswer(
-            "star",
-            f"the sum is right, but rank {busiest} received from {most} ranks, one after the "
-            f"other: {rounds} rounds. A tree of {nproc} ranks needs {right}.",
-        )
-    raise WrongAnswer(
-        "chain",
-        f"the sum is right, but a message has to go through all ranks in a row: {rounds} rounds, "
-        f"in each of which most ranks wait. A tree of {nproc} ranks needs {right}.",
-    )
+def _missing_subtree(run: Run, rank: int) -> Any:
+    """Whether a rank talks to one beyond the last, where N is no power of two."""
+    beyond = [c.peer for c in run.calls(rank) if c.peer is not None and c.peer >= run.nproc]
+    return bool(beyond) and run.nproc & (run.nproc - 1) > 0 and {"peer": beyond[0]}
 
 
-def _no_such_rank(failed: JobFailed) -> bool:
-    said = str(failed).lower()
-    return any(words in said for words in ("invalid", "out of range", "not part of", "bounds"))
+def _only_up(run: Run, rank: int) -> Any:
+    return _incomplete(run, rank) and _one_rank_only(run, rank)
+
+
+def _too_many_messages(run: Run, rank: int) -> Any:
+    messages, enough = sum(len(run.sends(one)) for one in run.ranks), 2 * (run.nproc - 1)
+    return messages > enough and {"messages": messages, "enough": enough}
+
+
+def _too_many_rounds_for_a_tree(run: Run) -> dict[str, int] | None:
+    """With 6 or 7 ranks, as the goal says: two children a rank take a round more each way."""
+    rounds, right = _rounds(run), 2 * math.ceil(math.log2(run.nproc))
+    return {"rounds": rounds, "tree": right} if run.nproc >= 6 and rounds > right + 2 else None
+
+
+def _star(run: Run, rank: int) -> Any:
+    receives = Counter(call.peer for call in run.receives(rank))
+    rounds = _too_many_rounds_for_a_tree(run)
+    return rounds is not None and len(receives) == run.nproc - 1 and rounds
+
+
+tree.fails("power-of-two-only", _missing_subtree)
+tree.fails("all-wait", _all_wait)
+tree.shows("only-up", _only_up)
+tree.shows("adds-coming-down", _added_twice)
+_add_signs_of_sums(tree)
+tree.demands("uses-a-collective", _only_messages)
+tree.demands("too-many-messages", _too_many_messages)
+tree.demands("star", _star)
+tree.demands("too-many-rounds", lambda run, rank: _too_many_rounds_for_a_tree(run) or False)
 
 
 # ── hierarchical_all_reduce ──────────────────────────────────────────────────────────────────
 
 
-def _hierarchy_on_rank(
-    answer: Any, nodes: list[list[int]], rails: list[list[int]], values: list[list[float]]
-) -> tuple[list[float], Any]:
-    import torch
+def _on_two_levels(answer: Any, x: Tensor, nodes: list[list[int]], rails: list[list[int]]) -> None:
     import torch.distributed as dist
 
-    rank = dist.get_rank()
+    from ..judging.values import make
+
     made = {tuple(ranks): dist.new_group(ranks) for ranks in [*nodes, *rails]}
+    rank = dist.get_rank()
     inside = next(made[tuple(ranks)] for ranks in nodes if rank in ranks)
     across = next(made[tuple(ranks)] for ranks in rails if rank in ranks)
-    x = torch.tensor(values[rank])
-    returned = answer(x, inside, across)
-    return x.tolist(), returned.tolist() if isinstance(returned, torch.Tensor) else None
+    answer(make(x), inside, across)
 
 
-@exercise(
-    "hierarchical_all_reduce",
-    lab="03",
-    hints=(
-        "The links between nodes are the slow ones. How much of x does one rank really have to "
-        "send over them, if the ranks of a node share the work?",
-        "Three steps: a reduce-scatter inside of the node, an all-reduce across nodes of what the "
-        "rank then has, an all-gather inside of the node.",
-        "Cut x into as many chunks as the inside group has ranks. reduce_scatter(part, chunks) in "
-        "inside, all_reduce(part) in across, all_gather(chunks, part) in inside.",
+@judged("hierarchical_all_reduce", lab="03", play=_on_two_levels, in_place=0)
+def hierarchical(draw: random.Random) -> Iterator[Trial]:
+    """`hierarchical_all_reduce(x, inside, across)`: the sum, few bytes between nodes."""
+    for count, local in ((2, 2), (2, 3), (3, 2)):
+        nproc = count * local
+        ranks = draw.sample(range(nproc), nproc)
+        nodes = [sorted(ranks[at : at + local]) for at in range(0, nproc, local)]
+        rails = [list(rail) for rail in zip(*nodes, strict=True)]
+        part = draw.randint(1, 3)
+        trial = _sums(draw, nproc, local * part, part=part, count=count, local=local)
+        node = [next(one for one in nodes if rank in one) for rank in range(nproc)]
+        rail = [next(one for one in rails if rank in one) for rank in range(nproc)]
+        yield Trial(
+            nproc,
+            given=[(*given, nodes, rails) for given in trial.given],
+            right=trial.right,
+            facts={**trial.facts, "node": node, "rail": [sorted(one) for one in rail]},
+        )
+
+
+def _own_part(trial: Trial, rank: int, place: int) -> bool:
+    return bool(place // trial.part == trial.node[rank].index(rank))
+
+
+def _across(run: Run, rank: int) -> list[Any]:
+    rail = run.trial.rail[rank]
+    return [call for call in run.calls(rank) if sorted(call.group.ranks) == rail]
+
+
+def _across_bytes(run: Run, rank: int) -> int:
+    return sum(call.bytes for call in _across(run, rank))
+
+
+def _whole_world(run: Run, rank: int) -> Any:
+    world = [call for call in run.calls(rank) if len(call.group.ranks) == run.nproc]
+    return bool(world) and {"call": world[0]}
+
+
+def _too_much_across(run: Run, rank: int) -> Any:
+    sent, enough = _across_bytes(run, rank), run.trial.size // run.trial.local
+    return sent > enough and {"sent": sent, "enough": enough}
+
+
+def _leaders_only(run: Run, rank: int) -> Any:
+    """Whether one rank of each node did all that was done between nodes."""
+    node = run.trial.node[rank]
+    busy = [one for one in node if _across(run, one)]
+    return busy == [rank] and _too_much_across(run, rank)
+
+
+hierarchical.gives("only-inside", _mixed(lambda trial, rank, r, p: r in trial.node[rank]))
+hierarchical.gives("only-across", _mixed(lambda trial, rank, r, p: r in trial.rail[rank]))
+hierarchical.gives(
+    "counted-twice",
+    _mixed(lambda trial, rank, r, p: trial.local),
+    _mixed(lambda trial, rank, r, p: trial.count),
+)
+hierarchical.gives(
+    "no-gather",
+    _mixed(lambda trial, rank, r, p: r == rank or _own_part(trial, rank, p)),
+    _mixed(lambda trial, rank, r, p: _own_part(trial, rank, p)),
+)
+hierarchical.gives(
+    "nothing-across",
+    _mixed(
+        lambda trial, rank, r, p: r == rank or (r in trial.node[rank] and _own_part(trial, rank, p))
     ),
 )
-def hierarchical_all_reduce(answer: Any, draw: random.Random) -> None:
-    """`hierarchical_all_reduce(x, inside, across)`: the sum, few bytes between nodes."""
-    count, local = draw.choice(((2, 2), (2, 3), (3, 2)))
-    nproc = count * local
-    nodes = [list(range(at * local, (at + 1) * local)) for at in range(count)]
-    rails = [list(range(at, nproc, local)) for at in range(local)]
-    values = _numbers(draw, nproc, local * draw.randint(2, 3))
-    total, size = _total(values), len(values[0]) * _FLOAT
-    job = trial(_hierarchy_on_rank, answer, nodes, rails, values, nproc=nproc)
-    where = f"on {count} nodes of {local} ranks"
-    for rank, calls in enumerate(job.calls):
-        for call in calls:
-            if len(call.group.ranks) == nproc:
-                raise WrongAnswer(
-                    "whole-world",
-                    f"{where}, rank {rank} called {call}: of which bytes go between nodes it "
-                    "knows nothing. Use the two groups.",
-                )
-    _expect_in_place(job, values)
-    for rank, (x, _) in enumerate(job.results):
-        node = nodes[rank // local]
-        inner = _total([values[one] for one in node])
-        if close(x, total):
-            continue
-        if not any(list(call.group.ranks) == rails[rank % local] for call in job.calls[rank]):
-            raise WrongAnswer(
-                "only-inside",
-                f"{where}, rank {rank} never called anything in its across group: it cannot know "
-                f"of the other nodes. {'Its x is the sum of its node.' if x == inner else ''}",
-            )
-        ratios = {round(one / other, 3) for one, other in zip(x, total, strict=True)}
-        if ratios == {float(local)} or ratios == {float(count)}:
-            raise WrongAnswer(
-                "counted-twice",
-                f"{where}, rank {rank} has {ratios.pop():g} times the sum: ranks that have the "
-                "same already were added up again.",
-            )
-        part = len(x) // local
-        right = [close(one, other) for one, other in zip(x, total, strict=True)]
-        if right == [at // part == rank % local for at in range(len(x))]:
-            raise WrongAnswer(
-                "no-gather",
-                f"{where}, rank {rank} has the sum in part {rank % local} alone: each rank of a "
-                "node has another part, and they have not been put together.",
-            )
-        raise WrongAnswer("wrong", f"{where}, rank {rank} has {x}; the sum is {total}.")
-    for rank, calls in enumerate(job.calls):
-        between = [c for c in calls if list(c.group.ranks) == rails[rank % local]]
-        if sum(call.bytes for call in between) > size // local:
-            raise WrongAnswer(
-                "all-of-it-across",
-                f"{where} the sum is right, but rank {rank} put {between[0].bytes} bytes into the "
-                f"call across nodes, and so did the others of its node: all the same ones. A part "
-                f"of {size // local} bytes from each is enough.",
-            )
+_add_signs_of_sums(hierarchical)
+hierarchical.demands("whole-world", _whole_world)
+hierarchical.demands("leaders-only", _leaders_only)
+hierarchical.demands("all-of-it-across", _too_much_across)
 
 
 # ── ring_seconds ─────────────────────────────────────────────────────────────────────────────
 
 
-@exercise(
-    "ring_seconds",
-    lab="03",
-    hints=(
-        "You have written the ring: how many steps does it have, and how many bytes go in each?",
-        "2(N - 1) steps, one after the other. Each is a message of nbytes/N, and a message of s "
-        "bytes takes alpha + beta * s.",
-        "Multiply the number of steps, 2 * (n - 1), by the time of one message, which is alpha "
-        "plus beta times nbytes / n.",
-    ),
-)
-def ring_seconds(answer: Any, draw: random.Random) -> None:
+@judged("ring_seconds", lab="03")
+def ring_seconds(draw: random.Random) -> Iterator[Trial]:
     """`ring_seconds(n, nbytes, alpha, beta)`: what the α–β model says of a ring all-reduce."""
-    for _ in range(3):
-        n, nbytes = draw.randint(3, 64), float(draw.randint(10, 1000) * 1024)
-        alpha, beta = draw.uniform(1, 50) * 1e-6, draw.uniform(0.1, 4) * 1e-10
-        right = cost.ring_all_reduce(n, nbytes, cost.Line(alpha, beta))
-        got = answer(n, nbytes, alpha, beta)
-        if not isinstance(got, int | float):
-            raise WrongAnswer("wrong", f"it returned {got!r}, not a number of seconds.")
-        if math.isclose(got, right, rel_tol=1e-6):
-            continue
-        mistakes = {  # what it may be instead, by mistake
-            "half-way": (n - 1) * (alpha + beta * nbytes / n),
-            "whole-tensor": 2 * (n - 1) * (alpha + beta * nbytes),
-            "one-alpha": alpha + 2 * (n - 1) / n * beta * nbytes,
-            "n-steps": 2 * n * (alpha + beta * nbytes / n),
-        }
-        hints = {
-            "half-way": "a ring that only goes round once: N - 1 steps are the reduce-scatter. The "
-            "all-gather takes as many.",
-            "whole-tensor": "a ring that sends all of x in each step. A chunk is nbytes/N.",
-            "one-alpha": "right in the bytes, but it pays alpha once. Each of the steps is a "
-            "message, and each message pays it.",
-            "n-steps": "two steps too many: a chunk that starts at a rank needs N - 1 steps to get "
-            "to the last one, not N.",
-        }
-        for mistake, seconds in mistakes.items():
-            if math.isclose(got, seconds, rel_tol=1e-6):
-                raise WrongAnswer(
-                    mistake, f"for {n} ranks and {nbytes:,.0f} bytes it is {hints[mistake]}"
-                )
-        raise WrongAnswer(
-            "wrong",
-            f"for n={n}, nbytes={nbytes:.0f}, alpha={alpha:.3g}, beta={beta:.3g} it gave "
-            f"{got:.6g} s; the ring you wrote takes {right:.6g} s in that model.",
+    for n in (2, *draw.sample(range(3, 65), 4)):
+        nbytes = n * draw.randint(1000, 100_000)
+        line = cost.Line(draw.uniform(1, 50) * 1e-6, draw.uniform(0.1, 4) * 1e-10)
+        yield Trial(
+            0,
+            given=[(n, nbytes, line.alpha, line.beta)],
+            right=[Number(cost.ring_all_reduce(n, nbytes, line))],
+            facts={"n": n, "nbytes": nbytes, "alpha": line.alpha, "beta": line.beta},
         )
+
+
+def _seconds(seconds: Callable[[Trial], float]) -> Callable[[Trial], list[float]]:
+    return lambda trial: [seconds(trial)]
+
+
+for _mistake, _guess in {
+    "half-way": _seconds(lambda t: (t.n - 1) * (t.alpha + t.beta * t.nbytes / t.n)),
+    "whole-tensor": _seconds(lambda t: 2 * (t.n - 1) * (t.alpha + t.beta * t.nbytes)),
+    "one-alpha": _seconds(lambda t: t.alpha + 2 * (t.n - 1) / t.n * t.beta * t.nbytes),
+    "two-alphas": _seconds(lambda t: 2 * t.alpha + 2 * (t.n - 1) / t.n * t.beta * t.nbytes),
+    "no-alpha": _seconds(lambda t: 2 * (t.n - 1) / t.n * t.beta * t.nbytes),
+    "n-steps": _seconds(lambda t: 2 * t.n * (t.alpha + t.beta * t.nbytes / t.n)),
+    "one-step-less": _seconds(lambda t: 2 * (t.n - 2) * (t.alpha + t.beta * t.nbytes / t.n)),
+    "odd-steps": _seconds(lambda t: (2 * t.n - 1) * (t.alpha + t.beta * t.nbytes / t.n)),
+    "divides-by-beta": _seconds(lambda t: 2 * (t.n - 1) * (t.alpha + t.nbytes / t.n / t.beta)),
+    "alpha-by-n": _seconds(lambda t: 2 * (t.n - 1) * (t.alpha + t.beta * t.nbytes) / t.n),
+    "doubling": _seconds(lambda t: math.log2(t.n) * (t.alpha + t.beta * t.nbytes)),
+}.items():
+    ring_seconds.gives(_mistake, _guess)
 
 
 # ── flat_all_reduce ──────────────────────────────────────────────────────────────────────────
 
 
-def _flat_on_rank(
-    answer: Any, shapes: list[tuple[int, ...]], values: list[list[float]]
-) -> tuple[list[list[float]], list[list[float]]]:
-    """What the tensors hold afterwards, and what was returned, if that was a list of tensors."""
-    import torch
-    import torch.distributed as dist
-
-    numbers = torch.tensor(values[dist.get_rank()])
-    parts = numbers.split([math.prod(shape) for shape in shapes])
-    tensors = [part.clone().reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-    returned = answer(tensors)
-    listed = list(returned) if isinstance(returned, list | tuple) else []
-    kept = [one.flatten().tolist() for one in listed if isinstance(one, torch.Tensor)]
-    return [tensor.flatten().tolist() for tensor in tensors], kept
-
-
-@exercise(
-    "flat_all_reduce",
-    lab="03",
-    hints=(
-        "One call takes one tensor. How do tensors of several shapes become one, and how does each "
-        "get its numbers back?",
-        "torch.cat of the flattened tensors makes one long one. After the all_reduce, split it at "
-        "the same lengths, and copy_ each piece, in its shape, into its tensor.",
-        "Flatten and cat all tensors. One all_reduce. Split by each tensor's numel(); for each "
-        "tensor and piece, tensor.copy_(piece.view_as(tensor)).",
-    ),
-)
-def flat_all_reduce(answer: Any, draw: random.Random) -> None:
+@judged("flat_all_reduce", lab="03", in_place=0, called="tensors")
+def flat(draw: random.Random) -> Iterator[Trial]:
     """`flat_all_reduce(tensors)`: the sum of each tensor in place, by exactly one call."""
-    nproc = draw.choice((2, 3))
-    lengths = draw.sample(range(2, 9), 3)
-    shapes = [(lengths[0], 2), (lengths[1],), (lengths[2], 1, 3)]
-    counts = [math.prod(shape) for shape in shapes]
-    values = _numbers(draw, nproc, sum(counts))
-    total = _total(values)
-    sums = [total[sum(counts[:at]) : sum(counts[: at + 1])] for at in range(len(counts))]
-    job = trial(_flat_on_rank, answer, shapes, values, nproc=nproc)
-    size = sum(counts) * _FLOAT
-    for rank, (tensors, returned) in enumerate(job.results):
-        calls = job.calls[rank]
-        if not calls:
-            raise WrongAnswer("nothing-sent", f"rank {rank} called nothing.")
-        if len(calls) > 1:
-            raise WrongAnswer(
-                "one-call-each",
-                f"rank {rank} made {len(calls)} calls for {len(shapes)} tensors: each pays α, and "
-                "each waits for the slowest rank. Make it one.",
-            )
-        if close(tensors, sums):
-            if calls[0].bytes > size:
-                raise WrongAnswer(
-                    "padded",
-                    f"the sums are right, but {calls[0].bytes} bytes were sent for {size}: tensors "
-                    "of other sizes were filled up. Laid end to end they need no filling.",
-                )
-            continue
-        mine = values[rank]
-        if [one for tensor in tensors for one in tensor] == mine:
-            right = "what it returned is right, but " if close(returned, sums) else ""
-            raise WrongAnswer(
-                "not-copied-back",
-                f"{right}the tensors on rank {rank} hold what they held before: the sum is in a "
-                "copy. It has to get back into them.",
-            )
-        if sorted(one for tensor in tensors for one in tensor) == sorted(total):
-            raise WrongAnswer(
-                "wrong-places",
-                f"rank {rank} has all sums, but tensors have got those of others. Cut it up in the "
-                "order in which it was put together.",
-            )
-        raise WrongAnswer("wrong", f"rank {rank} has {tensors}; the sums are {sums}.")
+    for nproc in draw.sample((2, 3, 4), 2):
+        a, b, c = draw.sample(range(2, 6), 3)
+        shapes: list[tuple[int, ...]] = [(a, 2), (b,), (c, 1, 3), (), (0,), (b + c, 2)]
+        draw.shuffle(shapes)
+        yield _several(draw, nproc, shapes)
+        yield _several(draw, nproc, shapes[: draw.choice((1, 2, 4))])
+
+
+def _several(draw: random.Random, nproc: int, shapes: list[tuple[int, ...]]) -> Trial:
+    dtype = draw.choice(_FEW)
+    lengths = [math.prod(shape) for shape in shapes]
+    numbers = Numbers.draw(draw, nproc, sum(lengths), dtype)
+    strided = next((at for at, shape in enumerate(shapes) if len(shape) > 1), None)
+
+    def cut(flat: list[float]) -> list[Tensor]:
+        starts = [sum(lengths[:at]) for at in range(len(lengths))]
+        return [
+            Tensor.of(flat[start : start + length], dtype, shape, strided=at == strided)
+            for at, (start, length, shape) in enumerate(zip(starts, lengths, shapes, strict=True))
+        ]
+
+    return Trial(
+        nproc,
+        given=[(cut(numbers.of(rank)),) for rank in range(nproc)],
+        right=[cut(numbers.total)] * nproc,
+        facts={"numbers": numbers, "size": sum(lengths) * _BYTES[dtype], "count": len(shapes)},
+    )
+
+
+def _several_calls(run: Run, rank: int) -> Any:
+    return len(run.calls(rank)) > 1 and {"calls": len(run.calls(rank))}
+
+
+def _padded(run: Run, rank: int) -> Any:
+    sent = sum(call.bytes for call in run.calls(rank))
+    return sent > run.trial.size and {"sent": sent}
+
+
+def _in_others(run: Run, rank: int) -> bool:
+    """Whether all sums are there, in tensors where they do not belong."""
+    got = [one for tensor in run.got(rank) for one in tensor.numbers]
+    return sorted(got) == sorted(run.trial.numbers.total)
+
+
+def _gaps(run: Run, rank: int) -> Any:
+    """Whether only the tensor with gaps is wrong."""
+    pairs = list(zip(run.got(rank), run.right(rank), strict=True))
+    wrong = [at for at, (got, right) in enumerate(pairs) if got.numbers != right.numbers]
+    return all(pairs[at][1].strided for at in wrong) and {"number": wrong[0]}
+
+
+flat.shows("wrong-places", _in_others)
+flat.shows("one-call-each", _several_calls)
+flat.shows("gaps", _gaps)
+flat.demands("one-call-each", _several_calls)
+flat.demands("padded", _padded)

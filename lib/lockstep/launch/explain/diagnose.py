@@ -250,6 +250,8 @@ def _missing(
         other = "recv" if call.operation == "send" else "send"
         mirror = (call.group, other, call.rank, call.tag)
         anonymous = (call.group, other, ANY_SOURCE, call.tag)
+        if call.peer not in reached:  # there is no such rank
+            return [call.peer]
         there = reached[call.peer]
         if there.get(mirror, 0) > call.number or (other == "recv" and there.get(anonymous, 0)):
             return []
@@ -260,7 +262,7 @@ def _missing(
 
 def _forsaken(call: Call, ranks: Mapping[int, Seen]) -> Call | None:
     """The other side's half of a message that this call waits for, where it was given up."""
-    if call.operation not in POINT_TO_POINT or call.peer in (None, ANY_SOURCE):
+    if call.operation not in POINT_TO_POINT or call.peer is None or call.peer not in ranks:
         return None
     other = "recv" if call.operation == "send" else "send"
     line = (call.group, other, call.rank, call.tag)
@@ -283,6 +285,10 @@ def _tell(
     blocked: Mapping[int, Call], missing: Mapping[int, list[int]], ranks: Mapping[int, Seen]
 ) -> str:
     operations = {call.operation for call in blocked.values()}
+    lost = [call for rank, call in blocked.items() if not ranks.keys() >= set(missing[rank])]
+    if lost:
+        said = "; ".join(f"rank {call.rank} waits in {call}" for call in lost)
+        return f"{said[0].upper()}{said[1:]}: there are only ranks 0 to {len(ranks) - 1}."
     if any(ranks[peer].finished for absent in missing.values() for peer in absent):
         operations = set()  # somebody has left: that is what to say
     if operations == {"send"}:

@@ -45,6 +45,7 @@ from ..calls import (
     GROUP,
     HEADER,
     LEAVING,
+    NOBODY,
     ON_GPU,
     POINT_TO_POINT,
     SAME_SIZE,
@@ -52,6 +53,7 @@ from ..calls import (
     THREADS,
     U64,
     USED,
+    WAITED_FOR,
     WAITING,
     Group,
     line_of,
@@ -221,7 +223,7 @@ class Recorder:
     def _write(self, start: float, kind: int, data: bytes) -> int:
         place = self._section * self._size + self._used
         offset = offset_of(place, self._size)
-        ENTRY.pack_into(self._memory, offset, start, math.nan, len(data), kind)
+        ENTRY.pack_into(self._memory, offset, start, math.nan, len(data), kind, 0)
         self._memory[offset + ENTRY.size : offset + ENTRY.size + len(data)] = data
         self._used += ENTRY.size + len(data)
         # Only now does a reader see the entry.
@@ -258,8 +260,9 @@ class Recorder:
         self._works[key] = (weakref.ref(work, gone), place)
         self._fresh.append(work)
         if asynchronous and not is_message:  # the end of a message is seen by who waits for it
-            future = self._under_way[place] = work.get_future()
-            self._watchers.watch(future, functools.partial(self._is_done, place))
+            with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
+                future = self._under_way[place] = _future_of(work)
+                self._watchers.watch(future, functools.partial(self._is_done, place))
 
     def _is_done(self, place: int) -> None:
         self.end(place)
@@ -281,7 +284,19 @@ class Recorder:
         if known is None or known[0]() is not work:
             return 0
         del self._works[id(work)]
+        self.say_waited(known[1])
         return known[1]
+
+    def completed(self, work: Any) -> None:
+        """Somebody has learned in another way than by wait() that a work is over."""
+        known = self._works.get(id(work))
+        if known is not None and known[0]() is work:
+            self.say_waited(known[1])
+
+    def say_waited(self, place: int) -> None:
+        """Write down that somebody waits, or has waited, for the end of a call."""
+        if 0 <= self._section - place // self._size <= 1:
+            self._memory[offset_of(place, self._size) + WAITED_FOR] = 1
 
     @contextlib.contextmanager
     def blocking(self, place: int) -> Iterator[None]:
@@ -360,6 +375,11 @@ def _others_may_act() -> int:
     return int(any(not t.daemon for t in threading.enumerate() if t is not main))
 
 
+def _future_of(work: Any) -> Any:
+    ask = type(work).get_future
+    return getattr(ask, "__wrapped__", ask)(work)  # not as the program would: see _completed_hook
+
+
 _recorder: Recorder | None = None
 _graph_holds_work = False
 
@@ -405,6 +425,8 @@ def install() -> None:
     )
     _libraries.extend([library, functional])
     dist.Work.wait = _wait_hook(dist.Work.wait)  # type: ignore[method-assign]
+    for name in ("is_completed", "get_future", "synchronize"):
+        setattr(dist.Work, name, _completed_hook(getattr(dist.Work, name)))
     for name in ("get", "wait"):
         setattr(dist.Store, name, _store_hook(name, getattr(dist.Store, name)))
     for name in BEGUN:
@@ -446,7 +468,7 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         tensors = [] if tensors_at is None else _flat(args[tensors_at]) or _flat(args[0])
         peer = ANY_SOURCE if any_source else None
         if peer_at is not None:
-            peer = group.ranks[args[peer_at]]  # c10d counts within the group, people globally
+            peer = _global_rank(group, args[peer_at])
         tag = args[tag_at] if tag_at is not None else 0
         # Arguments that equal their default do not arrive here; async_op's default is True.
         asynchronous = async_at is not None and (len(args) <= async_at or args[async_at])
@@ -464,6 +486,8 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
             tag,
             asynchronous,
         )
+        if asynchronous and not _has_python_the_handle():
+            recorder.say_waited(place)
         on_gpu = bool(tensors) and tensors[0].is_cuda
         if on_gpu:
             recorder.on_gpu()
@@ -477,6 +501,20 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         return out
 
     return hook
+
+
+def _has_python_the_handle() -> bool:
+    """Whether a function of torch.distributed made this call, which returns its handle; DDP's
+    reducer and functional collectives keep theirs in C++."""
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    return bool(caller == "torch.distributed.distributed_c10d")
+
+
+def _global_rank(group: Group, number: int) -> int:
+    """c10d counts within the group, people globally. A program may ask for who is not there."""
+    if number < 0:
+        return NOBODY
+    return group.ranks[number] if number < len(group.ranks) else number
 
 
 def _flat(tensors: Any) -> list[Any]:
@@ -513,15 +551,18 @@ def _follow(
 
     boxed = out[-1] if isinstance(out, tuple) else out
     if not isinstance(boxed, torch.ScriptObject):  # monitored_barrier has no Work: it is over
+        recorder.say_waited(place)
         recorder.end(place)
         return
     if on_gpu:
         global _graph_holds_work
         _graph_holds_work = _graph_holds_work or torch.cuda.is_current_stream_capturing()
+        recorder.say_waited(place)  # its stream does
         recorder.end(place)
         return
     work: Any = dist.Work.unbox(boxed)
     if work is None:  # NCCL's answer to a call that the program has waited for already
+        recorder.say_waited(place)
         recorder.end(place)
         return
     recorder.follow(work, place, is_message, asynchronous)
@@ -552,6 +593,17 @@ def _wait_hook(original: Callable[..., Any]) -> Callable[..., Any]:
             recorder.end(place)
 
     return wait
+
+
+def _completed_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def ask(self: Any, *args: Any) -> Any:
+        told = original(self, *args)
+        if _recorder is not None and told is not False:
+            _recorder.completed(self)
+        return told
+
+    return ask
 
 
 def _wait_tensor_hook(operation: Any, below: Any) -> Callable[..., Any]:

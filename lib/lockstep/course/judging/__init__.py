@@ -1,0 +1,51 @@
+"""How an answer is judged: trials on ranks, one observed result each, and signs that read it.
+
+A lab's module declares an exercise as a generator of trials; a trial says what each rank is given
+and, computed from all of it in one process, what each rank must end up with:
+
+    @judged("global_mean", lab="03")
+    def global_mean(draw):
+        for nproc in draw.sample((2, 3, 4, 5), 2):
+            yield Trial(nproc, given=[(Tensor.of(mine),) for mine in values], right=[mean] * nproc)
+
+and names the mistakes that people make by *signs*. Each is a small function of plain data; its
+sentence, with {placeholders}, stands in `labs/labNN.toml` under its name.
+
+- `gives(name, f)`: `f(trial)` is what every rank would end up with by this mistake. It is told
+  only if all ranks of all trials ended up with exactly that: so it explains all that was seen.
+- `shows(name, f)`: `f(run, rank)` must hold of every rank whose result is wrong, in every trial.
+- `fails(name, f)`: `f(run, rank)` of a trial whose ranks raised, died or wait for ever.
+- `demands(name, f)`: `f(run, rank)` is true where a right result came about in a way that the
+  goal rules out. What the goal does not say is not demanded.
+
+A function returns False, True, or a dict of what its sentence needs besides the usual words: rank,
+nproc, got, right, had. The first rank of which it holds is the one that the sentence speaks of.
+All answers are judged in one order, and the first that is found is told: still blank; raised, died
+or hung; a handle that nobody waited for; inputs changed or rebound; what `gives` and `shows`
+explain, in the order in which they are declared, so the more specific first; a wrong type, dtype,
+shape or value, in general words that are true of every answer; what the goal demands besides.
+
+What is judged comes from the trial's ranks as plain data (`values`), rebuilt from numbers and
+shapes, and from the record of calls: never from patched functions, source text or what was
+printed. Ranks know what they are given, and not what is right. Time judges nothing: an answer
+that does not end is tried again beside an empty one, and a machine on which that is slow, too,
+gives no verdict.
+"""
+
+from .judge import Judged, judged
+from .numbers import Numbers
+from .running import Run, Step, Trial
+from .values import Number, Other, Tensor, same
+
+__all__ = [
+    "Judged",
+    "Number",
+    "Numbers",
+    "Other",
+    "Run",
+    "Step",
+    "Tensor",
+    "Trial",
+    "judged",
+    "same",
+]

@@ -1,0 +1,253 @@
+"""Exercises whose answers are judged by signs, and the one order in which that is done."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from ...launch.calls import ANY_SOURCE, POINT_TO_POINT
+from .. import exercises
+from ..exercises import WrongAnswer
+from . import words
+from .numbers import Numbers
+from .running import Play, Run, Trial, runs
+from .values import Difference, alike, kind, same, show
+
+Found = bool | dict[str, Any]
+Sign = Callable[[Run, int], Found]
+Guess = Callable[[Trial], Sequence[Any] | None]
+Trials = Callable[[random.Random], Iterable[Trial]]
+_FAILURES = {"stuck": "deadlock"}  # others go by their own names
+_MOST_PRINTED = 200  # characters of a rank's last line
+
+
+class Judged:
+    """An exercise: its trials, and the signs of its mistakes; see the package's text.
+
+    in_place: the argument, by number, that must hold the result; None where it is returned.
+    called: what sentences call the result. silent: an answer may be right without any call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lab: str,
+        trials: Trials,
+        play: Play | None,
+        in_place: int | None,
+        called: str,
+        silent: bool,
+    ):
+        self.name, self.words = name, words.of(lab, name)
+        self._trials, self._play, self._in_place = trials, play, in_place
+        self._called, self._silent = called, silent
+        self._guesses: dict[str, tuple[Guess, ...]] = {}
+        self._shows: dict[str, Sign] = {}
+        self._fails: dict[str, Sign] = {}
+        self._demands: dict[str, Sign] = {}
+
+    # ── What a lab declares ──────────────────────────────────────────────────────────────────
+
+    def gives(self, mistake: str, *guesses: Guess) -> None:
+        """A mistake by which the ranks end up with `guess(trial)`, one value for each of them, for
+        one of these guesses."""
+        self._declare(self._guesses, mistake, guesses)
+
+    def shows(self, mistake: str, sign: Sign) -> None:
+        """A mistake that shows on every rank whose result is wrong."""
+        self._declare(self._shows, mistake, sign)
+
+    def fails(self, mistake: str, sign: Sign) -> None:
+        """A mistake by which the ranks raised, died or wait for ever; it shows on one of them."""
+        self._declare(self._fails, mistake, sign)
+
+    def demands(self, mistake: str, sign: Sign) -> None:
+        """What the goal rules out although the result is right; it shows on one of the ranks."""
+        self._declare(self._demands, mistake, sign)
+
+    def _declare(self, signs: dict[str, Any], mistake: str, sign: Any) -> None:
+        if mistake in signs:
+            raise ValueError(f"{self.name} has a sign {mistake!r} already")
+        self.words.require(mistake)
+        signs[mistake] = sign
+
+    # ── Judging ──────────────────────────────────────────────────────────────────────────────
+
+    def check(self, answer: Any, draw: random.Random) -> None:
+        """Raise WrongAnswer for the first mistake that is found, and what `runs` raises."""
+        if not callable(answer):
+            raise self._wrong("no-function", name=self.name, got=kind(answer))
+        found: list[Run] = []
+        for run in runs(answer, self._play, self._trials(draw)):
+            if run.failure:
+                self._tell_failure(run)
+            run.ends = [self._end(run, rank) for rank in run.ranks]
+            found.append(run)
+        self._tell_handles(found)
+        self._tell_results(found)
+        for mistake, sign in self._demands.items():
+            for run in found:
+                for rank in run.ranks:
+                    self._tell_if(sign(run, rank), mistake, run, rank)
+
+    def _end(self, run: Run, rank: int) -> Any:
+        """What is judged of a rank: what its play says, else of each call of the answer the
+        argument that must hold the result, or what was returned."""
+        if run.ends[rank] is not None:
+            return run.ends[rank]
+        at = self._in_place
+        ends = [step.returned if at is None else step.after[at] for step in run.steps[rank]]
+        return ends[0] if len(ends) == 1 else ends
+
+    def _tell_failure(self, run: Run) -> NoReturn:
+        for mistake, sign in self._fails.items():
+            for rank in run.ranks:
+                self._tell_if(sign(run, rank), mistake, run, rank)
+        first = run.job.failures[0]
+        rank = max(0, first.rank)
+        if forsaken := next((call for call in run.all_calls if call.forsaken), None):
+            raise self._wrong("no-wait", run, forsaken.rank, call=forsaken, report=run.job.report)
+        printed = run.job.output(rank).strip().splitlines()
+        last = f" Last it printed: {printed[-1][:_MOST_PRINTED]}" if printed else ""
+        for call in run.all_calls:
+            if call.operation in POINT_TO_POINT and call.peer not in (ANY_SOURCE, *run.ranks):
+                last_rank = run.nproc - 1
+                raise self._wrong("no-such-rank", run, call.rank, call=call, last_rank=last_rank)
+        raise self._wrong(
+            _FAILURES.get(run.failure, run.failure), run, rank, raised=first.message, last=last
+        )
+
+    def _tell_handles(self, found: list[Run]) -> None:
+        for run in found:
+            for call in run.all_calls:
+                if not call.waited:
+                    raise self._wrong("no-wait", run, call.rank, call=call, report="")
+
+    def _tell_results(self, found: list[Run]) -> None:
+        wrong = [(run, rank) for run in found for rank in run.wrong]
+        if not wrong:
+            self._tell_changed(found)
+            return
+        run, rank = wrong[0]
+        alone = self._silent or all(one.trial.nproc < 2 for one in found)
+        if not alone and not any(call for one in found for call in one.all_calls):
+            raise self._wrong("nothing-sent", run, rank)
+        if self._in_place is not None:
+            self._tell_untouched(found, run, rank)
+        for mistake, guesses in self._guesses.items():
+            if any(_explains(guess, found) for guess in guesses):
+                raise self._wrong(mistake, run, rank)
+        self._tell_changed(found)
+        for run, rank in wrong:
+            difference = run.difference(rank)
+            assert difference is not None
+            if difference.kind != "value":
+                got, right = kind(difference.got), kind(difference.right)
+                place = self._called + difference.place
+                raise self._wrong(difference.kind, run, rank, place=place, got=got, right=right)
+        for mistake, sign in self._shows.items():
+            signs = [sign(one, at) for one, at in wrong]
+            if all(signs):
+                self._tell_if(signs[0], mistake, *wrong[0])
+        self._tell_value(wrong)
+
+    def _tell_untouched(self, found: list[Run], run: Run, rank: int) -> None:
+        """An argument that should hold the result is on all ranks what it was."""
+        at = self._in_place
+        assert at is not None
+        steps = [step for one in found for steps in one.steps for step in steps]
+        if not steps or any(not same(step.after[at], step.before[at]) for step in steps):
+            return
+        each = [(one, r) for one in found for r in one.ranks]
+        if all(alike(one.returned(r), one.right(r)) for one, r in each):
+            raise self._wrong("not-in-place", run, rank)
+        if all(alike(one.steps[r][0].passed[at], one.right(r)) for one, r in each):
+            raise self._wrong("rebound", run, rank)
+        raise self._wrong("untouched", run, rank)
+
+    def _tell_changed(self, found: list[Run]) -> None:
+        """An argument that should stay what it is does not."""
+        for run in found:
+            for rank in run.ranks:
+                for step in run.steps[rank]:
+                    for at, (before, after) in enumerate(zip(step.before, step.after, strict=True)):
+                        if at != self._in_place and not same(after, before):
+                            got, had = show(after), show(before)
+                            raise self._wrong("changed", run, rank, at=at + 1, got=got, had=had)
+
+    def _tell_value(self, wrong: list[tuple[Run, int]]) -> NoReturn:
+        """No sign explains what was seen: say it, where it can be said best of what it is made."""
+        said = [(run, rank, run.difference(rank)) for run, rank in wrong]
+        origins = [_origin(run, one) if one else "" for run, _, one in said]
+        best = next((at for at, origin in enumerate(origins) if origin), 0)
+        (run, rank, difference), origin = said[best], origins[best]
+        assert difference is not None
+        place = self._called + difference.place
+        got, right = show(difference.got), show(difference.right)
+        origin = origin and f": {origin}"
+        raise self._wrong("value", run, rank, place=place, got=got, right=right, origin=origin)
+
+    def _tell_if(self, said: Found, mistake: str, run: Run, rank: int) -> None:
+        if said:
+            raise self._wrong(mistake, run, rank, **(said if isinstance(said, dict) else {}))
+
+    def _wrong(
+        self, mistake: str, run: Run | None = None, rank: int = 0, **more: Any
+    ) -> WrongAnswer:
+        known: dict[str, Any] = {"called": self._called}
+        if run is not None:
+            known |= run.trial.facts
+            known |= {"rank": rank, "nproc": run.nproc, "where": _where(run, rank)}
+            known["report"] = run.job.report
+            if run.ends:
+                known |= {"got": show(run.got(rank)), "right": show(run.right(rank))}
+                known["had"] = show(run.steps[rank][0].before[self._in_place or 0])
+        return WrongAnswer(mistake, self.words.say(mistake, known | more))
+
+
+def _explains(guess: Guess, found: list[Run]) -> bool:
+    """Whether all ranks of all trials ended up with what is guessed."""
+    return all(
+        (ends := guess(run.trial)) is not None
+        and all(alike(run.got(rank), ends[rank]) for rank in run.ranks)
+        for run in found
+    )
+
+
+def _where(run: Run, rank: int) -> str:
+    if run.trial.nproc:
+        return f"on rank {rank} of {run.nproc}"
+    return "for " + ", ".join(map(show, run.trial.given[0]))
+
+
+def _origin(run: Run, difference: Difference) -> str:
+    numbers = run.trial.facts.get("numbers")
+    if not isinstance(numbers, Numbers) or type(difference.got) not in (int, float):
+        return ""
+    return numbers.origin(difference.got, difference.at)
+
+
+def judged(
+    name: str,
+    *,
+    lab: str,
+    play: Play | None = None,
+    in_place: int | None = None,
+    called: str = "",
+    silent: bool = False,
+) -> Callable[[Trials], Judged]:
+    """Register an exercise above its trials, a generator that draws them.
+
+    play: `play(answer, *given)` on each rank, where an answer is not simply called with what the
+    rank is given: it calls `answer`, once or several times, and may return what counts as the
+    result. Everything else as for `Judged`.
+    """
+
+    def register(trials: Trials) -> Judged:
+        result = "the result" if in_place is None else "x"
+        one = Judged(name, lab, trials, play, in_place, called or result, silent)
+        exercises.exercise(name, lab=lab, hints=one.words.hints)(one.check)
+        return one
+
+    return register

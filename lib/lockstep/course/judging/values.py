@@ -1,0 +1,263 @@
+"""Values as plain data: what a rank is given, what it ended up with, and how the two differ.
+
+A tensor becomes its dtype, its shape and its numbers; a built-in value is built anew; of anything
+else there is its type and a text. So no object of an answer is ever asked whether it is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_MOST_SHOWN = 60  # characters of a value in a sentence
+_DEEPEST = 6  # lists in lists
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """numbers: all elements, in order. strided: made as a transposed view with gaps, which is not
+    contiguous."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    numbers: tuple[Any, ...]
+    strided: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        numbers: Any,
+        dtype: str = "float32",
+        shape: tuple[int, ...] | None = None,
+        *,
+        strided: bool = False,
+    ) -> Tensor:
+        flat = tuple(numbers)
+        return cls(dtype, (len(flat),) if shape is None else shape, flat, strided)
+
+    def __str__(self) -> str:
+        return f"a {self.dtype} tensor of shape {list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Number:
+    """As what is right: this number, as a float, an int, or a tensor of one element."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.8g}"
+
+
+@dataclass(frozen=True)
+class Other:
+    """Something that is neither a tensor nor built in: the name of its type, and a text."""
+
+    kind: str
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"a {self.kind}"
+
+
+# ── On a rank ────────────────────────────────────────────────────────────────────────────────
+
+
+def make(value: Any) -> Any:
+    """What a rank is given: tensors for `Tensor`, in lists, tuples and dicts, too."""
+    if isinstance(value, Tensor):
+        return _made(value)
+    if isinstance(value, list | tuple):
+        return type(value)(make(one) for one in value)
+    if isinstance(value, dict):
+        return {key: make(one) for key, one in value.items()}
+    return value
+
+
+def _made(value: Tensor) -> Any:
+    import torch
+
+    flat = torch.tensor(value.numbers, dtype=getattr(torch, value.dtype))
+    if not value.strided:
+        return flat.reshape(value.shape)
+    last_first = flat.new_zeros(*reversed(value.shape), 2)[..., 0]  # every other element
+    view = last_first.permute(*reversed(range(len(value.shape))))
+    view.copy_(flat.reshape(value.shape))
+    return view
+
+
+def see(value: Any, depth: int = 0) -> Any:
+    """A value as plain data."""
+    import numpy
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().resolve_conj().resolve_neg().cpu()
+        dtype = str(plain.dtype).removeprefix("torch.")
+        return Tensor(dtype, tuple(plain.shape), tuple(plain.flatten().tolist()))
+    if isinstance(value, numpy.generic):
+        value = value.item()
+    kind = type(value)
+    if value is None or kind in (bool, int, float, complex, str, bytes):
+        return value
+    if kind in (list, tuple) and depth < _DEEPEST:
+        return kind(see(one, depth + 1) for one in value)
+    if kind is dict and depth < _DEEPEST:
+        return {see(k, depth + 1): see(one, depth + 1) for k, one in value.items()}
+    return Other(kind.__name__)
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """The tensors that a value is or holds."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_in(one)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+# ── In the notebook ──────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Difference:
+    """kind: "type", "dtype", "shape" or "value". place: where in the whole it is, as text.
+    at: of a number, its place among all numbers."""
+
+    kind: str
+    got: Any
+    right: Any
+    place: str = ""
+    at: int = 0
+
+
+def same(got: Any, right: Any) -> bool:
+    """Whether a value is what it should be: type, dtype, shape and numbers."""
+    return difference(got, right) is None
+
+
+def difference(got: Any, right: Any, place: str = "") -> Difference | None:
+    """The first difference, one of type, dtype or shape before one of values."""
+    found = list(_differences(got, right, place))
+    return next((one for one in found if one.kind != "value"), found[0] if found else None)
+
+
+def _differences(got: Any, right: Any, place: str, start: int = 0) -> Iterator[Difference]:
+    """start: how many numbers come before these in the whole."""
+    if isinstance(right, Number):
+        if isinstance(got, Tensor) and len(got.numbers) == 1:
+            got = got.numbers[0]
+        if type(got) not in (int, float):
+            yield Difference("type", got, right, place)
+        elif not _close(got, right.value):
+            yield Difference("value", got, right.value, place)
+    elif isinstance(right, Tensor):
+        if not isinstance(got, Tensor):
+            yield Difference("type", got, right, place)
+        elif got.dtype != right.dtype:
+            yield Difference("dtype", got, right, place)
+        elif got.shape != right.shape:
+            yield Difference("shape", got, right, place)
+        else:
+            for at, (one, other) in enumerate(zip(got.numbers, right.numbers, strict=True)):
+                where = f"{place}[{_index(at, right.shape)}]" if right.shape else place
+                if not _close(one, other):
+                    yield Difference("value", one, other, where, start + at)
+    elif isinstance(right, list | tuple):
+        if not isinstance(got, list | tuple):
+            yield Difference("type", got, right, place)
+        elif len(got) != len(right):
+            yield Difference("shape", got, right, place)
+        else:
+            for at, (one, other) in enumerate(zip(got, right, strict=True)):
+                yield from _differences(one, other, f"{place}[{at}]", start)
+                start += len(numbers_in(other))
+    elif type(got) is not type(right):
+        yield Difference("type", got, right, place)
+    elif isinstance(right, float):
+        if not _close(got, right):
+            yield Difference("value", got, right, place)
+    elif got != right:
+        yield Difference("value", got, right, place)
+
+
+def _close(got: Any, right: Any) -> bool:
+    if isinstance(got, float) or isinstance(right, float):
+        return math.isclose(got, right, rel_tol=1e-5) or (got != got and right != right)
+    return bool(got == right)
+
+
+def _index(at: int, shape: tuple[int, ...]) -> str:
+    """The index of element number `at`: "1, 0"."""
+    parts: list[int] = []
+    for length in reversed(shape):
+        at, within = divmod(at, length)
+        parts.append(within)
+    return ", ".join(map(str, reversed(parts)))
+
+
+def numbers_in(value: Any) -> list[Any]:
+    """All numbers (and texts) of a value, in order, whatever holds them."""
+    if isinstance(value, Tensor):
+        return list(value.numbers)
+    if isinstance(value, Number):
+        return [value.value]
+    if isinstance(value, list | tuple):
+        return [number for one in value for number in numbers_in(one)]
+    if isinstance(value, dict):
+        return [number for pair in value.items() for number in numbers_in(pair)]
+    return [value]
+
+
+def alike(got: Any, guess: Any) -> bool:
+    """Whether a value has the numbers that are guessed, in whatever they are held."""
+    have, want = numbers_in(got), numbers_in(guess)
+    return len(have) == len(want) and all(
+        _close(one, other) if _numeric(one) and _numeric(other) else one == other
+        for one, other in zip(have, want, strict=True)
+    )
+
+
+def _numeric(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def show(value: Any) -> str:
+    """A value in a sentence."""
+    if type(value) is float:
+        return f"{value:.8g}"
+    if isinstance(value, Tensor):
+        inner = ", ".join(map(show, value.numbers))
+        if len(inner) > _MOST_SHOWN:
+            inner = inner[:_MOST_SHOWN].rpartition(",")[0] + ", …"
+        return f"[{inner}]" if len(value.shape) == 1 else f"{value}: [{inner}]"
+    if isinstance(value, list):
+        return _short("[" + ", ".join(map(show, value)) + "]")
+    if isinstance(value, tuple):
+        return _short("(" + ", ".join(map(show, value)) + ")")
+    if isinstance(value, Number | Other):
+        return str(value)
+    return _short(repr(value))
+
+
+def kind(value: Any) -> str:
+    """What sort of thing a value is: "a float", "None"."""
+    if isinstance(value, Tensor | Other):
+        return str(value)
+    if isinstance(value, Number):
+        return "a number"
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    size = f" of {len(value)}" if isinstance(value, list | tuple | dict) else ""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{size}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 2 * _MOST_SHOWN else text[: 2 * _MOST_SHOWN] + "…"

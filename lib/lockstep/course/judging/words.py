@@ -1,0 +1,45 @@
+"""What is said: each exercise's hints and the sentence of each mistake, from `labs/labNN.toml`.
+
+What may go wrong in every exercise is said in `words.toml` here, unless the exercise says it
+itself.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_GENERAL = Path(__file__).with_suffix(".toml")
+_LABS = Path(__file__).parents[1] / "labs"
+
+
+@dataclass(frozen=True)
+class Words:
+    """hints: three, each giving away more. sentences: by mistake."""
+
+    hints: tuple[str, str, str]
+    sentences: dict[str, str]
+
+    def require(self, mistake: str) -> None:
+        """Raise ValueError where there is no sentence for a mistake."""
+        if mistake not in self.sentences and mistake not in _read(_GENERAL):
+            raise ValueError(f"there is no sentence for {mistake!r}")
+
+    def say(self, mistake: str, known: dict[str, Any]) -> str:
+        sentence: str = self.sentences.get(mistake) or _read(_GENERAL)[mistake]
+        lines = [line.strip() for line in sentence.splitlines()]
+        return "\n".join(lines).format_map(known).strip()
+
+
+def of(lab: str, exercise: str) -> Words:
+    table = _read(_LABS / f"lab{lab}.toml")[exercise]
+    first, second, third = table["hints"]
+    return Words((first, second, third), table.get("mistakes", {}))
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,249 @@
+"""How answers are judged: what is told, what is not, and in which order."""
+
+import random
+import time
+import tomllib
+from pathlib import Path
+
+import lockstep
+import pytest
+import torch
+import torch.distributed as dist
+from lockstep.course import exercises, judging
+from lockstep.course.judging import Numbers, Tensor, Trial, judged, running, words
+
+LABS = Path(exercises.__file__).parent / "labs"
+GENERAL = tomllib.loads(Path(words.__file__).with_suffix(".toml").read_text())
+TABLE = {
+    "hints": ["one", "two", "three"],
+    "mistakes": {
+        "doubled": "{where} it is twice the sum",
+        "rank-0": "rank {rank} is wrong, at length {length}",
+        "loud": "rank {rank} called {calls}",
+    },
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """An exercise of a test: the sum of all ranks' x, in place, by one call."""
+    monkeypatch.setattr(exercises, "_exercises", dict(exercises._exercises))
+    known = words._read
+    monkeypatch.setattr(
+        words,
+        "_read",
+        lambda path: {"tiny": TABLE, "three": TABLE} if path.name == "lab99.toml" else known(path),
+    )
+
+    @judged("tiny", lab="99", in_place=0)
+    def tiny(draw):
+        for nproc in (2, 3):
+            numbers = Numbers.draw(draw, nproc, nproc, "float64")
+            yield Trial(
+                nproc,
+                given=[(numbers.tensor(numbers.of(rank)), rank) for rank in range(nproc)],
+                right=[numbers.tensor(numbers.total)] * nproc,
+                facts={"numbers": numbers, "length": nproc},
+            )
+
+    tiny.gives("doubled", lambda trial: [[2 * one for one in trial.numbers.total]] * trial.nproc)
+    tiny.shows("rank-0", lambda run, rank: rank == 0)
+    tiny.demands("loud", lambda run, rank: len(run.calls(rank)) > 1 and {"calls": 2})
+    return tiny
+
+
+def told(answer) -> tuple[str, str]:
+    outcome = lockstep.check("tiny", answer, seed=3)
+    return outcome.mistake or outcome.verdict, outcome.hint
+
+
+def right(x, rank):
+    dist.all_reduce(x)
+
+
+def doubled(x, rank):
+    dist.all_reduce(x)
+    x *= 2
+
+
+def doubled_of_two(x, rank):
+    dist.all_reduce(x)
+    if dist.get_world_size() == 2:
+        x *= 2
+
+
+def wrong_on_rank_0(x, rank):
+    dist.all_reduce(x)
+    if rank == 0:
+        x += 1
+
+
+def wrong_on_rank_1(x, rank):
+    dist.all_reduce(x)
+    if rank == 1:
+        x += 1
+
+
+def loud(x, rank):
+    dist.barrier()
+    dist.all_reduce(x)
+
+
+def loud_and_wrong(x, rank):
+    dist.barrier()
+    dist.all_reduce(x)
+    x += 1
+
+
+def rebinding(x, rank):
+    y = x.clone()
+    dist.all_reduce(y)
+    x = y
+
+
+def returning(x, rank):
+    y = x.clone()
+    dist.all_reduce(y)
+    return y
+
+
+def silent(x, rank):
+    x += 1
+
+
+def unwaited(x, rank):
+    work = dist.all_reduce(x, async_op=True)
+    while not x.equal(x):
+        del work
+
+
+def exits(x, rank):
+    dist.all_reduce(x)
+    raise SystemExit(0)
+
+
+def dies_of_three(x, rank):
+    dist.all_reduce(x)
+    if dist.get_world_size() == 3 and rank == 1:
+        raise LookupError("my own mistake")
+
+
+def waits_for_the_last(x, rank):
+    dist.all_reduce(x)
+    if rank == 0:
+        dist.recv(torch.empty(1), -1)
+
+
+def hangs(x, rank):
+    dist.all_reduce(x)
+    if rank == 0:
+        dist.all_reduce(x)
+
+
+def torch_has_no_such(x, rank):
+    raise NotImplementedError("Could not run 'aten::this' with arguments from 'that'")
+
+
+@pytest.mark.parametrize(
+    ("answer", "mistake", "says"),
+    [
+        (right, "PASS", ""),
+        (doubled, "doubled", "on rank 0 of 2 it is twice the sum"),
+        (doubled_of_two, "value", "it is the sum, 2 times"),  # it does not explain all trials
+        (wrong_on_rank_0, "rank-0", "rank 0 is wrong, at length 2"),
+        (wrong_on_rank_1, "value", "on rank 1 of 2"),
+        (loud, "loud", "rank 0 called 2"),
+        (loud_and_wrong, "value", ""),  # values come before the calls
+        (rebinding, "untouched", "x.copy_("),
+        (returning, "not-in-place", "returned the right numbers"),
+        (silent, "nothing-sent", ""),
+        (unwaited, "no-wait", "never waited for its all_reduce #0"),
+        (exits, "raised", "sys.exit(0)"),
+        (dies_of_three, "raised", "of 3 it raised LookupError: my own mistake"),
+        (waits_for_the_last, "no-such-rank", "rank 0 called recv #0 from a rank below 0"),
+        (hangs, "deadlock", "with 2 ranks it never ends"),
+        (torch_has_no_such, "raised", "Could not run"),
+        (5, "no-function", "tiny is an int"),
+    ],
+)
+def test_what_is_told(tiny, answer, mistake, says):
+    name, hint = told(answer)
+    assert name == mistake and says in hint, hint
+
+
+def test_an_exception_shows_the_answers_own_line(tiny):
+    assert 'raise LookupError("my own mistake")' in told(dies_of_three)[1]
+
+
+def test_an_endless_loop_is_told_and_a_busy_machine_gives_no_verdict(monkeypatch, tiny):
+    def endless(x, rank):
+        while True:
+            time.perf_counter()
+
+    monkeypatch.setattr(running, "_PATIENCE", 1.0)
+    monkeypatch.setattr(running, "_SLOW", 0.1)
+    assert told(endless)[0] == "endless"
+    monkeypatch.setattr(running, "_SLOW", 1e9)
+    verdict, hint = told(endless)
+    assert (verdict, hint) == ("NOT JUDGED", "the machine was too busy; run the check again")
+
+
+def test_objects_of_an_answer_are_not_asked_whether_they_are_right(tiny):
+    class Agrees(float):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = float.__hash__
+
+    @judged("three", lab="99")
+    def three(draw):
+        yield Trial(0, given=[(2,)], right=[3.0])
+
+    assert lockstep.check("three", lambda n: n + 1.0).verdict == "PASS"
+    outcome = lockstep.check("three", lambda n: Agrees(n))
+    assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", "type")
+
+
+@pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_sentence_can_be_told(path):
+    """That every sign has a sentence is required where it is declared."""
+    for name, table in tomllib.loads(path.read_text()).items():
+        (one,) = [one for one in exercises.exercises() if one.name == name]
+        exercise: judging.Judged = one.check.__self__
+        signs = exercise._guesses | exercise._shows | exercise._fails | exercise._demands
+        assert set(table["mistakes"]) <= signs.keys() | GENERAL.keys(), name
+
+
+def test_two_signs_of_one_name_and_a_sign_without_a_sentence(tiny):
+    with pytest.raises(ValueError, match="has a sign 'doubled' already"):
+        tiny.gives("doubled", lambda trial: None)
+    with pytest.raises(ValueError, match="no sentence for 'unheard-of'"):
+        tiny.demands("unheard-of", lambda run, rank: False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_numbers_say_of_what_a_wrong_sum_is_made(dtype):
+    numbers = Numbers.draw(random.Random(1), 3, 4, dtype)
+    exact = torch.tensor(numbers.mix(lambda r, p: 3), dtype=getattr(torch, dtype)).tolist()
+    assert exact == numbers.mix(lambda r, p: 3)
+    for at in range(4):
+        made = numbers.mix(lambda r, p: (1, 0, 2)[r])
+        assert numbers.made_of(made[at], at) == (at, {0: 1, 1: 0, 2: 2})
+        assert "rank 2's twice; not in it: rank 1's" in numbers.origin(made[at], at)
+    assert numbers.made_of(numbers.of(1)[2], 0) == (2, {0: 0, 1: 1, 2: 0})
+    assert numbers.made_of(0.3, 0) is None
+
+
+def test_differences():
+    x = Tensor.of([1, 2, 3, 4], "float32", (2, 2))
+    assert judging.same(x, Tensor.of([1, 2, 3, 4.000001], "float32", (2, 2)))
+    found = judging.values.difference(Tensor.of([1, 2, 5, 4], "float32", (2, 2)), x)
+    assert (found.kind, found.place, found.got, found.right) == ("value", "[1, 0]", 5, 3)
+    for other, kind in [
+        (Tensor.of([1, 2, 3, 4], "float64", (2, 2)), "dtype"),
+        (Tensor.of([1, 2, 3, 4]), "shape"),
+        ([1, 2, 3, 4], "type"),
+    ]:
+        assert judging.values.difference(other, x).kind == kind
+    assert judging.same(3, judging.Number(3.0)) and not judging.same(True, judging.Number(1.0))
+    assert not judging.same(True, 1) and not judging.same(1, 1.0)
