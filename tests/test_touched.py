@@ -97,7 +97,7 @@ def test_without_git_it_says_so(tmp_path: Path) -> None:
         ("lib/lockstep/magic.py", "tests/test_launch.py", 1),  # it has cells
         ("lib/lockstep/course/labs/lab01.py", "tests/test_labs.py", 0),
         ("solutions/source/01_communicators.py", "tests/test_labs.py", 0),
-        ("solutions/01_communicators.ipynb", "solutions/01_communicators.ipynb", 0),
+        ("solutions/01_communicators.ipynb", "tests/test_labs.py", 0),
         ("data/manifest.json", "tests/test_recordings.py", 0),
         ("Makefile", "tests/test_environment.py", 0),
     ],
