@@ -32,8 +32,12 @@ BESIDES = (
     ("labs/*", "tests/test_labs.py"),
     ("labs/*.ipynb", "tests/test_browser.py::test_a_blank_lab_shows_what_it_holds[{stem}]"),
     ("solutions/*", "tests/test_labs.py"),
+    (
+        "solutions/*.ipynb",
+        "tests/test_notebooks.py::test_a_solution_shows_what_is_published[{stem}]",
+    ),
 )
-ONLY_BESIDES = "tests/test_browser.py"
+ONLY_BESIDES = ("tests/test_browser.py", "tests/test_notebooks.py")  # they execute notebooks
 STARTS_PROCESSES = re.compile(r"torchrun|subprocess|chromium|kernel: Kernel")
 
 
@@ -55,7 +59,7 @@ def touched(changes: Iterable[str], root: Path) -> dict[str, int]:
     """What to run, in this order → how many imports away the nearest changed file is."""
     present = {file for file in changes if (root / file).exists()}
     texts, found = _read(root)
-    tests = [file for file in fnmatch.filter(texts, "tests/test_*.py") if file != ONLY_BESIDES]
+    tests = [file for file in fnmatch.filter(texts, "tests/test_*.py") if file not in ONLY_BESIDES]
     far = _distances(present, texts, found)
     chosen = {file: far[file] for file in tests if file in far}
     for pattern, wanted in BESIDES:
