@@ -142,6 +142,8 @@ class Channel:
         while len(self._data) < length:
             most = min(length - len(self._data), _CHUNK)
             try:
+                # Not socket.recv_fds, which ignores its flags: a program that another thread
+                # starts just then would inherit the descriptors.
                 part, ancillary, _, _ = self._socket.recvmsg(most, room, _CLOSE_ON_EXEC)
             except BlockingIOError:
                 return False
