@@ -44,6 +44,8 @@ def serve(path: Path) -> None:
     """
     ticket = Ticket.read(path)
     host, port = ticket.address
+    parent.wake()  # it imports torch meanwhile
+    hello = {"did": "hello", "gpus": gpu_count(), "cores": os.cpu_count() or 1}
     try:
         link = Link(socket.create_connection(ticket.address, timeout=10))
         if not prove(link, ticket.key, dialled=True):
@@ -53,10 +55,8 @@ def serve(path: Path) -> None:
             f"no notebook waits for this agent at {host}:{port} ({error}). Is the ticket's "
             "notebook still there, does it wait for more agents, can this host reach it?"
         ) from error
-    parent.wake()  # it imports torch meanwhile
     name = platform.node() or link.address
-    cores = os.cpu_count() or 1
-    link.post({"did": "hello", "host": name, "gpus": gpu_count(), "cores": cores})
+    link.post({**hello, "host": name})
     print(f"the agent on {name} works for the notebook at {host}:{port}", flush=True)
     _Agent(link).serve()
     print("the notebook has let go of it", flush=True)
