@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import lockstep
 import pytest
+import torch
 import torch.distributed as dist
 from lockstep.course import exercises as checks
 
@@ -290,13 +291,48 @@ def test_html_of_a_claim_is_escaped():
     assert said(shown).count(ATTACK) == 2
 
 
-@pytest.mark.parametrize("words", [{"guess": "perhaps"}, {"verdict": "true"}, {"verdict": ""}])
-def test_a_claim_with_another_word(words):
+@pytest.mark.parametrize("verdict", ["true", "", "Holds"])
+def test_a_claim_with_another_verdict(verdict):
     with pytest.raises(ValueError, match="is none of: holds, does not hold, depends"):
-        lockstep.claim(
-            "Rings win.",
-            **{"guess": None, "verdict": "holds", "because": "", "stamp": MODEL, **words},
-        )
+        lockstep.claim("Rings win.", guess=None, verdict=verdict, because="", stamp=MODEL)
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        ("Holds", "holds"),
+        (" does  not hold.", "does not hold"),
+        ("doesn't hold", "does not hold"),
+        ("perhaps", "perhaps, and the answers are: holds, does not hold, depends"),
+        (True, "True, and the answers are: holds, does not hold, depends"),
+        (["x" * 1000], f"['{'x' * 58}…, and the answers are: holds, does not hold, depends"),
+    ],
+)
+def test_any_guess_gets_an_answer(guess, said):
+    claim = lockstep.claim("Rings win.", guess=guess, verdict="holds", because="", stamp=MODEL)
+    assert str(claim).splitlines()[1] == f"you said · {said}"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "said"),
+    [
+        (4, "predicted 4 · measured 4 · as predicted"),
+        ("4", "predicted 4 · measured 4 · as predicted"),
+        (torch.tensor([4]), "predicted 4 · measured 4 · as predicted"),
+        ("8/2", "predicted 4 · measured 4 · as predicted"),
+        ("five", "predicted five · measured 4 · a prediction is one number, such as 4 or 0.5"),
+        ([4, 4], "predicted [4, 4] · measured 4 · a prediction is one number, such as 4 or 0.5"),
+        ("1/0", "predicted 1/0 · measured 4 · a prediction is one number, such as 4 or 0.5"),
+        ("nan", "predicted nan · measured 4 · a prediction is one number, such as 4 or 0.5"),
+    ],
+)
+def test_any_prediction_gets_an_answer(predicted, said):
+    assert str(lockstep.compare(predicted, 4)) == said
+
+
+def test_a_prediction_with_its_unit():
+    compared = lockstep.compare("2 GB/s", 4.0, "GB/s")
+    assert str(compared) == "predicted 2 GB/s · measured 4 GB/s · 2 times the prediction"
 
 
 def test_the_courses_answer_passes_but_is_not_counted_as_the_learners(tmp_path, monkeypatch):

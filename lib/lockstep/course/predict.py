@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from ..stamps import Stamp
+from ..words import in_one_line
 
+_LONGEST = 60  # characters of a wrong answer that are shown
 _CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A prediction and what was measured; unit "" for counts and values, which must be exact."""
+    """A prediction and what was measured; unit "" for counts and values, which must be exact.
 
-    predicted: float | None
+    predicted: a number, None where there is none yet, or what was typed and is no number.
+    """
+
+    predicted: float | str | None
     measured: float
     unit: str = ""
 
@@ -25,9 +33,9 @@ class Comparison:
         """Words for the difference: how a person would say it."""
         if self.predicted is None:
             return "no prediction yet: write a number first, it is worth it"
-        if not self.unit:
-            return "as predicted" if self.predicted == self.measured else "not as predicted"
-        if not self.predicted or not self.measured:
+        if isinstance(self.predicted, str):
+            return "a prediction is one number, such as 4 or 0.5"
+        if not self.unit or not self.predicted or not self.measured:
             return "as predicted" if self.predicted == self.measured else "not as predicted"
         ratio = self.measured / self.predicted
         if abs(ratio - 1) <= _CLOSE:
@@ -36,7 +44,9 @@ class Comparison:
 
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
-        predicted = "—" if self.predicted is None else f"{self.predicted:g}{unit}"
+        predicted = "—" if self.predicted is None else self.predicted
+        if isinstance(predicted, float):
+            predicted = f"{predicted:g}{unit}"
         return f"predicted {predicted} · measured {self.measured:.4g}{unit} · {self.verdict}"
 
     def __repr__(self) -> str:
@@ -46,12 +56,29 @@ class Comparison:
         return {"text/plain": str(self), "text/html": f"<div>{html.escape(str(self))}</div>"}
 
 
-def compare(predicted: float | None, measured: float, unit: str = "") -> Comparison:
+def compare(predicted: Any, measured: float, unit: str = "") -> Comparison:
     """Put a prediction beside what was measured.
 
-    unit: of a quantity that is measured with scatter ("s", "GB/s"); "" for what must be exact.
+    predicted: what the learner wrote: a number, a tensor with one, or text that says one ("4",
+    "1/3", "1e-3 s"); anything else gets a sentence, and never an exception. unit: of a quantity
+    that is measured with scatter ("s", "GB/s"); "" for what must be exact.
     """
-    return Comparison(predicted, measured, unit)
+    return Comparison(_number(predicted, unit), measured, unit)
+
+
+def _number(said: Any, unit: str) -> float | str | None:
+    """The number that somebody has written; their own words where that is none."""
+    if said is None:
+        return None
+    with contextlib.suppress(Exception):  # whatever its float() raises
+        if not isinstance(said, str):
+            number = float(said)
+        else:
+            digits = said.strip().removesuffix(unit).replace("_", "").strip()
+            number = float(Fraction(digits)) if "/" in digits else float(digits)
+        if math.isfinite(number):
+            return number
+    return _typed(said)
 
 
 VERDICTS = ("holds", "does not hold", "depends")
@@ -69,6 +96,8 @@ class Claim:
 
     def _lines(self) -> list[tuple[str, str]]:
         said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
+        if self.guess is not None and self.guess not in VERDICTS:
+            said = f"{self.guess}, and the answers are: {', '.join(VERDICTS)}"
         return [("you said", said), ("measured", self.verdict), ("because", self.because)] + [
             (stamp.kind, stamp.source) for stamp in self.stamps
         ]
@@ -92,16 +121,30 @@ class Claim:
 
 
 def claim(
-    sentence: str, *, guess: str | None, verdict: str, because: str, stamp: Stamp | Sequence[Stamp]
+    sentence: str, *, guess: Any, verdict: str, because: str, stamp: Stamp | Sequence[Stamp]
 ) -> Claim:
     """Put a learner's guess about a sentence beside what a measurement said.
 
-    guess (None: none yet) and verdict: "holds", "does not hold" or "depends". because: the
-    numbers that say so. stamp: where they come from, one or several.
-    Raises ValueError for another word.
+    verdict: "holds", "does not hold" or "depends". guess: one of these, None for none yet; another
+    answer is shown with a sentence. because: the numbers that say so. stamp: where they come from,
+    one or several.
+    Raises ValueError for another verdict.
     """
-    for word in (guess, verdict):
-        if word is not None and word not in VERDICTS:
-            raise ValueError(f"{word!r} is none of: {', '.join(VERDICTS)}")
+    if verdict not in VERDICTS:
+        raise ValueError(f"{verdict!r} is none of: {', '.join(VERDICTS)}")
     stamps = (stamp,) if isinstance(stamp, Stamp) else tuple(stamp)
-    return Claim(sentence, guess, verdict, because, stamps)
+    return Claim(sentence, _word(guess), verdict, because, stamps)
+
+
+def _word(guess: Any) -> str | None:
+    """A guess as one of the verdicts, in whatever case it was typed; else as it was typed."""
+    if guess is None:
+        return None
+    said = _typed(guess)
+    word = " ".join(said.lower().replace("doesn't", "does not").split()).strip(".!")
+    return word if word in VERDICTS else said
+
+
+def _typed(said: Any) -> str:
+    text = in_one_line(said if isinstance(said, str) else repr(said))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
