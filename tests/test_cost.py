@@ -64,6 +64,24 @@ def doubling(n: int) -> list[Round]:
     return rounds
 
 
+def halving(n: int) -> tuple[list[Round], int]:
+    """Reduce-scatter and all-gather by partners; and of how many parts."""
+    core = 1 << n.bit_length() - 1
+    kept = [set(range(core)) for _ in range(core)]
+    scatter, step = [], core >> 1
+    while step:
+        given = [{part for part in kept[r] if (part ^ r) & step} for r in range(core)]
+        scatter.append([(r, r ^ step, given[r]) for r in range(core)])
+        kept = [mine - gone for mine, gone in zip(kept, given, strict=True)]
+        step >>= 1
+    rounds = scatter + backwards(scatter)
+    if n > core:
+        whole = set(range(core))
+        rounds.insert(0, [(r, r - core, whole) for r in range(core, n)])
+        rounds.append([(r - core, r, whole) for r in range(core, n)])
+    return rounds, core
+
+
 def backwards(rounds: list[Round]) -> list[Round]:
     return [[(there, here, parts) for here, there, parts in one] for one in reversed(rounds)]
 
@@ -81,6 +99,15 @@ def test_all_reduces_cost_what_their_messages_cost(n):
     ):
         assert all(terms == everybody for rank in reduced(n, rounds) for terms in rank)
         assert formula(n, SIZE, LINE) == pytest.approx(seconds(rounds, SIZE / n))
+
+
+@pytest.mark.parametrize("n", RANKS)
+def test_halving_and_doubling_costs_what_its_messages_cost(n):
+    rounds, parts = halving(n)
+    for rank in reduced(n, rounds):
+        assert all(terms == set(range(n)) for terms in rank[:parts])
+    expected = seconds(rounds, SIZE / parts)
+    assert cost.rabenseifner_all_reduce(n, SIZE, LINE) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", RANKS)
@@ -121,7 +148,8 @@ def test_a_hierarchical_all_reduce():
 
 def test_formulas_take_many_sizes_at_once():
     sizes = np.array([0.0, 1e3, 1e6])
-    for formula in (cost.ring_all_reduce, cost.tree_all_reduce, cost.double_tree_all_reduce):
+    formulas = (cost.ring_all_reduce, cost.rabenseifner_all_reduce, cost.double_tree_all_reduce)
+    for formula in formulas:
         assert formula(4, sizes, LINE) == pytest.approx([formula(4, s, LINE) for s in sizes])
 
 
@@ -130,6 +158,7 @@ def test_there_is_one_rank_at_least(n):
     for formula in (
         cost.ring_all_reduce,
         cost.recursive_doubling_all_reduce,
+        cost.rabenseifner_all_reduce,
         cost.tree_all_reduce,
         cost.double_tree_all_reduce,
         cost.linear_gather,
