@@ -29,12 +29,14 @@ labs: setup  ## open the labs in JupyterLab
 
 # Two tests at a time, of two files: most wait for ranks, which they start themselves.
 test: lint  ## check style and types, then run every test but the long ones
+	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint  ## check style and types, then run the tests that your change touches, for 90 s at most
 	$(BIN)/python tests/touched.py
 
 test-browser: setup  ## only run every notebook in JupyterLab in a headless Chromium
+	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -m "long or not long" tests/test_browser.py
 
 test-long: setup  ## run what `make test` leaves out: every notebook in one more way

@@ -1,4 +1,7 @@
-"""JupyterLab as a learner sees it: its server, a Chromium, and what is wrong on a page."""
+"""JupyterLab as a learner sees it: its server, a Chromium, and what is wrong on a page.
+
+`python tests/browser.py` gets a Chromium where there is none; `make test` begins with that.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import playwright.sync_api as playwright
 from PIL import Image
 
@@ -24,6 +28,7 @@ START = 60.0  # seconds for the server, a page or a kernel to be there
 RUN = 240.0  # seconds for all cells of a notebook
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 CHECK = "application/vnd.lockstep.check+json"
+MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 WIDTH = 1280
 HIGHEST = 10_000  # Chromium repeats the top of a picture that is higher than 16384
 
@@ -121,13 +126,57 @@ def chromium() -> str:
         if path := shutil.which(chosen):
             return path
         raise LookupError(f"CHROMIUM={chosen} is no program")
-    for name in ("chromium", "chromium-browser", "google-chrome"):
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", MAC):
         if path := shutil.which(name):
             return path
+    if own := sorted(playwrights_own().glob("chromium_headless_shell-*/*/*headless*shell")):
+        return str(own[-1])
     raise LookupError(
         "the browser tests need Chromium or Google Chrome. On Debian: apt-get install chromium; "
         "elsewhere set CHROMIUM=/path/to/the/browser"
     )
+
+
+def playwrights_own() -> Path:
+    """Where `playwright install` puts browsers."""
+    if chosen := os.environ.get("PLAYWRIGHT_BROWSERS_PATH"):
+        return Path(chosen)
+    return platformdirs.user_cache_path("ms-playwright")
+
+
+def get() -> None:
+    """See to it that there is one. Raises LookupError where none can be had."""
+    try:
+        chromium()
+        return
+    except LookupError:
+        if os.environ.get("CHROMIUM"):
+            raise
+    ways = [[sys.executable, "-m", "playwright", "install", "chromium", "--only-shell"]]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        ways += [
+            ["apt-get", "update", "-qq"],
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"],
+        ]
+    print("the tests need a browser; this machine has none: getting one", flush=True)
+    for command in ways:
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(command, env=quiet, capture_output=True, check=False)
+        with suppress(LookupError):
+            if done.returncode == 0 and starts(chromium()):
+                return
+    chromium()  # says what to do
+    raise LookupError(f"{chromium()} does not start: set CHROMIUM=/path/to/another browser")
+
+
+def starts(path: str) -> bool:
+    """Whether a browser starts: libraries of the system may be missing."""
+    with playwright.sync_playwright() as started:
+        try:
+            started.chromium.launch(executable_path=path).close()
+        except playwright.Error:
+            return False
+    return True
 
 
 class Browser:
@@ -418,3 +467,10 @@ SCROLL_TO = f"""top => {{
     outer.scrollTop = top;
     return outer.scrollTop;
 }}"""
+
+
+if __name__ == "__main__":
+    try:
+        get()
+    except LookupError as error:
+        sys.exit(str(error))

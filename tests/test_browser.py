@@ -220,11 +220,16 @@ def test_a_cell_that_does_not_end_is_seen(browser: Browser, tree: Path) -> None:
     assert found == ["cell long: it has not run", "the cells are not over after 1 s"]
 
 
-def test_a_missing_browser_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_browser_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
     monkeypatch.delenv("CHROMIUM", raising=False)
     with pytest.raises(LookupError, match="apt-get install chromium"):
         chromium()
+    own = tmp_path / "chromium_headless_shell-1255" / "linux64" / "headless_shell"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert chromium() == str(own)
     monkeypatch.setenv("CHROMIUM", "/nowhere/chrome")
     with pytest.raises(LookupError, match="CHROMIUM=/nowhere/chrome"):
         chromium()
