@@ -183,6 +183,7 @@ def test_names_that_are_alike_when_short_stay_apart_and_text_is_escaped():
     found = Trace.from_slices(ran(name, 10 * at, 9 - at) for at, name in enumerate(names)).kernels()
     assert "add [1]" in str(found)
     assert "add [2]" in str(found)
+    assert "[" not in str(found).splitlines()[-2]  # whose name is like no other
     html = found._repr_mimebundle_()["text/html"]
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
