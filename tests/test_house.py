@@ -133,27 +133,32 @@ def between(found: Arrows) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
 # ── Tests ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_imports_run_downwards() -> None:
-    assert upward(arrows(LIBRARY), floors()) == []
+@pytest.fixture(scope="module")
+def found() -> Arrows:
+    return arrows(LIBRARY)
 
 
-def test_no_files_import_each_other() -> None:
-    tied = knots(arrows(LIBRARY))
+def test_imports_run_downwards(found: Arrows) -> None:
+    assert upward(found, floors()) == []
+
+
+def test_no_files_import_each_other(found: Arrows) -> None:
+    tied = knots(found)
     assert [knot for knot in tied if {file.split("/")[0] for file in knot} - KNOTTED] == []
 
 
-def test_there_are_few_arrows() -> None:
-    found = [targets for kind in between(arrows(LIBRARY)) for targets in kind.values()]
-    assert sum(map(len, found)) <= MOST_ARROWS
+def test_there_are_few_arrows(found: Arrows) -> None:
+    known = [targets for kind in between(found) for targets in kind.values()]
+    assert sum(map(len, known)) <= MOST_ARROWS
 
 
-def test_the_picture_shows_who_knows_whom() -> None:
+def test_the_picture_shows_who_knows_whom(found: Arrows) -> None:
     """What it draws is so, and what it does not draw follows from what it draws."""
     text = (LIBRARY.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     drawn: Arrows = defaultdict(set)
     for below, above in re.findall(r"^ *(\w+) --> (\w+)", text, re.MULTILINE):
         drawn[above].add(below)
-    rooms, _ = between(arrows(LIBRARY))
+    rooms, _ = between(found)
     assert {room for room in rooms if not rooms[room]} == {"ground", "models"}  # know nobody
     assert [room for room, below in drawn.items() if below - rooms[room]] == []
     drawn |= {room: set() for room in rooms if room not in drawn}

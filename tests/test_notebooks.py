@@ -8,6 +8,8 @@ import pytest
 from lockstep.course import build, execute
 from test_labs import ROOT, ids, text
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def executed(notebook: Path, folder: Path, **parameters):
     """By papermill."""

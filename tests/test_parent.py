@@ -68,7 +68,7 @@ def script(tmp_path: Path, body: str, *before: str, **environment: str) -> str:
         env={**os.environ, "PYTHONPATH": LIB, **environment},
         capture_output=True,
         text=True,
-        timeout=4 * HANG,
+        timeout=2 * HANG,
         check=False,
     )
     print(done.stdout, done.stderr)

@@ -255,6 +255,8 @@ def test_time_between_annotations_is_the_step_befores_and_said_where_it_is_much(
     assert [part.length for part in found.steps] == [90, 10]
     assert any("50.0% of the time is between its step annotations" in note for note in found.notes)
     assert not any("between" in note for note in three_steps().breakdown().notes)
+    little = [step("ProfilerStep#0", 0, 50), step("ProfilerStep#1", 51, 100)]  # 1 %
+    assert Trace.from_slices(little).breakdown().notes == ()
 
 
 def test_without_communication_there_is_no_overlap_to_speak_of():

@@ -54,6 +54,29 @@ def test_kernels_by_name_largest_total_first():
     assert "1 of 3" in str(top)
 
 
+def test_ten_groups_are_shown_unless_others_are_asked_for():
+    eleven = [
+        one
+        for at in range(11)
+        for one in (
+            on_cpu(f"range {at}", 10 * at, 10 * at + 5),
+            call(10 * at, at),
+            ran(f"kernel {at}", 10 * at, 1, at),
+        )
+    ]
+    found = Trace.from_slices(eleven).kernels()
+    assert (len(found.groups), found.distinct) == (10, 11)
+    assert len(found.by_annotation().groups) == 10
+    assert str(found).startswith("GPU time by kernel, 10 of 11 ")
+    assert str(found.by_step()).startswith("GPU time by step, 0 of 0 ")
+
+
+def test_the_same_question_has_the_same_answer_which_does_not_hold_the_trace():
+    found = launched().kernels()
+    assert found == launched().kernels() != found.by_step()
+    assert "trace" not in repr(found)
+
+
 def launched():
     return Trace.from_slices(
         [
@@ -160,6 +183,7 @@ def test_names_that_are_alike_when_short_stay_apart_and_text_is_escaped():
     found = Trace.from_slices(ran(name, 10 * at, 9 - at) for at, name in enumerate(names)).kernels()
     assert "add [1]" in str(found)
     assert "add [2]" in str(found)
+    assert "[" not in str(found).splitlines()[-2]  # whose name is like no other
     html = found._repr_mimebundle_()["text/html"]
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
