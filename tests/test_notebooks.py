@@ -1,5 +1,7 @@
 """The notebooks run under papermill, which instructors and CI use, and show what is published."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -38,3 +40,15 @@ def test_a_blank_lab_runs_to_its_end_with_other_parameters(name, tmp_path):
     assert execute.audit(done) == []
     assert {check.verdict for check in execute.checks(done)} == {"NOT YET"}
     assert "3 ranks" in "".join(shown(done).values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ids)
+def test_a_solution_runs_under_nbval_as_it_is(name):
+    """Which compares what a cell displays first, and not what that becomes: so its lax mode."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
+    notebook = ROOT / "solutions" / f"{name}.ipynb"
+    done = subprocess.run(
+        [*command, "--nbval-lax", "--nbval-current-env", notebook], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout
