@@ -537,3 +537,14 @@ def test_wrong_flag_says_what_to_do(run, flags, says):
 def test_cell_with_a_syntax_error_or_a_magic(run):
     assert "was never closed" in run("%%torchrun -n 2\nx = (").error
     assert "belongs to the notebook" in run("%%torchrun -n 2\n%timeit 1").error
+
+
+@pytest.mark.parametrize(
+    ("call", "peer"),
+    [("send(x, 4)", "rank 4"), ("recv(x, 4)", "rank 4"), ("send(x, -1)", "a rank")],
+)
+def test_a_message_for_a_rank_that_is_not_there(run, call, peer):
+    way = "to" if call.startswith("send") else "from"
+    reply = run(cell(f"dist.{call} if rank == 1 else None"))
+    assert f"Rank 1 is in {call[:4]} #0 {way} {peer}" in reply.error
+    assert "on the default group, which has ranks 0–3 only." in reply.error

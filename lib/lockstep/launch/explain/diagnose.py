@@ -45,6 +45,8 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
                     calls.setdefault((call.group, call.number), {})[rank] = call
                 elif call.end is None and (verdict := _too_large_a_world(call, len(ranks))):
                     return verdict
+            elif verdict := _nobody_there(call):
+                return verdict
             elif call.operation == "send":
                 sends[(rank, call.peer, call.group, call.tag, call.number)] = call
             elif call.operation not in POINT_TO_POINT:
@@ -75,6 +77,20 @@ def _too_large_a_world(call: Call, nproc: int) -> Verdict | None:
     return Verdict(
         f"init_process_group was asked for a world of {asked[1]} ranks, and this job has {nproc}: "
         "it waits for ranks that never come.",
+        (call.rank,),
+    )
+
+
+def _nobody_there(call: Call) -> Verdict | None:
+    """PyTorch crashes or waits for ever where a message is for a rank that the group has not."""
+    peer, ranks = call.peer, call.group.ranks
+    if call.operation not in POINT_TO_POINT or call.end is not None:
+        return None
+    if peer in (None, ANY_SOURCE) or peer in ranks:
+        return None
+    return Verdict(
+        f"Rank {call.rank} is in {call}, which has {ranks_text(ranks)} only. Ranks count from 0 to "
+        "the world size - 1; where a ring closes, take the rank modulo the world size.",
         (call.rank,),
     )
 
