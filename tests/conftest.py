@@ -1,10 +1,14 @@
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 from kernel import Kernel, Reply
 
 os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them
+# A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -222,6 +222,10 @@ def test_a_step_left_out_is_said():
     assert [part.compute for part in rest.totals] == [110, 110]
     assert [part.step for part in rest.steps] == [5, 6, 5, 6]
     assert (rest.of(0).start, rest.of(0).length) == (500, 199)
+    rows = [line.split() for line in str(rest).splitlines()[3:5]]
+    assert rows[0][:5] == ["0", "2", "0.000", "0.000", "(55.3%)"]  # rank, steps, length, compute
+    assert rows[1][:2] == ["1", "2"]
+    assert [row[1] for row in rest.by_step().rows] == ["5", "6", "5", "6"]
     assert "without" not in str(whole)
     assert "without step 4" in str(rest)
     assert "without steps 4 and 5" in least._repr_mimebundle_()["text/html"]

@@ -124,6 +124,23 @@ def test_without_a_gpu_operators_count_with_their_own_time():
     assert deltas == {"linear": 20, "addmm": -20, "relu": 0}
 
 
+def test_without_a_gpu_all_that_works_or_communicates_counts():
+    names = {
+        Kind.OPERATOR: "aten::mm",
+        Kind.COMPUTE: "kernel",
+        Kind.COMMUNICATION: "gloo",
+        Kind.SET: "memset",
+        Kind.LAUNCH: "call",
+        Kind.GPU_ANNOTATION: "range",
+    }
+    trace = Trace.from_slices(
+        Slice(0, "thread 1", name, 10 * at, 5, kind)
+        for at, (kind, name) in enumerate(names.items())
+    )
+    found = {one.work.name for one in diff(trace, trace).changes}
+    assert found == {"aten::mm", "kernel", "gloo", "memset"}
+
+
 def test_an_empty_trace_is_refused():
     with pytest.raises(TraceError, match="after has no slices"):
         diff(trace_of([("mm", 10, 100)]), Trace.from_slices([]))
@@ -140,6 +157,11 @@ def test_it_says_in_words_what_changed_and_escapes_names():
     ]
     assert lines[-1] == "1 kinds of work are in both traces, 0 only before, 0 only after"
     assert "<i>" not in found._repr_mimebundle_()["text/html"]
+    other = str(diff(trace_of([("mul", 10, 1_000)]), trace_of([("fused", 10, 2_000)])))
+    assert [line.split()[:3] for line in other.splitlines()[3:5]] == [
+        ["fused", "only", "after:"],
+        ["mul", "only", "before:"],
+    ]
 
 
 kernel = st.tuples(st.sampled_from("abc"), st.integers(0, 999), st.integers(1, 10**9))

@@ -127,6 +127,19 @@ def test_kernels_by_phase():
     assert found.unattributed == 128
 
 
+def test_what_is_launched_as_a_phase_or_a_step_ends_is_no_longer_in_it():
+    trace = Trace.from_slices(
+        [
+            on_cpu("ProfilerStep#0", 0, 20, Kind.STEP),
+            on_cpu("Optimizer.step#SGD.step", 10, 20),
+            *(one for at in (9, 10, 19, 20) for one in (call(at, at), ran("a", 100 + at, at, at))),
+        ]
+    )
+    found = kernels(trace, by="phase")
+    assert groups(found) == {"forward and the rest": (2, 29), "optimizer": (2, 29)}
+    assert groups(found.by_step()) == {"step 0": (3, 38)}
+
+
 def test_steps_of_one_number_count_together_and_ranks_apart():
     trace = Trace.from_slices(
         one
