@@ -188,6 +188,21 @@ def test_an_endless_loop_is_told_and_a_busy_machine_gives_no_verdict(monkeypatch
     assert (verdict, hint) == ("NOT JUDGED", "the machine was too busy; run the check again")
 
 
+def test_arguments_that_an_answer_may_change(tiny):
+    def changing(a, b):
+        a += 1
+        b += 1
+        return 2.0
+
+    @judged("three", lab="99", may_change=(0,))
+    def three(draw):
+        yield Trial(0, given=[(Tensor.of([1]), Tensor.of([5]))], right=[2.0])
+
+    outcome = lockstep.check("three", changing)
+    assert outcome.mistake == "changed" and "argument 2" in outcome.hint
+    assert lockstep.check("three", lambda a, b: float(a.add_(1))).verdict == "PASS"
+
+
 def test_objects_of_an_answer_are_not_asked_whether_they_are_right(tiny):
     class Agrees(float):
         def __eq__(self, other):
