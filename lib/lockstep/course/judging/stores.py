@@ -17,10 +17,10 @@ from functools import cache
 from typing import Any
 
 MANY = 10  # times that a rank asks; more is no longer a few
-_LONGEST = 3.0  # seconds by which a rank comes late, at most
+_LONGEST = 3.0  # seconds by which a rank comes late, at most, all times together
 _EVERY = 0.002  # seconds between two looks
 _OWN = "lockstep/"  # before the trial's own keys
-_BUSY, _AWAY, _ASKS, _WAITS = b"busy", b"away", b"asks", b"waits "
+_BUSY, _AWAY, _OVER, _ASKS, _WAITS = b"busy", b"away", b"over", b"asks", b"waits "
 _COUNTED = (
     "set", "add", "check", "compare_set", "append", "multi_get", "multi_set", "delete_key",
 )  # fmt: skip
@@ -50,7 +50,8 @@ class Watch:
         self._of_worlds = of_worlds
         self._places: set[str] = set()
         self._first_world = True
-        self._came = 0
+        self._came = self._meetings = 0
+        self._patience = _LONGEST
         self.tell(_BUSY)
         self.meet(world_size)
 
@@ -67,22 +68,41 @@ class Watch:
         """The answer has returned, or this rank is out of it."""
         self.tell(_AWAY)
 
-    def come_after(self, others: Iterable[int]) -> None:
-        """Return when these ranks do nothing without this one."""
-        ranks, end = list(others), time.perf_counter() + _LONGEST
-        while not self._settled(ranks, _ASKS, _AWAY) and time.perf_counter() < end:
-            time.sleep(_EVERY)
+    def give_up(self) -> None:
+        """There is nothing left to see."""
+        self.tell(_OVER)
 
-    def come_last(self) -> None:
-        """Return when no other rank does anything without this one."""
-        self.come_after(rank for rank in range(self.world_size) if rank != self.rank)
+    def is_over(self) -> bool:
+        """Whether a rank has given up: to be asked where all ranks have met."""
+        return _OVER in self._states(range(self.world_size))
+
+    def come_after(self, others: Iterable[int]) -> bool:
+        """Return when these ranks do nothing without this one: False if all have gone on."""
+        ranks, began = list(others), time.perf_counter()
+        while (late := time.perf_counter() - began) < self._patience:
+            if self._settled(ranks, _ASKS, _AWAY):
+                break
+            time.sleep(_EVERY)
+        self._patience -= late
+        return not ranks or any(state != _AWAY for state in self._states(ranks))
+
+    def come_last(self) -> bool:
+        """Return when no other rank does anything without this one: False if all have gone on."""
+        return self.come_after(rank for rank in range(self.world_size) if rank != self.rank)
 
     def meet(self, count: int) -> None:
         """Return when `count` ranks have come here."""
         self._came += count
-        self.real.add(f"{_OWN}came", 1)
-        while self.real.add(f"{_OWN}came", 0) < self._came:
-            time.sleep(_EVERY)
+        self._meetings += 1
+        everybody = f"{_OWN}everybody {self._meetings}"
+        if self.real.add(f"{_OWN}came", 1) == self._came:
+            self.real.set(everybody, b"")
+        self.real.wait([everybody])
+
+    @property
+    def own_keys(self) -> int:
+        """How many of the keys in the store are the trial's."""
+        return self.world_size + 1 + self._meetings
 
     # ── For the store ────────────────────────────────────────────────────────────────────────
 
@@ -99,8 +119,10 @@ class Watch:
             self._refuse_old(args[0])
         return getattr(self.real, name)(*args, **named)
 
-    def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
+    def wait(self, keys: Any, timeout: datetime.timedelta | None = None) -> None:
         self.asked += 1
+        if isinstance(keys, str):
+            self.real.wait(keys)  # it says what is wrong with that
         if self.real.check(keys):
             self.there += keys
             return
@@ -131,14 +153,16 @@ class Watch:
 
         All states are read before any key is looked for: who then still waits did so all along.
         """
-        told = [self.real.get(f"{_OWN}{rank}") for rank in ranks]
-        for state in told:
+        for state in self._states(ranks):
             if state.startswith(_WAITS):
                 if self.real.check(state.removeprefix(_WAITS).decode().split("\n")):
                     return False
             elif state not in states:
                 return False
         return True
+
+    def _states(self, ranks: Iterable[int]) -> list[bytes]:
+        return [self.real.get(f"{_OWN}{rank}") for rank in ranks]
 
     def _refuse_old(self, key: str) -> None:
         """Raise UsedBefore where a rank is about to write what one of an earlier world wrote.
@@ -178,8 +202,7 @@ def _store() -> type:
             self._watch.tell(_BUSY)
 
         def num_keys(self) -> int:
-            own = self._watch.world_size + 1
-            return int(self._watch.ask("num_keys")) - own
+            return int(self._watch.ask("num_keys")) - self._watch.own_keys
 
         def list_keys(self) -> list[str]:
             return [key for key in self._watch.ask("list_keys") if not key.startswith(_OWN)]
