@@ -800,8 +800,9 @@ if me != 1:  # rank 1 leaves
 # ### Exercise 8: `StoreGroup`
 #
 # **Goal:** an `allreduce` that goes through the store alone, for the sum and for the maximum
-# (`dist.ReduceOp.MAX`), called again and again, with tensors of any type and shape. It may finish before it returns; `DoneWork` is the handle of such a call.
-# `pickle.dumps` turns a tensor into bytes, `pickle.loads` turns them back.
+# (`dist.ReduceOp.MAX`), called again and again, with tensors of any type and shape. It may finish
+# before it returns; `DoneWork` is the handle of such a call. `pickle.dumps` turns a tensor into bytes,
+# `pickle.loads` turns them back.
 
 # %% id="StoreGroup"
 import pickle

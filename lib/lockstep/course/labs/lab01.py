@@ -314,7 +314,6 @@ axis_groups.gives(
 )
 axis_groups.gives("other-axes", _guess_groups(_planes))
 axis_groups.gives("one-group", _guess_groups(lambda sizes, axis: _lines(sizes, axis)[:1]))
-axis_groups.gives("always-last", _guess_groups(lambda sizes, axis: _lines(sizes, list(sizes)[-1])))
 axis_groups.gives(
     "always-first",
     _guess_groups(lambda sizes, axis: _lines(sizes, next(iter(sizes)))),
@@ -774,9 +773,16 @@ def _max_from_zero(trial: Trial) -> list[Any]:
     return [(tensors, [True] * len(tensors), True)] * trial.nproc
 
 
+def _kept_in(tensor: Tensor, number: float) -> float:
+    """What copy_ makes of a number: integers have no fraction."""
+    return int(number) if tensor.dtype == "int64" else number
+
+
 def _sum_by_ranks(trial: Trial) -> list[Any]:
     tensors = [
-        right if operation == "MAX" else [one / trial.nproc for one in right.numbers]
+        right
+        if operation == "MAX"
+        else [_kept_in(right, one / trial.nproc) for one in right.numbers]
         for right, operation in zip(trial.results, trial.operations, strict=True)
     ]
     return [(tensors, [True] * len(tensors), True)] * trial.nproc
@@ -786,15 +792,25 @@ def _untouched(through_store: bool) -> Guess:
     return lambda trial: [(own, [True] * len(own), through_store) for own in trial.own]
 
 
+def _not_made_of(run: Run, rank: int, *, earlier_too: bool) -> list[int]:
+    """The calls whose result on this rank is not made of what ranks gave to this call; or to
+    earlier ones, too."""
+    return [
+        at
+        for at, tensor in enumerate(run.got(rank)[0])
+        if tensor.numbers[0] not in _sums_of(run.trial, at, 0 if earlier_too else at)
+    ]
+
+
 def _old_keys(run: Run, rank: int) -> Any:
-    """Whether each wrong result is made of what ranks gave to this call and to earlier ones."""
-    results = zip(run.got(rank)[0], run.trial.results, strict=True)
-    wrong = [at for at, (got, right) in enumerate(results) if got.numbers != right.numbers]
-    got = [run.got(rank)[0][at].numbers[0] for at in wrong]
-    if not all(one in _sums_of(run.trial, at, 0) for one, at in zip(got, wrong, strict=True)):
-        return False
-    old = [at for one, at in zip(got, wrong, strict=True) if one not in _sums_of(run.trial, at, at)]
-    return bool(old) and wrong[0] > 0 and {"number": old[0] + 1}
+    """Whether all that is wrong is made of what ranks gave to this call and to earlier ones, and
+    on some rank not of this call's alone."""
+    old = [
+        {"who": one, "number": at + 1}
+        for one in run.wrong
+        for at in _not_made_of(run, one, earlier_too=False)
+    ]
+    return bool(old) and not _not_made_of(run, rank, earlier_too=True) and old[0]
 
 
 def _sums_of(trial: Trial, number: int, since: int) -> set[float]:
