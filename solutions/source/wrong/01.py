@@ -226,10 +226,10 @@ def axis_groups(sizes, axis):
     return lines.reshape(-1, sizes[axis])[:, ::-1].tolist()
 
 
-# %% axis_groups: raised
+# %% axis_groups: value
 def axis_groups(sizes, axis):
-    grid = np.arange(24).reshape(2, 3, 4)
-    lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.swapaxes(grid, list(sizes).index(axis), 0)
     return lines.reshape(-1, sizes[axis]).tolist()
 
 

@@ -538,6 +538,10 @@ from_first.demands("whole-world", _other_group)
 # ── shrink ───────────────────────────────────────────────────────────────────────────────────
 
 
+class NoWorld(RuntimeError):
+    """After the answer there is no default process group."""
+
+
 def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Any:
     """For each world this rank lives through: its rank, the size, the sum of 2 ** number."""
     import torch
@@ -557,6 +561,8 @@ def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Any:
             watch.come_last()
         answer(store, me, list(alive), generation)
         watch.leave()
+        if not dist.is_initialized():
+            raise NoWorld
         x = torch.tensor([2.0**me])
         dist.all_reduce(x)
         known.append([dist.get_rank(), dist.get_world_size(), x.item()])
@@ -662,7 +668,7 @@ def _old_world(run: Run, me: int) -> Any:
 
 
 shrink.fails("still-there", _raised("", "default process group twice"))
-shrink.fails("no-new-world", _raised("", "Default process group has not been initialized"))
+shrink.fails("no-new-world", _raised("NoWorld"))
 for _declare in (shrink.fails, shrink.shows):
     _declare("waits-for-the-dead", _other_size)
     _declare("old-number", _old_number)
@@ -680,7 +686,7 @@ for _declare in (shrink.fails, shrink.shows):
 _COMBINE: dict[str, Callable[[Any], Any]] = {"SUM": sum, "MAX": max}
 
 
-class NoWork(Exception):
+class NoWork(RuntimeError):
     """`allreduce` returned something that nobody can wait for."""
 
 
