@@ -86,7 +86,7 @@ def broken(*_):
         ("average", None, "NOT YET", "", "blank"),
         ("average", blank, "NOT YET", "", "blank"),
         ("local_gpu", blank, "NOT YET", "", "blank"),  # this one runs in the notebook
-        ("average", broken, "TRY AGAIN", "failed", "LookupError: my own mistake"),
+        ("average", broken, "TRY AGAIN", "raised", "LookupError: my own mistake"),
         ("local_gpu", broken, "TRY AGAIN", "raised", "LookupError: my own mistake"),
         ("average", by_reduce_and_broadcast, "TRY AGAIN", "several-collectives", "broadcast"),
         ("average", mean, "PASS", "", ""),

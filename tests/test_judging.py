@@ -1,5 +1,6 @@
 """How answers are judged: what is told, what is not, and in which order."""
 
+import datetime
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep.course import exercises, judging
-from lockstep.course.judging import Numbers, Tensor, Trial, judged, running, words
+from lockstep.course.judging import Numbers, Tensor, Trial, judged, running, stores, words
 
 LABS = Path(exercises.__file__).parent / "labs"
 GENERAL = tomllib.loads(Path(words.__file__).with_suffix(".toml").read_text())
@@ -229,6 +230,31 @@ def test_an_endless_loop_is_told_and_a_busy_machine_gives_no_verdict(monkeypatch
     assert (verdict, hint) == ("NOT JUDGED", "the machine was too busy; run the check again")
 
 
+def test_arguments_that_an_answer_may_change(tiny):
+    def changing(a, b):
+        a += 1
+        b += 1
+        return 2.0
+
+    @judged("three", lab="99", may_change=(0,))
+    def three(draw):
+        yield Trial(0, given=[(Tensor.of([1]), Tensor.of([5]))], right=[2.0])
+
+    outcome = lockstep.check("three", changing)
+    assert outcome.mistake == "changed" and "argument 2" in outcome.hint
+    assert lockstep.check("three", lambda a, b: float(a.add_(1))).verdict == "PASS"
+
+
+def test_only_demands_judge_where_anything_may_come_out(tiny):
+    @judged("three", lab="99", silent=True)
+    def three(draw):
+        yield Trial(2, given=[(one,) for one in (1, 2)], right=[...] * 2)
+
+    three.demands("rank-0", lambda run, rank: run.got(rank) > 3 and {"length": run.got(rank)})
+    assert lockstep.check("three", lambda n: n).verdict == "PASS"
+    assert lockstep.check("three", lambda n: 2 * n).hint == "rank 1 is wrong, at length 4"
+
+
 def test_objects_of_an_answer_are_not_asked_whether_they_are_right(tiny):
     class Agrees(float):
         def __eq__(self, other):
@@ -307,6 +333,78 @@ def test_the_courses_answer_in_another_is_not_the_learners(monkeypatch, how):
     outcome = lockstep.check("ring_seconds", answer)
     assert outcome.verdict == "PASS"
     assert ("not counted as yours" in outcome.note) == (how != "not at all")
+
+
+def of_a_store(play, nproc=3, **options):
+    """What `play(store, watch)` returned on each rank of a job of its own."""
+
+    def on_rank():
+        return play(*stores.watched(**options))
+
+    return lockstep.torchrun(on_rank, nproc_per_node=nproc, init=False, show=False).results
+
+
+def test_who_comes_last_comes_when_the_others_wait_or_have_gone():
+    def play(store, watch):
+        inside = dist.PrefixStore("inside", store)
+        watch.start()
+        watch.meet(3)
+        if watch.rank == 2:
+            watch.come_last()
+            there = [store.check([f"inside/{rank}"]) for rank in (0, 1)]
+            inside.set("open", "")
+            return there
+        inside.set(str(watch.rank), "here")
+        if watch.rank == 0:
+            inside.wait(["open"])
+        else:
+            time.sleep(0.5)  # an answer that sleeps instead
+        watch.leave()
+        return watch.asked, watch.written, store.num_keys(), watch.there
+
+    assert of_a_store(play) == [(2, 1, 3, []), (1, 1, 2, []), [True, True]]
+
+
+def test_a_store_knows_what_was_waited_for_although_it_was_there():
+    def play(store, watch):
+        store.add("count", 1)
+        store.wait(["count"], datetime.timedelta(seconds=1))
+        store.delete_key("count")
+        return watch.there, watch.asked, store.list_keys()
+
+    assert of_a_store(play, nproc=1) == [(["count"], 3, [])]
+
+
+@pytest.mark.parametrize("prefix", ["", "again"])
+def test_worlds_that_meet_where_others_have_met(prefix):
+    def play(store, watch):
+        def join(store):
+            dist.init_process_group("gloo", store=store, rank=watch.rank, world_size=2)
+
+        join(store)
+        dist.barrier()
+        watch.start()
+        watch.meet(2)
+        dist.destroy_process_group()
+        try:
+            join(dist.PrefixStore(prefix, store) if prefix else store)
+        except stores.UsedBefore as error:
+            return "refused", str(error).rpartition("/")[2]
+
+    refused = [("refused", str(rank)) for rank in range(2)]
+    assert of_a_store(play, nproc=2, of_worlds=True) == ([None] * 2 if prefix else refused)
+
+
+def test_worlds_that_do_not_meet_are_told_at_once():
+    def play(store, watch):
+        apart = dist.PrefixStore(str(watch.rank), store)
+        try:
+            dist.init_process_group("gloo", store=apart, rank=watch.rank, world_size=2)
+        except stores.NeverMet as error:
+            return str(error)
+
+    found = of_a_store(play, nproc=2, of_worlds=True)
+    assert found[0].startswith("0/") and found[1].startswith("1/")
 
 
 @pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.stem)

@@ -214,3 +214,19 @@ def test_a_work_without_a_future_is_recorded_and_does_not_fail():
     job = lockstep.torchrun(_scatter_with_a_handle, nproc_per_node=2, backend="gloo", show=False)
     assert job.results == [2.0, 2.0]
     assert all(call.waited and call.end for calls in job.calls for call in calls)
+
+
+def test_the_rank_that_a_program_asks_to_be(tmp_path):
+    def joins():
+        import os
+
+        rank = int(os.environ["RANK"])
+        store = dist.FileStore(os.environ["MEET"], 2)
+        dist.init_process_group("gloo", store=store, rank=1 - rank, world_size=2)
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", None, None, 2, rank, dist.PrefixStore("again", store))
+
+    job = launch(joins, nproc_per_node=2, init=False, env={"MEET": str(tmp_path / "store")})
+    for rank in range(2):
+        asked = [call for call in job.setup[rank] if call.operation.startswith("init")]
+        assert [call.peer for call in asked] == [1 - rank, rank]

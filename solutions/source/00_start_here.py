@@ -137,9 +137,9 @@ lockstep.compare(predicted=prediction, measured=job.calls[-1][0].seconds, unit="
 # %% [markdown] id="exercise-text"
 # ## Exercise: the mean over all ranks
 #
-# **Goal:** `average(x)` returns the mean of `x` over all ranks, on every rank, with exactly one
-# collective. It will be tried with other numbers of ranks than yours, and the check counts your
-# calls.
+# **Goal:** `average(x)` returns the mean of `x` over all ranks, a tensor like `x`, on every rank, with
+# exactly one collective. (What becomes of `x` itself does not matter.) It will be tried with other
+# numbers of ranks than yours, and the check counts your calls.
 
 # %% id="average"
 import torch.distributed as dist

@@ -159,7 +159,7 @@ lockstep.check("meet", meet)
 #
 # **Goal:** `store_barrier(store, name, world_size)` returns on every rank, and on none before
 # `world_size` ranks have called it. It is called again and again on the same store, each time with
-# another name. It asks the store only a few times.
+# another name. It asks the store only a few times, ten at most.
 
 
 # %% id="store_barrier"
@@ -504,7 +504,7 @@ prediction = 7
 #
 # **Goal:** `axis_groups(sizes, axis)` gets the grid, such as `{"dp": 2, "pp": 3, "tp": 4}` (the last
 # axis runs fastest), and the name of an axis. It returns *all* groups along that axis: a list of
-# lists of ranks. For 2 *dp* × 3 *tp*:
+# lists of ranks, each from low to high. For 2 *dp* × 3 *tp*:
 #
 #     axis_groups({"dp": 2, "tp": 3}, "tp")  →  [[0, 1, 2], [3, 4, 5]]
 #     axis_groups({"dp": 2, "tp": 3}, "dp")  →  [[0, 3], [1, 4], [2, 5]]
@@ -633,7 +633,8 @@ lockstep.compare(predicted=prediction, measured=job[NPROC - 1])
 # ### Exercise 6: from the first member to all
 #
 # **Goal:** `from_first(x, group)` runs on every rank with the group that the rank is in. Afterwards
-# every member has the `x` of its group's first member (place 0), by exactly one broadcast.
+# every member has the `x` of its group's first member (place 0), by exactly one broadcast in that
+# group and by no other call.
 
 # %% id="from_first"
 import torch.distributed as dist
@@ -711,7 +712,7 @@ lockstep.claim(
 # default group is still there. `me` is the number that the rank had at the very start, `alive` is
 # the list of such numbers of those who are left, `generation` is 1 at the first shrinking, then 2,
 # and so on. Afterwards the default group has exactly those members, in that order. Only the store
-# has survived, with all the keys of earlier worlds in it.
+# has survived, with all the keys of earlier worlds in it: the new one must not meet under those.
 
 # %% id="shrink"
 import torch.distributed as dist
@@ -742,6 +743,7 @@ import torch.distributed as dist
 me, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 dist.init_process_group("gloo", store=store, rank=me, world_size=world_size)
+dist.barrier()  # nobody ends this world while another still connects
 if me != 1:  # rank 1 leaves
     shrink(store, me, [0, 2, 3], 1)
     x = torch.ones(1)
@@ -779,8 +781,9 @@ if me != 1:  # rank 1 leaves
 # ### Exercise 8: `StoreGroup`
 #
 # **Goal:** an `allreduce` that goes through the store alone, for the sum and for the maximum
-# (`dist.ReduceOp.MAX`). It may finish before it returns; `DoneWork` is the handle of such a call.
-# `pickle.dumps` turns a tensor into bytes, `pickle.loads` turns them back.
+# (`dist.ReduceOp.MAX`), called again and again, with tensors of any type and shape. It may finish
+# before it returns; `DoneWork` is the handle of such a call. `pickle.dumps` turns a tensor into bytes,
+# `pickle.loads` turns them back.
 
 # %% id="StoreGroup"
 import pickle

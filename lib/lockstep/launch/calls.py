@@ -92,7 +92,8 @@ class Call:
     bytes: of those tensors together.
     peer: global rank of the other side (send, recv) or of the root (broadcast, reduce, gather,
         scatter); None for the others, ANY_SOURCE for a recv from anybody. A rank that is not there
-        stands as the program asked for it, a negative one as NOBODY.
+        stands as the program asked for it, a negative one as NOBODY. Of init_process_group: the
+        rank that was to be, where the program said so.
     number: 0 for the rank's first operation on this group, and so on; sends and receives are
         counted apart, by direction and peer.
     waited: the program waited for its end: it called wait(), or what it called does.

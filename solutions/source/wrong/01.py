@@ -1,6 +1,8 @@
 """Wrong answers to the exercises of lab 01, each under the mistake that its check has to name."""
 
+import datetime
 import math
+import os
 import pickle
 
 import numpy as np
@@ -38,6 +40,46 @@ def local_gpu(env):
     return int(env["GROUP_RANK"])
 
 
+# %% local_gpu: nodes-alike
+def local_gpu(env):
+    return int(env["RANK"]) % int(env["LOCAL_WORLD_SIZE"])
+
+
+# %% local_gpu: always-the-same
+def local_gpu(env):
+    return int(os.environ["LOCAL_RANK"])
+
+
+# %% local_gpu: modulo-nodes
+def local_gpu(env):
+    return int(env["RANK"]) % int(env["GROUP_WORLD_SIZE"])
+
+
+# %% local_gpu: node-by-division
+def local_gpu(env):
+    return int(env["RANK"]) // int(env["LOCAL_WORLD_SIZE"])
+
+
+# %% local_gpu: from-one
+def local_gpu(env):
+    return int(env["LOCAL_RANK"]) + 1
+
+
+# %% local_gpu: how-many
+def local_gpu(env):
+    return int(env["LOCAL_WORLD_SIZE"])
+
+
+# %% local_gpu: type
+def local_gpu(env):
+    return "cuda:" + env["LOCAL_RANK"]
+
+
+# %% local_gpu: value
+def local_gpu(env):
+    return int(env["LOCAL_RANK"]) % 8
+
+
 # %% meet: one-key
 def meet(store, rank, world_size, address):
     store.set("address", address)
@@ -70,6 +112,32 @@ def meet(store, rank, world_size, address):
     return [store.get(f"address/{other + 1}").decode() for other in range(world_size)]
 
 
+# %% meet: without-own
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    others = [other for other in range(world_size) if other != rank]
+    return [store.get(f"address/{other}").decode() for other in others]
+
+
+# %% meet: text-of-bytes
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return [str(store.get(f"address/{other}")) for other in range(world_size)]
+
+
+# %% meet: shape
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return [store.get(f"address/{other}").decode() for other in range(1, world_size)]
+
+
+# %% meet: type
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    if rank == 0:
+        return [store.get(f"address/{other}").decode() for other in range(world_size)]
+
+
 # %% store_barrier: does-not-hold
 def store_barrier(store, name, world_size):
     store.add(f"{name}/count", 1)
@@ -94,6 +162,13 @@ def store_barrier(store, name, world_size):
     if store.add(f"{name}/count", 1) > world_size:
         store.set(f"{name}/open", "")
     store.wait([f"{name}/open"])
+
+
+# %% store_barrier: key-is-there
+def store_barrier(store, name, world_size):
+    if store.add(name, 1) == world_size:
+        store.set(name, "open")
+    store.wait([name])
 
 
 # %% axis_groups: always-neighbours
@@ -121,6 +196,48 @@ def axis_groups(sizes, axis):
     grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
     lines = np.moveaxis(grid, list(sizes).index(axis), -1)
     return lines.reshape(-1, sizes[axis])[:1].tolist()
+
+
+# %% axis_groups: always-first
+def axis_groups(sizes, axis):
+    n = math.prod(sizes.values())
+    count = n // sizes[axis]
+    return [list(range(first, n, count)) for first in range(count)]
+
+
+# %% axis_groups: names-in-order
+def axis_groups(sizes, axis):
+    sizes = dict(sorted(sizes.items()))
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    return lines.reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: flat
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    return np.moveaxis(grid, list(sizes).index(axis), -1).flatten().tolist()
+
+
+# %% axis_groups: unsorted
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    return lines.reshape(-1, sizes[axis])[:, ::-1].tolist()
+
+
+# %% axis_groups: value
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.swapaxes(grid, list(sizes).index(axis), 0)
+    return lines.reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: type
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    return lines.reshape(-1, sizes[axis])
 
 
 # %% make_groups: only-own
@@ -157,6 +274,33 @@ def make_groups(groups):
     return group
 
 
+# %% make_groups: nothing-returned
+def make_groups(groups):
+    for ranks in groups:
+        dist.new_group(ranks)
+
+
+# %% make_groups: first-one
+def make_groups(groups):
+    made = [dist.new_group(ranks) for ranks in groups]
+    return made[0]
+
+
+# %% make_groups: ranks-only
+def make_groups(groups):
+    for ranks in groups:
+        dist.new_group(ranks)
+        if dist.get_rank() in ranks:
+            mine = ranks
+    return mine
+
+
+# %% make_groups: type
+def make_groups(groups):
+    made = [dist.new_group(ranks) for ranks in groups]
+    return made[dist.get_rank() % len(made)]
+
+
 # %% from_first: group-rank-as-global
 def from_first(x, group):
     dist.broadcast(x, src=0, group=group)
@@ -184,6 +328,34 @@ def from_first(x, group):
 
 # %% from_first: nothing-sent
 def from_first(x, group):
+    return x
+
+
+# %% from_first: wrong-sender
+def from_first(x, group):
+    last = dist.get_process_group_ranks(group)[-1]
+    dist.broadcast(x, src=last, group=group)
+    return x
+
+
+# %% from_first: no-wait
+def from_first(x, group):
+    first = dist.get_global_rank(group, 0)
+    dist.broadcast(x, src=first, group=group, async_op=True)
+    return x
+
+
+# %% from_first: deadlock
+def from_first(x, group):
+    if dist.get_rank(group) == 0:
+        dist.broadcast(x, src=dist.get_rank(), group=group)
+    return x
+
+
+# %% from_first: value
+def from_first(x, group):
+    y = x.clone()
+    dist.broadcast(y, src=dist.get_global_rank(group, 0), group=group)
     return x
 
 
@@ -217,6 +389,33 @@ def shrink(store, me, alive, generation):
 # %% shrink: old-world
 def shrink(store, me, alive, generation):
     dist.new_group(alive)
+
+
+# %% shrink: other-number
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    fresh = dist.PrefixStore(f"generation-{generation}", store)
+    dist.init_process_group(
+        "gloo", store=fresh, rank=sorted(alive).index(me), world_size=len(alive)
+    )
+
+
+# %% shrink: do-not-meet
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    fresh = dist.PrefixStore(f"rank-{me}", store)
+    dist.init_process_group("gloo", store=fresh, rank=alive.index(me), world_size=len(alive))
+
+
+# %% shrink: no-new-world
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+
+
+# %% shrink: goes-by-variables
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
 
 
 # %% StoreGroup: no-work
@@ -288,4 +487,126 @@ class StoreGroup(dist.ProcessGroup):
         self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
         parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
         x.copy_(torch.stack(parts).sum(0))
+        return DoneWork()
+
+
+# %% StoreGroup: always-max
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        x.copy_(torch.stack(parts).amax(0))
+        return DoneWork()
+
+
+# %% StoreGroup: max-from-zero
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        total = torch.zeros_like(x)
+        for part in parts:
+            biggest = opts.reduceOp == dist.ReduceOp.MAX
+            total = torch.maximum(total, part) if biggest else total + part
+        x.copy_(total)
+        return DoneWork()
+
+
+# %% StoreGroup: mean
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        stacked = torch.stack(parts)
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(stacked.amax(0) if biggest else stacked.sum(0) / self.size())
+        return DoneWork()
+
+
+# %% StoreGroup: never-complete
+class EndlessWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return False
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        stacked = torch.stack(parts)
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
+        return EndlessWork()
+
+
+# %% StoreGroup: wrong-result
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        stacked = torch.stack(parts)
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        x += stacked.amax(0) if biggest else stacked.sum(0)
+        return DoneWork()
+
+
+# %% StoreGroup: past-the-store
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.inner = dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(minutes=1))
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.inner.allreduce(tensors, opts).wait()  # type: ignore[attr-defined]
         return DoneWork()

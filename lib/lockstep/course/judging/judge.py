@@ -30,7 +30,8 @@ class Judged:
     """An exercise: its trials, and the signs of its mistakes; see the package's text.
 
     in_place: the argument, by number, that must hold the result; None where it is returned.
-    called: what sentences call the result. silent: an answer may be right without any call.
+    may_change: others that the goal lets an answer change. called: what sentences call the
+    result. silent: an answer may be right without any call.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Judged:
         trials: Trials,
         play: Play | None,
         in_place: int | None,
+        may_change: tuple[int, ...],
         called: str,
         silent: bool,
     ):
         self.name, self.words = name, words.of(lab, name)
         self._trials, self._play, self._in_place = trials, play, in_place
+        self._may_change = (in_place, *may_change)
         self._called, self._silent = called, silent
         self._guesses: dict[str, tuple[Guess, ...]] = {}
         self._shows: dict[str, Sign] = {}
@@ -210,7 +213,7 @@ class Judged:
             for rank in run.ranks:
                 for step in run.steps[rank]:
                     for at, (before, after) in enumerate(zip(step.before, step.after, strict=True)):
-                        if at != self._in_place and not same(after, before):
+                        if at not in self._may_change and not same(after, before):
                             got, had = show(after), show(before)
                             raise self._wrong("changed", run, rank, at=at + 1, got=got, had=had)
 
@@ -330,6 +333,7 @@ def judged(
     lab: str,
     play: Play | None = None,
     in_place: int | None = None,
+    may_change: tuple[int, ...] = (),
     called: str = "",
     silent: bool = False,
 ) -> Callable[[Trials], Judged]:
@@ -342,7 +346,7 @@ def judged(
 
     def register(trials: Trials) -> Judged:
         result = "the result" if in_place is None else "x"
-        one = Judged(name, lab, trials, play, in_place, called or result, silent)
+        one = Judged(name, lab, trials, play, in_place, may_change, called or result, silent)
         exercises.exercise(name, lab=lab, hints=one.words.hints)(one.check)
         return one
 

@@ -33,9 +33,10 @@ class Trial:
     """One call of an answer on `nproc` ranks; `nproc` 0: one call without any process group.
 
     given: for each rank, the arguments; tensors as `Tensor`. right: for each rank, what it must
-    end up with. facts: what signs and sentences want to know besides, such as a chunk's length.
-    init: False where the answer makes the process group. env: variables for the ranks. like: what
-    tells its world from others, where the number of ranks does not: "2 nodes of 3 ranks".
+    end up with; `...` where only demands judge that. facts: what signs and sentences want to know
+    besides, such as a chunk's length. init: False where the answer makes the process group. env:
+    variables for the ranks. like: what tells its world from others, where the number of ranks
+    does not: "2 nodes of 3 ranks".
     """
 
     nproc: int
@@ -118,7 +119,8 @@ class Run:
 
     def difference(self, rank: int) -> Difference | None:
         """How what a rank ended up with differs from what is right."""
-        return difference(self.got(rank), self.right(rank))
+        right = self.right(rank)
+        return None if right is ... else difference(self.got(rank), right)
 
     @property
     def wrong(self) -> list[int]:

@@ -1,89 +1,99 @@
-"""Lab 00, start here: its check."""
+"""Lab 00, start here: the trials of its exercise, and the signs of what goes wrong in it."""
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..exercises import WrongAnswer, close, exercise, operations, trial
+from ...launch.calls import POINT_TO_POINT
+from ..judging import Run, Tensor, Trial, judged
 
 
-def _on_rank(average: Any, shards: list[list[float]]) -> Any:
-    import torch
-    import torch.distributed as dist
-
-    answer = average(torch.tensor(shards[dist.get_rank()]))
-    if answer is None:
-        return None
-    return answer.tolist() if isinstance(answer, torch.Tensor) else repr(answer)
-
-
-@exercise(
-    "average",
-    lab="00",
-    hints=(
-        "What does every rank hold after dist.all_reduce(x), and what is missing from there to "
-        "the mean?",
-        "all_reduce leaves the sum of all ranks in x itself. How many numbers went into that sum? "
-        "The process group knows.",
-        "Call all_reduce on x and ignore what the call returns. Then return x divided by the "
-        "world size, which dist.get_world_size() says.",
-    ),
-)
-def average(answer: Any, draw: random.Random) -> None:
+@judged("average", lab="00", may_change=(0,))
+def average(draw: random.Random) -> Iterator[Trial]:
     """`average(x)`: the mean of x over all ranks, on every rank, with one collective."""
-    for nproc in draw.sample((2, 3, 5), 2):  # two sizes, so that a fixed number cannot pass
+    for nproc, dtype in zip(draw.sample((2, 3, 5), 2), ("float32", "float64"), strict=True):
         length = draw.randint(2, 5)
-        # Not the same on any two ranks, so that an answer that does nothing is not the mean.
-        shards = [
-            [rank * 10 + float(draw.randint(1, 9)) for _ in range(length)] for rank in range(nproc)
-        ]
-        job = trial(_on_rank, answer, shards, nproc=nproc)
-        total = [sum(column) for column in zip(*shards, strict=True)]
-        mean = [value / nproc for value in total]
-        _judge(job.results, mean, total, shards, nproc)
-        collectives = operations(job, 0)
-        if len(collectives) != 1:
-            raise WrongAnswer(
-                "several-collectives",
-                f"the values are right, but it took {len(collectives)} collectives "
-                f"({', '.join(collectives)}). One is enough.",
-            )
+        yield _mean(draw, nproc, dtype, (length,))
+        yield _mean(draw, nproc, dtype, draw.choice(((), (1,), (length, 3), (2, 1, 2))))
 
 
-def _judge(
-    results: list[Any], mean: list[float], total: list[float], shards: list[Any], nproc: int
-) -> None:
-    if all(close(result, mean) for result in results):
-        return
-    if any(result is None for result in results):
-        raise WrongAnswer(
-            "returns-none",
-            "it returned None. dist.all_reduce changes the tensor in place and returns None: "
-            "return the tensor itself, divided.",
-        )
-    if all(close(result, total) for result in results):
-        raise WrongAnswer(
-            "sum-not-mean",
-            "every rank has the sum over the ranks. The mean is that sum divided by the number "
-            "of ranks.",
-        )
-    if all(close(result, own) for result, own in zip(results, shards, strict=True)):
-        raise WrongAnswer(
-            "nothing-sent",
-            "every rank still has its own numbers: nothing has been communicated.",
-        )
-    if any(close(result, mean) for result in results):
-        right = [rank for rank, result in enumerate(results) if close(result, mean)]
-        raise WrongAnswer(
-            "not-on-all",
-            f"only rank {right[0]} has the mean. A reduce brings it to one rank; every rank needs "
-            "it here: all_reduce.",
-        )
-    if any(close(result, [t / k for t in total]) for result in results for k in (2, 4, 8)):
-        raise WrongAnswer(
-            "fixed-number",
-            f"this ran on {nproc} ranks and was divided by another number. Ask "
-            "dist.get_world_size() instead of writing a number.",
-        )
-    raise WrongAnswer("wrong", f"rank 0 returned {results[0]}, the mean is {mean}.")
+def _mean(draw: random.Random, nproc: int, dtype: str, shape: tuple[int, ...]) -> Trial:
+    length = math.prod(shape)
+    # Not the same on any two ranks, so that an answer that does nothing is not the mean; and of
+    # three, rank 0 has neither the least nor the most.
+    levels = draw.sample(range(nproc), nproc)
+    levels.insert(0, levels.pop(levels.index(nproc // 2)))
+    own = [
+        [draw.choice((-1, 3)) * draw.randint(1, 39) / 8 + 50 * level + 20 for _ in range(length)]
+        for level in levels
+    ]
+    total = [sum(column) for column in zip(*own, strict=True)]
+    return Trial(
+        nproc,
+        given=[(Tensor.of(mine, dtype, shape),) for mine in own],
+        right=[Tensor.of((one / nproc for one in total), dtype, shape)] * nproc,
+        facts={"own": own, "total": total},
+    )
+
+
+def _everywhere(numbers: Callable[[Trial], Any]) -> Callable[[Trial], list[Any]]:
+    """A guess: the same on every rank."""
+    return lambda trial: [numbers(trial)] * trial.nproc
+
+
+def _divided_by(number: int) -> Callable[[Trial], list[Any]]:
+    return _everywhere(lambda trial: [one / number for one in trial.total])
+
+
+def _combined(combine: Callable[[list[float]], float]) -> list[Callable[[Trial], list[Any]]]:
+    """Guesses: of each element something else than the sum, divided or not."""
+    return [
+        _everywhere(lambda t: [combine(list(one)) for one in zip(*t.own, strict=True)]),
+        _everywhere(lambda t: [combine(list(one)) / t.nproc for one in zip(*t.own, strict=True)]),
+    ]
+
+
+def _reduced(run: Run, rank: int) -> Any:
+    """Whether the sum was brought to one rank, and to no other."""
+    calls = run.calls(rank)
+    return [call.operation for call in calls] == ["reduce"] and {"root": calls[0].peer}
+
+
+def _several(run: Run, rank: int) -> Any:
+    called = run.operations(rank)
+    return len(called) > 1 and {"count": len(called), "calls": ", ".join(called)}
+
+
+average.gives("returns-none", _everywhere(lambda trial: None))
+average.gives("sum-not-mean", _divided_by(1))
+average.gives("own-numbers", lambda trial: trial.own)
+average.gives("own-share", lambda trial: [[one / trial.nproc for one in own] for own in trial.own])
+average.gives("divided-twice", _everywhere(lambda t: [one / t.nproc**2 for one in t.total]))
+average.gives("fixed-number", *map(_divided_by, range(2, 17)))
+average.gives(
+    "one-off",
+    _everywhere(lambda t: [one / (t.nproc + 1) for one in t.total]),
+    _everywhere(lambda t: [one / max(1, t.nproc - 1) for one in t.total]),
+)
+average.gives(
+    "divided-by-rank",
+    lambda t: [[one / (rank + 1) for one in t.total] for rank in range(t.nproc)],
+)
+average.gives("first-only", _everywhere(lambda trial: trial.own[0]))
+average.gives("not-the-sum", *_combined(max), *_combined(min), *_combined(math.prod))
+average.gives(
+    "whole-numbers",
+    _everywhere(lambda t: [one // t.nproc for one in t.total]),
+    _everywhere(lambda t: [int(one) / t.nproc for one in t.total]),
+    _everywhere(lambda t: [sum(map(int, one)) / t.nproc for one in zip(*t.own, strict=True)]),
+)
+average.gives("mean-of-elements", _everywhere(lambda t: [sum(t.total) / len(t.total) / t.nproc]))
+average.shows("not-on-all", _reduced)
+average.demands(
+    "not-a-collective",
+    lambda run, rank: any(call.operation in POINT_TO_POINT for call in run.calls(rank)),
+)
+average.demands("several-collectives", _several)

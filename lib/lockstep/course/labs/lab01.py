@@ -1,80 +1,52 @@
-"""Lab 01, communicators: its exercises and their checks."""
+"""Lab 01, communicators: the trials of its exercises, and the signs of what goes wrong in them."""
 
 from __future__ import annotations
 
-import os
+import itertools
+import math
 import random
 import re
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...launch import JobFailed
-from ..exercises import Deadlock, WrongAnswer, close, exercise, trial
+from ...launch.calls import Call
+from ..judging import Run, Tensor, Trial, judged
+from ..judging.stores import MANY, watched
+from ..judging.values import Other, kind, make, see, show
 
-_LATE = 0.05  # seconds by which a rank comes late, to see who waits for it
+Guess = Callable[[Trial], list[Any]]
 
 
 # ── local_gpu ────────────────────────────────────────────────────────────────────────────────
 
 
-@exercise(
-    "local_gpu",
-    lab="01",
-    hints=(
-        "A GPU's index counts the GPUs of one node. Which variable counts the ranks of one node?",
-        "On the second node of two with four GPUs each, the ranks are 4 to 7, and their GPUs are "
-        "0 to 3. Look at the table of variables: one row reads 0 to 3 on both nodes.",
-        "Take LOCAL_RANK from env and turn it into an int: variables are strings. Nothing has to "
-        "be computed, because torchrun has done it.",
-    ),
-)
-def local_gpu(answer: Any, draw: random.Random) -> None:
+@judged("local_gpu", lab="01", silent=True)
+def local_gpu(draw: random.Random) -> Iterator[Trial]:
     """`local_gpu(env)`: the index of the GPU that a rank should use, from torchrun's variables."""
-    nproc = draw.choice((3, 5, 6))  # not a number that somebody would write by habit
-    nnodes = draw.choice((6, 7))  # more than 16 ranks: then rank % 8 is not the rank
-    ranks = [(node, local) for node in range(nnodes) for local in range(nproc)]
-    given = [answer(torchrun_variables(node, local, nnodes, nproc)) for node, local in ranks]
-    right = [local for _, local in ranks]
-    if given == right:
-        return
-    where = f"on {nnodes} nodes with {nproc} GPUs each"
-    if any(isinstance(value, str) for value in given):
-        raise WrongAnswer(
-            "string",
-            f"it returned the string {given[0]!r}. Environment variables are strings: int().",
-        )
-    if given == list(range(len(ranks))):
-        raise WrongAnswer(
-            "global-rank",
-            f"{where}, rank {nproc} is the first of the second node and was sent to GPU {nproc}, "
-            "which is not there. RANK counts over all nodes.",
-        )
-    if given == [node for node, _ in ranks]:
-        raise WrongAnswer(
-            "node-number",
-            "all ranks of a node were sent to the same GPU. GROUP_RANK is the number of the node.",
-        )
-    if any(given == [rank % k for rank in range(len(ranks))] for k in (2, 4, 8, 16)):
-        raise WrongAnswer(
-            "fixed-number",
-            f"{where}, rank {nproc} should use GPU 0 and was sent to GPU {given[nproc]}: the "
-            "number of GPUs of a node is written into your code.",
-        )
-    raise WrongAnswer("wrong", f"{where} it gave {given}, where it should have been {right}.")
+    size = draw.choice((3, 5, 6))  # not a number that somebody would write by habit
+    uneven = [*draw.sample(range(1, 8), 4), draw.randint(9, 17)]
+    for nodes in ([size] * draw.choice((3, 4)), draw.sample(uneven, 5)):
+        places = [(node, local) for node, size in enumerate(nodes) for local in range(size)]
+        for rank, (node, local) in enumerate(places):
+            yield Trial(
+                0,
+                given=[(torchrun_variables(nodes, node, local),)],
+                right=[local],
+                facts={"nodes": nodes, "number": rank, "node": node, "local": local},
+            )
 
 
-def torchrun_variables(node: int, local_rank: int, nnodes: int, nproc: int) -> dict[str, str]:
-    """The variables that torchrun gives a rank: `nproc` ranks on each of `nnodes` nodes."""
-    rank, world_size = node * nproc + local_rank, nnodes * nproc
+def torchrun_variables(nodes: Sequence[int], node: int, local_rank: int) -> dict[str, str]:
+    """The variables that torchrun gives a rank: `nodes` says how many are on each node."""
+    rank, world_size = sum(nodes[:node]) + local_rank, sum(nodes)
     values = {
         "RANK": rank,
         "LOCAL_RANK": local_rank,
         "GROUP_RANK": node,
         "ROLE_RANK": rank,
         "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": nproc,
-        "GROUP_WORLD_SIZE": nnodes,
+        "LOCAL_WORLD_SIZE": nodes[node],
+        "GROUP_WORLD_SIZE": len(nodes),
         "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": "node0",
         "MASTER_PORT": 29500,
@@ -82,224 +54,225 @@ def torchrun_variables(node: int, local_rank: int, nnodes: int, nproc: int) -> d
     return {name: str(value) for name, value in values.items()}
 
 
-# ── meet, store_barrier ──────────────────────────────────────────────────────────────────────
+def _gpu(index: Callable[[Trial], Any]) -> Guess:
+    return lambda trial: [index(trial)]
 
 
-def _store() -> Any:
-    """The store of a job that makes its own groups: rank 0 serves it on loopback."""
-    import torch.distributed as dist
-
-    return dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+def _modulo(number: int) -> Guess:
+    return _gpu(lambda trial: trial.number % number)
 
 
-def _world() -> tuple[int, int]:
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def _meet_on_rank(meet: Any, addresses: list[str]) -> Any:
-    rank, world_size = _world()
-    store = _store()
-    time.sleep(_LATE * (world_size - 1 - rank))  # the last rank comes first
-    return meet(store, rank, world_size, addresses[rank])
-
-
-@exercise(
-    "meet",
-    lab="01",
-    hints=(
-        "Nobody can read what nobody has written. What does each rank have to write, and under "
-        "which key, so that the others can find it?",
-        "One key for each rank, with its number in it. get waits until a key is there, so nobody "
-        "has to ask whether the others have come.",
-        "Each rank sets the key f'address/{rank}' to its own address. Then it gets the keys of "
-        "all ranks from 0 to world_size - 1, in that order, and decodes the bytes of each.",
-    ),
+local_gpu.gives("string", _gpu(lambda t: str(t.local)), _gpu(lambda t: str(t.number)))
+local_gpu.gives("global-rank", _gpu(lambda trial: trial.number))
+local_gpu.gives("node-number", _gpu(lambda trial: trial.node))
+local_gpu.gives("always-the-same", _gpu(lambda trial: 0), _gpu(lambda trial: 1))
+local_gpu.gives("modulo-nodes", _gpu(lambda trial: trial.number % len(trial.nodes)))
+local_gpu.gives("fixed-number", *map(_modulo, (2, 3, 4, 5, 6, 7, 8, 16)))
+local_gpu.gives(
+    "nodes-alike",
+    _gpu(lambda t: t.number % t.nodes[t.node]),
+    _gpu(lambda t: t.number - t.node * t.nodes[t.node]),
 )
-def meet(answer: Any, draw: random.Random) -> None:
+local_gpu.gives("node-by-division", _gpu(lambda t: t.number // t.nodes[t.node]))
+local_gpu.gives("from-one", _gpu(lambda trial: trial.local + 1))
+local_gpu.gives("how-many", _gpu(lambda trial: trial.nodes[trial.node]))
+
+
+# ── meet ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _one_by_one(answer: Any, addresses: list[str], order: list[int]) -> Any:
+    """Each rank comes when those before it wait for others, or have gone on without them."""
+    store, watch = watched()
+    watch.start()
+    watch.meet(watch.world_size)
+    watch.come_after(order[: order.index(watch.rank)])
+    returned = answer(store, watch.rank, watch.world_size, addresses[watch.rank])
+    watch.leave()
+    return returned
+
+
+@judged("meet", lab="01", play=_one_by_one, silent=True)
+def meet(draw: random.Random) -> Iterator[Trial]:
     """`meet(store, rank, world_size, address)`: everybody's address, in the order of ranks."""
-    nproc = draw.choice((3, 4))
-    addresses = [
-        f"10.0.{draw.randint(0, 255)}.{rank}:{draw.randint(2000, 9000)}" for rank in range(nproc)
-    ]
-    job = trial(_meet_on_rank, answer, addresses, nproc=nproc, init=False)
-    for rank, got in enumerate(job.results):
-        if got == addresses:
-            continue
-        if not isinstance(got, list):
-            raise WrongAnswer("wrong", f"rank {rank} returned {got!r}, not a list of {nproc}.")
-        if any(isinstance(one, bytes) for one in got):
-            raise WrongAnswer(
-                "bytes", f"rank {rank} returned {got[0]!r}: a store keeps bytes. Decode them."
-            )
-        if len(got) == nproc and len(set(got)) == 1:
-            raise WrongAnswer(
-                "one-key",
-                f"rank {rank} has the same address {nproc} times. All ranks wrote under the same "
-                "key, so the last one won: a key for each rank.",
-            )
-        if sorted(got) == sorted(addresses):
-            raise WrongAnswer(
-                "order-of-arrival",
-                "the addresses are there, but in the order in which the ranks came, and that is "
-                "another one in each run. The list must be in the order of ranks.",
-            )
-        if set(got) < set(addresses):
-            missing = [r for r, address in enumerate(addresses) if address not in got]
-            raise WrongAnswer(
-                "does-not-wait",
-                f"rank {rank} went on without the address of rank {missing[0]}. Ranks come at any "
-                "time: get waits for a key, check does not.",
-            )
-        raise WrongAnswer("wrong", f"rank {rank} returned {got}, not {addresses}.")
+    for nproc in draw.sample((2, 3), 2):  # one by one takes time, if the answer sleeps
+        order = draw.sample(range(nproc), nproc)
+        if order == sorted(order):
+            order.reverse()
+        numbers = sorted(draw.sample(range(256), nproc), reverse=True)
+        addresses = [f"10.0.{one}.7:{draw.randint(2000, 9000)}" for one in numbers]
+        yield Trial(
+            nproc,
+            given=[(addresses, order)] * nproc,
+            right=[addresses] * nproc,
+            facts={"addresses": addresses, "order": order, "first": order[0], "late": order[-1]},
+            init=False,
+        )
 
 
-class _CountedStore:
-    """A store that counts what is asked of it."""
-
-    def __init__(self, store: Any):
-        self._store, self.asked = store, 0
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._store, name)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self.asked += 1
-            return method(*args, **kwargs)
-
-        return counted
+def _same_for_all(run: Run, rank: int) -> bool:
+    """Whether a rank has one address, as often as there are ranks."""
+    got = run.got(rank)
+    return len(set(got)) == 1 and got[0] in run.trial.addresses
 
 
-def _barrier_on_rank(barrier: Any, late: list[int]) -> list[tuple[float, float, int]]:
-    """For each of several barriers: when this rank came, when it left, what it asked."""
-    rank, world_size = _world()
-    times = []
-    for number, late_rank in enumerate(late):
-        store = _CountedStore(_store())
-        if rank == late_rank:
-            time.sleep(_LATE)
-        came = time.perf_counter()
-        barrier(store, f"step-{number}", world_size)
-        times.append((came, time.perf_counter(), store.asked))
-    return times
+def _other_order(run: Run, rank: int) -> bool:
+    return sorted(run.got(rank)) == sorted(run.right(rank))
 
 
-@exercise(
-    "store_barrier",
-    lab="01",
-    hints=(
-        "A rank must learn two things from the store: how many have come, and that it may go on. "
-        "Which of the store's calls counts, and which one waits?",
-        "add(key, 1) adds one and returns the new number, on one rank after another. Exactly one "
-        "rank sees the number world_size; it is the last, and can tell the others.",
-        "Add one to a counter whose key has the barrier's name in it. Whoever gets world_size back "
-        "sets a second key, again with the name in it. Then everybody waits for that second key.",
-    ),
+def _went_on(*absent: Any) -> Guess:
+    """A guess: each rank has the addresses of those who came before it, and its own; for the
+    others there is nothing, or this."""
+
+    def with_those_before(trial: Trial, rank: int) -> list[Any]:
+        here = trial.order[: trial.order.index(rank) + 1]
+        found = [[one] if at in here else absent for at, one in enumerate(trial.addresses)]
+        return [one for part in found for one in part]
+
+    return lambda trial: [with_those_before(trial, rank) for rank in range(trial.nproc)]
+
+
+meet.gives("bytes", lambda t: [[one.encode() for one in t.addresses]] * t.nproc)
+meet.gives("does-not-wait", _went_on(), _went_on(None), _went_on(""))
+meet.gives(
+    "without-own",
+    lambda t: [[o for at, o in enumerate(t.addresses) if at != r] for r in range(t.nproc)],
 )
-def store_barrier(answer: Any, draw: random.Random) -> None:
+meet.gives("text-of-bytes", lambda t: [[str(one.encode()) for one in t.addresses]] * t.nproc)
+meet.shows("one-key", _same_for_all)
+meet.shows("order-of-arrival", _other_order)
+
+
+# ── store_barrier ────────────────────────────────────────────────────────────────────────────
+
+
+def _barriers(answer: Any, names: list[str], late: list[int]) -> Any:
+    """For each barrier what this rank asked, and which keys it waited for that were there.
+
+    Who comes last does not come at all where all others have left: the first barrier that does
+    not hold is the last one.
+    """
+    store, watch = watched()
+    seen = []
+    for name, last in zip(names, late, strict=True):
+        watch.start()
+        watch.meet(watch.world_size)
+        if watch.rank == last and not watch.come_last():
+            watch.give_up()
+        else:
+            answer(store, name, watch.world_size)
+            watch.leave()
+        seen.append([watch.asked, list(watch.there)])
+        watch.meet(watch.world_size)
+        if watch.is_over():
+            break
+    return seen
+
+
+@judged("store_barrier", lab="01", play=_barriers, silent=True)
+def store_barrier(draw: random.Random) -> Iterator[Trial]:
     """`store_barrier(store, name, world_size)`: returns when world_size ranks have called it."""
-    nproc = draw.choice((3, 4))
-    late = draw.sample(range(nproc), 2)
-    job = trial(_barrier_on_rank, answer, late, nproc=nproc, init=False)
-    for number, late_rank in enumerate(late):
-        times = [rank[number] for rank in job.results]
-        last_came = max(came for came, _, _ in times)
-        early = [rank for rank, (_, left, _) in enumerate(times) if left < last_came]
-        if early and number == 0:
-            raise WrongAnswer(
-                "does-not-hold",
-                f"rank {early[0]} left the barrier before rank {late_rank} had come. Counting is "
-                "not waiting: nobody may go on before the last one says so.",
-            )
-        if early:
-            raise WrongAnswer(
-                "works-once",
-                f"the first barrier held, the second did not: rank {early[0]} left before rank "
-                f"{late_rank} had come. The keys of the first were still there: put the name "
-                "into the key.",
-            )
-        asked = max(count for _, _, count in times)
-        if asked > 10:
-            raise WrongAnswer(
-                "busy",
-                f"it holds, but one rank asked the store {asked:,} times. On 1,000 ranks that "
-                "would keep the store's process from everything else. wait() asks once.",
-            )
+    for nproc in draw.sample((2, 3, 5), 2):
+        names = draw.sample(("load", "train", "test", "save", "stop"), 3)
+        late = [draw.randrange(nproc) for _ in names]
+        yield Trial(
+            nproc,
+            given=[(names, late)] * nproc,
+            right=[...] * nproc,
+            facts={"names": names, "late": late},
+            init=False,
+        )
 
 
-# ── axis_groups, make_groups ─────────────────────────────────────────────────────────────────
+def _left_early(run: Run, rank: int) -> Any:
+    """Whether this rank left a barrier before another one came."""
+    for at, (step, last) in enumerate(zip(run.steps[rank], run.trial.late, strict=False)):
+        late = run.steps[last]
+        if len(late) <= at or step.ended < late[at].began:
+            _, there = run.got(rank)[at]
+            return {
+                "number": at + 1,
+                "name": run.trial.names[at],
+                "first": run.trial.names[0],
+                "late": last,
+                "key": there[0] if there else "",
+            }
+    return False
 
 
-@exercise(
-    "axis_groups",
-    lab="01",
-    hints=(
-        "Lay the numbers 0 to n - 1 out in the grid, the last axis fastest. Which ranks have all "
-        "coordinates but one in common?",
-        "np.arange(n).reshape(sizes of all axes) is the grid. A group along an axis is a line of "
-        "that array in the direction of the axis. np.moveaxis brings the axis to the end.",
-        "Make the grid with arange and reshape, with the sizes in the order of the dict. Move the "
-        "wanted axis to the last place with np.moveaxis, reshape to (-1, size of the axis), and "
-        "each row is a group: tolist().",
-    ),
-)
-def axis_groups(answer: Any, draw: random.Random) -> None:
+def _first_early(run: Run, rank: int) -> Any:
+    early = _left_early(run, rank)
+    return bool(early) and early["number"] == 1 and early
+
+
+def _key_was_there(run: Run, rank: int) -> Any:
+    early = _first_early(run, rank)
+    return bool(early) and bool(early["key"]) and early
+
+
+def _busy(run: Run, rank: int) -> Any:
+    asked = max(asked for asked, _ in run.got(rank))
+    return asked > MANY and {"asked": f"{asked:,}"}
+
+
+store_barrier.demands("key-is-there", _key_was_there)
+store_barrier.demands("does-not-hold", _first_early)
+store_barrier.demands("works-once", _left_early)
+store_barrier.demands("busy", _busy)
+
+
+# ── axis_groups ──────────────────────────────────────────────────────────────────────────────
+
+Groups = list[list[int]]
+
+
+def _in_any_order(answer: Any, sizes: dict[str, int], axis: str) -> Any:
+    """What was returned, with the groups in the order of their first ranks."""
+    returned = answer(sizes, axis)
+    seen = see(returned)
+    return sorted(seen, key=sorted) if _is_groups(seen) else returned
+
+
+def _is_groups(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(group, list | tuple) and all(type(rank) is int for rank in group)
+        for group in value
+    )
+
+
+@judged("axis_groups", lab="01", play=_in_any_order, silent=True)
+def axis_groups(draw: random.Random) -> Iterator[Trial]:
     """`axis_groups(sizes, axis)`: the ranks of every group along one axis of the grid."""
-    shape = draw.sample((2, 3, 4), 3)
-    sizes = dict(zip(("dp", "pp", "tp"), shape, strict=True))
-    for axis in reversed(sizes):
-        given = trial(_call, answer, (sizes, axis), nproc=1)[0]
-        if given is None:
-            raise WrongAnswer("wrong", "it returned None, not a list of lists of ranks.")
-        groups = [[int(rank) for rank in group] for group in given]
-        right = _lines(sizes, axis)
-        if sorted(map(sorted, groups)) == sorted(right):
-            if groups != right and any(group != sorted(group) for group in groups):
-                raise WrongAnswer(
-                    "unsorted", "the groups are right; within a group, ranks go from low to high."
-                )
-            continue
-        size, grid = sizes[axis], " × ".join(f"{n} {name}" for name, n in sizes.items())
-        n = shape[0] * shape[1] * shape[2]
-        chunks = [list(range(start, start + size)) for start in range(0, n, size)]
-        backwards = _lines(dict(reversed(sizes.items())), axis)
-        if set(map(tuple, groups)) < set(map(tuple, right)):
-            raise WrongAnswer(
-                "one-group",
-                f"there are {n // size} groups along {axis} in a grid of {grid}, and it returned "
-                f"{len(groups)}. Every rank must know all of them, because new_group is called "
-                "for all of them.",
+    names = draw.sample(("dp", "pp", "tp", "cp", "ep"), 5)
+    if names == sorted(names):
+        names.reverse()
+    for lengths in (
+        draw.sample((2, 3, 4), 3),
+        draw.sample((2, 3, 5, 7), 2),
+        [2, draw.choice((3, 5)), 2, 3],
+        draw.sample((1, 2, 4), 3),
+    ):
+        sizes = dict(zip(names, lengths, strict=False))
+        for axis in sizes:
+            right = _lines(sizes, axis)
+            yield Trial(
+                0,
+                given=[(sizes, axis)],
+                right=[right],
+                facts={
+                    "sizes": sizes,
+                    "axis": axis,
+                    "grid": " × ".join(f"{size} {name}" for name, size in sizes.items()),
+                    "last": list(sizes)[-1],
+                    "groups": right,
+                },
             )
-        if sorted(groups) == chunks:
-            raise WrongAnswer(
-                "always-neighbours",
-                f"in a grid of {grid} the group of rank 0 along {axis} is {right[0]}, not "
-                f"{groups[0]}. Only the last axis has neighbouring ranks.",
-            )
-        if sorted(groups) == sorted(backwards):
-            raise WrongAnswer(
-                "first-axis-fastest",
-                f"that is the grid with the first axis running fastest. Here the last one does: "
-                f"rank 1 is rank 0's neighbour along {list(sizes)[-1]}.",
-            )
-        if len(groups) == size:
-            raise WrongAnswer(
-                "other-axes",
-                f"these are {len(groups)} groups of {len(groups[0])}: ranks with the same place "
-                f"along {axis}. A group along {axis} holds the ranks whose places along {axis} "
-                f"differ and whose others are the same: {n // size} groups of {size}.",
-            )
-        raise WrongAnswer("wrong", f"along {axis} of {grid} it returned {groups}, not {right}.")
 
 
-def _call(function: Any, args: tuple[Any, ...]) -> Any:
-    return function(*args)
-
-
-def _lines(sizes: dict[str, int], axis: str) -> list[list[int]]:
+def _lines(sizes: dict[str, int], axis: str) -> Groups:
     """Groups along an axis, in the order of their first ranks: plain arithmetic, no arrays."""
-    names = list(sizes)
     stride, n = 1, 1
-    for name in reversed(names):
+    for name in reversed(sizes):
         if name == axis:
             stride = n
         n *= sizes[name]
@@ -307,400 +280,575 @@ def _lines(sizes: dict[str, int], axis: str) -> list[list[int]]:
     return [[start + i * stride for i in range(sizes[axis])] for start in starts]
 
 
-def _groups_on_rank(make_groups: Any, groups: list[list[int]]) -> Any:
-    """What was asked of new_group, if not the same on all ranks; else the sum over the group."""
+def _guess_groups(groups: Callable[[dict[str, int], str], Groups]) -> Guess:
+    return lambda trial: [sorted(groups(trial.sizes, trial.axis))]
+
+
+def _chunks(n: int, size: int) -> Groups:
+    return [list(range(start, start + size)) for start in range(0, n, size)]
+
+
+def _count(sizes: dict[str, int]) -> int:
+    return math.prod(sizes.values())
+
+
+def _backwards(sizes: dict[str, int]) -> dict[str, int]:
+    return dict(reversed(sizes.items()))
+
+
+def _planes(sizes: dict[str, int], axis: str) -> Groups:
+    """The ranks that have the same place along the axis."""
+    return [list(plane) for plane in zip(*_lines(sizes, axis), strict=True)]
+
+
+def _unsorted(run: Run, rank: int) -> bool:
+    got = run.got(rank)
+    return _is_groups(got) and sorted(map(sorted, got)) == run.right(rank)
+
+
+axis_groups.gives(
+    "always-neighbours", _guess_groups(lambda sizes, axis: _chunks(_count(sizes), sizes[axis]))
+)
+axis_groups.gives(
+    "first-axis-fastest", _guess_groups(lambda sizes, axis: _lines(_backwards(sizes), axis))
+)
+axis_groups.gives("other-axes", _guess_groups(_planes))
+axis_groups.gives("one-group", _guess_groups(lambda sizes, axis: _lines(sizes, axis)[:1]))
+axis_groups.gives(
+    "always-first",
+    _guess_groups(lambda sizes, axis: _lines(sizes, next(iter(sizes)))),
+    _guess_groups(
+        lambda sizes, axis: _planes({"": _count(sizes) // sizes[axis], axis: sizes[axis]}, axis)
+    ),
+    _guess_groups(
+        lambda sizes, axis: _lines({axis: sizes[axis], "": _count(sizes) // sizes[axis]}, axis)
+    ),
+)
+axis_groups.gives(
+    "names-in-order",
+    _guess_groups(lambda sizes, axis: _lines(dict(sorted(sizes.items())), axis)),
+)
+axis_groups.gives(
+    "flat",
+    _guess_groups(lambda sizes, axis: [[one for line in _lines(sizes, axis) for one in line]]),
+)
+axis_groups.shows("unsorted", _unsorted)
+
+
+# ── make_groups ──────────────────────────────────────────────────────────────────────────────
+
+
+def _in_use(answer: Any, alone: Groups, groups: Groups) -> Any:
+    """The ranks of the group that was returned, as text, if it works; else what was returned.
+
+    Ranks that disagree hang sooner or later. In groups of one they do not: what the answer makes
+    can be read off those in full.
+    """
     import torch
     import torch.distributed as dist
 
-    asked: list[Any] = []
-    new_group = dist.new_group
-
-    def note(ranks: Any = None, *_: Any, **__: Any) -> Any:
-        asked.append(ranks)
-        return dist.group.WORLD
-
-    dist.new_group = note  # first only listen: ranks that disagree would hang
-    make_groups(groups)
-    dist.new_group = new_group
+    answer(alone)
+    group = answer(groups)
+    rank = dist.get_rank()
+    ranks = None
+    if isinstance(group, dist.ProcessGroup):
+        ranks = sorted(dist.get_process_group_ranks(group))
     everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, asked)
-    if any(ranks not in groups for ranks in asked) or any(each != asked for each in everybody):
-        return asked
-    group = make_groups(groups)
-    if not isinstance(group, dist.ProcessGroup):
-        return type(group).__name__
-    x = torch.tensor([10.0 ** dist.get_rank()], dtype=torch.float64)
-    dist.all_reduce(x, group=group)
-    return x.item()
+    dist.all_gather_object(everybody, ranks)
+    if ranks is None:
+        return (group,)
+    if rank in ranks and all(everybody[other] == ranks for other in ranks):
+        x = torch.tensor([2**rank])
+        dist.all_reduce(x, group=group)
+        if x.item() != sum(2**other for other in ranks):
+            return (f"{ranks}, which adds up to {x.item()}",)
+    return (str(ranks),)
 
 
-def _partition(draw: random.Random, nproc: int) -> list[list[int]]:
-    """Groups of ranks, rank 0 not always in the first: at least one of them without rank 0."""
-    ranks = list(range(nproc))
-    draw.shuffle(ranks)
-    cut = draw.randint(2, nproc - 2)
-    groups = [sorted(ranks[:cut]), sorted(ranks[cut:])]
-    return groups
-
-
-@exercise(
-    "make_groups",
-    lab="01",
-    hints=(
-        "Every rank must call new_group for every group, its own and the others', in the same "
-        "order. Which one of all those does the rank keep?",
-        "A loop over groups, the same on every rank, and within it one new_group. Keep the result "
-        "when dist.get_rank() is in the list of ranks.",
-        "Start with mine = None. For each list of ranks call dist.new_group(ranks); if this rank's "
-        "number is in the list, mine is that group. Return mine after the loop, not inside of it.",
-    ),
-)
-def make_groups(answer: Any, draw: random.Random) -> None:
+@judged("make_groups", lab="01", play=_in_use, called="the group", silent=True)
+def make_groups(draw: random.Random) -> Iterator[Trial]:
     """`make_groups(groups)`: make all groups, on every rank; return the one this rank is in."""
-    nproc = draw.choice((4, 5))
-    groups = _partition(draw, nproc)
-    job = trial(_groups_on_rank, answer, groups, nproc=nproc)
-    for rank, got in enumerate(job.results):
-        mine = next(group for group in groups if rank in group)
-        total = sum(10.0**member for member in mine)
-        if isinstance(got, list):
-            _blame_the_order(job.results)
-        elif got == "list":
-            raise WrongAnswer("list", "it returned a list of groups: return this rank's own.")
-        elif isinstance(got, str) or got == 10.0**rank:
-            raise WrongAnswer(
-                "last-one",
-                f"on rank {rank} it returned what new_group gives to those who are not in the "
-                "group. Keep the group that the rank is in; the last one made is another.",
-            )
-        elif got != total:
-            raise WrongAnswer(
-                "wrong",
-                f"a sum over the group of rank {rank} gave {got}, over {mine} it is {total}.",
-            )
-
-
-def _blame_the_order(asked: list[list[Any]]) -> None:
-    """Raise WrongAnswer for ranks that did not ask for the same groups in the same order."""
-
-    def say(rank: int) -> str:
-        return f"rank {rank} made {', '.join(map(str, asked[rank])) or 'none'}"
-
-    if any(ranks is None for each in asked for ranks in each):
-        raise WrongAnswer(
-            "everybody",
-            "it called new_group() without a list of ranks. That is one more group of the whole "
-            "world, whatever the list says.",
+    for nproc, count in ((draw.choice((4, 5)), 2), (6, 3)):
+        alone, groups = _partition(draw, nproc, nproc), _partition(draw, nproc, count)
+        mine = [next(ranks for ranks in groups if rank in ranks) for rank in range(nproc)]
+        yield Trial(
+            nproc,
+            given=[(alone, groups)] * nproc,
+            right=[(str(sorted(ranks)),) for ranks in mine],
+            facts={"alone": alone, "groups": groups, "mine": mine},
         )
-    other = next((rank for rank, each in enumerate(asked) if each != asked[0]), 0)
-    if sorted(asked[other]) == sorted(asked[0]) and other:
-        raise WrongAnswer(
-            "own-first",
-            f"{say(0)}; {say(other)}. The same groups in another order: PyTorch names a group by "
-            "how many came before it, so the ranks look for each other under different names.",
-        )
-    if other:
-        raise WrongAnswer(
-            "only-own",
-            f"{say(0)}; {say(other)}. Every rank must make every group, those of the others too: "
-            "that is how they agree on names.",
-        )
-    raise WrongAnswer("wrong", f"{say(0)}: not the groups that it was given.")
+
+
+def _partition(draw: random.Random, nproc: int, count: int) -> Groups:
+    """So many groups of ranks, not sorted, of two members or more if there are as many ranks;
+    rank 0 is not in the first, nor the last rank in the last."""
+    fewest = min(2, nproc // count)
+    while True:
+        ranks = draw.sample(range(nproc), nproc)
+        cuts = [0, *sorted(draw.sample(range(1, nproc), count - 1)), nproc]
+        groups = [ranks[start:end] for start, end in itertools.pairwise(cuts)]
+        uneven = 0 not in groups[0] and nproc - 1 not in groups[-1]
+        if uneven and min(map(len, groups)) >= fewest:
+            return groups
+
+
+def _made(run: Run, rank: int) -> list[str]:
+    """The groups of one that a rank made: of `new_group([0])` what is in brackets; and those of
+    all ranks, without a list."""
+    calls = [call.operation for call in run.job.setup[rank]]
+    made = [one[len("new_group(") : -1] for one in calls if one.startswith("new_group(")]
+    return [one for one in made if one.count(",") == 0]
+
+
+def _not_alike(run: Run, rank: int) -> Any:
+    """Whether this rank made other groups than rank 0, or in another order."""
+    first, own = _made(run, 0), _made(run, rank)
+    both = min(len(first), len(own))
+    if first == own or (first[:both] == own[:both] and run.failure not in ("", "stuck")):
+        return False
+    return {"alone": run.trial.alone, "first": _say_made(first), "own": _say_made(own)}
+
+
+def _say_made(made: list[str]) -> str:
+    return "made " + (", ".join(one or "a group of all" for one in made) or "none")
+
+
+def _own_first(run: Run, rank: int) -> Any:
+    """Whether this rank made the same groups as rank 0, in another order."""
+    first, own = _made(run, 0), _made(run, rank)
+    return first != own and sorted(first) == sorted(own) and _not_alike(run, rank)
+
+
+def _other_members(run: Run, rank: int) -> Any:
+    return {"has": run.got(rank)[0], "mine": run.right(rank)[0]}
+
+
+def _kept(keep: Callable[[Trial, int], list[int]]) -> Guess:
+    """A guess: the group of these ranks is returned; new_group gives others -100."""
+    return lambda trial: [
+        str(sorted(ranks)) if rank in (ranks := keep(trial, rank)) else -100
+        for rank in range(trial.nproc)
+    ]
+
+
+def _handles(trial: Trial) -> list[Any]:
+    """On each rank all that new_group returned."""
+    return [
+        [Other("ProcessGroup") if rank in ranks else -100 for ranks in trial.groups]
+        for rank in range(trial.nproc)
+    ]
+
+
+for _declare in (make_groups.fails, make_groups.shows, make_groups.demands):
+    _declare("own-first", _own_first)
+    _declare("only-own", _not_alike)
+make_groups.gives("nothing-returned", lambda trial: [None] * trial.nproc)
+make_groups.gives("list", _handles)
+make_groups.gives("last-one", _kept(lambda trial, rank: trial.groups[-1]))
+make_groups.gives("first-one", _kept(lambda trial, rank: trial.groups[0]))
+make_groups.gives("everybody", lambda trial: [str(list(range(trial.nproc)))] * trial.nproc)
+make_groups.gives("ranks-only", lambda trial: trial.mine)
+make_groups.shows("other-members", _other_members)
 
 
 # ── from_first ───────────────────────────────────────────────────────────────────────────────
 
 
-def _first_on_rank(from_first: Any, groups: list[list[int]], values: list[list[float]]) -> Any:
+def _from_the_first(answer: Any, x: Tensor, groups: Groups) -> Any:
     import torch
     import torch.distributed as dist
 
-    made = {tuple(ranks): dist.new_group(ranks) for ranks in groups}
-    rank = dist.get_rank()
-    mine = next(ranks for ranks in groups if rank in ranks)
-    x = torch.tensor(values[rank])
-    returned = from_first(x, made[tuple(mine)])
-    return (returned if isinstance(returned, torch.Tensor) else x).tolist()
+    made = [dist.new_group(ranks) for ranks in groups]
+    mine = next(at for at, ranks in enumerate(groups) if dist.get_rank() in ranks)
+    given = make(x)
+    returned = answer(given, made[mine])
+    return returned if isinstance(returned, torch.Tensor) else given
 
 
-@exercise(
-    "from_first",
-    lab="01",
-    hints=(
-        "The sender of a broadcast is named by its global rank. How do you get from 'number 0 of "
-        "this group' to a global rank?",
-        "dist.get_global_rank(group, 0) is the global rank of the group's first member. The "
-        "broadcast must run in that group, not in the world.",
-        "One call: dist.broadcast of x, with src the global rank of the group's member 0, and "
-        "with group=group. broadcast changes x in place; return it.",
-    ),
-)
-def from_first(answer: Any, draw: random.Random) -> None:
+@judged("from_first", lab="01", play=_from_the_first, may_change=(0,), called="x")
+def from_first(draw: random.Random) -> Iterator[Trial]:
     """`from_first(x, group)`: x of the group's first member, on every member, by one broadcast."""
-    nproc = draw.choice((4, 5))
-    groups = _partition(draw, nproc)
-    values = [[rank + 1.0, draw.random(), -float(rank)] for rank in range(nproc)]
-    blamed = next(group for group in groups if 0 not in group)
-    zero = WrongAnswer(
-        "group-rank-as-global",
-        f"in the group of ranks {blamed} it asked rank 0, which is no member, for the data. src "
-        "counts in the whole world: number 0 of a group is another rank in each group.",
-    )
-    everyone = WrongAnswer(
-        "everybody-sends",
-        "every rank named itself as the sender, so nobody listens. All members must name the same "
-        "one.",
-    )
-    try:
-        job = trial(_first_on_rank, answer, groups, values, nproc=nproc)
-    except Deadlock as stuck:
-        roots = {call.peer for calls in stuck.job.calls for call in calls}
-        raise everyone if len(roots) == nproc else stuck from None
-    except JobFailed as failed:
-        if "not part of group" in str(failed) or "not in group" in str(failed):
-            raise zero from None
-        raise
-    for rank, got in enumerate(job.results):
-        group = next(ranks for ranks in groups if rank in ranks)
-        calls = job.calls[rank]
-        if not calls:
-            raise WrongAnswer("nothing-sent", f"rank {rank} has called nothing: nothing was sent.")
-        if any(set(call.group.ranks) != set(group) for call in calls):
-            raise WrongAnswer(
-                "whole-world",
-                f"rank {rank} sent in {calls[0].group}, and its group is {group}: without group= a "
-                "call goes to everybody.",
-            )
-        if len(calls) > 1 and len({call.peer for call in calls}) > 1:
-            raise WrongAnswer(
-                "too-much",
-                f"{len(calls)} calls on rank {rank} ({calls[0]}, {calls[1]}, …): one broadcast is "
-                "enough.",
-            )
-        if close(got, values[group[0]]):
-            if [call.operation for call in calls] != ["broadcast"]:
-                done = ", ".join(call.operation for call in calls)
-                raise WrongAnswer(
-                    "too-much",
-                    f"the values are right, but it took {done}: all members' data travelled, and "
-                    "only the first one's was wanted. One broadcast is enough.",
-                )
-            continue
-        roots = {call.peer for member in group for call in job.calls[member]}
-        if len(roots) > 1:
-            raise everyone
-        raise WrongAnswer(
-            "wrong-sender",
-            f"rank {rank} of group {group} has {got}; the first member's x is {values[group[0]]}.",
+    nprocs = (draw.choice((4, 5)), draw.choice((5, 6)))
+    for nproc, count, dtype in zip(nprocs, (2, 3), ("float32", "int64"), strict=True):
+        groups = [sorted(ranks) for ranks in _partition(draw, nproc, count)]
+        mine = [next(ranks for ranks in groups if rank in ranks) for rank in range(nproc)]
+        shape = draw.choice(((), (3,), (2, 3)))
+        values = [
+            [draw.randint(1, 9) + 10 * (rank - 2) for _ in range(math.prod(shape))]
+            for rank in range(nproc)
+        ]
+        yield Trial(
+            nproc,
+            given=[(Tensor.of(one, dtype, shape), groups) for one in values],
+            right=[Tensor.of(values[ranks[0]], dtype, shape) for ranks in mine],
+            facts={"groups": groups, "mine": mine, "values": values},
         )
+
+
+def _no_member(run: Run, rank: int) -> Any:
+    """Whether this rank raised because it named one that is not in its group."""
+    for failure in run.job.failures:
+        asked = re.search(r"rank (\d+) is not (part of|in) group", failure.message)
+        if failure.rank == rank and asked:
+            return {"mine": run.trial.mine[rank], "asked": asked[1]}
+    return False
+
+
+def _broadcasts(run: Run, rank: int) -> list[Call]:
+    return [call for call in run.calls(rank) if call.operation == "broadcast"]
+
+
+def _roots_differ(run: Run, rank: int) -> Any:
+    """Whether the members of a group did not name the same sender."""
+    roots = {
+        other: calls[0].peer for other in run.trial.mine[rank] if (calls := _broadcasts(run, other))
+    }
+    return len(set(roots.values())) > 1 and {
+        "mine": run.trial.mine[rank],
+        "roots": ", ".join(f"rank {other} named rank {root}" for other, root in roots.items()),
+    }
+
+
+def _other_group(run: Run, rank: int) -> Any:
+    mine = run.trial.mine[rank]
+    other = next((call for call in run.calls(rank) if set(call.group.ranks) != set(mine)), None)
+    return other is not None and {"call": other, "mine": mine}
+
+
+def _wrong_sender(run: Run, rank: int) -> Any:
+    mine = run.trial.mine[rank]
+    root = next((call.peer for call in _broadcasts(run, rank)), None)
+    return root not in (None, mine[0]) and {"mine": mine, "root": root, "first": mine[0]}
+
+
+def _too_much(run: Run, rank: int) -> Any:
+    called = run.operations(rank)
+    return called != ["broadcast"] and {"called": ", ".join(called) or "nothing"}
+
+
+from_first.fails("group-rank-as-global", _no_member)
+for _declare in (from_first.fails, from_first.shows):
+    _declare("everybody-sends", _roots_differ)
+    _declare("whole-world", _other_group)
+from_first.shows("wrong-sender", _wrong_sender)
+from_first.demands("too-much", _too_much)
+from_first.demands("whole-world", _other_group)
 
 
 # ── shrink ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _shrink_on_rank(shrink: Any, survivors: list[list[int]]) -> list[tuple[int, int, float]] | None:
-    """For each generation this rank lives through: its rank, the world size, the sum of 2**rank."""
+class NoWorld(RuntimeError):
+    """After the answer there is no default process group."""
+
+
+def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Any:
+    """For each world this rank lives through: its rank, the size, the sum of 2 ** number."""
     import torch
     import torch.distributed as dist
 
-    me, world_size = _world()
-    store = _store()
-    init = dist.init_process_group
-
-    def asked(*args: Any, **kwargs: Any) -> None:
-        """init_process_group, but it first says what it was asked for: it may hang."""
-        visitors = kwargs["store"].add("lockstep/visitors", 1) if "store" in kwargs else 0
-        print("asked for", kwargs.get("rank"), kwargs.get("world_size"), visitors, flush=True)
-        init(*args, **kwargs)
-
-    dist.init_process_group = asked
-    asked("gloo", store=store, rank=me, world_size=world_size)
+    store, watch = watched(of_worlds=True)
+    me = watch.rank
+    dist.init_process_group("gloo", store=store, rank=me, world_size=watch.world_size)
+    dist.all_reduce(torch.zeros(1))
+    watch.start()
+    watch.meet(watch.world_size)
     known = []
-    for generation, alive in enumerate(survivors, 1):
+    for generation, (alive, last) in enumerate(zip(lives, late, strict=True), 1):
         if me not in alive:
-            return None
-        shrink(store, me, alive, generation)
+            break
+        if me == last:
+            watch.come_last()
+        answer(store, me, list(alive), generation)
+        watch.leave()
+        if not dist.is_initialized():
+            raise NoWorld
         x = torch.tensor([2.0**me])
         dist.all_reduce(x)
-        known.append((dist.get_rank(), dist.get_world_size(), x.item()))
+        known.append([dist.get_rank(), dist.get_world_size(), x.item()])
+        watch.meet(len(alive))  # or a fast rank ends the group before another has its sum
+        watch.start()
+        watch.meet(len(alive))
+    watch.leave()
     return known
 
 
-@exercise(
-    "shrink",
-    lab="01",
-    hints=(
-        "A process group's members cannot change. What can you do instead, and what does "
-        "init_process_group have to be told?",
-        "First the old group has to go. A rank's new number is its place in the list of those "
-        "alive. And the keys of the old rendezvous are still in the store.",
-        "Call dist.destroy_process_group(). Make a PrefixStore whose prefix has the generation in "
-        "it. Then dist.init_process_group with that store, with rank = alive.index(me), and with "
-        "world_size = len(alive).",
-    ),
-)
-def shrink(answer: Any, draw: random.Random) -> None:
+@judged("shrink", lab="01", play=_worlds, called="what is known of the new worlds", silent=True)
+def shrink(draw: random.Random) -> Iterator[Trial]:
     """`shrink(store, me, alive, generation)`: a new default group of those who are alive."""
-    nproc = 4
-    dead = draw.sample(range(nproc), 2)
-    if dead[0] == nproc - 1:  # otherwise everybody's number would stay what it was
-        dead.reverse()
-    first = [rank for rank in range(nproc) if rank != dead[0]]
-    survivors = [first, [rank for rank in first if rank != dead[1]]]
-    try:
-        job = trial(_shrink_on_rank, answer, survivors, nproc=nproc, init=False)
-    except Deadlock as stuck:
-        _blame_the_world(stuck.job, survivors)
-        raise
-    except JobFailed as failed:
-        said = str(failed)
-        if "twice" in said:
-            raise WrongAnswer(
-                "still-there",
-                "the old default group is still there, and a process has only one. Destroy it "
-                "first.",
-            ) from None
-        _blame_the_world(failed.job, survivors)
-        raise
-    _blame_the_world(job, survivors)
-    for me, known in enumerate(job.results):
-        for alive, (_, size, total) in zip(survivors, known or [], strict=False):
-            if size != len(alive) or total != sum(2.0**member for member in alive):
-                raise WrongAnswer(
-                    "wrong",
-                    f"afterwards rank {me} is in a world of {size}, whose sum is {total}; alive "
-                    f"are {alive}.",
-                )
+    for nproc, deaths in ((draw.choice((4, 5)), (1, 1)), (6, draw.choice(((2, 1, 1), (1, 2, 1))))):
+        alive: list[int] = list(range(nproc))
+        lives: list[list[int]] = []
+        for number in deaths:
+            dead = draw.sample(alive, number)
+            if not lives and nproc - 1 in dead:  # everybody's number might stay what it was
+                dead[dead.index(nproc - 1)] = next(r for r in alive if r not in dead)
+            alive = [rank for rank in alive if rank not in dead]
+            if nproc == 6:
+                while alive == sorted(alive):
+                    draw.shuffle(alive)
+            lives.append(list(alive))
+        yield Trial(
+            nproc,
+            given=[(lives, [draw.choice(alive) for alive in lives])] * nproc,
+            right=[
+                [
+                    [alive.index(me), len(alive), sum(2.0**other for other in alive)]
+                    for alive in lives
+                    if me in alive
+                ]
+                for me in range(nproc)
+            ],
+            facts={"lives": lives},
+            init=False,
+        )
 
 
-def _blame_the_world(job: Any, survivors: list[list[int]]) -> None:
-    """Raise WrongAnswer for what the survivors asked of init_process_group."""
-    for me in survivors[0]:
-        asked = re.findall(r"^asked for (\d+) (\d+) (\d+)$", job.output(me), re.MULTILINE)
-        if len(asked) < 2:
-            raise WrongAnswer(
-                "old-world",
-                f"the rank that was {me} still has the old default group, with those who are gone "
-                "in it. A group of the others beside it is not a new world: init_process_group.",
-            )
-        for alive, (rank, size, visitors) in zip(survivors, asked[1:], strict=False):
-            if int(size) != len(alive):
-                raise WrongAnswer(
-                    "waits-for-the-dead",
-                    f"it asked for a world of {size} ranks, and {len(alive)} are alive: "
-                    "init_process_group waits for ranks that never come.",
-                )
-            if int(rank) != alive.index(me):
-                raise WrongAnswer(
-                    "old-number",
-                    f"the rank that was {me} asked to be rank {rank} of {len(alive)} again. In "
-                    f"the new world ranks go from 0 to {len(alive) - 1} without a gap.",
-                )
-            if int(visitors) > len(alive):
-                raise WrongAnswer(
-                    "old-keys",
-                    "number and size are right, but the ranks met where an earlier world had "
-                    "left its keys: some read the addresses of then. It works by luck or hangs. "
-                    "Give each generation keys of its own: a PrefixStore.",
-                )
+def _joined(run: Run, me: int) -> list[tuple[list[int], Call]]:
+    """For each new world that this rank asked for: who is alive, and the call."""
+    calls = [c for c in run.job.setup[me] if c.operation.startswith("init_process_group")]
+    lives = [alive for alive in run.trial.lives if me in alive]
+    return list(zip(lives, calls[1:], strict=False))
+
+
+def _other_size(run: Run, me: int) -> Any:
+    for alive, call in _joined(run, me):
+        size = re.search(r"world_size=(\d+)", call.operation)
+        if size and int(size[1]) != len(alive):
+            return {"me": me, "size": size[1], "alive": alive, "count": len(alive)}
+    return False
+
+
+def _other_number(run: Run, me: int) -> Any:
+    for alive, call in _joined(run, me):
+        if call.peer is not None and call.peer != alive.index(me):
+            return {
+                "me": me,
+                "asked": call.peer,
+                "alive": alive,
+                "number": alive.index(me),
+                "count": len(alive),
+            }
+    return False
+
+
+def _old_number(run: Run, me: int) -> Any:
+    other = _other_number(run, me)
+    return bool(other) and other["asked"] == me and other
+
+
+def _raised(name: str, text: str = "") -> Callable[[Run, int], Any]:
+    """A sign: a rank raised an exception of this name, with this text in it."""
+
+    def sign(run: Run, rank: int) -> Any:
+        for one in run.job.failures:
+            if one.type_name.endswith(name) and text in one.message:
+                return {"message": one.message.partition(": ")[2]}
+        return False
+
+    return sign
+
+
+def _without_numbers(run: Run, me: int) -> Any:
+    """Whether it was left to the variables which rank this is, and how many there are."""
+    calls = [call for _, call in _joined(run, me)]
+    return any(c.peer is None and "world_size" not in c.operation for c in calls) and {"me": me}
+
+
+def _still_joining(run: Run, me: int) -> Any:
+    """Whether this rank was found in init_process_group when time was over."""
+    waits = [one.call for one in run.job.failures if one.rank == me and "init_process" in one.call]
+    return run.failure == "endless" and bool(waits) and {"message": waits[0]}
+
+
+def _old_world(run: Run, me: int) -> Any:
+    """Whether no rank has asked for a new world."""
+    asked = any(_joined(run, one) for one in run.ranks)
+    return not asked and me in run.trial.lives[0] and {"me": me}
+
+
+shrink.fails("still-there", _raised("", "default process group twice"))
+shrink.fails("no-new-world", _raised("NoWorld"))
+for _declare in (shrink.fails, shrink.shows):
+    _declare("waits-for-the-dead", _other_size)
+    _declare("old-number", _old_number)
+    _declare("other-number", _other_number)
+shrink.fails("goes-by-variables", _without_numbers)
+shrink.fails("old-keys", _raised("UsedBefore"))
+shrink.fails("do-not-meet", lambda run, me: _raised("NeverMet")(run, me) or _still_joining(run, me))
+for _declare in (shrink.fails, shrink.shows):
+    _declare("old-world", _old_world)
 
 
 # ── StoreGroup ───────────────────────────────────────────────────────────────────────────────
 
 
-def _store_group_on_rank(group_class: Any, values: list[list[float]]) -> dict[str, Any]:
-    import torch
+_COMBINE: dict[str, Callable[[Any], Any]] = {"SUM": sum, "MAX": max}
+
+
+class NoWork(RuntimeError):
+    """`allreduce` returned something that nobody can wait for."""
+
+
+def _all_reduces(group_class: Any, given: list[tuple[Tensor, str]], late: int) -> Any:
+    """What the tensors hold after each call; which handles are done; whether the store was used."""
     import torch.distributed as dist
 
-    rank, world_size = _world()
+    store, watch = watched()
+    real = dist.PrefixStore("checked", watch.real)
 
-    def make(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    def build(_: Any, rank: int, size: int, timeout: Any) -> Any:
         return group_class(store, rank, size)
 
-    dist.Backend.register_backend("checked", make, devices=["cpu"])
-    meeting = _store()
-    store = dist.PrefixStore("checked", meeting)
-    dist.init_process_group("checked", store=store, rank=rank, world_size=world_size)
-    answers: dict[str, Any] = {}
-    x = torch.tensor(values[rank])
-    work = dist.all_reduce(x, async_op=True)
-    if not isinstance(work, dist.Work):
-        return {"work": type(work).__name__}
-    work.wait()
-    answers["completed"] = bool(work.is_completed())
-    answers["sum"] = x.tolist()
-    # Nobody runs ahead, and then one is late: keys of the first call would be read again.
-    if meeting.add("lockstep/first", 1) == world_size:
-        meeting.set("lockstep/second", "")
-    meeting.wait(["lockstep/second"])
-    if rank == world_size - 1:
-        time.sleep(_LATE)
-    y = torch.tensor(values[rank]) * 10
-    dist.all_reduce(y)
-    answers["again"] = y.tolist()
-    z = torch.tensor(values[rank])
-    dist.all_reduce(z, op=dist.ReduceOp.MAX)
-    answers["max"] = z.tolist()
-    return answers
+    dist.Backend.register_backend("checked", build, devices=["cpu"])
+    dist.init_process_group("checked", store=real, rank=watch.rank, world_size=watch.world_size)
+    tensors, done, wrote = [], [], True
+    for value, operation in given:
+        x = make(value)
+        watch.start()
+        watch.meet(watch.world_size)
+        if watch.rank == late:
+            watch.come_last()
+        work = dist.all_reduce(x, op=getattr(dist.ReduceOp, operation), async_op=True)
+        if not isinstance(work, dist.Work):
+            raise NoWork(kind(see(work)))
+        work.wait()
+        watch.leave()
+        tensors.append(x)
+        done.append(bool(work.is_completed()))
+        wrote = wrote and watch.written > 0
+        watch.meet(watch.world_size)
+    return tensors, done, wrote
 
 
-@exercise(
-    "StoreGroup",
-    lab="01",
-    hints=(
-        "You have done the first half already: in meet, everybody published something and read "
-        "what the others had published. Then every rank computes for itself.",
-        "Three things are easily forgotten: a second call must not find the keys of the first; "
-        "the result belongs into the tensor that was passed in; the caller wants a Work.",
-        "Count the calls and put that number, with the rank's, into the key. Set your tensor's "
-        "bytes, get everybody's, stack them. Sum or, where opts.reduceOp is dist.ReduceOp.MAX, "
-        "amax over dimension 0. copy_ it into tensors[0] and return a DoneWork().",
-    ),
-)
-def store_group(answer: Any, draw: random.Random) -> None:
+@judged("StoreGroup", lab="01", play=_all_reduces, called="what all_reduce left", silent=True)
+def store_group(draw: random.Random) -> Iterator[Trial]:
     """`StoreGroup`: a process group whose allreduce goes through the store."""
-    nproc = draw.choice((2, 3))
-    length = draw.randint(2, 5)
-    values = [
-        [rank * 10 + float(draw.randint(1, 9)) for _ in range(length)] for rank in range(nproc)
+    for nproc in draw.sample((2, 3, 4), 2):
+        operations = ["SUM", *draw.sample(("SUM", "MAX", "SUM", "MAX"), 4)]
+        dtype = draw.choice(("float32", "float64", "int64"))
+        shape = draw.choice(((2,), (3,), (5,), (2, 2)))
+        calls = [_call(draw, nproc, operation, dtype, shape) for operation in operations]
+        own = [[given[rank] for given, _ in calls] for rank in range(nproc)]
+        late = draw.randrange(nproc)
+        right = [one for _, one in calls]
+        yield Trial(
+            nproc,
+            given=[(list(zip(mine, operations, strict=True)), late) for mine in own],
+            right=[(right, [True] * len(calls), True)] * nproc,
+            facts={"own": own, "operations": operations, "results": right},
+            init=False,
+        )
+
+
+def _call(
+    draw: random.Random, nproc: int, operation: str, dtype: str, shape: tuple[int, ...]
+) -> tuple[list[Tensor], Tensor]:
+    """What the ranks give to an all_reduce, and what it leaves; the first elements are below 0."""
+    signs = (-1, 1, *(draw.choice((-1, 1)) for _ in range(3)))
+    unit = 1 if dtype == "int64" else 0.125
+    columns = [
+        [sign * one * unit for one in draw.sample(range(1, 900), nproc)]
+        for sign in signs[: math.prod(shape)]
     ]
-    job = trial(_store_group_on_rank, answer, values, nproc=nproc, init=False)
-    total = [sum(column) for column in zip(*values, strict=True)]
-    most = [max(column) for column in zip(*values, strict=True)]
-    for rank, got in enumerate(job.results):
-        if "work" in got:
-            raise WrongAnswer(
-                "no-work",
-                f"allreduce returned {got['work']}: async_op=True gives that to the caller, who "
-                "then has nothing to wait for. Return a Work.",
-            )
-        if close(got["sum"], values[rank]):
-            raise WrongAnswer(
-                "not-in-place",
-                f"after all_reduce the tensor of rank {rank} holds what it held before. The result "
-                "has to be written into the tensor that was passed in: copy_.",
-            )
-        if not close(got["sum"], total):
-            raise WrongAnswer(
-                "wrong", f"rank {rank} got {got['sum']} as the sum of {values}; it is {total}."
-            )
-        if not got["completed"]:
-            raise WrongAnswer(
-                "never-complete", "after wait() its Work still says that it is not complete."
-            )
-        if not close(got["again"], [10 * value for value in total]):
-            raise WrongAnswer(
-                "old-keys",
-                f"the first all_reduce was right, the second on rank {rank} was not: it read keys "
-                "that the first had left. Each call needs keys of its own.",
-            )
-        if close(got["max"], total):
-            raise WrongAnswer(
-                "always-sums",
-                "all_reduce with op=MAX gave the sum. Which reduction is wanted is in "
-                "opts.reduceOp.",
-            )
-        if not close(got["max"], most):
-            raise WrongAnswer(
-                "wrong", f"rank {rank} got {got['max']} as the maximum of {values}; it is {most}."
-            )
+    combine = _COMBINE[operation]
+    own = [Tensor.of(mine, dtype, shape) for mine in zip(*columns, strict=True)]
+    return own, Tensor.of(map(combine, columns), dtype, shape)
+
+
+def _combined(operation: str, *more: float) -> Guess:
+    """A guess: this reduction in all calls, over the ranks' numbers and these."""
+    combine = _COMBINE[operation]
+
+    def on_all(trial: Trial) -> list[Any]:
+        calls = zip(*trial.own, strict=True)
+        tensors = [
+            [combine([*column, *more]) for column in zip(*(t.numbers for t in call), strict=True)]
+            for call in calls
+        ]
+        return [(tensors, [True] * len(tensors), True)] * trial.nproc
+
+    return on_all
+
+
+def _max_from_zero(trial: Trial) -> list[Any]:
+    tensors = [
+        [max(0, one) for one in right.numbers] if operation == "MAX" else right
+        for right, operation in zip(trial.results, trial.operations, strict=True)
+    ]
+    return [(tensors, [True] * len(tensors), True)] * trial.nproc
+
+
+def _kept_in(tensor: Tensor, number: float) -> float:
+    """What copy_ makes of a number: integers have no fraction."""
+    return int(number) if tensor.dtype == "int64" else number
+
+
+def _sum_by_ranks(trial: Trial) -> list[Any]:
+    tensors = [
+        right
+        if operation == "MAX"
+        else [_kept_in(right, one / trial.nproc) for one in right.numbers]
+        for right, operation in zip(trial.results, trial.operations, strict=True)
+    ]
+    return [(tensors, [True] * len(tensors), True)] * trial.nproc
+
+
+def _untouched(through_store: bool) -> Guess:
+    return lambda trial: [(own, [True] * len(own), through_store) for own in trial.own]
+
+
+def _not_made_of(run: Run, rank: int, *, earlier_too: bool) -> list[int]:
+    """The calls whose result on this rank is not made of what ranks gave to this call; or to
+    earlier ones, too."""
+    return [
+        at
+        for at, tensor in enumerate(run.got(rank)[0])
+        if tensor.numbers[0] not in _sums_of(run.trial, at, 0 if earlier_too else at)
+    ]
+
+
+def _old_keys(run: Run, rank: int) -> Any:
+    """Whether all that is wrong is made of what ranks gave to this call and to earlier ones, and
+    on some rank not of this call's alone."""
+    old = [
+        {"who": one, "number": at + 1}
+        for one in run.wrong
+        for at in _not_made_of(run, one, earlier_too=False)
+    ]
+    return bool(old) and not _not_made_of(run, rank, earlier_too=True) and old[0]
+
+
+def _sums_of(trial: Trial, number: int, since: int) -> set[float]:
+    """What a call can leave that takes from each rank what it gave to one of these calls."""
+    given = [[call.numbers[0] for call in own[since : number + 1]] for own in trial.own]
+    return {combine(one) for one in itertools.product(*given) for combine in (sum, max)}
+
+
+def _a_call_is_wrong(run: Run, rank: int) -> Any:
+    trial, got = run.trial, run.got(rank)
+    for number, (tensor, right) in enumerate(zip(got[0], trial.results, strict=True)):
+        if tensor.numbers != right.numbers:
+            return {
+                "number": number + 1,
+                "operation": trial.operations[number],
+                "values": ", ".join(show(list(own[number].numbers)) for own in trial.own),
+                "left": show(list(tensor.numbers)),
+                "wanted": show(list(right.numbers)),
+            }
+    return False
+
+
+store_group.fails("no-work", _raised("NoWork"))
+store_group.gives("not-in-place", _untouched(True), _untouched(False))
+store_group.gives("always-sums", _combined("SUM"))
+store_group.gives("always-max", _combined("MAX"))
+store_group.gives("max-from-zero", _max_from_zero)
+store_group.gives("mean", _sum_by_ranks)
+store_group.gives(
+    "never-complete",
+    lambda t: [(t.results, [False] * len(t.results), True)] * t.nproc,
+)
+store_group.shows("old-keys", _old_keys)
+store_group.shows("wrong-result", _a_call_is_wrong)
+store_group.shows("past-the-store", lambda run, rank: not run.got(rank)[2])

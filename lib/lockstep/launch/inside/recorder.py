@@ -324,10 +324,10 @@ class Recorder:
             self.end(place)
 
     @contextlib.contextmanager
-    def internal(self, kind: str, operation: str) -> Iterator[None]:
+    def internal(self, kind: str, operation: str, peer: int | None = None) -> Iterator[None]:
         """A call that is not an operation on a group but in which a rank may wait for others."""
         number, _ = self.group(kind, lambda: Group(kind, ()))
-        place = self.begin(operation, number)
+        place = self.begin(operation, number, peer=peer)
         self.quiet, before = True, self.quiet
         try:
             with self.blocking(place):
@@ -638,7 +638,7 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         if name == "destroy_process_group":
             _refuse_while_a_graph_lives()
-        what = name
+        what, rank = name, None
         if name == "new_group":
             if kwargs.get("use_local_synchronization"):  # a matter of the members alone
                 return original(*args, **kwargs)
@@ -648,9 +648,10 @@ def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             asked = args[3] if len(args) > 3 else kwargs.get("world_size", -1)
             if isinstance(asked, int) and asked > 0:
                 what = f"init_process_group(world_size={asked})"
+            rank = args[4] if len(args) > 4 else kwargs.get("rank")
         if _by_nccl(name, args, kwargs):
             recorder.on_gpu()  # NCCL's ranks keep the processor busy while they wait
-        with recorder.internal("setup", what):
+        with recorder.internal("setup", what, rank if isinstance(rank, int) else None):
             if name == "destroy_process_group":
                 recorder.drain()
             result = original(*args, **kwargs)
