@@ -32,7 +32,7 @@ def swap_in_turn(x, other):
     return theirs
 
 
-# %% swap_in_turn: by-parity
+# %% swap_in_turn: by-one-number
 def swap_in_turn(x, other):
     theirs = torch.empty_like(x)
     if dist.get_rank() % 2 == 0:
@@ -44,7 +44,7 @@ def swap_in_turn(x, other):
     return theirs
 
 
-# %% swap_in_turn: same-buffer
+# %% swap_in_turn: changed
 def swap_in_turn(x, other):
     if dist.get_rank() < other:
         dist.send(x, other)
@@ -71,7 +71,7 @@ def swap(x, other):
     return theirs
 
 
-# %% swap: same-buffer
+# %% swap: changed
 def swap(x, other):
     for handle in [dist.isend(x, other), dist.irecv(x, other)]:
         handle.wait()
@@ -156,7 +156,7 @@ def shift(x, by):
     return x.clone()
 
 
-# %% transfer: fixed-dtype
+# %% transfer: dtype
 def transfer(x, src, dst):
     header = torch.zeros(9, dtype=torch.int64)
     if dist.get_rank() == src:
@@ -172,7 +172,7 @@ def transfer(x, src, dst):
         return x
 
 
-# %% transfer: flat
+# %% transfer: shape
 def transfer(x, src, dst):
     header = torch.zeros(2, dtype=torch.int64)
     if dist.get_rank() == src:
