@@ -16,7 +16,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test check test-browser lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup labs test check test-browser test-long lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -27,14 +27,18 @@ setup:  ## make or refresh .venv
 labs: setup  ## open the labs in JupyterLab
 	$(BIN)/jupyter lab --notebook-dir=. $(ALLOW_ROOT) $(LAB_ARGS) labs/00_start_here.ipynb
 
-test: lint  ## check style and types, then run every test
-	$(BIN)/pytest
+# Two tests at a time, of two files: most wait for ranks, which they start themselves.
+test: lint  ## check style and types, then run every test but the long ones
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint  ## check style and types, then run the tests that your change touches, for 90 s at most
 	$(BIN)/python tests/touched.py
 
 test-browser: setup  ## only run every notebook in JupyterLab in a headless Chromium
-	$(BIN)/pytest tests/test_browser.py
+	$(BIN)/pytest -m "long or not long" tests/test_browser.py
+
+test-long: setup  ## run what `make test` leaves out: every notebook in one more way
+	$(BIN)/pytest -m long
 
 lint: setup  ## check style and types only
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,10 +180,21 @@ class Kernel:
         return found
 
     def files(self) -> list[str]:
-        shm = Path("/dev/shm")
-        shared = list(shm.iterdir()) if shm.is_dir() else []
         own = [p for p in self.temporary.rglob("*") if "torchinductor_" not in str(p)]
-        return sorted(str(path) for path in [*own, *shared])  # PyTorch's compile cache is to stay
+        # PyTorch's compile cache is to stay.
+        return sorted(str(path) for path in [*own, *self._shared_memory()])
+
+    def _shared_memory(self) -> list[Path]:
+        """But what others have mapped: tests of other files run at the same time."""
+        shared = [*Path("/dev/shm").glob("*")]
+        if not shared:
+            return []
+        own = {process.pid for process in self.processes()}
+        mapped = ""
+        for process in set(psutil.pids()) - own:
+            with suppress(OSError):  # somebody else's, or gone
+                mapped += Path(f"/proc/{process}/maps").read_text()
+        return [path for path in shared if str(path) not in mapped]
 
     def _state(self) -> dict[str, list[str]]:
         processes = {process.pid: process for process in self.processes()}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
+import papermill
 import platformdirs
 import pytest
 from browser import DARK, Browser, Page, chromium, serving
@@ -48,37 +49,42 @@ def write(tree: Path, name: str, cells: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("name", LABS)
-def test_a_blank_lab_shows_what_it_holds(browser: Browser, name: str) -> None:
+def test_a_blank_lab_shows_what_it_holds(browser: Browser, tree: Path, name: str) -> None:
+    """With other parameters, set as papermill does."""
+    lab = tree / "labs" / f"{name}.ipynb"
+    papermill.execute_notebook(lab, lab, {"NPROC": 2}, prepare_only=True)
     with browser.open(f"labs/{name}.ipynb") as page:
-        page.run_all()
-        hints = page.open_hints()
-        problems = page.problems()
-        page.screenshot(PICTURES / f"labs-{name}.png")
-        assert problems == []
-        judge(page, "NOT YET")
-        # Checks of unanswered exercises have hints to open.
-        assert hints > 0
+        hints = run_and_judge(page, f"labs-{name}", "NOT YET")
+        cells = nbformat.read(lab, 4).cells
+        assert "2 ranks" in "".join(
+            page.shown(cell.id) for cell in cells if "code" in cell.cell_type
+        )
+    # Checks of unanswered exercises have hints to open.
+    assert hints > 0
 
 
-@pytest.mark.parametrize("name", SOLUTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [SOLUTIONS[0], *(pytest.param(name, marks=pytest.mark.long) for name in SOLUTIONS[1:])],
+)
 def test_a_solution_shows_what_it_holds(browser: Browser, name: str) -> None:
     with browser.open(f"solutions/{name}.ipynb") as page:
-        page.run_all()
-        page.open_hints()
-        problems = page.problems()
-        page.screenshot(PICTURES / f"solutions-{name}.png")
-        page.screenshot(PICTURES / f"solutions-{name}-dark.png", DARK)
-        assert problems == []
-        assert page.problems() == []  # in the dark theme
-        judge(page, "PASS")
+        run_and_judge(page, f"solutions-{name}", "PASS")
 
 
-def judge(page: Page, verdict: str) -> None:
-    """Every check of a notebook comes out the same, in its data and for the eye."""
+def run_and_judge(page: Page, name: str, verdict: str) -> int:
+    """Every check comes out the same, in its data and for the eye; returns how many hints are."""
+    page.run_all()
+    hints = page.open_hints()
+    assert page.problems() == []
+    page.screenshot(PICTURES / f"{name}.png")
+    page.screenshot(PICTURES / f"{name}-dark.png", DARK)
+    assert page.problems() == []
     checks = page.checks()
     assert checks
     assert checks == dict.fromkeys(checks, verdict)
     assert [cell for cell in checks if verdict not in page.shown(cell)] == []
+    return hints
 
 
 # ── That it would be seen ────────────────────────────────────────────────────────────────────

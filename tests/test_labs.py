@@ -1,6 +1,6 @@
-"""The notebooks: they come from their sources, they run, and they show what is published.
+"""The notebooks come from their sources, and wrong answers are caught.
 
-That the solutions show what an execution shows is tested by nbval, see solutions/conftest.py.
+Each notebook is executed once: the solutions in test_notebooks.py, the labs in test_browser.py.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import lockstep
 import nbformat
 import pytest
-from lockstep.course import build, execute
+from lockstep.course import build
 from lockstep.course import exercises as checks
 from lockstep.course.rules import FEWEST_WRONG_ANSWERS, verify
 from lockstep.course.source import SourceError, answers
@@ -83,70 +83,13 @@ def test_the_lab_is_what_its_source_says(source):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
-def test_what_a_solution_shows_is_what_nbval_compares(source):
+def test_a_solution_is_what_its_source_says_and_shows_results(source):
     stored = nbformat.read(ROOT / "solutions" / f"{source.stem}.ipynb", 4)
     assert [c.source for c in stored.cells] == [c.source for c in build.solution(source).cells]
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
-    compared = [cell for cell in cells if "nbval-check-output" in tags(cell)]
-    assert [cell.id for cell in cells if text(cell)] == [cell.id for cell in compared]
-    assert len(compared) >= len(cells) / 2
-    assert all(cell.execution_count for cell in cells)  # without it nbval does not compare
+    assert len([cell for cell in cells if text(cell)]) >= len(cells) / 2
     checks = [cell for cell in cells if "lockstep.check(" in cell.source]
     assert checks and all(text(cell).startswith("PASS") for cell in checks)
-
-
-LAZY = "done = display('begun', display_id=True); print(1); done.update('ended', raw=False)"
-SHOWN = {  # by id: code, stored text, and whether that is right
-    "same": ("print('a\\nb')\n6 * 7", ["a\nb\n", "42"], True),
-    "other-print": ("print('a\\nb')\n6 * 7", ["a\nc\n", "42"], False),
-    "other-value": ("print('a\\nb')\n6 * 7", ["a\nb\n", "43"], False),
-    "nothing-stored": ("6 * 7", [], False),
-    "not-shown": ("None", ["None"], False),
-    "updated": (LAZY, ["1\n", "'ended'"], True),
-    "as-begun": (LAZY, ["1\n", "'begun'"], False),
-    "html": ("display({'text/html': '1', 'text/plain': '2'}, raw=True)", ["2"], True),
-    "varies": ("import os\nos.getpid()", [], True),
-    "folder": ("import pathlib\npathlib.Path.cwd().name", ["'solutions'"], True),
-    "raises": ("raise ValueError('my ' + 'reason')", [], False),
-    "after": ("6 * 7", ["42"], True),
-}
-
-
-def test_nbval_compares_what_is_stored_with_what_is_shown(tmp_path):
-    folder = tmp_path / "solutions"
-    folder.mkdir()
-    shutil.copy(ROOT / "solutions" / "conftest.py", folder)
-    notebook = nbformat.v4.new_notebook()
-    for identity, (code, stored, _) in SHOWN.items():
-        cell = nbformat.v4.new_code_cell(code, id=identity, execution_count=1)
-        cell.metadata.tags = ["varies" if identity == "varies" else "nbval-check-output"]
-        for shown in stored:
-            if shown.endswith("\n"):
-                cell.outputs.append(nbformat.v4.new_output("stream", text=shown))
-            else:
-                data = {"text/plain": shown, "image/png": "AAAA"}
-                cell.outputs.append(nbformat.v4.new_output("display_data", data))
-        notebook.cells.append(cell)
-    nbformat.write(notebook, folder / "00_tiny.ipynb")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--color=no"]
-    done = subprocess.run(
-        [*command, "--nbval-current-env"], cwd=tmp_path, capture_output=True, text=True
-    )
-    verdicts = re.findall(r"^(PASSED|FAILED) .*::Cell (\d+)", done.stdout, re.MULTILINE)
-    found = {list(SHOWN)[int(cell)]: verdict == "PASSED" for verdict, cell in verdicts}
-    assert found == {identity: right for identity, (_, _, right) in SHOWN.items()}, done.stdout
-    assert done.returncode == 1
-    assert "my reason" in done.stdout
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=ids)
-def test_a_blank_lab_runs_to_its_end_with_other_parameters(source, tmp_path):
-    path = ROOT / "labs" / f"{source.stem}.ipynb"
-    done = execute.execute(path, tmp_path / "out.ipynb", {"NPROC": 2})
-    assert done.problems == ()
-    assert {check.verdict for check in done.checks} == {"NOT YET"}
-    cells = [cell for cell in nbformat.read(done.executed, 4).cells if cell.cell_type == "code"]
-    assert "2 ranks" in "".join(map(text, cells))
 
 
 @pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
@@ -421,9 +364,9 @@ def test_what_is_published():
     notebook.cells[0].outputs[0]["transient"] = {"display_id": "1"}
     cells = {cell.id: cell for cell in build.published(notebook).cells}
     assert {identity: tags(cell) for identity, cell in cells.items()} == {
-        "rich": ["mine", "nbval-check-output"],
+        "rich": ["mine"],
         "picture": [],
-        "stream": ["nbval-check-output"],
+        "stream": [],
         "silent": [],
         "varies": ["varies"],
     }

@@ -97,7 +97,7 @@ def test_without_git_it_says_so(tmp_path: Path) -> None:
         ("lib/lockstep/magic.py", "tests/test_launch.py", 1),  # it has cells
         ("lib/lockstep/course/labs/lab01.py", "tests/test_labs.py", 0),
         ("solutions/source/01_communicators.py", "tests/test_labs.py", 0),
-        ("solutions/01_communicators.ipynb", "solutions/01_communicators.ipynb", 0),
+        ("solutions/01_communicators.ipynb", "tests/test_labs.py", 0),
         ("data/manifest.json", "tests/test_recordings.py", 0),
         ("Makefile", "tests/test_environment.py", 0),
     ],
@@ -106,9 +106,12 @@ def test_what_files_of_ours_touch(file: str, test: str, distance: int) -> None:
     assert touched({file}, ROOT)[test] == distance
 
 
-def test_the_browser_runs_only_for_notebooks() -> None:
-    def browser(file: str) -> list[str]:
-        return [one for one in touched({file}, ROOT) if "test_browser" in one]
+def test_notebooks_are_executed_only_when_they_change() -> None:
+    def executing(file: str) -> list[str]:
+        files = ("test_browser.py", "test_notebooks.py")
+        return [one for one in touched({file}, ROOT) if any(file in one for file in files)]
 
-    assert browser("tests/browser.py") == browser("lib/lockstep/__init__.py") == []
-    assert browser("labs/00_start_here.ipynb")
+    assert executing("tests/browser.py") == executing("lib/lockstep/__init__.py") == []
+    for folder in ("labs", "solutions"):
+        (one,) = executing(f"{folder}/00_start_here.ipynb")
+        assert one.endswith("[00_start_here]")

@@ -23,7 +23,15 @@ from lockstep.trace import Trace, TraceError
 from lockstep.trace.ask.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory import memory
-from lockstep.words import in_one_line, megabytes, microseconds, milliseconds, printable
+from lockstep.words import (
+    binary,
+    in_one_line,
+    megabytes,
+    microseconds,
+    milliseconds,
+    printable,
+    quantity,
+)
 from synthetic import program
 
 TITLE, CLEAR, OVERRIDE = "\x1b]0;mine\x07", "\x9b2J", "\u202etxt.exe\u2066"
@@ -166,6 +174,19 @@ def test_times_and_sizes():
     assert milliseconds(1_234_567_890) == "1,234.568"
     assert (microseconds(1_234_567, 2), microseconds(-1_400, 0)) == ("1,234.57", "-1")
     assert megabytes(12_345_678) == "12"
+    assert [quantity(value, "s") for value in (0, 5e-10, 1.68e-5, 999.9e-6, 1234)] == [
+        "0 s",
+        "0.5 ns",
+        "16.8 µs",
+        "1 ms",
+        "1,230 s",
+    ]
+    assert (quantity(1e3, "B"), quantity(-3.4e11, "B/s")) == ("1 kB", "-340 GB/s")
+    assert [binary(count) for count in (1023, 1024, 3 << 29)] == [
+        "1023 bytes",
+        "1.00 KiB",
+        "1.50 GiB",
+    ]
 
 
 @pytest.mark.parametrize("spoilt", [False, True])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import functools
 import re
 import subprocess
 import sys
@@ -31,10 +32,12 @@ BESIDES = (
     ("labs/*", "tests/test_labs.py"),
     ("labs/*.ipynb", "tests/test_browser.py::test_a_blank_lab_shows_what_it_holds[{stem}]"),
     ("solutions/*", "tests/test_labs.py"),
-    ("solutions/*.ipynb", "tests/test_browser.py::test_a_solution_shows_what_it_holds[{stem}]"),
-    ("solutions/*.ipynb", "solutions/{stem}.ipynb"),  # by nbval
+    (
+        "solutions/*.ipynb",
+        "tests/test_notebooks.py::test_a_solution_shows_what_is_published[{stem}]",
+    ),
 )
-ONLY_BESIDES = "tests/test_browser.py"
+ONLY_BESIDES = ("tests/test_browser.py", "tests/test_notebooks.py")  # they execute notebooks
 STARTS_PROCESSES = re.compile(r"torchrun|subprocess|chromium|kernel: Kernel")
 
 
@@ -55,10 +58,9 @@ def changed(root: Path) -> set[str]:
 def touched(changes: Iterable[str], root: Path) -> dict[str, int]:
     """What to run, in this order → how many imports away the nearest changed file is."""
     present = {file for file in changes if (root / file).exists()}
-    paths = [*(root / "lib" / "lockstep").rglob("*.py"), *(root / "tests").glob("*.py")]
-    texts = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in paths}
-    tests = [file for file in fnmatch.filter(texts, "tests/test_*.py") if file != ONLY_BESIDES]
-    far = _distances(present, texts, _imports_of_all(root, texts))
+    texts, found = _read(root)
+    tests = [file for file in fnmatch.filter(texts, "tests/test_*.py") if file not in ONLY_BESIDES]
+    far = _distances(present, texts, found)
     chosen = {file: far[file] for file in tests if file in far}
     for pattern, wanted in BESIDES:
         for file in fnmatch.filter(present, pattern):
@@ -67,6 +69,14 @@ def touched(changes: Iterable[str], root: Path) -> dict[str, int]:
     slow = {file for file in chosen if STARTS_PROCESSES.search(texts.get(file, "torchrun"))}
     order = sorted(chosen, key=lambda file: (chosen[file], file in slow, file))
     return {file: chosen[file] for file in order}
+
+
+@functools.cache
+def _read(root: Path) -> tuple[dict[str, str], Arrows]:
+    """The package's and the tests' files: their texts, and what they import."""
+    paths = [*(root / "lib" / "lockstep").rglob("*.py"), *(root / "tests").glob("*.py")]
+    texts = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in paths}
+    return texts, _imports_of_all(root, texts)
 
 
 def _distances(changes: set[str], texts: dict[str, str], found: Arrows) -> dict[str, int]:

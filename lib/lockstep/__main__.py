@@ -72,6 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.add_argument("--json", action="store_true", help="print JSON instead of a table")
     run.set_defaults(command=_run)
 
+    agent = commands.add_parser(
+        "agent",
+        help="run ranks on this host for a notebook on another",
+        description="Run ranks on this host for the notebook on another that wrote the ticket (see "
+        "lockstep.Nodes), until that lets go. Exit code: 2 where it does not answer, else 0.",
+    )
+    agent.add_argument("ticket", type=Path, help="the file that lockstep.Nodes names")
+    agent.set_defaults(command=_agent)
+
     trace = commands.add_parser(
         "trace",
         help="say what the traces of N ranks show",
@@ -188,6 +197,20 @@ def _record(arguments: argparse.Namespace) -> int:
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
+    return 0
+
+
+def _agent(arguments: argparse.Namespace) -> int:
+    from .launch import LaunchError, agent
+
+    try:
+        agent.serve(arguments.ticket)
+    except LaunchError as error:
+        print(printable(f"lockstep agent: {error}"), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lockstep agent: interrupted; its ranks are gone", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -42,6 +42,31 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.0f}"
 
 
+Units = Sequence[tuple[str, float]]  # names and sizes, the largest first
+NANOSECONDS: Units = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
+BYTES: Units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))
+_LARGE: Units = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
+_SMALL: Units = (("", 1), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
+
+
+def fitting(value: float, units: Units) -> tuple[str, float]:
+    """The largest of the units that `value` has one of; the smallest if there is none."""
+    return next((one for one in units if abs(value) >= one[1] * (1 - 1e-12)), units[-1])
+
+
+def quantity(value: float, unit: str) -> str:
+    """1 kB, 16.8 µs, 340 GB/s: in three digits, with the prefix that fits."""
+    rounded = float(f"{value:.3g}")  # what is rounded to 1,000 µs is 1 ms
+    prefix, size = fitting(rounded, _SMALL if unit == "s" else _LARGE) if rounded else ("", 1)
+    return f"{float(f'{rounded / size:.3g}'):,g} {prefix}{unit}"
+
+
+def binary(count: int) -> str:
+    """1.50 GiB, 12 bytes: as PyTorch says it of a GPU's memory."""
+    unit, size = fitting(count, BYTES)
+    return f"{count / size:,.2f} {unit}" if size > 1 else f"{count} {unit}"
+
+
 def ranks_text(ranks: Iterable[int]) -> str:
     """ "rank 3", "ranks 0–3", "ranks 0, 2 and 5" (no "and" before a run): for people."""
     ordered = sorted(ranks)

@@ -19,7 +19,6 @@
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in this notebook
 BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
-RECORD = ""  # a file for what this machine's backends can do; the course's was made like that
 
 # %% id="load"
 # %load_ext lockstep
@@ -301,24 +300,15 @@ lockstep.table(
     stamp=[lockstep.live(job), recording.stamp],
 )
 
-# %% [markdown] id="probe-record-text"
+# %% [markdown] id="probe-explained"
 # Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. With tensors on a
 # GPU it has the plain collectives, but no all-to-all; and a send did not even raise: it ended the
 # process, which no `except` can help. NCCL has nothing for tensors on the CPU (its barrier needs
 # none). Backend and device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists:
 # one group, a backend for each device.
 #
-# The recorded columns come from the same `probe`, run where there were GPUs, by the next cell. It asks
-# all there is to ask if you name a file in `RECORD` and have two GPUs.
-
-# %% id="probe-record" tags=["varies"]
-import json
-from pathlib import Path
-
-if RECORD and lockstep.gpu_count() >= 2:
-    pairs = ("gloo", "cuda"), ("nccl", "cuda"), ("nccl", "cpu")
-    answers = {f"{backend} · {device}": probe(backend, device)[0] for backend, device in pairs}
-    Path(RECORD).write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n")
+# The recorded columns come from the same questions, asked where there were GPUs. On a machine that has
+# two, `lockstep record backends` asks them anew.
 
 # %% [markdown] id="timeout-text"
 # ### Claim: "a process group waits half an hour before it gives up"
@@ -342,8 +332,6 @@ gloo_job = lockstep.torchrun(minutes_to_time_out, backend="gloo", show=False)
 if lockstep.gpu_count():
     job = lockstep.torchrun(minutes_to_time_out, nproc_per_node=1, backend="nccl", show=False)
     minutes, stamp = {"nccl": job[0]}, lockstep.live(job)
-    if RECORD:
-        Path(RECORD).with_name("time-out-nccl.json").write_text(json.dumps(minutes) + "\n")
 else:
     recording = lockstep.recorded("backends/time-out-nccl.json")
     minutes, stamp = recording.content, recording.stamp
@@ -441,10 +429,6 @@ x.item()
 
 
 # %% id="new-group-nccl"
-import json
-from pathlib import Path
-
-
 def only_members():
     import torch
     import torch.distributed as dist
@@ -458,9 +442,6 @@ def only_members():
 if lockstep.gpu_count() >= 4:
     on_gpus = lockstep.torchrun(only_members, nproc_per_node=4, timeout=30, may_fail=True)
     ended_well, stamp = on_gpus.ok, lockstep.live(on_gpus)
-    if RECORD:
-        said = {"ok": on_gpus.ok, "report": on_gpus.report}
-        Path(RECORD).with_name("new-group-nccl.json").write_text(json.dumps(said, indent=1) + "\n")
 else:
     recording = lockstep.recorded("backends/new-group-nccl.json")
     ended_well, stamp = recording.content["ok"], recording.stamp

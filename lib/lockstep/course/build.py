@@ -2,8 +2,8 @@
 
 `labs/NN_topic.ipynb` has blanks and no outputs; `solutions/NN_topic.ipynb` is complete, with the
 outputs of an execution. Stored outputs are text and pictures: HTML has times in it and would differ
-at each execution. Cells tagged `varies` keep no output; all others that show text are tagged for
-nbval, which compares that text with a new execution.
+at each execution. Cells tagged `varies` keep no output; what text all others show is compared with
+a new execution by the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from .rules import verify
 from .source import SourceError, blank, complete, read, tags
 from .syllabus import LABS
 
-COMPARED = "nbval-check-output"
 _STORED = ("text/plain", "image/png")
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -55,10 +54,8 @@ def published(notebook: Any) -> Any:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            named = tags(cell)
-            cell.outputs = [] if "varies" in named else [_publishable(o) for o in cell.outputs]
-            if any("text" in o or "text/plain" in o.get("data", {}) for o in cell.outputs):
-                cell.metadata["tags"] = [*named, COMPARED]
+            varies = "varies" in tags(cell)
+            cell.outputs = [] if varies else [_publishable(o) for o in cell.outputs]
     notebook.metadata = nbformat.from_dict(_METADATA)
     return notebook
 

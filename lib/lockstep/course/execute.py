@@ -1,8 +1,8 @@
 """Execute notebooks without a screen and say how each went: `lockstep run`.
 
-papermill executes; here is what it does not do: refuse parameters that a notebook does not know,
-measure memory, bound what is printed, end every process that a cell has started, count checks, and
-doubt notebooks that only seem to have run.
+nbclient executes; here is what it does not do: set parameters, in papermill's way, and refuse those
+that a notebook does not know, measure memory, bound what is printed, end every process that a cell
+has started, count checks, and doubt notebooks that only seem to have run.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import papermill
 import psutil
+from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.manager import AsyncKernelManager
-from papermill.clientwrap import PapermillNotebookClient
-from papermill.engines import NBClientEngine, papermill_engines
-from papermill.exceptions import PapermillExecutionError
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from tqdm import tqdm
 
 from ..figures.table import Table
 from ..launch.channel import deaf
@@ -46,8 +47,7 @@ _MOST_ROUNDS = 20  # in which processes are ended
 _MOST_OUTPUT = 50_000_000  # characters of a notebook's outputs: more than this is no result
 _NO_TIME = 0.001  # seconds: what starts ranks or checks an answer takes longer
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_LOG = logging.getLogger("papermill")
-_LOG.setLevel(logging.CRITICAL)  # what it logs is in the table
+_SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what it logs is in the table
 
 
 class BadInput(ValueError):
@@ -141,10 +141,10 @@ def parse(pairs: Sequence[str]) -> dict[str, Any]:
 def refuse_misfits(parameters: Mapping[str, Any], notebooks: Sequence[Path]) -> None:
     """Raises BadInput for what a notebook does not know, and for a type that its default has not.
 
-    papermill would run the notebook as if nothing had been said.
+    And for a file that is no notebook.
     """
-    for notebook in notebooks if parameters else ():
-        defaults = _defaults(notebook)
+    for notebook in notebooks:
+        defaults = _defaults(_read(notebook))
         for name, value in parameters.items():
             if name not in defaults:
                 known = ", ".join(f"{name}={default}" for name, default in defaults.items())
@@ -154,13 +154,30 @@ def refuse_misfits(parameters: Mapping[str, Any], notebooks: Sequence[Path]) -> 
             _refuse_type(value, defaults[name], f"{where}: {value!r}")
 
 
-def _defaults(notebook: Path) -> dict[str, str]:
-    """The parameters of a notebook, with the code of their defaults."""
+def _read(path: Path) -> Any:
     try:
-        found = papermill.inspect_notebook(_for_papermill(notebook))
-    except nbformat.reader.NotJSONError:
-        raise BadInput(f"{notebook} is not a notebook: its content is not JSON") from None
-    return {name: parameter["default"] for name, parameter in found.items()}
+        return nbformat.read(path, 4)
+    except Exception as error:  # of whatever kind: of JSON, of what stands in it
+        raise BadInput(f"{path} is not a notebook: {_line('', str(error))}") from None
+
+
+def _defaults(notebook: Any) -> dict[str, str]:
+    """The parameters of a notebook, with the code of their defaults."""
+    sources = [notebook.cells[at].source for at in _parameter_cells(notebook)]
+    code = TransformerManager().transform_cell("\n".join(sources))  # there may be a magic in it
+    return {
+        target.id: ast.get_source_segment(code, statement.value) or ""
+        for statement in ast.parse(code).body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _parameter_cells(notebook: Any) -> list[int]:
+    """Where the defaults of the parameters are set: papermill's convention is a tag."""
+    tagged = [cell.metadata.get("tags", []) for cell in notebook.cells]
+    return [at for at, tags in enumerate(tagged) if "parameters" in tags][:1]
 
 
 def _refuse_type(value: Any, default: str, what: str) -> None:
@@ -170,10 +187,6 @@ def _refuse_type(value: Any, default: str, what: str) -> None:
         wanted = type(expected).__name__
         quote = " in quotes of its own" if wanted == "str" else ""
         raise BadInput(f"{what} is of type {kind}: pass a value of type {wanted}{quote}")
-    if not isinstance(value, (bool, int, float, str, list, dict, type(None))):
-        raise BadInput(
-            f"{what} is of type {kind}: only numbers, strings, lists and dicts are passed"
-        )
 
 
 def _literal(code: str, otherwise: Any) -> Any:
@@ -185,11 +198,6 @@ def _literal(code: str, otherwise: Any) -> Any:
 
 def _name(notebook: Path) -> str:
     return in_one_line(f"{notebook.parent.name}/{notebook.name}")
-
-
-def _for_papermill(path: Path) -> str:
-    """papermill takes braces in a path for fields to be filled in."""
-    return str(path).replace("{", "{{").replace("}", "}}")
 
 
 # ── Running it ───────────────────────────────────────────────────────────────────────────────
@@ -224,10 +232,11 @@ def run(
     folder = keep
     with tempfile.TemporaryDirectory(prefix="lockstep-") as scratch:
         for notebook in notebooks:
-            done = execute(notebook, Path(scratch).resolve() / notebook.name, parameters, progress)
-            if done.executed and (keep or done.problems):
+            output = Path(scratch).resolve() / notebook.name
+            done = execute(notebook, output, parameters, progress)
+            if keep or done.problems:
                 folder = folder or Path(tempfile.mkdtemp(prefix="lockstep-failed-"))
-                kept = Path(shutil.move(done.executed, folder.resolve() / notebook.name))
+                kept = Path(shutil.move(output, folder.resolve() / notebook.name))
                 yield replace(done, executed=kept)
             else:
                 yield replace(done, executed=None)
@@ -241,40 +250,35 @@ def execute(
     What goes wrong in it is not raised, but among the problems. Raises KeyboardInterrupt, when the
     kernel has ended. progress: show a bar on stderr.
     """
-    kernel = _Kernel()
+    document = _blank(notebook, parameters)
+    kernel = AsyncKernelManager(kernel_name="python3")
+    client = _Client(document, kernel, timeout=_PATIENCE, log=_SILENT)
+    client.room = _MOST_OUTPUT
+    bar = tqdm(document.cells, desc=_name(notebook), disable=not progress)
     problem, peak = "", 0
     began = time.perf_counter()
-    # In a thread: a Ctrl-C inside of its event loop keeps papermill from ending the kernel.
-    with _nothing_left() as survivors, ThreadPoolExecutor(1) as thread:
-        running = thread.submit(
-            papermill.execute_notebook,
-            _for_papermill(notebook),
-            _for_papermill(output),
-            dict(parameters),
-            engine_name=_Engine.NAME,
-            kernel_name="python3",
-            cwd=notebook.parent,
-            progress_bar={"desc": _name(notebook)} if progress else False,
-            kernel=kernel,
-        )
+    # In a thread: a Ctrl-C inside of its event loop keeps nbclient from ending the kernel.
+    with _nothing_left() as survivors, bar, ThreadPoolExecutor(1) as thread:
+        running = thread.submit(client.execute_all, bar, notebook.parent)
         try:
             while not wait([running], timeout=_EVERY).done:
-                peak = max(peak, memory(kernel.pid)) if kernel.pid else 0
+                peak = max(peak, memory(_pid(kernel)))
             running.result()
-        except PapermillExecutionError:
-            pass  # the error is in the notebook, too
+        except CellExecutionError as error:
+            problem = _line(error.ename, error.evalue)
         except Exception as error:  # the kernel died, or did not start
             problem = _line(type(error).__name__, str(error))
         except BaseException:  # Ctrl-C
-            kernel.kill("interrupted")
+            with deaf():
+                while not wait([running], timeout=_EVERY).done:  # it may only just be starting
+                    _kill(kernel)
             raise
     seconds = time.perf_counter() - began
-    problem = kernel.killed_because or problem
-    executed = nbformat.read(output, 4) if output.exists() else nbformat.v4.new_notebook()
-    problems = [_last_cell(executed) + problem] if problem else errors(executed)
-    if not problems:
-        problems = audit(executed)
-    found = checks(executed)
+    if client.room < 0:
+        problem = f"ended, for it printed more than {_MOST_OUTPUT / 1e6:g} MB"
+    nbformat.write(document, output)
+    problems = [_last_cell(document) + problem] if problem else audit(document)
+    found = checks(document)
     bad = (TRY_AGAIN, NOT_YET) if notebook.parent.name == SOLUTIONS else (TRY_AGAIN,)
     problems += [
         f"check {one.exercise}: {one.verdict}" + (f", {one.mistake}" if one.mistake else "")
@@ -282,58 +286,42 @@ def execute(
         if one.verdict in bad
     ]
     problems += survivors
-    path = output if output.exists() else None
-    return Execution(_name(notebook), seconds, peak, tuple(found), tuple(problems), path)
+    return Execution(_name(notebook), seconds, peak, tuple(found), tuple(problems), output)
 
 
-class _Kernel:
-    """The kernel's process, which papermill starts in its thread."""
+def _blank(path: Path, parameters: Mapping[str, Any]) -> Any:
+    """The notebook at `path` as if it had never run, with these parameters.
 
-    def __init__(self) -> None:
-        self.pid = 0  # until it is there
-        self.killed_because = ""
-
-    def started(self, pid: int) -> None:
-        self.pid = pid
-        if self.killed_because:
-            self.kill(self.killed_because)
-
-    def kill(self, why: str) -> None:
-        """End it and its process group; or do so once it is there."""
-        self.killed_because = why
-        if self.pid:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+    As with papermill, a cell behind that of the defaults sets them.
+    """
+    notebook = _read(path)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    if parameters:
+        code = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
+        cell = nbformat.v4.new_code_cell(code, metadata={"tags": ["injected-parameters"]})
+        (at,) = _parameter_cells(notebook)
+        notebook.cells.insert(at + 1, cell)
+    return notebook
 
 
-class _Engine(NBClientEngine):
-    """papermill's own way to execute, with a kernel that we can end and a bound on what it says."""
-
-    NAME = "lockstep"
-
-    @classmethod
-    def execute_managed_notebook(cls, notebook: Any, kernel_name: str, **options: Any) -> Any:
-        kernel: _Kernel = options["kernel"]
-        manager = _kernel_manager(kernel)
-        client = _Client(
-            notebook,
-            kernel_name=kernel_name,
-            kernel_manager_class=manager,
-            timeout=_PATIENCE,
-            log=_LOG,
-        )
-        client.kernel, client.room = kernel, _MOST_OUTPUT
-        return client.execute()
-
-
-papermill_engines.register(_Engine.NAME, _Engine)
-
-
-class _Client(PapermillNotebookClient):
+class _Client(NotebookClient):
     """Takes what the kernel says, and ends a kernel that says too much."""
 
-    kernel: _Kernel
     room = 0  # in characters, for what will yet be said
+
+    def execute_all(self, cells: Iterable[Any], folder: Path) -> None:
+        """As `execute` does, which lets the process end with a complaint if no kernel starts."""
+        # No learner has done what is executed here.
+        environment = {**os.environ, "LOCKSTEP_PROGRESS": "off"}
+        # What cells and ranks write goes elsewhere: here a kernel speaks of its own life.
+        options = {"cwd": folder, "env": environment, "stderr": subprocess.DEVNULL}
+        with self.setup_kernel(cleanup_kc=True, **options):
+            for index, cell in enumerate(cells):
+                self.execute_cell(cell, index)
+            self.set_widgets_metadata()
 
     def process_message(self, message: Any, cell: Any, cell_index: int) -> Any:
         if message["msg_type"] in ("stream", "display_data", "execute_result", "error"):
@@ -346,22 +334,20 @@ class _Client(PapermillNotebookClient):
             else:
                 self.room -= len(str(content))
             if self.room < 0:
-                self.kernel.kill(f"ended, for it printed more than {_MOST_OUTPUT / 1e6:g} MB")
+                _kill(self.km)
         return super().process_message(message, cell, cell_index)
 
 
-def _kernel_manager(kernel: _Kernel) -> type[AsyncKernelManager]:
-    """What starts the kernel, and tells `kernel` so."""
+def _pid(kernel: Any) -> int:
+    """The kernel's process; 0 before it is there and after it has gone."""
+    return getattr(kernel.provisioner, "pid", None) or 0
 
-    class Manager(AsyncKernelManager):
-        async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
-            # No learner has done what is executed here.
-            environment = {**os.environ, "LOCKSTEP_PROGRESS": "off"}
-            # What cells and ranks write goes elsewhere: here a kernel speaks of its own life.
-            await super().start_kernel(env=environment, stderr=subprocess.DEVNULL, **options)
-            kernel.started(self.provisioner.pid)  # type: ignore[union-attr]
 
-    return Manager
+def _kill(kernel: Any) -> None:
+    """End the kernel and its process group, if it is there."""
+    if pid := _pid(kernel):
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -409,13 +395,13 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def memory(pid: int) -> int:
-    """Bytes in use by a process and its descendants; 0 once it is gone.
+    """Bytes in use by a process and its descendants; 0 where there is none.
 
     A page that n processes share counts 1/n in each (PSS); where the system does not tell that,
     shared pages do not count (USS).
     """
     try:
-        family = _family(psutil.Process(pid))
+        family = _family(psutil.Process(pid)) if pid else []
     except psutil.Error:
         return 0
     total = 0
@@ -441,33 +427,27 @@ def checks(notebook: Any) -> list[Check]:
     ]
 
 
-def errors(notebook: Any) -> list[str]:
-    """A line for each cell that raised, but for those tagged `raises-exception`."""
-    found = []
-    for cell in _code(notebook):
-        if "raises-exception" in cell.metadata.get("tags", []):
-            continue
-        raised = [output for output in cell.outputs if output.output_type == "error"]
-        if raised:
-            found.append(f"cell {cell.id}: {_line(raised[0].ename, raised[0].evalue)}")
-        elif cell.metadata.get("papermill", {}).get("exception"):
-            found.append(f"cell {cell.id}: it failed and does not say why")
-    return found
-
-
 def audit(notebook: Any) -> list[str]:
-    """What makes one doubt that papermill executed this notebook, or that it proves anything."""
+    """What makes one doubt that this notebook was executed, or that it proves anything."""
     found = []
     for cell in _code(notebook):
-        seconds = cell.metadata.get("papermill", {}).get("duration") or 0.0
         works = cell.source.lstrip().startswith("%%torchrun") or "lockstep.check(" in cell.source
         if cell.execution_count is None:
             found.append(f"cell {cell.id} was not executed")
-        elif works and seconds < _NO_TIME:
+        elif works and (seconds := _seconds(cell)) < _NO_TIME:
             found.append(f"cell {cell.id} took {seconds:g} s: its ranks cannot have run")
     if not checks(notebook):
         found.append("no check was run")
     return found
+
+
+def _seconds(cell: Any) -> float:
+    """How long the kernel had to do with a cell, as nbclient and papermill note it."""
+    times = cell.metadata.get("execution", {})
+    begun, ended = (times.get(f"iopub.status.{state}") for state in ("busy", "idle"))
+    if not (begun and ended):
+        return 0.0
+    return (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
 
 
 def _code(notebook: Any) -> list[Any]:
@@ -477,13 +457,13 @@ def _code(notebook: Any) -> list[Any]:
 
 def _last_cell(notebook: Any) -> str:
     """Names the last cell that was begun; "" if none was."""
-    begun = [c.id for c in _code(notebook) if c.metadata.get("papermill", {}).get("start_time")]
+    begun = [cell.id for cell in _code(notebook) if "execution" in cell.metadata]
     return f"cell {begun[-1]}: " if begun else ""
 
 
 def _line(name: str, text: str) -> str:
     first = next(iter(_COLOUR.sub("", text).strip().splitlines()), "")
-    return f"{name}: {first}" if first else name
+    return ": ".join(part for part in (name, first) if part)
 
 
 # ── Saying it ────────────────────────────────────────────────────────────────────────────────

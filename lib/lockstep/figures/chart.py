@@ -13,7 +13,7 @@ from typing import Any
 
 from ..machine import in_notebook
 from ..stamps import Stamp
-from ..words import in_one_line, printable
+from ..words import in_one_line, printable, quantity
 from .picture import PALETTE, Figure
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -28,8 +28,6 @@ _MARKERS = (
     *(("v", "triangle-down"), ("P", "cross"), ("X", "x"), ("*", "star")),
 )
 _DASHES = (("-", "solid"), ("--", "dash"), ("-.", "dashdot"), (":", "dot"))
-_LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-_SMALL = ((1, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
 # Plotly draws with the colours that it is told, on a paper of either theme: a grey that can be
 # read on both. JupyterLab's theme then has the last word, by a style in the words' output.
@@ -219,11 +217,7 @@ class _Axis:
         """A value with its unit: 1 kB, 16.8 µs, 340 GB/s."""
         if not self.unit:
             return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-        table = _SMALL if self.unit == "s" else _LARGE
-        rounded = float(f"{value:.3g}")  # what is rounded to 1,000 µs is 1 ms
-        fits = (one for one in table if abs(rounded) >= one[0] * (1 - 1e-12))
-        factor, prefix = next(fits, table[-1] if rounded else (1, ""))
-        return f"{float(f'{rounded / factor:.3g}'):,g} {prefix}{self.unit}"
+        return quantity(value, self.unit)
 
     def plotly(self, values: list[float]) -> dict[str, Any]:
         """The axis with these values on it."""

@@ -3,6 +3,7 @@
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankError, ResultNotSent
 from .job import Job
 from .logs import Logs
+from .nodes.remote import Nodes
 from .run import World, gpu_count, torchrun
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "JobInterrupted",
     "LaunchError",
     "Logs",
+    "Nodes",
     "RankError",
     "ResultNotSent",
     "World",

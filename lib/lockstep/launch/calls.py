@@ -157,25 +157,47 @@ def line_of(operation: str, peer: int | None, tag: int) -> tuple[str, int | None
 
 
 class Reader:
-    """Reads a rank's record while it is being written, or from a copy afterwards."""
+    """Reads a rank's record while it is being written, or from a copy afterwards.
 
-    def __init__(self, memory: Any, rank: int):
+    ahead: seconds by which the clock of the rank's host is ahead of this one's. is_current: a copy
+    that comes from another host may have a newer header than sections.
+    """
+
+    def __init__(self, memory: Any, rank: int, ahead: float = 0.0):
         self._memory = memory
         self._rank = rank
+        self._ahead = ahead
         self._before: dict[Any, int] = {}
         self._kept: list[tuple[int, bytes]] | None = None  # by a copy: what the sections held
+        self.is_current = True
 
     @classmethod
     def of_nothing(cls, rank: int) -> Reader:
         """The record of a rank that has not come up."""
         return cls(bytes(HEADER.size), rank)
 
+    @classmethod
+    def of(
+        cls,
+        header: bytes,
+        sections: list[tuple[int, bytes]],
+        rank: int,
+        ahead: float = 0.0,
+        is_current: bool = True,
+    ) -> Reader:
+        """A record that was copied: its header, and what `sections` returned."""
+        copy = cls(header, rank, ahead)
+        copy._kept, copy.is_current = sections, is_current
+        return copy
+
     def copy(self) -> Reader:
         """The record as it is now; it stays when the shared memory goes."""
-        kept = self._sections()
-        copy = Reader(bytes(self._memory[: HEADER.size]), self._rank)
-        copy._kept = kept
-        return copy
+        sections = self.sections()
+        return Reader.of(self.header, sections, self._rank, self._ahead, self.is_current)
+
+    @property
+    def header(self) -> bytes:
+        return bytes(self._memory[: HEADER.size])
 
     def _number(self, at: int) -> int:
         number: int = U64.unpack_from(self._memory, at)[0]
@@ -242,11 +264,11 @@ class Reader:
         groups: dict[int, Group] = {}
         entries: dict[int, Call] = {}
         self._before = {}
-        for section, data in self._sections():
+        for section, data in self.sections():
             self._read(section, data, groups, entries)
         return entries
 
-    def _sections(self) -> list[tuple[int, bytes]]:
+    def sections(self) -> list[tuple[int, bytes]]:
         """The place at which each section begins and what it holds, the older one first."""
         if self._kept is not None:
             return self._kept
@@ -282,8 +304,8 @@ class Reader:
                         call[0],
                         groups[call[1]],
                         *call[2:-1],
-                        start,
-                        None if math.isnan(end) or end == FORSAKEN else end,
+                        start - self._ahead,
+                        None if math.isnan(end) or end == FORSAKEN else end - self._ahead,
                         waited != 0,
                         end == FORSAKEN,
                         call[-1],

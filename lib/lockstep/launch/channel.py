@@ -83,10 +83,7 @@ class Channel:
         Raises OSError when the other end is gone, or (TimeoutError) when it has not made room
         within `patience` seconds; ValueError when the message is longer than MOST_BYTES.
         """
-        body = _pack(message)
-        if len(body) > MOST_BYTES:
-            raise ValueError(f"a message of {len(body)} bytes is too long for a channel")
-        rest = memoryview(_HEADER.pack(_MARK, len(body), len(descriptors)) + body)
+        rest = memoryview(framed(message, len(descriptors)))
         until = None if patience is None else time.monotonic() + patience
         with deaf():
             while rest:
@@ -145,6 +142,8 @@ class Channel:
         while len(self._data) < length:
             most = min(length - len(self._data), _CHUNK)
             try:
+                # Not socket.recv_fds, which ignores its flags: a program that another thread
+                # starts just then would inherit the descriptors.
                 part, ancillary, _, _ = self._socket.recvmsg(most, room, _CLOSE_ON_EXEC)
             except BlockingIOError:
                 return False
@@ -171,6 +170,14 @@ class Channel:
 def _close_all(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def framed(message: dict[str, Any], descriptors: int = 0) -> bytes:
+    """A message as it is sent. Raises ValueError when it is longer than MOST_BYTES."""
+    body = _pack(message)
+    if len(body) > MOST_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes is too long for a channel")
+    return _HEADER.pack(_MARK, len(body), descriptors) + body
 
 
 def _pack(message: dict[str, Any]) -> bytes:

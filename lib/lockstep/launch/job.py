@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,42 +19,67 @@ from .output import Output
 from .payload import Parcel
 
 
-@dataclass
-class Job:
-    """One run of N ranks.
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is to run, before it does.
 
-    nproc: how many ranks. backend: of the default process group, None where the job made its own.
-    device: what the ranks computed on. engine: what started them. seconds: from the start to the
-    last rank's answer. verdict: a sentence on what went wrong between the ranks, or "".
+    nproc: how many ranks. backend: of the default process group, None where the job makes its own.
+    engine: what starts them. nodes: how many hosts. cell: the file name of the cell, for reports.
     """
 
     nproc: int
     backend: str | None
     engine: str = "warm"
-    device: str = ""
-    seconds: float = 0.0
-    note: str = ""
-    state: str = "running"  # then "ok", "failed" or "interrupted"
-    verdict: str = ""
-    failures: list[Failure] = field(default_factory=list)
-    peak_memory: dict[int, int] = field(default_factory=dict)  # bytes, by rank, where known
-    began: float = 0.0
+    nodes: int = 1
     cell: str = ""
-    outputs: list[Output] = field(default_factory=list, repr=False)
-    shown: list[str | None] = field(default_factory=list, repr=False)
-    readers: list[Reader] = field(default_factory=list, repr=False)
-    parcels: list[Parcel | None] = field(default_factory=list, repr=False)
-    unsent: dict[int, str] = field(default_factory=dict, repr=False)
-    bound: list[str] = field(default_factory=list, repr=False)  # by cells, in a kept rank
+    asides: tuple[str, ...] = ()  # notes for the learner
     profiles: Path | None = None  # the folder with one profile a rank, where one was asked for
     logs: Path | None = None  # the folder with stdout and stderr, where they were asked for
     hidden: Set[int] = frozenset()  # ranks whose output and results are not shown
-    _folders: list[Any] = field(default_factory=list, repr=False)  # temporary: go with the job
+    folders: tuple[Any, ...] = field(default=(), repr=False)  # temporary: they go with the job
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of a job.
+
+    state: "ok", "failed" or "interrupted"; "running" as long as it runs. device: what the ranks
+    computed on. seconds: from the start to the last rank's answer. verdict: a sentence on what went
+    wrong between the ranks, or "".
+    """
+
+    state: str = "running"
+    device: str = ""
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    verdict: str = ""
+    failures: tuple[Failure, ...] = ()
+    peak_memory: Mapping[int, int] = field(default_factory=dict)  # bytes, by rank, where known
+    outputs: tuple[Output, ...] = field(default=(), repr=False)
+    shown: tuple[str | None, ...] = field(default=(), repr=False)
+    readers: tuple[Reader, ...] = field(default=(), repr=False)
+    parcels: tuple[Parcel | None, ...] = field(default=(), repr=False)
+    unsent: Mapping[int, str] = field(default_factory=dict, repr=False)
+    bound: tuple[str, ...] = field(default=(), repr=False)  # by cells, in a kept rank
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Job(Outcome, Plan):
+    """One run of N ranks: what was asked for (`Plan`) and what became of it (`Outcome`)."""
+
+    @classmethod
+    def of(cls, plan: Plan, outcome: Outcome) -> Job:
+        return cls(**vars(plan), **vars(outcome))
 
     @property
     def ok(self) -> bool:
         """Whether every rank finished without an error."""
         return self.state == "ok"
+
+    @property
+    def note(self) -> str:
+        """What else a learner should know of it."""
+        return "; ".join((*self.asides, *self.notes))
 
     @cached_property
     def results(self) -> list[Any]:
@@ -91,14 +115,6 @@ class Job:
         """For each rank, the calls that made or ended groups, in order: `new_group([0, 1])`."""
         return [reader.setup() for reader in self.readers]
 
-    def add_note(self, note: str) -> None:
-        self.note = "; ".join(part for part in (self.note, note) if part)
-
-    def temporary_folder(self) -> Path:
-        """A new folder that goes with the job."""
-        self._folders.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
-        return Path(self._folders[-1].name)
-
     @property
     def cause(self) -> RankError | None:
         """What the first rank raised, where that is why the job failed."""
@@ -116,6 +132,8 @@ class Job:
     def stamp(self) -> Stamp:
         """Where what was measured in this job comes from: "live · 4 ranks · gloo · CPU"."""
         parts = [ranks_count(self.nproc)]
+        if self.nodes > 1:
+            parts[0] += f" on {self.nodes} nodes"
         if self.backend:
             parts.append(self.backend)
         parts.append(self.device or ("GPU" if self.backend == "nccl" else "CPU"))

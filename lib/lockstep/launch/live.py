@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from . import view
 
 if TYPE_CHECKING:
     from .job import Job
+    from .output import Output
 
 _FIRST, _EVERY = 0.3, 0.15  # seconds: until a panel appears, and between its updates
 
@@ -25,14 +27,16 @@ def is_drawn(job: Job) -> bool:
 class Panel:
     """A display under the cell that follows the job; at its end it holds the final picture."""
 
-    def __init__(self) -> None:
+    def __init__(self, picture: Callable[[Sequence[Output], float], Job]) -> None:
+        """picture: a running job, of what it has printed and the seconds so far."""
+        self._picture = picture
         self._handle: Any = None
         self._next = time.perf_counter() + _FIRST
 
-    def __call__(self, job: Job) -> None:
+    def __call__(self, outputs: Sequence[Output], seconds: float) -> None:
         now = time.perf_counter()
         if now >= self._next:
-            self._next = now + max(_EVERY, 5 * self._draw(job))
+            self._next = now + max(_EVERY, 5 * self._draw(self._picture(outputs, seconds)))
 
     def end(self, job: Job, report: bool) -> None:
         from IPython import get_ipython
@@ -63,19 +67,22 @@ def _forget(_: Any) -> None:
 class Lines:
     """Whole lines to stdout, each with its rank, as they come."""
 
-    def __call__(self, job: Job) -> None:
-        for rank, output in enumerate(job.outputs):
-            for line in () if rank in job.hidden else output.new_lines():
+    def __init__(self, hidden: Set[int]) -> None:
+        self._hidden = hidden
+
+    def __call__(self, outputs: Sequence[Output], seconds: float) -> None:
+        for rank, output in enumerate(outputs):
+            for line in () if rank in self._hidden else output.new_lines():
                 print(f"rank {rank} │ {line}", flush=True)
 
     def end(self, job: Job, report: bool) -> None:
-        self(job)
+        self(job.outputs, job.seconds)
 
 
 class Silence:
     """Nothing until the end, and nothing then."""
 
-    def __call__(self, job: Job) -> None:
+    def __call__(self, outputs: Sequence[Output], seconds: float) -> None:
         pass
 
     def end(self, job: Job, report: bool) -> None:

@@ -56,12 +56,11 @@ class Logs:
         """Whether anything at all goes into files."""
         return re.search(r"[1-3](,|$)", f"{self.redirects},{self.tee}") is not None
 
-    def folder(self) -> Path:
-        """A new folder for one run, below `log_dir`. Raises LaunchError where there can be none."""
-        assert self.log_dir is not None
+    def folder(self, base: str | os.PathLike[str]) -> Path:
+        """A new folder for one run, below `base`. Raises LaunchError where there can be none."""
         try:
-            os.makedirs(self.log_dir, exist_ok=True)
-            return Path(tempfile.mkdtemp(prefix="lockstep_", dir=self.log_dir)).resolve()
+            os.makedirs(base, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix="lockstep_", dir=base)).resolve()
         except OSError as error:
             raise LaunchError(f"log_dir: no folder can be made there: {error}") from None
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from .errors import LaunchError
 from .logs import Logs
+
+if TYPE_CHECKING:
+    from .nodes.remote import Nodes
 
 BACKENDS = ("auto", "gloo", "nccl")
 ENGINES = ("warm", "torchrun")
@@ -30,6 +33,7 @@ class Options:
     trace: Tracing = False
     logs: Logs = field(default_factory=Logs)
     show: bool = True
+    on: Nodes | None = None
     note: str = ""  # for the learner, to be shown with the job
 
     def __post_init__(self) -> None:
@@ -47,5 +51,7 @@ class Options:
             raise LaunchError(
                 "max_restarts needs engine='torchrun': the elastic agent restarts ranks"
             )
+        if self.engine == "torchrun" and self.on is not None:
+            raise LaunchError("engine='torchrun' starts ranks on this host only; leave out `on`")
         if self.timeout is not None and self.timeout <= 0:
             raise LaunchError(f"a time limit is a positive number of seconds, not {self.timeout:g}")

@@ -226,25 +226,32 @@ def write(
 
 
 class Parcel:
-    """A value that has arrived and is still packed: `open()` unpickles it, once."""
+    """A value that has arrived and is still packed: `open()` unpickles it, once.
 
-    def __init__(self, descriptor: int, sizes: Sequence[int]):
-        self._sizes = sizes
-        size = os.fstat(descriptor).st_size
-        if sum(part + -part % _ALIGNMENT for part in sizes[:-1]) + sizes[-1] > size:
-            os.close(descriptor)
+    sizes: of its parts in `memory`. Raises ValueError where that has less.
+    """
+
+    def __init__(self, memory: Any, sizes: Sequence[int]):
+        self.memory = memoryview(memory)
+        self.sizes = sizes
+        if sum(part + -part % _ALIGNMENT for part in sizes[:-1]) + sizes[-1] > len(self.memory):
             raise ValueError("a file that is shorter than was said")
-        if size < _SMALL:
-            # pread: several ranks read one file, and its position is common to them.
-            self._memory = memoryview(bytearray(os.pread(descriptor, size, 0)))
-            os.close(descriptor)
-        else:
-            self._memory = memoryview(map_file(descriptor))
+
+    @classmethod
+    def of_file(cls, descriptor: int, sizes: Sequence[int]) -> Parcel:
+        """Of a file that `write` has written; closes its descriptor."""
+        size = os.fstat(descriptor).st_size
+        if size >= _SMALL:
+            return cls(map_file(descriptor), sizes)
+        # pread: several ranks read one file, and its position is common to them.
+        memory = bytearray(os.pread(descriptor, size, 0))
+        os.close(descriptor)
+        return cls(memory, sizes)
 
     def open(self, namespace: dict[str, Any] | None = None) -> Any:
-        memory, self._memory = self._memory, memoryview(b"")  # only tensors go on to need it
+        memory, self.memory = self.memory, memoryview(b"")  # only tensors go on to need it
         parts, start = [], 0
-        for size in self._sizes:
+        for size in self.sizes:
             parts.append(memory[start : start + size])
             start += size + -size % _ALIGNMENT
         return _Unpickler(parts[0], parts[1:], {} if namespace is None else namespace).load()

@@ -34,6 +34,12 @@ class Status(NamedTuple):
     parent: int
     session: int
     start: int  # in clock ticks since the machine came up; with the number it names one process
+    threads: int
+
+    @property
+    def has_ended(self) -> bool:
+        """A process whose first thread has ended is shown as Z while others still do."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 def status(pid: int) -> Status | None:
@@ -43,7 +49,8 @@ def status(pid: int) -> Status | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return Status(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    parent, session, threads, start = (int(fields[at]) for at in (1, 3, 17, 19))
+    return Status(fields[0].decode(), parent, session, start, threads)
 
 
 def start_of(pid: int) -> int:
@@ -152,7 +159,7 @@ class Hunt:
 
     def _examine(self, pid: int, own: bool, outlaw: bool) -> None:
         seen = status(pid)
-        if seen is None or seen.state in "ZX" or (pid, seen.start) in self._strangers:
+        if seen is None or seen.has_ended or (pid, seen.start) in self._strangers:
             return
         marked = _marked(pid)
         if outlaw or seen.session in self._leaders or marked == self._job:
@@ -173,7 +180,7 @@ class Hunt:
         alive = {}
         for pid, start in self._prey.items():
             seen = status(pid)
-            if seen is not None and seen.start == start and seen.state not in "ZX":
+            if seen is not None and seen.start == start and not seen.has_ended:
                 alive[pid] = start
         return alive
 
@@ -269,3 +276,28 @@ def _field(pid: int, name: str) -> str:
             if key == name:
                 return value.strip()
     return ""
+
+
+_IDLE_BUT_AWAKE = "gloo_tcp_loop"  # it looks around a hundred times a second
+
+
+def processor_time(pids: Iterable[int]) -> tuple[int, ...] | None:
+    """What processes have used of the processor so far, each, in clock ticks.
+
+    None while one of their threads runs or waits for a core. Empty where there is no /proc.
+    """
+    used = []
+    for pid in pids:
+        ticks = 0
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                if (thread / "comm").read_text().startswith(_IDLE_BUT_AWAKE):
+                    continue
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] in "RD":
+                    return None
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            return ()
+        used.append(ticks)
+    return tuple(used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,15 +19,18 @@ from ..words import ranks_count
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .engines.base import Engine
 from .engines.elastic import Elastic
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
-from .job import Job
+from .job import Job, Outcome, Plan
 from .live import Lines, Panel, Silence
-from .logs import LogFiles, Logs
+from .logs import Logs
+from .nodes.base import Node, Setting, Task
+from .nodes.local import LocalNode
+from .nodes.remote import Nodes
 from .options import Options, Tracing
-from .ranks import Ranks, Task
+from .output import Output
+from .ranks import Ranks
 
 _MOST_RANKS = 200
 
@@ -41,7 +45,7 @@ class World:
 
     nproc_per_node: number of ranks, or "gpu", "cpu", "auto" as for torchrun. backend: "auto"
     (NCCL where there is a GPU for each rank, else gloo), "gloo" or "nccl". env: variables for the
-    ranks. timeout: seconds for each job, None for no limit.
+    ranks. timeout: seconds for each job, None for no limit. on: other hosts, see `Nodes`.
     Raises LaunchError where this machine cannot have such a world.
     """
 
@@ -52,12 +56,16 @@ class World:
         backend: str = "auto",
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        on: Nodes | None = None,
     ):
         self._options = Options(
-            nproc_per_node=nproc_per_node, backend=backend, env=dict(env or {}), timeout=timeout
+            nproc_per_node=nproc_per_node,
+            backend=backend,
+            env=dict(env or {}),
+            timeout=timeout,
+            on=on,
         )
-        self.nproc = _nproc(nproc_per_node)
-        self.backend, _ = _backend(backend, self.nproc)
+        self.nproc, self.backend, _ = _size(self._options)
         self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
         self._torn_down = False
@@ -79,8 +87,8 @@ class World:
         limit = self._options.timeout if timeout is None else timeout
         options = replace(self._options, timeout=limit, trace=trace)
         with self._alone():
-            job = _job(options, makes_group=not cells.function_initializes(function))
-            return self._run(job, _function_task(job, function, args, kwargs), options)
+            plan = _plan(options, makes_group=not cells.function_initializes(function))
+            return self._run(plan, _function_task(plan, function, args, kwargs), options)
 
     def run_cell(self, cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
         """Execute a cell on every rank, in the namespace that the world keeps there.
@@ -91,7 +99,13 @@ class World:
         """
         own = self._options
         limit = own.timeout if options.timeout is None else options.timeout
-        options = replace(options, nproc_per_node=self.nproc, backend=own.backend, timeout=limit)
+        options = replace(
+            options,
+            nproc_per_node=own.nproc_per_node,
+            backend=own.backend,
+            timeout=limit,
+            on=own.on,
+        )
         with self._alone():
             names = cell.names() & namespace.keys() - self._bound
             values, fresh = {}, {}
@@ -102,8 +116,8 @@ class World:
                     cells.blame({name: namespace[name]})
                 if self._sent.get(name) != digest:
                     values[name], fresh[name] = namespace[name], digest
-            job = _job(options)
-            self._run(job, _cell_task(job, cell, values, namespace), options)
+            plan = _plan(options, cell=cell.filename)
+            job = self._run(plan, _cell_task(plan, cell, values, namespace), options)
             if job.ok:
                 self._sent |= fresh
             return job
@@ -120,20 +134,21 @@ class World:
         finally:
             self._busy.release()
 
-    def _run(self, job: Job, task: Task, options: Options) -> Job:
+    def _run(self, plan: Plan, task: Task, options: Options) -> Job:
+        task.last = False
         with task:
             if self._ranks is None:
                 if self._torn_down:
-                    job.add_note(
-                        "this world had failed, so its ranks are new and know no variables"
-                    )
-                ranks = Ranks(self.nproc, Warm(), {**os.environ, **self._options.env})
+                    again = "this world had failed, so its ranks are new and know no variables"
+                    plan = replace(plan, asides=(*plan.asides, again))
+                setting = _setting(plan, self._options)
+                ranks = Ranks(self.nproc, _nodes(self._options), setting)
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
             try:
                 self._ranks.start()
-                _run(self._ranks, job, task, options, last=False)
+                job = _run(self._ranks, plan, task, options)
                 self._bound = set(job.bound)
                 return job
             finally:
@@ -182,6 +197,7 @@ def torchrun(
     trace: Tracing = False,
     logs: Logs | None = None,
     show: bool = True,
+    on: Nodes | None = None,
     **kwargs: Any,
 ) -> Job:
     """Run a function, a script or a module on fresh ranks, as torchrun would, and wait for them.
@@ -200,6 +216,7 @@ def torchrun(
     to keep `rankN.json.gz`, or True for a temporary one that goes with the Job.
     logs: `Logs(log_dir=…, redirects=…, tee=…, local_ranks_filter=…)`, as torchrun's flags.
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
+    on: other hosts that run the ranks, as many on each; see `Nodes`.
 
     Raises JobFailed (its `__cause__` is a RankError where a rank's exception was the cause),
     JobInterrupted, LaunchError where what is asked for makes no sense or cannot be started here,
@@ -217,51 +234,50 @@ def torchrun(
         trace=trace,
         logs=logs or Logs(),
         show=show,
+        on=on,
     )
     if not callable(what):
         if kwargs:
             raise TypeError(f"a script takes no keyword arguments: {', '.join(kwargs)}")
         return run_program([str(what), *map(str, args)], options)
-    job = _job(options, makes_group=init and not cells.function_initializes(what))
-    return _once(job, _function_task(job, what, args, kwargs), options)
+    plan = _plan(options, makes_group=init and not cells.function_initializes(what))
+    return _once(plan, _function_task(plan, what, args, kwargs), options)
 
 
 def run_program(command: Sequence[str], options: Options) -> Job:
     """Run a script (`[path, *arguments]`) or a module (`["-m", name, *arguments]`)."""
-    job = _job(options, makes_group=False)
-    return _once(job, _program_task(job, command), options)
+    plan = _plan(options, makes_group=False)
+    return _once(plan, _program_task(plan, command), options)
 
 
 def run_cell(cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
     """Run a notebook's cell on fresh ranks; `namespace` is the notebook's."""
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}
     by_itself = cell.initializes or any(map(cells.function_initializes, values.values()))
-    job = _job(options, makes_group=options.init and not by_itself)
-    return _once(job, _cell_task(job, cell, values, namespace), options)
+    plan = _plan(options, makes_group=options.init and not by_itself, cell=cell.filename)
+    return _once(plan, _cell_task(plan, cell, values, namespace), options)
 
 
 # ── Tasks ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _function_task(
-    job: Job, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Task:
     content = {"kind": "function", "function": function, "args": args, "kwargs": kwargs}
     namespace = getattr(function, "__globals__", {})
     main = namespace if namespace.get("__name__") == "__main__" else None
     parts = {"the function": function}
     parts |= {f"argument {i}": value for i, value in enumerate(args)} | kwargs
-    return _pack(content, job, parts, main)
+    return _pack(content, plan, parts, main)
 
 
-def _cell_task(job: Job, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:
+def _cell_task(plan: Plan, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:
     content = {"kind": "cell", "source": cell.source, "filename": cell.filename, "values": values}
-    task = _pack(content, job, values, namespace)
-    job.cell = task.cell = cell.filename
-    return task
+    return _pack(content, plan, values, namespace)
 
 
-def _program_task(job: Job, command: Sequence[str]) -> Task:
+def _program_task(plan: Plan, command: Sequence[str]) -> Task:
     program, *arguments = command
     if program == "-m":
         if not arguments:
@@ -272,92 +288,135 @@ def _program_task(job: Job, command: Sequence[str]) -> Task:
         if not script.is_file():
             raise FileNotFoundError(f"there is no script {program!r} in {os.getcwd()}")
         content = {"kind": "script", "script": str(script.resolve()), "arguments": arguments}
-    task = _pack(content, job, {}, None)
+    task = _pack(content, plan, {}, None)
     task.may_leave = True
     return task
 
 
-def _job(options: Options, *, makes_group: bool = True) -> Job:
-    """A new job, with folders for its profiles and logs if they are to be kept.
+def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan:
+    """What is to run, with folders for its profiles and logs if they are to be kept.
 
     makes_group: whether the ranks make the default process group before they begin.
     Raises LaunchError for what this machine cannot have, and where the folder for the profiles
     holds traces of another job.
     """
-    nproc = _nproc(options.nproc_per_node)
-    backend, note = _backend(options.backend, nproc)
-    job = Job(nproc, backend if makes_group else None, engine=options.engine)
-    job.add_note(options.note)
-    job.add_note(note)
-    job.hidden = options.logs.hidden(nproc)
-    logs, trace = options.logs, options.trace
-    if logs.keeps():
-        if logs.log_dir is None:
-            logs = replace(logs, log_dir=job.temporary_folder())
-        job.logs = logs.folder()
-        job.add_note(f"stdout and stderr are in {job.logs}")
-    elif logs.log_dir is not None:
-        job.add_note("log_dir alone keeps nothing, as with torchrun: say tee or redirects, too")
-    if trace is True:
-        job.profiles = job.temporary_folder()
-    elif trace is not False:
-        job.profiles = Path(trace).resolve()
-        job.profiles.mkdir(parents=True, exist_ok=True)
-        if any(job.profiles.glob("*.json*")):
-            raise LaunchError(f"{str(trace)!r} holds traces already; say another folder")
-    return job
+    nproc, backend, note = _size(options)
+    asides, folders = [options.note, note], []
+
+    def temporary() -> Path:
+        folders.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
+        return Path(folders[-1].name)
+
+    logs, profiles = None, None
+    if options.logs.keeps():
+        logs = options.logs.folder(options.logs.log_dir or temporary())
+        asides.append(f"stdout and stderr are in {logs}")
+    elif options.logs.log_dir is not None:
+        asides.append("log_dir alone keeps nothing, as with torchrun: say tee or redirects, too")
+    if options.trace is True:
+        profiles = temporary()
+    elif options.trace is not False:
+        profiles = Path(options.trace).resolve()
+        profiles.mkdir(parents=True, exist_ok=True)
+        if any(profiles.glob("*.json*")):
+            raise LaunchError(f"{str(options.trace)!r} holds traces already; say another folder")
+    return Plan(
+        nproc,
+        backend if makes_group else None,
+        engine=options.engine,
+        nodes=1 if options.on is None else options.on.count,
+        cell=cell,
+        asides=tuple(filter(None, asides)),
+        profiles=profiles,
+        logs=logs,
+        hidden=options.logs.hidden(nproc),
+        folders=tuple(folders),
+    )
 
 
 def _pack(
     content: dict[str, Any],
-    job: Job,
+    plan: Plan,
     parts: Mapping[str, Any],
     namespace: dict[str, Any] | None,
 ) -> Task:
     """Pickle a task; where that fails, say which of its parts is to blame."""
-    content["trace"] = None if job.profiles is None else str(job.profiles)
+    content["trace"] = None if plan.profiles is None else str(plan.profiles)
     try:
         descriptor, sizes = payload.write(content, namespace, cells.MOST_BYTES)
     except CannotSend:
         cells.blame(parts)
     except OSError as error:
         raise refusal(error) from error
-    return Task(descriptor, sizes, job.backend)
+    return Task(descriptor, sizes, plan.backend)
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _once(job: Job, task: Task, options: Options) -> Job:
-    engine: Engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
-    files = None if job.logs is None else LogFiles(options.logs, job.logs)
-    with task, Ranks(job.nproc, engine, {**os.environ, **options.env}, files) as ranks:
+def _once(plan: Plan, task: Task, options: Options) -> Job:
+    setting = _setting(plan, options)
+    with task, Ranks(plan.nproc, _nodes(options), setting) as ranks:
         ranks.start()
-        return _run(ranks, job, task, options, last=True)
+        return _run(ranks, plan, task, options)
 
 
-def _run(ranks: Ranks, job: Job, task: Task, options: Options, last: bool) -> Job:
-    display = (Panel() if in_notebook() else Lines()) if options.show else Silence()
-    job.add_note(ranks.note)
+def _nodes(options: Options) -> Sequence[Node]:
+    if options.on is not None:
+        return options.on.take()
+    engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
+    return [LocalNode(engine)]
+
+
+def _setting(plan: Plan, options: Options) -> Setting:
     try:
-        ranks.run(task, job, options.timeout, display, last)
-    except KeyboardInterrupt:
+        directory = os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "the directory in which this process works is no more; os.chdir() to another"
+        ) from None
+    logs = None if plan.logs is None else options.logs
+    return Setting(options.env, directory, list(sys.path), logs, plan.logs)
+
+
+def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
+    def picture(outputs: Sequence[Output], seconds: float) -> Job:
+        return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds))
+
+    display: Panel | Lines | Silence = Silence()
+    if options.show:
+        display = Panel(picture) if in_notebook() else Lines(plan.hidden)
+    job = Job.of(plan, ranks.run(task, options.timeout, display))
+    if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
-        raise JobInterrupted(job) from None
+        raise JobInterrupted(job)
     display.end(job, report=options.may_fail)
     if not job.ok and not options.may_fail:
         raise JobFailed(job) from job.cause
     return job
 
 
-def _nproc(asked: int | str) -> int:
-    """How many ranks are meant. Raises LaunchError where that makes no sense here."""
+def _size(options: Options) -> tuple[int, str, str]:
+    """How many ranks there are, their backend, and a note where that may surprise.
+
+    Raises LaunchError for what this machine, or the other hosts, cannot have.
+    """
+    on = options.on
+    hosts = 1 if on is None else on.count
+    gpus = gpu_count if on is None else on.count_gpus
+    cores = _cpu_count if on is None else on.count_cores
+    each = _nproc(options.nproc_per_node, gpus, cores)
+    if each * hosts > _MOST_RANKS:
+        raise LaunchError(
+            f"{ranks_count(each)} on each of {hosts} nodes are more than {_MOST_RANKS}"
+        )
+    return each * hosts, *_backend(options.backend, each, gpus)
+
+
+def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int]) -> int:
+    """How many ranks are meant on a host. Raises LaunchError where that makes no sense there."""
     if isinstance(asked, str) and not asked.isdigit():
-        words: dict[str, Callable[[], int]] = {
-            "gpu": gpu_count,
-            "cpu": _cpu_count,
-            "auto": lambda: gpu_count() or _cpu_count(),
-        }
+        words = {"gpu": gpus, "cpu": cores, "auto": lambda: gpus() or cores()}
         if asked not in words:
             raise LaunchError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
         nproc = words[asked]()
@@ -377,14 +436,15 @@ def _cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def _backend(asked: str, nproc: int) -> tuple[str, str]:
+def _backend(asked: str, nproc: int, count_gpus: Callable[[], int]) -> tuple[str, str]:
     """The backend that is meant, and a note for the learner where that may surprise.
 
+    nproc: ranks on each host. count_gpus: on each.
     Raises LaunchError where this machine cannot have it.
     """
     if asked == "gloo":
         return "gloo", ""
-    gpus = gpu_count()
+    gpus = count_gpus()
     if asked == "nccl" and gpus < nproc:
         there = {0: "no GPU that PyTorch can use", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
         most = f"-n {gpus}, or " if gpus else ""

@@ -6,7 +6,7 @@ import html as escaping
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..words import by_value, ranks_text
+from ..words import by_value, quantity, ranks_text
 from .calls import Call
 from .output import fold
 
@@ -188,7 +188,7 @@ def _strip(job: Job) -> str:
         f'viewBox="0 0 {left + width} {height}" style="max-width:{left + width}px;width:100%">'
         f"{''.join(shapes)}</svg>"
         f'<div style="font-size:11px;{_MUTED};padding-left:{left}px">{legend} · '
-        f"the strip is {_duration(span)} long</div></div>"
+        f"the strip is {quantity(span, 's')} long</div></div>"
     )
 
 
@@ -204,22 +204,16 @@ def _rows(calls: list[Call], end: float) -> list[int]:
 
 
 def _hover(call: Call, start: float) -> str:
-    took = "never ended" if call.end is None else f"took {_duration(call.seconds)}"
-    return f"{call}\n{call.bytes} bytes · began at {_duration(call.start - start)} · {took}"
-
-
-def _duration(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-6:.2g} µs"
+    took = "never ended" if call.end is None else f"took {quantity(call.seconds, 's')}"
+    began = quantity(call.start - start, "s")
+    return f"{call}\n{call.bytes} bytes · began at {began} · {took}"
 
 
 def _spoken(job: Job) -> str:
     """What a screen reader says of the strip."""
 
     def said(call: Call) -> str:
-        return f"{call.operation} {_duration(call.seconds) if call.end else 'unfinished'}"
+        return f"{call.operation} {quantity(call.seconds, 's') if call.end else 'unfinished'}"
 
     lanes = (
         f"rank {rank}: {', '.join(said(call) for call in own[:8]) or 'no calls'}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..figures.picture import Figure
+from ..words import NANOSECONDS, fitting
 from .scene import LOOKS, Column, Row, Scene, coverage, summary
 
 _COLUMNS = 900  # of the picture, that a row's coverage is told by
@@ -27,7 +28,6 @@ _PATTERNS: dict[str, Callable[[Column, Column], Column]] = {
     ".": lambda x, y: (x % 4 == y % 4) & (x % 2 == 1),
     "x": lambda x, y: ((x + y) % 8 < 2) | ((x - y) % 8 < 2),
 }
-_UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
 def picture(scene: Scene) -> Figure:
@@ -41,7 +41,7 @@ def picture(scene: Scene) -> Figure:
 
     def draw(canvas: Any) -> None:
         axes = canvas.subplots()
-        unit, size = next((u, s) for u, s in _UNITS if scene.span >= 2 * s or s == 1.0)
+        unit, size = fitting(scene.span / 2, NANOSECONDS)
         places = _places(rows)
         paper = axes.get_facecolor()
         for row, y in zip(rows, places, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import uuid
 from collections import deque
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..figures.picture import Figure
+from ..figures.table import Table
 from ..machine import in_notebook
 from ..trace import Trace
 from ..words import printable
@@ -58,10 +58,11 @@ class Timeline:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         still = self._picture._repr_mimebundle_()
+        shares = _shares(self.scene)._repr_mimebundle_()
         return {
             "text/plain": repr(self),
             "text/html": f'{_STYLE}<details open class="lockstep-still"><summary>The same as a '
-            f"picture and in numbers</summary>{still['text/html']}{_table(self.scene)}</details>",
+            f"picture and in numbers</summary>{still['text/html']}{shares['text/html']}</details>",
             "image/png": still["image/png"],
         }
 
@@ -86,7 +87,8 @@ class Timeline:
         display(still, raw=True)
 
 
-def _table(scene: Scene) -> str:
+def _shares(scene: Scene) -> Table:
+    """Stamped by the picture above it."""
     rows = []
     for one in scene.times:
         rank = f"{scene.parts[one.part].label} rank {one.rank}".strip()
@@ -96,17 +98,10 @@ def _table(scene: Scene) -> str:
             percent(one.communication, one.span),
             percent(one.exposed, one.span) if known else "unknown",
         ]
-        rows.append(
-            f'<tr><th scope="row">{html.escape(rank)}</th>'
-            + "".join(f"<td>{cell}</td>" for cell in cells)
-            + "</tr>"
-        )
-    names = ("", "computes", "communicates", "exposed communication")
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    return (
-        '<table><caption style="text-align:left">of the time from a rank\'s first start to its '
-        f"last end</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    )
+        rows.append((rank, *cells))
+    caption = "of the time from a rank's first start to its last end"
+    columns = ("", "computes", "communicates", "exposed communication")
+    return Table(caption, columns, rows, stamp=None)
 
 
 @cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -110,17 +111,55 @@ def match(trace: Slices) -> Matches:
     Sends and receives are matched by their peers. A group of unknown ranks and name is taken for
     that of all ranks if all of them have it. Takes time in proportion to the slices.
     """
-    rows = trace.where(Kind.COMMUNICATION)
-    unmatched: dict[str, int] = {}
-    key, queues = _queues(trace, rows)
-    _count(unmatched, "the operation is unknown", int((key == _NO_OPERATION).sum()))
-    _count(unmatched, "the peer is unknown", int((key == _NO_PEER).sum()))
-    rows, key = rows[key >= 0], key[key >= 0]
-
-    # Entries in order of queue, rank, time.
+    unmatched: Counter[str] = Counter()
+    notes: list[str] = []
     ranks = np.array(trace.ranks or (0,), np.int32)
-    place = np.searchsorted(ranks, trace.rank[rows])
-    segment = key * len(ranks) + place
+    entries, queues = _entries(trace, ranks, unmatched)
+    sizes = _sizes(trace)
+    number = _numbers(entries, sizes[entries.known], queues, ranks, unmatched, notes)
+    entries, number = _side_by_side(entries, number)
+    begin = np.flatnonzero(_is_new(entries.queue, number))
+    found = _collectives(trace, entries, number, begin, queues, ranks)
+
+    agree, alone = _alike(sizes[entries.known], begin), found.counts < 2
+    slices = found.total(entries.kernels)
+    unmatched["no other rank has it"] += int(slices[alone].sum())
+    unmatched["the ranks' sizes differ"] += int(slices[~alone & ~agree].sum())
+    found = found.select(np.flatnonzero(~alone & agree))
+    return replace(found, unmatched=dict(+unmatched), notes=tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """A collective as one rank has it, a value each; kernels: of how many slices it is made.
+
+    queue: index of its queue. place: of its rank among the trace's.
+    """
+
+    row: Column
+    queue: Column
+    place: Column
+    sequence: Column
+    start: Column
+    end: Column
+    known: Column
+    kernels: Column
+
+    def select(self, which: Column) -> _Entries:
+        return _Entries(*(getattr(self, one.name)[which] for one in fields(self)))
+
+
+def _entries(
+    trace: Slices, ranks: Column, unmatched: Counter[str]
+) -> tuple[_Entries, list[_Queue]]:
+    """In order of queue, rank, time. Successive kernels of one sequence are one collective."""
+    rows = trace.where(Kind.COMMUNICATION)
+    queue, queues = _queues(trace, rows)
+    unmatched["the operation is unknown"] += int((queue == _NO_OPERATION).sum())
+    unmatched["the peer is unknown"] += int((queue == _NO_PEER).sum())
+    rows, queue = rows[queue >= 0], queue[queue >= 0]
+
+    segment = queue * len(ranks) + np.searchsorted(ranks, trace.rank[rows])
     order = _stable(segment)
     start = trace.start[rows]
     same = segment[order][1:] == segment[order][:-1]
@@ -130,60 +169,52 @@ def match(trace: Slices) -> Matches:
     rows, segment, start = rows[order], segment[order], start[order]
     sequence, end = trace.sequence[rows].astype(np.int64), start + trace.duration[rows]
 
-    # Successive kernels of one sequence are one collective.
-    new = np.ones(len(rows), bool)
-    new[1:] = (segment[1:] != segment[:-1]) | (sequence[1:] != sequence[:-1]) | (sequence[1:] < 0)
-    begin = np.flatnonzero(new)
+    begin = np.flatnonzero(_is_new(segment, sequence) | (sequence < 0))
     kernels = np.diff(np.append(begin, len(rows)))
     if len(begin) < len(rows):
         end = np.maximum.reduceat(end, begin)
         rows, segment, start, sequence = rows[begin], segment[begin], start[begin], sequence[begin]
+    queue, place = segment // len(ranks), segment % len(ranks)
     known = trace.collective[rows]
-    size = _sizes(trace)[known]
+    return _Entries(rows, queue, place, sequence, start, end, known, kernels), queues
 
-    notes: list[str] = []
-    number, lost = _numbers(segment, sequence, end, size, queues, ranks, kernels, notes)
-    for reason, kernels_lost in lost.items():
-        _count(unmatched, reason, kernels_lost)
-    keep = number != _LOST
-    key, place = segment // len(ranks), segment % len(ranks)
-    by_number = np.argsort(number[keep], kind="stable")
-    order = np.flatnonzero(keep)[by_number]
-    order = order[_stable(key[order])]  # queue, number, rank
-    rows, key, place, number = rows[order], key[order], place[order], number[order]
-    start, end, known, size, kernels = (
-        column[order] for column in (start, end, known, size, kernels)
-    )
-    new = np.ones(len(rows), bool)
-    new[1:] = (key[1:] != key[:-1]) | (number[1:] != number[:-1])
-    begin = np.flatnonzero(new)
-    expected, of_group, assumed, synchronises = _expected(
-        queues, trace.ranks, key, place, len(ranks)
-    )
 
-    one = key[begin]
-    counts = np.diff(np.append(begin, len(rows)))
-    found = Matches(
-        first=np.append(begin, len(rows)),
-        rank=ranks[place],
-        start=start,
-        end=end,
-        row=rows,
-        known=known[begin],
+def _side_by_side(entries: _Entries, number: Column) -> tuple[_Entries, Column]:
+    """In order of queue, number, rank, without those that are lost."""
+    keep = np.flatnonzero(number != _LOST)
+    order = keep[np.argsort(number[keep], kind="stable")]
+    order = order[_stable(entries.queue[order])]
+    return entries.select(order), number[order]
+
+
+def _collectives(
+    trace: Slices,
+    entries: _Entries,
+    number: Column,
+    begin: Column,
+    queues: list[_Queue],
+    ranks: Column,
+) -> Matches:
+    """Those that begin at `begin`, whether another rank has them or not."""
+    first = np.append(begin, len(entries.row))
+    expected, of_group, assumed, synchronises = _expected(queues, trace.ranks, entries, len(ranks))
+    one = entries.queue[begin]
+    return Matches(
+        first=first,
+        rank=ranks[entries.place],
+        start=entries.start,
+        end=entries.end,
+        row=entries.row,
+        known=entries.known[begin],
         number=number[begin] % _REPEATS,
         size=of_group[one],
-        complete=counts == expected[one],
+        complete=np.diff(first) == expected[one],
         synchronises=synchronises[one],
         assumed=assumed[one],
-        even=_alike(_handed_in(trace)[known], begin),
-        unmatched=unmatched,
-        notes=tuple(notes),
+        even=_alike(_handed_in(trace)[entries.known], begin),
+        unmatched={},
+        notes=(),
     )
-    agree, alone = _alike(size, begin), counts < 2
-    slices = found.total(kernels)
-    _count(unmatched, "no other rank has it", int(slices[alone].sum()))
-    _count(unmatched, "the ranks' sizes differ", int(slices[~alone & ~agree].sum()))
-    return found.select(np.flatnonzero(~alone & agree))
 
 
 _NO_OPERATION, _NO_PEER = -1, -2
@@ -191,9 +222,11 @@ _LOST = -1
 _REPEATS = 1 << 32  # a sequence that comes again later is the same number + k × this
 
 
-def _count(unmatched: dict[str, int], reason: str, slices: int) -> None:
-    if slices:
-        unmatched[reason] = unmatched.get(reason, 0) + slices
+def _is_new(one: Column, other: Column) -> Column:
+    """Whether one of the columns has another value than before."""
+    new = np.ones(len(one), bool)
+    new[1:] = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
+    return new
 
 
 def _stable(codes: Column) -> Column:
@@ -284,48 +317,40 @@ def _one_name(
 
 
 def _numbers(
-    segment: Column,
-    sequence: Column,
-    end: Column,
+    entries: _Entries,
     size: Column,
     queues: list[_Queue],
     ranks: Column,
-    kernels: Column,
+    unmatched: Counter[str],
     notes: list[str],
-) -> tuple[Column, dict[str, int]]:
+) -> Column:
     """For each entry its number within the queue, the same on all ranks; _LOST if there is none."""
-    number = sequence.copy()
-    lost: dict[str, int] = {}
-    begin = np.flatnonzero(np.diff(segment, prepend=-1))
-    bounds = np.append(begin, len(segment))
-    before: dict[int, list[int]] = {}
-    for at in range(len(begin)):
-        before.setdefault(int(segment[begin[at]]) // len(ranks), []).append(at)
-    for key, parts in before.items():
-        slices = [slice(int(bounds[at]), int(bounds[at + 1])) for at in parts]
-        queue = queues[key]
+    number, end = entries.sequence.copy(), entries.end
+    begin = np.flatnonzero(_is_new(entries.queue, entries.place)).tolist()
+    parts_of: dict[int, list[slice]] = {}  # queue → its entries on each rank
+    for part in map(slice, begin, [*begin[1:], len(number)]):
+        parts_of.setdefault(int(entries.queue[part.start]), []).append(part)
+    for key, parts in parts_of.items():
+        queue, whole = queues[key], parts[0]
         if queue.assumed and len(parts) < len(ranks):
-            for part in slices:
+            for part in parts:
                 number[part] = _LOST
-                _count(lost, "the group is unknown", int(kernels[part].sum()))
+                unmatched["the group is unknown"] += int(entries.kernels[part].sum())
             continue
-        if sequence[slices[0].start] >= 0 and queue.operation != "send to recv":
-            for part in slices:
-                number[part] = _with_repeats(sequence[part])
+        if entries.sequence[whole.start] >= 0 and queue.operation != "send to recv":
+            for part in parts:
+                number[part] = _with_repeats(entries.sequence[part])
             continue
-        whole = slices[0]
-        shifts = [0, *(_shift(end[whole], size[whole], end[p], size[p]) for p in slices[1:])]
+        shifts = [0, *(_shift(end[whole], size[whole], end[p], size[p]) for p in parts[1:])]
         earliest = max(shift for shift in shifts if shift is not None)
-        for at, part, shift in zip(parts, slices, shifts, strict=True):
+        for part, shift in zip(parts, shifts, strict=True):
             if shift is None:
                 number[part] = _LOST
-                _count(lost, "several matches would fit", int(kernels[part].sum()))
+                unmatched["several matches would fit"] += int(entries.kernels[part].sum())
                 continue
             number[part] = np.arange(part.stop - part.start) - shift + earliest
             if shift:
-                one, other = (
-                    int(ranks[int(segment[bounds[i]]) % len(ranks)]) for i in (at, parts[0])
-                )
+                one, other = (int(ranks[entries.place[p.start]]) for p in (part, whole))
                 when = "earlier" if shift > 0 else "later"
                 notes.append(
                     f"rank {one}'s recording begins {abs(shift)} × {queue.operation} of group "
@@ -339,7 +364,7 @@ def _numbers(
             f"the trace does not say the group of some {', '.join(assumed)}: "
             "taken for that of all ranks"
         )
-    return number, lost
+    return number
 
 
 def _with_repeats(sequence: Column) -> Column:
@@ -389,12 +414,12 @@ def _cost(shift: int, a: Column, size_a: Column, b: Column, size_b: Column) -> f
 
 
 def _expected(
-    queues: list[_Queue], present: Iterable[int], key: Column, place: Column, ranks: int
+    queues: list[_Queue], present: Iterable[int], entries: _Entries, ranks: int
 ) -> tuple[Column, Column, Column, Column]:
     """For each queue: ranks that should have it, ranks of its group, assumed, synchronises."""
     present = set(present)
     having = np.zeros(max(1, len(queues)), np.int64)
-    np.add.at(having, _distinct(key * ranks + place) // ranks, 1)
+    np.add.at(having, _distinct(entries.queue * ranks + entries.place) // ranks, 1)
     expected, size = having.copy(), having.copy()
     for index, queue in enumerate(queues):
         if queue.ranks:

@@ -113,6 +113,12 @@ class Run:
     def calls(self, rank: int) -> list[Call]:
         return self.record[rank]
 
+    def setup(self, rank: int) -> list[Call]:
+        """The calls by which the answer made or ended groups: `new_group([0, 1])`."""
+        return (
+            _within(self.job.setup[rank], self.steps[rank]) if self.steps else self.job.setup[rank]
+        )
+
     def operations(self, rank: int) -> list[str]:
         return [call.operation for call in self.calls(rank)]
 
@@ -234,11 +240,13 @@ def _alone(answer: Any, play: Play, trial: Trial) -> Run:
 
 
 def _observed(trial: Trial, job: Job, ranks: Sequence[tuple[list[Step], Any]]) -> Run:
-    record = [
-        [c for c in calls if any(step.began <= c.start <= step.ended for step in steps)]
-        for calls, (steps, _) in zip(job.calls, ranks, strict=True)
-    ]
+    record = [_within(calls, steps) for calls, (steps, _) in zip(job.calls, ranks, strict=True)]
     return Run(trial, job, record, [steps for steps, _ in ranks], [end for _, end in ranks])
+
+
+def _within(calls: Sequence[Call], steps: Sequence[Step]) -> list[Call]:
+    """The calls that began while the answer was at work."""
+    return [c for c in calls if any(step.began <= c.start <= step.ended for step in steps)]
 
 
 def _start(function: Callable[..., Any], answer: Any, play: Play, given: Any, trial: Trial) -> Job:

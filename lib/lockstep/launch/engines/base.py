@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..channel import Channel
+from ..place import Place
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,15 @@ class Engine(Protocol):
 
     name: str
     restarts: bool  # whether ranks that fail may come back by themselves
+    ranks_exit_on_failure: bool  # as whoever watches over them expects
     job: str  # a name that no other job on this machine has; it marks the processes
     events: Channel  # `ended` (index, exit code, peak memory); closed: the warm parent is gone
 
-    def start(self, nproc: int, environment: Mapping[str, str]) -> None:
-        """Raises LaunchError, or OSError, where nothing can be started."""
+    def start(self, place: Place, environment: Mapping[str, str]) -> Place:
+        """Start the ranks of a place; returns it with the master that was found.
+
+        Raises LaunchError, or OSError, where nothing can be started.
+        """
 
     def started(self) -> str:
         """Wait until processes exist; returns a note for the learner, mostly empty."""
@@ -60,19 +65,20 @@ class Engine(Protocol):
         """
 
 
-def torchrun_environment(rank: int, nproc: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets for a rank of one machine."""
+def torchrun_environment(rank: int, place: Place) -> dict[str, str]:
+    """The variables that torchrun sets for a rank."""
+    address, port = place.master
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(nproc),
-        "LOCAL_WORLD_SIZE": str(nproc),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "LOCAL_RANK": str(rank - place.first),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_WORLD_SIZE": str(place.count),
+        "GROUP_RANK": str(place.node),
+        "GROUP_WORLD_SIZE": str(place.nodes),
         "ROLE_RANK": str(rank),
         "ROLE_NAME": "default",
-        "ROLE_WORLD_SIZE": str(nproc),
-        "MASTER_ADDR": "127.0.0.1",
+        "ROLE_WORLD_SIZE": str(place.world_size),
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",

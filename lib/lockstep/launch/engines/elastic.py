@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 
 from .. import processes
 from ..channel import Channel, NoMessage
+from ..place import Place
 from .base import Arrival
 from .supervised import LOOK, Folder, Supervised, python_path
 
-_AGENT = "lockstep.launch.inside.agent"  # the module that its process runs
+_AGENT = "lockstep.launch.inside.elastic"  # the module that its process runs
 
 
 class Elastic(Supervised):
     """Ranks under `torch.distributed.launcher`'s elastic agent, as torchrun starts them."""
 
     name = "torchrun"
+    ranks_exit_on_failure = True
     _called = "the elastic agent"
 
     def __init__(self, max_restarts: int = 0):
@@ -29,10 +31,10 @@ class Elastic(Supervised):
         self.restarts = max_restarts > 0
         self._listener: socket.socket | None = None
 
-    def start(self, nproc: int, environment: Mapping[str, str]) -> None:
+    def start(self, place: Place, environment: Mapping[str, str]) -> Place:
         # Ranks that an agent starts inherit nothing, so they find us by a path in a folder that
         # is ours alone (0700).
-        self._nproc = nproc
+        self._nproc = place.count
         self._folder = Folder()
         address = os.path.join(self._folder.path, "channel")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -40,7 +42,7 @@ class Elastic(Supervised):
         self._listener.listen(1024)
         self._listener.setblocking(False)
         options = {
-            "nproc_per_node": nproc,
+            "nproc_per_node": place.count,
             "max_restarts": self._max_restarts,
             "directory": self._folder.path,
         }
@@ -56,6 +58,7 @@ class Elastic(Supervised):
             [],
         )
         self.started()
+        return place
 
     def fileno(self) -> int:
         assert self._listener is not None

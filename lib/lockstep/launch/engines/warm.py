@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..channel import Channel, anonymous_file, deaf
+from ..place import Place
 from .base import Arrival, torchrun_environment
 from .supervised import Supervised
 
@@ -17,30 +19,36 @@ class Warm(Supervised):
 
     name = "warm"
     restarts = False
+    ranks_exit_on_failure = False
 
     def __init__(self) -> None:
         super().__init__()
         self._arrivals: list[Arrival] = []
 
-    def start(self, nproc: int, environment: Mapping[str, str]) -> None:
+    def start(self, place: Place, environment: Mapping[str, str]) -> Place:
         with deaf():  # half a start could not be ended
-            self._fork(nproc, environment)
+            place = self._fork(place, environment)
         self.started()
+        return place
 
-    def _fork(self, nproc: int, environment: Mapping[str, str]) -> None:
+    def _fork(self, place: Place, environment: Mapping[str, str]) -> Place:
         theirs: list[socket.socket] = []
         try:
-            with socket.socket() as listener:
-                listener.bind(("127.0.0.1", 0))
-                listener.listen(1024)
-                port = listener.getsockname()[1]
-                for rank in range(nproc):
+            with contextlib.ExitStack() as stack:
+                listener = None
+                if place.node == 0:
+                    listener = stack.enter_context(socket.socket())
+                    listener.bind(place.master)
+                    listener.listen(1024)
+                    place = replace(place, master=listener.getsockname()[:2])
+                for rank in range(place.first, place.first + place.count):
                     ours, end = socket.socketpair(socket.AF_UNIX)
                     theirs.append(end)
-                    variables = torchrun_environment(rank, nproc, port)
+                    variables = torchrun_environment(rank, place)
                     self._arrivals.append(Arrival(rank, 0, Channel(ours), variables, {}))
-                self._arrivals[0].descriptors["listener"] = listener.detach()
-            if hasattr(os, "memfd_create"):  # else they meet at the store, too
+                if listener is not None:
+                    self._arrivals[0].descriptors["listener"] = listener.detach()
+            if place.nodes == 1 and hasattr(os, "memfd_create"):  # else they meet at the store, too
                 file = anonymous_file("rendezvous")
                 try:
                     for arrival in self._arrivals:
@@ -51,7 +59,8 @@ class Warm(Supervised):
             for end in theirs:
                 end.close()
             raise
-        self._begin(nproc, [], environment, [end.detach() for end in theirs])
+        self._begin(place.count, [], environment, [end.detach() for end in theirs])
+        return place
 
     def fileno(self) -> None:
         return None

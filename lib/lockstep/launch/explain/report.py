@@ -172,7 +172,9 @@ def _context(filename: str, number: int, text: str) -> list[str]:
 
 def format_failures(failures: Sequence[Failure], verdict: str, cell: str) -> str:
     """The whole report. `verdict` is a sentence about all ranks together, or ""."""
-    causes = [f for f in failures if not f.is_consequence] or list(failures)
+    causes = [f for f in failures if not f.is_consequence]
+    if not (causes or verdict):
+        causes = list(failures)
     consequences = [f for f in failures if f not in causes]
     parts: list[str] = [verdict] if verdict else []
     groups: dict[str, list[Failure]] = {}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 from . import diagnose
 from .diagnose import Seen, Verdict
@@ -15,7 +14,6 @@ _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on 
 _STILL_UNMET = 5.0  # the same where all ranks are there and should find each other
 _STILL_LEAVING = 60.0  # the same where ranks are done and a thread of theirs, say, is not
 _STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
-_IDLE_BUT_AWAKE = "gloo_tcp_loop"  # it looks around a hundred times a second
 
 
 class StandstillWatch:
@@ -26,7 +24,9 @@ class StandstillWatch:
     decide.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processor_time: Callable[[], tuple[int, ...] | None]) -> None:
+        """processor_time: as `processes.processor_time` says it of the unfinished ranks."""
+        self._processor_time = processor_time
         self._last: Mapping[int, tuple[bool, tuple[int, ...]]] = {}
         self._used: tuple[int, ...] | None = None
         self._still_since = self._quiet_since = 0.0
@@ -45,9 +45,11 @@ class StandstillWatch:
         state = {rank: (seen.finished, seen.reader.progress) for rank, seen in ranks.items()}
         if state != self._last:
             self._last, self._still_since, self._judged = state, now, False
-            self._quiet_since, self._used = now, _processor_time(ranks)
+            self._quiet_since, self._used = now, self._processor_time()
             return None
         if now - self._still_since < _STILL:
+            return None
+        if not all(seen.reader.is_current for seen in ranks.values()):
             return None
         if not self._judged:
             self._judge(ranks)  # once: the same records would be judged the same
@@ -55,7 +57,7 @@ class StandstillWatch:
             return self._certain
         if any(seen.reader.on_gpu for seen in ranks.values()):
             return self._likely if now - self._still_since >= self._patience else None
-        used = _processor_time(ranks)
+        used = self._processor_time()
         if used is None or used != self._used:
             self._quiet_since, self._used = now, used
         return self._likely if now - self._quiet_since >= self._patience else None
@@ -74,27 +76,3 @@ class StandstillWatch:
             self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET
         if self._likely is None:
             self._likely, self._patience = diagnose.cannot_leave(ranks), _STILL_LEAVING
-
-
-def _processor_time(ranks: Mapping[int, Seen]) -> tuple[int, ...] | None:
-    """What the unfinished ranks have used of the processor so far, in clock ticks.
-
-    None while one of their threads runs or waits for a core. Empty where there is no /proc.
-    """
-    used = []
-    for seen in ranks.values():
-        if seen.finished:
-            continue
-        ticks = 0
-        try:
-            for thread in Path(f"/proc/{seen.reader.pid}/task").iterdir():
-                if (thread / "comm").read_text().startswith(_IDLE_BUT_AWAKE):
-                    continue
-                fields = (thread / "stat").read_text().rpartition(")")[2].split()
-                if fields[0] in "RD":
-                    return None
-                ticks += int(fields[11]) + int(fields[12])
-        except OSError:
-            return ()
-        used.append(ticks)
-    return tuple(used)

@@ -159,7 +159,7 @@ class _Rank:
                 self._serve_store()
             if message["backend"] is not None:
                 self._initialize(message["backend"])
-            task = self._unpack(payload.Parcel(descriptors[0], message["sizes"]))
+            task = self._unpack(payload.Parcel.of_file(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
             try:
                 value = self._do(task)
@@ -214,14 +214,14 @@ class _Rank:
     def _serve_store(self) -> None:
         """Serve the store at MASTER_ADDR and MASTER_PORT, for programs that connect to it.
 
-        torchrun's agent serves it; here rank 0 does, on the loopback socket that was bound for it
+        torchrun's agent serves it; here rank 0 does, on the socket that was bound for it
         before any rank existed, so nobody has to try twice.
         """
         import torch.distributed as dist
 
         if self._listener is not None:
             self._store = dist.TCPStore(
-                "127.0.0.1",
+                os.environ["MASTER_ADDR"],
                 int(os.environ["MASTER_PORT"]),
                 int(os.environ["WORLD_SIZE"]),
                 is_master=True,

@@ -17,7 +17,7 @@ import numpy as np
 from ...figures.picture import PALETTE, Figure, figure
 from ...figures.table import table
 from ...stamps import Stamp, simulated
-from ...words import printable
+from ...words import BYTES, binary, fitting, printable
 from ..slices import NONE, Column, TraceError
 from .pickles import read_plain
 
@@ -87,19 +87,19 @@ class Memory:
     def _sentences(self) -> list[str]:
         at = self.peak
         said = [
-            f"GPU {self.device}: {_size(self.allocated[at])} allocated at the peak, "
-            f"{_size(self.reserved[at])} reserved then ({_size(self.fragmentation)} of it free or "
-            f"rounding), {_size(self.reserved.max())} reserved at most"
+            f"GPU {self.device}: {binary(self.allocated[at])} allocated at the peak, "
+            f"{binary(self.reserved[at])} reserved then ({binary(self.fragmentation)} of it free "
+            f"or rounding), {binary(self.reserved.max())} reserved at most"
         ]
         said += [
-            f"out of memory after {one.after:,} events: {_size(one.asked)} asked for, "
-            + (f"{_size(one.device_free)} free on the GPU, " if one.device_free != NONE else "")
-            + f"{_size(one.allocated)} allocated, {_size(one.reserved)} reserved"
+            f"out of memory after {one.after:,} events: {binary(one.asked)} asked for, "
+            + (f"{binary(one.device_free)} free on the GPU, " if one.device_free != NONE else "")
+            + f"{binary(one.allocated)} allocated, {binary(one.reserved)} reserved"
             for one in self.out_of_memory
         ]
         said += [
-            f"the events leave {_size(abs(bytes_))} {'more' if bytes_ > 0 else 'less'} {what} than "
-            "the snapshot holds"
+            f"the events leave {binary(abs(bytes_))} {'more' if bytes_ > 0 else 'less'} {what} "
+            "than the snapshot holds"
             for what, bytes_ in self.mismatch.items()
             if bytes_
         ]
@@ -107,7 +107,7 @@ class Memory:
 
     def __str__(self) -> str:
         most = [
-            f"  {_size(one.bytes):>10}  {one.count:,} × {one.where}"
+            f"  {binary(one.bytes):>10}  {one.count:,} × {one.where}"
             + (f" ({one.category})" if one.category else "")
             for one in self.at_peak[:10]
         ]
@@ -115,7 +115,7 @@ class Memory:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         rows = [
-            (one.where, one.category, f"{one.count:,}", _size(one.bytes))
+            (one.where, one.category, f"{one.count:,}", binary(one.bytes))
             for one in self.at_peak[:10]
         ]
         columns = ("alive at the peak", "category", "allocations", "bytes")
@@ -124,9 +124,7 @@ class Memory:
 
     def draw(self, *, stamp: Stamp | None = None) -> Figure:
         """Reserved, active and allocated bytes over time; crosses where memory ran out."""
-        unit, name = next(
-            (unit, name) for unit, name in _UNITS if int(self.reserved.max()) >= unit or unit == 1
-        )
+        name, unit = fitting(int(self.reserved.max()), BYTES)
         time = self.time / 1e6 if self.timed else self.time
         lines = (
             ("reserved", self.reserved, PALETTE[7], ":"),
@@ -153,16 +151,6 @@ class Memory:
 
         alt = "Memory of " + "; ".join(self._sentences()) + "."
         return figure(draw, alt=alt, stamp=stamp or self.stamp)
-
-
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
-
-
-def _size(count: int) -> str:
-    for unit, name in _UNITS[:-1]:
-        if abs(count) >= unit:
-            return f"{count / unit:,.2f} {name}"
-    return f"{count} bytes"
 
 
 def memory(

@@ -1,0 +1,269 @@
+"""The agent of a host: starts, watches and ends ranks there for a notebook elsewhere.
+
+`lockstep agent TICKET` dials in at the notebook that wrote the ticket. The agent is a `LocalNode`
+with a link: what that hears of its ranks it passes on; what it is told to do it does. When the
+notebook goes, or the agent, its ranks go.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import selectors
+import socket
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .calls import Reader
+from .channel import NoMessage, anonymous_file
+from .engines.supervised import parent
+from .engines.warm import Warm
+from .errors import LaunchError, refusal
+from .logs import Logs
+from .nodes.base import RankState, Setting, Task
+from .nodes.link import Link, prove
+from .nodes.local import LocalNode
+from .nodes.ticket import Ticket
+from .place import Place
+from .run import gpu_count
+
+_TICK = 0.1  # seconds between two looks at the records
+_BEAT = 1.0  # seconds after which the agent says that it is there
+_MOST_PENDING = 8 << 20  # bytes that the notebook has not taken; ranks that print more wait
+
+
+def serve(path: Path) -> None:
+    """Work for the notebook that wrote the ticket at `path` until that lets go.
+
+    Raises LaunchError where there is no such notebook, or it does not let this agent in.
+    """
+    ticket = Ticket.read(path)
+    host, port = ticket.address
+    parent.wake()  # it imports torch meanwhile
+    hello = {"did": "hello", "gpus": gpu_count(), "cores": os.cpu_count() or 1}
+    try:
+        link = Link(socket.create_connection(ticket.address, timeout=10))
+        if not prove(link, ticket.key, dialled=True):
+            raise LaunchError(f"who listens at {host}:{port} does not know the key of the ticket")
+    except (OSError, EOFError, NoMessage) as error:
+        raise LaunchError(
+            f"no notebook waits for this agent at {host}:{port} ({error}). Is the ticket's "
+            "notebook still there, does it wait for more agents, can this host reach it?"
+        ) from error
+    name = platform.node() or link.address
+    link.post({**hello, "host": name})
+    print(f"the agent on {name} works for the notebook at {host}:{port}", flush=True)
+    _Agent(link).serve()
+    print("the notebook has let go of it", flush=True)
+
+
+class _Said:
+    """What was said of a rank last, so that only news is sent."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+        self.header = b""
+        self.sum: int | None = None  # of the record's content; None: it must be sent again
+
+
+class _Printed:
+    def __init__(self, link: Link, rank: int):
+        self._link, self._rank = link, rank
+
+    def feed(self, data: bytes) -> None:
+        self._link.post({"did": "printed", "rank": self._rank}, data)
+
+
+class _Agent:
+    def __init__(self, link: Link):
+        self._link = link
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(link, selectors.EVENT_READ, self._on_link)
+        self._is_at_work = False  # ranks do a job
+        self._node: LocalNode | None = None
+        self._said: dict[int, _Said] = {}
+        self._looked = self._spoke = 0.0
+
+    def serve(self) -> None:
+        try:
+            while True:
+                self._turn()
+        except (EOFError, NoMessage, OSError):
+            return  # the notebook is gone
+        finally:
+            if self._node is not None:
+                self._node.end(False, lambda: None)
+            parent.close()
+            self._link.close()
+
+    def _turn(self) -> None:
+        if self._is_at_work:
+            assert self._node is not None
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.pending else 0)
+            self._selector.modify(self._link, wanted, self._on_link)
+            for key, _ in self._selector.select(_TICK):
+                if key.fileobj in self._selector.get_map():  # not let go a moment ago
+                    key.data()
+            if self._is_at_work:
+                self._node.poll()
+                self._tell()
+        elif self._link.ready(_BEAT):  # what ranks do between jobs the next job learns
+            self._on_link()
+        while self._link.pending > _MOST_PENDING:
+            self._link.wait_to_send(_TICK)
+            self._link.flush()
+        if time.monotonic() - self._spoke > _BEAT and not self._link.pending:
+            self._post({"did": "beat"})
+
+    def _post(self, message: dict[str, Any], *attached: Any) -> None:
+        self._spoke = time.monotonic()
+        self._link.post(message, *attached)
+
+    # ── What it is told to do ────────────────────────────────────────────────────────────────
+
+    def _on_link(self) -> None:
+        self._link.flush()
+        while (heard := self._link.hear()) is not None:
+            message, attached = heard
+            do = message["do"]
+            if do == "clock":
+                self._post({"did": "clock", "now": time.perf_counter()})
+            elif do == "start":
+                self._start(message)
+            elif self._node is None:
+                self._post({"did": "over", "said": []})  # of ranks that could not be started
+            elif do == "begin":
+                self._begin(message, attached[0])
+            elif do == "forget":
+                self._is_at_work = False
+                self._node.forget_task()
+            elif do == "look":
+                self._node.look()
+                self._tell(whole=True)
+                self._post({"did": "looked"})
+            elif do == "leave":
+                self._node.leave()
+                self._post({"did": "left"})
+            else:
+                self._end(message["gracefully"])
+
+    def _start(self, message: dict[str, Any]) -> None:
+        said = message["setting"]
+        setting = Setting(
+            said["environment"],
+            said["directory"],
+            said["path"],
+            None if said["logs"] is None else Logs(**said["logs"]),
+            None if said["log_folder"] is None else Path(said["log_folder"]),
+        )
+        place = Place(**{**message["place"], "master": tuple(message["place"]["master"])})
+        self._node = LocalNode(Warm())
+        try:
+            place = replace(place, interface=_interface(self._link.address))
+            place = self._node.start(place, setting, self._selector)
+        except (LaunchError, OSError) as error:
+            why = refusal(error) if isinstance(error, OSError) else error
+            self._node.end(False, lambda: None)
+            self._node = None
+            self._post({"did": "refused", "why": str(why)})
+            return
+        self._said = {rank.rank: _Said() for rank in self._node.ranks}
+        self._post({"did": "started", "master": place.master, "note": self._node.note})
+
+    def _begin(self, message: dict[str, Any], content: memoryview) -> None:
+        assert self._node is not None
+        descriptor = anonymous_file("payload")
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        task = Task(descriptor, **message["task"])
+        self._said = {rank.rank: _Said() for rank in self._node.ranks}
+        ranks = [rank.rank for rank in self._node.ranks]
+        self._node.begin(task, {rank: _Printed(self._link, rank) for rank in ranks})
+        self._is_at_work = True
+
+    def _end(self, gracefully: bool) -> None:
+        assert self._node is not None
+        node, self._node, self._is_at_work = self._node, None, False
+        said = node.end(gracefully, node.drain)
+        self._post({"did": "over", "said": said})
+
+    # ── What it tells ────────────────────────────────────────────────────────────────────────
+
+    def _tell(self, whole: bool = False) -> None:
+        """Pass on what is new; of the records at most every tenth of a second.
+
+        whole: the records, too, as they are now.
+        """
+        assert self._node is not None
+        now = time.monotonic()
+        is_due = now - self._looked >= _TICK
+        moved = False
+        for rank in self._node.ranks:
+            said = self._said[rank.rank]
+            state = (rank.state, rank.code, rank.stack, id(rank.reply))
+            if state != said.state or is_due or whole:
+                moved |= self._tell_record(rank, said, whole or state != said.state)
+            if state != said.state:
+                said.state = state
+                self._tell_state(rank)
+        if is_due or whole:
+            self._looked = now
+            self._post(
+                {
+                    "did": "node",
+                    "used": None if moved else self._node.processor_time(),
+                    "fate": self._node.fate,
+                    "notes": self._node.notes,
+                }
+            )
+
+    def _tell_state(self, rank: RankState) -> None:
+        message = {
+            "did": "rank",
+            "rank": rank.rank,
+            "state": rank.state,
+            "reply": rank.reply,
+            "code": rank.code,
+            "peak": rank.peak,
+            "stack": rank.stack,
+        }
+        if rank.parcel is None:
+            self._post(message)
+        else:
+            self._post({**message, "sizes": list(rank.parcel.sizes)}, rank.parcel.memory)
+
+    def _tell_record(self, rank: RankState, said: _Said, whole: bool) -> bool:
+        """Returns whether the rank has entered or left a call since the last look.
+
+        As long as it does its header is enough; its calls follow when it stands still.
+        """
+        reader: Reader = rank.reader
+        header = reader.header
+        moved = header != said.header
+        if moved and not whole:
+            said.header, said.sum = header, None
+            self._post({"did": "record", "rank": rank.rank, "header": header, "places": None})
+            return True
+        sections = reader.sections()
+        content = 0
+        for _, data in sections:
+            content = zlib.crc32(data, content)
+        if content != said.sum or moved:
+            said.header, said.sum = header, content
+            places = [place for place, _ in sections]
+            message = {"did": "record", "rank": rank.rank, "header": header, "places": places}
+            self._post(message, *(data for _, data in sections))
+        return moved
+
+
+def _interface(address: str) -> str:
+    """The name of the network interface that has an address; "" where none is found."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == address for one in addresses):
+            return name
+    return ""

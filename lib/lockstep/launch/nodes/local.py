@@ -1,0 +1,395 @@
+"""The ranks of this host: their channels, their output, their records."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import selectors
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...machine import usable_cores
+from .. import calls, processes
+from ..channel import Channel, NoMessage, anonymous_file, deaf, map_file
+from ..engines.base import Arrival, Engine
+from ..errors import reason
+from ..inside.rank import STACK_SIGNAL
+from ..logs import LogFiles
+from ..payload import Parcel
+from ..place import Place
+from .base import Printed, RankState, Setting, Task
+
+_TICK = 0.1  # seconds
+_LEAVE = 5.0  # seconds for ranks to leave
+_CHUNK = 1 << 16
+_MOST_CHUNKS = 16  # at once: a pipe holds less, and a rank may print for ever
+_PATIENCE = 10.0  # seconds for a rank to take in who it is
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+class _Slot(RankState):
+    """A rank, and what this process holds of it."""
+
+    pid: int = 0
+    channel: Channel | None = None
+    output: int = -1
+    stacks: int = -1
+    memory: mmap.mmap | None = None
+
+
+class LocalNode:
+    """The ranks that `engine` starts on this host. See `Node`."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self.ranks: list[Any] = []
+        self._slots: list[_Slot] = []  # none before the start
+        self.restarts = engine.restarts
+        self.has_given_up = False
+        self.fate = ""
+        self.note = ""
+        self.notes: list[str] = []
+        self._task: Task | None = None
+        self._outputs: Mapping[int, Printed] = {}
+        self._logs: LogFiles | None = None
+        self._arrival: int | None = None
+
+    def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
+        self._place, self._setting, self._selector = place, setting, selector
+        last = place.first + place.count
+        self._slots = [_Slot.of_nobody(rank) for rank in range(place.first, last)]
+        self.ranks = self._slots
+        self._threads = str(max(1, usable_cores() // place.count))
+        if setting.logs is not None and setting.log_folder is not None:
+            self._logs = LogFiles(setting.logs, setting.log_folder)
+        self._environment = {
+            **os.environ,
+            **setting.environment,
+            processes.VARIABLE: self._engine.job,
+        }
+        place = self._engine.start(place, self._environment)
+        self.note = self._engine.started()
+        selector.register(self._engine.events, selectors.EVENT_READ, self._on_event)
+        self._arrival = self._engine.fileno()
+        if self._arrival is not None:
+            selector.register(self._arrival, selectors.EVENT_READ, self._on_arrival)
+        self._on_arrival()
+        return place
+
+    def begin(self, task: Task, outputs: Mapping[int, Printed]) -> None:
+        self._task, self._outputs = task, outputs
+        self.notes.clear()
+        for slot in self._slots:
+            slot.state, slot.reply, slot.parcel, slot.peak = "coming", {}, None, 0
+            if slot.channel is not None:
+                self._send_task(slot)
+
+    def forget_task(self) -> None:
+        self._task, self._outputs = None, {}
+        for slot in self._slots:
+            slot.reply, slot.parcel = {}, None
+
+    def poll(self) -> None:
+        if self._logs is not None:  # they are files, which nobody can wait for
+            self.drain()
+
+    def drain(self) -> None:
+        if self._task is not None:  # what ranks print between jobs belongs to none
+            for slot in self._slots:
+                self._drain(slot)
+
+    def look(self) -> None:
+        self.drain()
+        self._ask_for_stacks()
+        for slot in self._slots:  # now: ranks that are being ended stir each other
+            slot.reader = slot.reader.copy()
+
+    def processor_time(self) -> tuple[int, ...] | None:
+        return processes.processor_time(s.reader.pid for s in self._slots if not s.over)
+
+    def _ask_for_stacks(self) -> None:
+        asked = []
+        for slot in self._slots:
+            if slot.state == "running":
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(slot.pid, STACK_SIGNAL)
+                    asked.append(slot)
+        for slot in asked:
+            self._read_stack(slot, 0.3)
+
+    def _read_stack(self, slot: _Slot, patience: float) -> None:
+        """Read what faulthandler wrote; it has no end mark, so until it pauses."""
+        with selectors.PollSelector() as selector:
+            selector.register(slot.stacks, selectors.EVENT_READ)
+            while selector.select(patience):
+                data = os.read(slot.stacks, _CHUNK)
+                if not data:
+                    break
+                slot.stack += data.decode(errors="replace")
+                patience = 0.01
+
+    # ── What arrives ─────────────────────────────────────────────────────────────────────────
+
+    def _on_arrival(self) -> None:
+        waiting = self._engine.arrivals()
+        try:
+            while waiting:
+                with deaf():
+                    self._admit(waiting.pop(0))
+        finally:
+            for arrival in waiting:
+                arrival.close()
+
+    def _admit(self, arrival: Arrival) -> None:
+        """Tell a rank that has come up who it is; it may replace one that failed."""
+        slot = self._slots[arrival.rank - self._place.first]
+        if slot.channel is not None:
+            self._drain(slot)
+            self._forget(slot)
+            again = arrival.environment["TORCHELASTIC_RESTART_COUNT"]
+            self._feed(slot, f"[restart {again}]\n".encode())
+        slot.pid, slot.channel = arrival.pid, arrival.channel
+        slot.state, slot.reply, slot.code = "coming", {}, None
+        environment = {**self._environment, **arrival.environment}
+        environment.setdefault("OMP_NUM_THREADS", self._threads)
+        for backend in ("GLOO", "NCCL"):  # nobody but the job's own hosts needs to reach them
+            variable = f"{backend}_SOCKET_IFNAME"
+            environment.setdefault(variable, self._place.interface or LOOPBACK)
+        # A store asks the name server about 127.0.0.1, and five seconds are long for no answer.
+        environment.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+        with contextlib.ExitStack() as sent:
+            for descriptor in arrival.descriptors.values():
+                sent.callback(os.close, descriptor)
+            slot.output, output = os.pipe()
+            sent.callback(os.close, output)
+            slot.stacks, stacks = os.pipe()
+            sent.callback(os.close, stacks)
+            os.set_blocking(slot.output, False)
+            # Its size is fixed: a rank that cuts it short would take this process along.
+            name = f"{processes.record_name(self._engine.job)}{slot.rank}"
+            memory = anonymous_file(name, calls.SIZE)
+            sent.callback(os.close, memory)
+            slot.memory = map_file(os.dup(memory), shared=True)
+            slot.reader = calls.Reader(slot.memory, slot.rank)
+            own = {"output": output, "stacks": stacks, "record": memory}
+            descriptors = {**own, **arrival.descriptors}
+            if self._logs is not None:
+                again = environment["TORCHELASTIC_RESTART_COUNT"]
+                for name, file in self._logs.open(slot.rank, again).items():
+                    sent.callback(os.close, file)
+                    descriptors[name] = file
+            start = {
+                "rank": slot.rank,
+                "descriptors": list(descriptors),
+                "environment": environment,
+                "directory": self._setting.directory,
+                "path": list(self._setting.path),
+                "exits_on_failure": self._engine.ranks_exit_on_failure,
+            }
+            with contextlib.suppress(ConnectionError):  # it is dead: its channel says so
+                slot.channel.send(start, list(descriptors.values()), _PATIENCE)
+        self._selector.register(slot.output, selectors.EVENT_READ, lambda: self._drain(slot))
+        self._selector.register(slot.channel, selectors.EVENT_READ, lambda: self._on_reply(slot))
+        if self._task is not None:
+            self._send_task(slot)
+
+    def _send_task(self, slot: _Slot) -> None:
+        assert self._task is not None and slot.channel is not None
+        message = {
+            "do": "run",
+            "job": self._task.number,
+            "backend": self._task.backend,
+            "sizes": self._task.sizes,
+            "again": self._task.number > 1,
+            "last": self._task.last,
+        }
+        slot.state = "running"
+        with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
+            slot.channel.send(message, [self._task.descriptor])
+
+    def _on_reply(self, slot: _Slot) -> None:
+        assert slot.channel is not None
+        try:
+            received = slot.channel.take()
+        except EOFError:
+            self._selector.unregister(slot.channel)
+            if not slot.over:
+                self._drain(slot)
+                self._read_stack(slot, 0)
+                slot.state = "dead"
+                self._await_end(slot)
+            return
+        except NoMessage as error:
+            self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
+            return
+        except OSError as error:
+            self._distrust(slot, f"its answer could not come in: {reason(error)}")
+            return
+        if received is None:  # not all of it has come yet
+            return
+        reply, descriptors = received
+        if reply.get("did") == "hello":  # a rank that was started as a program of its own
+            return
+        number = 0 if self._task is None else self._task.number
+        if reply.get("job") not in (0, number):  # it answers what nobody asks any more
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        self._drain(slot)
+        try:
+            if missing := _EXPECTED[reply["did"]] - reply.keys():
+                raise ValueError(f"it lacks {min(missing)}")
+            if descriptors:
+                slot.parcel = Parcel.of_file(descriptors.pop(0), reply["sizes"])
+        except (LookupError, TypeError, ValueError) as error:
+            self._distrust(slot, f"sent what is no answer ({error}): {_INTRUDED}")
+        except OSError as error:
+            self._distrust(slot, f"its result could not come in: {reason(error)}")
+        else:
+            if (note := str(reply.get("note", ""))) not in ("", *self.notes):  # of each, the same
+                self.notes.append(note)
+            slot.reply = reply
+            slot.state = reply["did"]
+            slot.peak = reply.get("peak", 0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _distrust(self, slot: _Slot, why: str) -> None:
+        """Hear no more from a rank whose channel says what no rank would."""
+        assert slot.channel is not None
+        self._selector.unregister(slot.channel)
+        self._drain(slot)
+        slot.state = "failed"
+        slot.reply = {
+            "did": "failed",
+            "at": time.perf_counter(),
+            "kind": "NoMessage",
+            "blocks": [(why, [])],
+            "exit_code": "",
+        }
+
+    def _await_end(self, slot: _Slot) -> None:
+        """A rank's channel has closed, so its process ends now: hear how."""
+        while slot.code is None and self._engine.events.ready(0.5):
+            if not self._on_event():
+                break
+        if slot.code == 0 and self._task is not None and self._task.may_leave:
+            slot.state = "done"
+            slot.reply = {"shown": None, "digest": [], "device": "CPU", "bound": []}
+
+    def _on_event(self) -> bool:
+        """Hear what the warm parent says; False once it is gone."""
+        if self.fate:
+            return False
+        try:
+            received = self._engine.events.take()
+        except (EOFError, NoMessage):
+            self._selector.unregister(self._engine.events)
+            self.fate = self._engine.fate() or "The warm parent has let go of these ranks."
+            return False
+        if received is None:  # _await_end() has read it
+            return True
+        message, _ = received
+        if message["did"] == "ended":
+            if self._arrival is not None:  # what ended is the elastic agent
+                self.has_given_up = True
+            else:
+                slot = self._slots[message["index"]]
+                slot.code, slot.peak = message["code"], message["peak"]
+        return True
+
+    def _drain(self, slot: _Slot) -> None:
+        """Read all that the rank has printed so far; of one that never stops, enough for now."""
+        for _ in range(_MOST_CHUNKS):
+            data = b"" if self._logs is None else self._logs.read(slot.rank, _CHUNK)
+            self._feed(slot, data)
+            if len(data) < _CHUNK:
+                break  # that was all, for now
+        if slot.output < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MOST_CHUNKS):
+                data = os.read(slot.output, _CHUNK)
+                if not data:
+                    self._selector.unregister(slot.output)
+                    os.close(slot.output)
+                    slot.output = -1
+                    return
+                self._feed(slot, data)
+                if len(data) < _CHUNK:
+                    return  # that was all, for now
+
+    def _feed(self, slot: _Slot, data: bytes) -> None:
+        if data and slot.rank in self._outputs:
+            self._outputs[slot.rank].feed(data)
+
+    # ── The end ──────────────────────────────────────────────────────────────────────────────
+
+    def _forget(self, slot: _Slot) -> None:
+        for end in (slot.output, slot.channel):
+            if end is not None and end != -1:
+                with contextlib.suppress(KeyError, ValueError):
+                    self._selector.unregister(end)
+        if slot.channel is not None:
+            slot.channel.close()
+            slot.channel = None
+        for descriptor in (slot.output, slot.stacks):
+            if descriptor >= 0:
+                os.close(descriptor)
+        slot.output = slot.stacks = -1
+        if slot.memory is not None:
+            slot.reader = slot.reader.copy()
+            slot.memory.close()
+            slot.memory = None
+
+    def ask_to_leave(self) -> None:
+        """Nothing: `leave` asks, and all ranks here are asked at once."""
+
+    def leave(self) -> None:
+        with selectors.PollSelector() as selector:
+            for slot in self._slots:
+                if slot.channel is None:
+                    continue
+                with contextlib.suppress(OSError):
+                    slot.channel.send({"do": "leave"}, patience=_TICK)
+                selector.register(slot.channel, selectors.EVENT_READ, slot.channel)
+                if slot.output >= 0:
+                    selector.register(slot.output, selectors.EVENT_READ, None)
+            here = sum(slot.channel is not None for slot in self._slots)
+            until = time.monotonic() + _LEAVE
+            while here and (rest := until - time.monotonic()) > 0:
+                for key, _ in selector.select(rest):
+                    if key.data is None:  # what they print now belongs to no job
+                        if not os.read(key.fd, _CHUNK):
+                            selector.unregister(key.fd)
+                        continue
+                    try:
+                        key.data.take()
+                    except (EOFError, NoMessage, OSError):
+                        selector.unregister(key.data)
+                        here -= 1
+
+    def ask_to_end(self, gracefully: bool) -> None:
+        """Nothing: `end` asks, and all ranks here are asked at once."""
+
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        for key in list(self._selector.get_map().values()) if self._slots else ():
+            if key.data in (self._on_event, self._on_arrival):
+                self._selector.unregister(key.fileobj)
+        said = self._engine.end(gracefully, meanwhile)
+        for slot in self._slots:
+            self._forget(slot)
+        if self._logs is not None:
+            self._logs.close()
+        return [sentence for sentence in said if sentence != self.fate]
+
+
+# What an answer holds, by what the rank did.
+_EXPECTED = {
+    "done": {"at", "shown", "digest", "device", "peak", "bound"},
+    "failed": {"at", "kind", "blocks", "exit_code"},
+}
+_INTRUDED = "its program wrote to a descriptor that it did not open"

@@ -1,0 +1,379 @@
+"""The ranks of other hosts: each has an agent, which dials in and does there what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...words import printable, ranks_text
+from ..calls import Reader
+from ..channel import NoMessage
+from ..errors import LaunchError, reason
+from ..payload import Parcel
+from ..place import Place
+from ..processes import GRACE, LAST_MOMENT
+from .base import Printed, RankState, Setting, Task
+from .link import Link, prove
+from .ticket import Ticket
+
+_SILENCE = 10.0  # seconds without a word, after which an agent is lost
+_PATIENCE = 60.0  # seconds for ranks to be started, on a busy host, too
+_STALE = 0.5  # seconds for which it holds what an agent has said of the processor
+_PINGS = 8
+
+
+@dataclass(eq=False)
+class _Host:
+    """Another host, as it greeted. ahead: of its clock, in seconds."""
+
+    name: str
+    link: Link
+    gpus: int
+    cores: int
+    ahead: float
+    lost: str = ""  # why nothing more is heard of it
+
+
+class Nodes:
+    """Other hosts that run ranks for this notebook: an agent on each, which dials in here.
+
+    >>> nodes = lockstep.Nodes(2, address="10.0.0.1")
+    >>> nodes.command  # to be run on each host, in this environment, by whatever starts programs
+    >>> nodes.wait()
+    >>> lockstep.torchrun(train, nproc_per_node=4, on=nodes)
+
+    count: how many hosts. address: of this host, at which the others reach it; the loopback by
+    default. Links are authenticated by a key in a file that only you can read, and not encrypted:
+    use them, like the process groups' own connections, in a network that you trust.
+    Raises LaunchError where nothing can listen at that address.
+    """
+
+    def __init__(self, count: int, *, address: str = "127.0.0.1"):
+        if count < 1:
+            raise LaunchError(f"the number of nodes must be 1 or more, not {count}")
+        self.count = count
+        self._hosts: list[_Host] = []
+        self._busy = threading.Lock()
+        try:
+            self._listener = socket.create_server((address, 0))
+        except OSError as error:
+            raise LaunchError(f"nothing can listen at {address}: {reason(error)}") from None
+        self._ticket = Ticket.new((address, self._listener.getsockname()[1]))
+        self._path, claim = self._ticket.write()
+        self._end = weakref.finalize(
+            self, _let_go, os.getpid(), self._listener, self._hosts, self._path, claim
+        )
+
+    @property
+    def command(self) -> str:
+        """What is to be run on each host."""
+        return f"lockstep agent {shlex.quote(str(self._path))}"
+
+    def wait(self, timeout: float = 120.0) -> Nodes:
+        """Wait until all agents have dialled in. Raises LaunchError after `timeout` seconds."""
+        until = time.monotonic() + timeout
+        while len(self._hosts) < self.count:
+            self._listener.settimeout(max(until - time.monotonic(), 0.001))
+            try:
+                caller, _ = self._listener.accept()
+            except TimeoutError:
+                raise LaunchError(
+                    f"{len(self._hosts)} of {self.count} agents have come within {timeout:g} s. "
+                    f"On each host: {self.command}"
+                ) from None
+            with contextlib.suppress(OSError, EOFError, NoMessage, LookupError, ValueError):
+                self._admit(caller)
+        return self
+
+    def _admit(self, caller: socket.socket) -> None:
+        """Let in one who knows the key; nobody else's words are heard."""
+        link = Link(caller)
+        try:
+            if not prove(link, self._ticket.key, dialled=False):
+                return
+            hello = link.receive(_PATIENCE)[0]
+            name = f"{printable(str(hello['host']))} ({link.peer})"
+            gpus, cores = int(hello["gpus"]), int(hello["cores"])
+            self._hosts.append(_Host(name, link, gpus, cores, _ahead(link)))
+            link = None  # type: ignore[assignment]
+        finally:
+            if link is not None:
+                link.close()
+
+    def count_gpus(self) -> int:
+        """How many GPUs each host has, at least. Raises LaunchError until all agents are here."""
+        self._all_here()
+        return min(host.gpus for host in self._hosts)
+
+    def count_cores(self) -> int:
+        """The same of cores."""
+        self._all_here()
+        return min(host.cores for host in self._hosts)
+
+    def take(self) -> list[RemoteNode]:
+        """The nodes, for one set of ranks at a time, until that is ended.
+
+        Raises LaunchError where agents are missing, lost or busy.
+        """
+        self._all_here()
+        if lost := next((host for host in self._hosts if host.lost), None):
+            raise LaunchError(f"{lost.lost} Make new Nodes, and start their agents.")
+        if not self._busy.acquire(blocking=False):
+            raise LaunchError(
+                "these nodes are busy: they run one job, or one World, at a time. Close the World, "
+                "or wait for the thread that uses them"
+            )
+        left = iter(range(len(self._hosts), 0, -1))
+
+        def done() -> None:
+            if next(left) == 1:
+                self._busy.release()
+
+        return [RemoteNode(host, done) for host in self._hosts]
+
+    def _all_here(self) -> None:
+        if len(self._hosts) < self.count:
+            raise LaunchError(
+                f"{len(self._hosts)} of {self.count} agents are here. On each host: "
+                f"{self.command}; then wait() for them"
+            )
+
+    def close(self) -> None:
+        """Let go of the agents, which end; and of the ticket."""
+        self._end()
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        here = ", ".join(host.name for host in self._hosts) or "none yet"
+        if len(self._hosts) < self.count:
+            return f"<Nodes: {self.count} · agents: {here} · on each host: {self.command}>"
+        return f"<Nodes: {self.count} · agents: {here}>"
+
+
+def _let_go(
+    owner: int, listener: socket.socket, hosts: list[_Host], ticket: Path, claim: int
+) -> None:
+    if os.getpid() != owner:  # a fork of the notebook
+        return
+    listener.close()
+    for host in hosts:
+        host.link.close()
+    hosts.clear()
+    ticket.unlink(missing_ok=True)
+    os.close(claim)
+
+
+def _ahead(link: Link) -> float:
+    """How far a host's clock is ahead of ours, by the quickest of a few questions (Cristian)."""
+    found = []
+    for _ in range(_PINGS):
+        asked = time.perf_counter()
+        link.post({"do": "clock"})
+        while (answer := link.receive(_PATIENCE)[0])["did"] != "clock":
+            pass
+        came, now = time.perf_counter(), answer["now"]
+        found.append((came - asked, now - (asked + came) / 2))
+    return float(min(found)[1])
+
+
+class RemoteNode:
+    """The ranks of another host, by its agent. See `Node`."""
+
+    restarts = has_given_up = False
+
+    def __init__(self, host: _Host, done: Callable[[], None]):
+        self._host = host
+        self._done: Callable[[], None] | None = done
+        self.ranks: list[RankState] = []
+        self.note = self._trouble = ""
+        self.notes: list[str] = []
+        self._outputs: Mapping[int, Printed] = {}
+        self._answer: dict[str, Any] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._used: tuple[int, ...] | None = None
+        self._used_at = self._heard_at = 0.0
+
+    @property
+    def fate(self) -> str:
+        return self._host.lost or self._trouble
+
+    def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
+        if place.node == 0:
+            place = replace(place, master=(self._host.link.peer, 0))
+        last = place.first + place.count
+        self.ranks = [RankState.of_nobody(rank) for rank in range(place.first, last)]
+        selector.register(self._host.link, selectors.EVENT_READ, self._on_link)
+        self._selector = selector
+        logs, folder = setting.logs, setting.log_folder
+        said = {
+            "environment": dict(setting.environment),
+            "directory": setting.directory,
+            "path": list(setting.path),
+            "logs": None if logs is None else {**asdict(logs), "log_dir": None},
+            "log_folder": None if folder is None else str(folder),
+        }
+        self._post({"do": "start", "place": asdict(place), "setting": said})
+        answer = self._await({"started", "refused"}, _PATIENCE)
+        if answer is None:
+            raise LaunchError(self.fate)
+        if answer["did"] == "refused":
+            raise LaunchError(f"on {self._host.name}: {answer['why']}")
+        self.note = answer["note"]
+        host, port = answer["master"]
+        return replace(place, master=(host, port))
+
+    def begin(self, task: Task, outputs: Mapping[int, Printed]) -> None:
+        self._outputs = outputs
+        self.notes = []
+        self._heard_at, self._used = time.monotonic(), None
+        for rank in self.ranks:
+            rank.state, rank.reply, rank.parcel, rank.peak = "running", {}, None, 0
+        size = os.fstat(task.descriptor).st_size
+        told = {name: value for name, value in vars(task).items() if name != "descriptor"}
+        self._post({"do": "begin", "task": told}, os.pread(task.descriptor, size, 0))
+        while self._host.link.pending and not self._host.lost:
+            self._host.link.wait_to_send(0.1)
+            self._on_link()
+            self.poll()
+
+    def forget_task(self) -> None:
+        self._outputs = {}
+        for rank in self.ranks:
+            rank.reply, rank.parcel = {}, None
+        if self._done is not None:
+            self._post({"do": "forget"})
+
+    def poll(self) -> None:
+        if not self._host.lost:
+            with contextlib.suppress(OSError):  # who is gone is heard to be
+                self._host.link.flush()
+            if time.monotonic() - self._heard_at > _SILENCE:
+                self._lose(f"nothing was heard of it for {_SILENCE:g} s")
+
+    def drain(self) -> None:
+        self._on_link()
+
+    def look(self) -> None:
+        self._post({"do": "look"})
+        self._await({"looked"}, _SILENCE)
+
+    def processor_time(self) -> tuple[int, ...] | None:
+        return self._used if time.monotonic() - self._used_at < _STALE else None
+
+    # ── What it hears ────────────────────────────────────────────────────────────────────────
+
+    def _post(self, message: dict[str, Any], *attached: Any) -> None:
+        with contextlib.suppress(OSError):  # who is gone is heard to be
+            self._host.link.post(message, *attached)
+
+    def _on_link(self) -> None:
+        if self._host.lost:
+            return
+        try:
+            while (heard := self._host.link.hear()) is not None:
+                self._heard_at = time.monotonic()
+                self._take_in(*heard)
+        except EOFError:
+            self._lose("its connection has closed: it was ended, or its host went down")
+        except (NoMessage, LookupError, TypeError, ValueError) as error:
+            self._lose(f"it sends what no agent would ({type(error).__name__}: {error})")
+
+    def _lose(self, why: str) -> None:
+        who = ranks_text(rank.rank for rank in self.ranks)
+        verb = "goes" if len(self.ranks) == 1 else "go"
+        self._host.lost = f"The agent on {self._host.name} is lost: {why}. With it {verb} {who}."
+        self._forget()
+
+    def _await(self, kinds: set[str], patience: float) -> dict[str, Any] | None:
+        """The agent's answer; None when it does not come, and then the agent is lost."""
+        until = time.monotonic() + patience
+        self._answer = {}
+        while not self._host.lost and self._answer.get("did") not in kinds:
+            with contextlib.suppress(OSError):
+                self._host.link.flush()
+            if self._host.link.ready(0.01 if self._host.link.pending else 0.1):
+                self._on_link()
+            elif time.monotonic() > until:
+                self._lose(f"it did not answer within {patience:g} s")
+        return None if self._host.lost else self._answer
+
+    def _take_in(self, message: dict[str, Any], attached: list[memoryview]) -> None:
+        did = message["did"]
+        if did == "printed":
+            if message["rank"] in self._outputs:
+                self._outputs[message["rank"]].feed(bytes(attached[0]))
+        elif did == "node":
+            used = message["used"]
+            self._used = None if used is None else tuple(used)
+            self._used_at = time.monotonic()
+            self.notes = list(message["notes"])
+            if message["fate"]:
+                self._trouble = f"On {self._host.name}: {message['fate']}"
+        elif did == "record":
+            rank = self._rank(message)
+            places = message["places"]
+            if places is None:
+                sections = rank.reader.sections()
+            else:
+                sections = list(zip(places, map(bytes, attached), strict=True))
+            rank.reader = Reader.of(
+                message["header"], sections, rank.rank, self._host.ahead, places is not None
+            )
+        elif did == "rank":
+            rank = self._rank(message)
+            rank.reply, rank.code = message["reply"], message["code"]
+            rank.peak, rank.stack = message["peak"], message["stack"]
+            if "at" in rank.reply:
+                rank.reply["at"] -= self._host.ahead
+            if attached:
+                rank.parcel = Parcel(attached[0], message["sizes"])
+            rank.state = message["state"]
+        elif did != "beat":
+            self._answer = message
+
+    def _rank(self, message: dict[str, Any]) -> RankState:
+        return self.ranks[message["rank"] - self.ranks[0].rank]
+
+    # ── The end ──────────────────────────────────────────────────────────────────────────────
+
+    def ask_to_leave(self) -> None:
+        self._post({"do": "leave"})
+
+    def leave(self) -> None:
+        self._await({"left"}, GRACE + LAST_MOMENT + _SILENCE)
+
+    def ask_to_end(self, gracefully: bool) -> None:
+        if self._selector is not None:
+            self._post({"do": "end", "gracefully": gracefully})
+
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        said: list[str] = []
+        if self._selector is not None and not self._host.lost:
+            answer = self._await({"over"}, GRACE + LAST_MOMENT + _SILENCE)
+            said = [self._host.lost] if answer is None else [str(one) for one in answer["said"]]
+        self._forget()
+        if self._done is not None:
+            self._done()
+            self._done = None
+        return [f"on {self._host.name}: {one}" for one in said]
+
+    def _forget(self) -> None:
+        if self._selector is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._host.link)
+            self._selector = None

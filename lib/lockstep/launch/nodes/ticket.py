@@ -1,0 +1,66 @@
+"""What an agent must know to dial in: where, and the key. A file that only its owner reads."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from ..errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """address: host and port at which the notebook listens. key: that both ends must know."""
+
+    address: tuple[str, int]
+    key: bytes
+
+    @classmethod
+    def new(cls, address: tuple[str, int]) -> Ticket:
+        return cls(address, secrets.token_bytes(32))
+
+    def write(self) -> tuple[Path, int]:
+        """Write it to a new file below the user's own folder for such things.
+
+        Returns a descriptor, too, which claims the file while it is open: tickets that nobody
+        claims, of notebooks that were killed, are removed.
+        """
+        folder = platformdirs.user_state_path("lockstep") / "nodes"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in folder.glob("ticket-*.json"):
+            with contextlib.suppress(OSError), old.open() as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                old.unlink()
+        claim, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
+        fcntl.flock(claim, fcntl.LOCK_SH)
+        with open(claim, "w", encoding="utf-8", closefd=False) as file:
+            json.dump({"address": self.address, "key": self.key.hex()}, file)
+        return Path(path), claim
+
+    @classmethod
+    def read(cls, path: Path) -> Ticket:
+        """Raises LaunchError for what is no ticket, or others can read."""
+        try:
+            with path.open(encoding="utf-8") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                said = json.load(file)
+            host, port = said["address"]
+            ticket = cls((str(host), int(port)), bytes.fromhex(said["key"]))
+        except OSError as error:
+            raise LaunchError(f"the ticket cannot be read: {error}") from None
+        except (ValueError, TypeError, LookupError):
+            raise LaunchError(f"{str(path)!r} is no ticket for an agent") from None
+        if mode & 0o077:
+            raise LaunchError(
+                f"others can read the ticket {str(path)!r}, and with it run programs as you: "
+                "chmod 600, and better a new one"
+            )
+        return ticket

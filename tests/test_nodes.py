@@ -1,0 +1,378 @@
+"""Ranks on other hosts: two agents in two network namespaces, two gloo ranks on each."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lockstep
+import namespaces
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from lockstep.launch.nodes import link, remote
+from lockstep.launch.nodes.ticket import Ticket
+
+pytestmark = pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
+AHEAD = 100_000  # seconds
+
+
+class Hosts:
+    """Two hosts, and agents on them when somebody needs them."""
+
+    def __init__(self, network: namespaces.Network):
+        self.network = network
+        self.agents: list[subprocess.Popen[str]] = []
+        self.nodes: lockstep.Nodes | None = None
+
+    def up(self) -> lockstep.Nodes:
+        if self.nodes is None:
+            self.nodes = lockstep.Nodes(2, address=namespaces.HERE)
+            self.agents = [host.start(command(self.nodes)) for host in self.network.hosts]
+            self.nodes.wait()
+        return self.nodes
+
+    def down(self) -> list[int]:
+        """Let the agents go; returns how they ended."""
+        if self.nodes is None:
+            return []
+        self.nodes.close()
+        self.nodes = None
+        return [agent.wait(30) for agent in self.agents]
+
+
+def command(nodes: lockstep.Nodes) -> list[str]:
+    return [sys.executable, "-m", *shlex.split(nodes.command)]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    with namespaces.Network(2, AHEAD) as network:
+        hosts = Hosts(network)
+        yield hosts
+        assert set(hosts.down()) <= {0}
+
+
+@pytest.fixture
+def nodes(hosts: Hosts) -> lockstep.Nodes:
+    return hosts.up()
+
+
+def printed(output: str) -> list[str]:
+    """Without what PyTorch says where no name server knows the hosts."""
+    return [line for line in output.splitlines() if "hostname of the client socket" not in line]
+
+
+def agent_process(agent: subprocess.Popen[str]) -> psutil.Process:
+    """The agent itself, below what entered the namespaces for it."""
+    below = [psutil.Process(agent.pid), *psutil.Process(agent.pid).children(recursive=True)]
+    return next(one for one in below if "agent" in one.cmdline() and one.name() != "unshare")
+
+
+def ranks_below(agent: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(agent.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return psutil.wait_procs(processes, timeout=15)[1] == []
+
+
+def test_results_output_and_record_come_back(nodes):
+    def where(x):
+        rank = dist.get_rank()
+        total = torch.full((3,), float(rank))
+        dist.all_reduce(total)
+        half = dist.new_group([1, 2])
+        if rank in (1, 2):
+            dist.broadcast(total, 1, group=half)
+        print(f"rank {rank} on the network {os.environ['GLOO_SOCKET_IFNAME']}")
+        names = ("LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "MASTER_ADDR")
+        return total * x, [os.environ[name] for name in names]
+
+    job = lockstep.torchrun(where, torch.tensor(2.0), nproc_per_node=2, on=nodes)
+    assert job.nproc == 4 and "4 ranks on 2 nodes · gloo · CPU" in str(job.stamp)
+    for rank, (total, said) in enumerate(job.results):
+        assert torch.equal(total, torch.full((3,), 12.0))
+        assert said == [str(rank % 2), str(rank // 2), "2", "4", f"{namespaces.SUBNET}.2"]
+        assert printed(job.output(rank)) == [f"rank {rank} on the network eth0"]
+    said = [[str(call) for call in calls] for calls in job.calls]
+    all_reduce = "all_reduce #0 of float32[3] on the default group"
+    broadcast = "broadcast #0 with root 1 of float32[3] on group"
+    assert said[0] == said[3] == [all_reduce]
+    assert said[1] == said[2] and said[1][0] == all_reduce and said[1][1].startswith(broadcast)
+    assert [str(calls[-1]) for calls in job.setup] == ["new_group([1, 2])"] * 4
+
+
+def test_clocks_of_the_hosts_are_brought_together(nodes):
+    """A call ends on no rank before it has begun on all; the second host's clock is far ahead."""
+    job = lockstep.torchrun(dist.barrier, nproc_per_node=2, on=nodes)
+    calls = [calls[0] for calls in job.calls]
+    apart = max(call.start for call in calls) - min(call.end for call in calls)
+    assert apart < 0.1, calls
+
+
+def test_the_second_host_has_a_clock_of_its_own(nodes):
+    """Else the test above could not fail."""
+    times = lockstep.torchrun(time.perf_counter, nproc_per_node=1, on=nodes).results
+    assert times[1] - times[0] > AHEAD / 2
+
+
+def test_large_values_travel_whole(nodes):
+    def double(x):
+        return x * 2 + dist.get_rank()
+
+    x = torch.arange(3_000_000)
+    job = lockstep.torchrun(double, x, nproc_per_node=2, on=nodes)
+    for rank, got in enumerate(job.results):
+        assert torch.equal(got, x * 2 + rank)
+
+
+def test_a_flood_of_output_is_held_back_and_not_lost(nodes):
+    def flood():
+        for line in range(30_000):
+            print(f"{line:06} {'x' * 60}")
+
+    job = lockstep.torchrun(flood, nproc_per_node=2, on=nodes, show=False)
+    for output in job.outputs:
+        lines = printed(output.path.read_text())
+        assert len(lines) == 30_000 and lines[-1].startswith("029999")
+
+
+def test_a_world_keeps_its_ranks_and_one_job_runs_at_a_time(nodes):
+    def remember(key, value):
+        vars(dist).setdefault("kept", {})[key] = value
+        return dist.kept, os.getpid()
+
+    with lockstep.World(2, on=nodes) as world:
+        first = world.run(remember, "a", 1).results
+        second = world.run(remember, "b", 2).results
+        assert [pid for _, pid in first] == [pid for _, pid in second]
+        assert [kept for kept, _ in second] == [{"a": 1, "b": 2}] * 4
+        with pytest.raises(lockstep.LaunchError, match="these nodes are busy"):
+            lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes)
+    assert lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes).results == [1, 1]
+
+
+def test_a_script_makes_its_own_group(nodes, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "x = torch.ones(1); dist.all_reduce(x); print(int(x), sys.argv[1])\n"
+        "dist.destroy_process_group()\n"
+    )
+    job = lockstep.torchrun(script, "--flag", nproc_per_node=2, on=nodes)
+    assert [printed(job.output(rank)) for rank in range(4)] == [["4 --flag"]] * 4
+
+
+# ── Failures ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_deadlock_across_hosts_is_explained(nodes):
+    def wait_for_the_other_host():
+        dist.recv(torch.ones(2), (dist.get_rank() + 2) % 4)
+
+    job = lockstep.torchrun(wait_for_the_other_host, nproc_per_node=2, on=nodes, may_fail=True)
+    assert job.verdict == (
+        "Every waiting rank is in recv (rank 0 from rank 2, rank 1 from rank 3, "
+        "rank 2 from rank 0, rank 3 from rank 1) and nobody sends."
+    )
+    for rank in range(4):
+        peer = (rank + 2) % 4
+        assert f"rank {rank}: in recv #0 from rank {peer} of float32[2]" in job.report
+    assert "dist.recv(torch.ones(2)" in job.report  # the line, from each rank's own stack
+    assert job.seconds < 15
+
+
+def test_a_rank_that_skips_a_collective_is_named(nodes):
+    def skip():
+        if dist.get_rank() != 3:
+            dist.all_reduce(torch.ones(1))
+
+    job = lockstep.torchrun(skip, nproc_per_node=2, on=nodes, may_fail=True)
+    assert "Ranks 0–2 wait in all_reduce #0" in job.verdict
+    assert "for rank 3, which already left without that call" in job.verdict
+
+
+def test_an_exception_on_the_other_host_comes_with_its_line(nodes):
+    def fail():
+        if dist.get_rank() == 2:
+            raise ValueError("mine")
+        dist.barrier()
+
+    with pytest.raises(lockstep.JobFailed, match="rank 2: ValueError: mine") as failed:
+        lockstep.torchrun(fail, nproc_per_node=2, on=nodes)
+    assert 'raise ValueError("mine")' in str(failed.value)
+    assert failed.value.job.failures[0].rank == 2
+
+
+def test_at_the_time_limit_every_host_tells_where_its_ranks_are(nodes):
+    def spin():
+        while True:
+            pass
+
+    job = lockstep.torchrun(spin, nproc_per_node=1, on=nodes, may_fail=True, timeout=1.5)
+    assert "The time limit of 1.5 s has passed." in job.verdict
+    assert [failure.frames[-1][2] for failure in job.failures] == ["spin", "spin"]
+
+
+def test_a_rank_that_is_killed_is_named(nodes):
+    def die():
+        if dist.get_rank() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    job = lockstep.torchrun(die, nproc_per_node=2, on=nodes, may_fail=True)
+    assert "rank 3: ended by SIGKILL" in job.report
+
+
+def test_what_a_host_cannot_have_is_refused_there(nodes, tmp_path, monkeypatch):
+    with pytest.raises(lockstep.LaunchError, match="torchrun' starts ranks on this host only"):
+        lockstep.torchrun(abs, -1, engine="torchrun", on=nodes)
+    with pytest.raises(lockstep.LaunchError, match="no GPU"):
+        lockstep.torchrun(abs, -1, backend="nccl", on=nodes)
+    with pytest.raises(lockstep.LaunchError, match="150 ranks on each of 2 nodes are more than"):
+        lockstep.torchrun(abs, -1, nproc_per_node=150, on=nodes)
+
+
+# ── An agent that goes ───────────────────────────────────────────────────────────────────────
+
+
+def test_an_agent_that_is_killed_is_named(hosts):
+    def kill(pid):
+        if dist.get_rank() == 0:
+            os.kill(pid, signal.SIGKILL)
+        dist.barrier()
+        dist.recv(torch.ones(1))
+
+    nodes = hosts.up()
+    victim = agent_process(hosts.agents[1])
+    job = lockstep.torchrun(kill, victim.pid, nproc_per_node=2, on=nodes, may_fail=True, timeout=60)
+    address = hosts.network.hosts[1].address
+    assert f"({address}) is lost: its connection has closed" in job.verdict
+    assert job.verdict.endswith("With it go ranks 2, 3.")
+    with pytest.raises(lockstep.LaunchError, match=r"is lost.*Make new Nodes"):
+        lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes)
+    below = [one for agent in hosts.agents for one in ranks_below(agent)]
+    hosts.down()
+    assert gone(below)
+
+
+def test_a_host_that_is_cut_off_is_named(hosts, monkeypatch):
+    monkeypatch.setattr(remote, "_SILENCE", 2.0)
+    nodes = hosts.up()
+    host = hosts.network.hosts[1]
+
+    def go_dark(name):
+        if dist.get_rank() == 0:
+            subprocess.run(["ip", "-n", name, "link", "set", "eth0", "down"], check=True)
+        while True:
+            pass
+
+    job = lockstep.torchrun(
+        go_dark, host.name, nproc_per_node=1, on=nodes, may_fail=True, timeout=60
+    )
+    assert f"({host.address}) is lost: nothing was heard of it for 2 s" in job.verdict
+    for agent in hosts.agents:
+        agent.kill()
+    below = [one for agent in hosts.agents for one in ranks_below(agent)]
+    for one in below:
+        one.kill()
+    hosts.down()
+    subprocess.run(["ip", "-n", host.name, "link", "set", "eth0", "up"], check=True)
+
+
+def test_agents_and_ranks_go_with_the_notebook(hosts, tmp_path):
+    hosts.down()
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        textwrap.dedent(f"""
+            import time, lockstep
+            nodes = lockstep.Nodes(2, address="{namespaces.HERE}")
+            print(nodes.command, flush=True)
+            nodes.wait()
+            def say():
+                print("up", flush=True)
+                time.sleep(1000)
+            lockstep.torchrun(say, nproc_per_node=2, on=nodes)
+        """)
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as notebook:
+        words = shlex.split(notebook.stdout.readline())
+        agents = [host.start([sys.executable, "-m", *words]) for host in hosts.network.hosts]
+        up = (line for line in notebook.stdout if line.endswith("│ up\n"))
+        assert len([line for _, line in zip(range(4), up, strict=False)]) == 4
+        below = [one for agent in agents for one in ranks_below(agent)]
+        assert len(below) >= 4 + 2  # ranks and their warm parents
+        notebook.kill()
+    assert [agent.wait(30) for agent in agents] == [0, 0]
+    assert gone(below)
+    with lockstep.Nodes(1):
+        assert not Path(words[-1]).exists()  # the ticket of one that was killed
+
+
+# ── Who may dial in ──────────────────────────────────────────────────────────────────────────
+
+
+def test_only_who_knows_the_key_is_let_in(tmp_path):
+    with lockstep.Nodes(1) as nodes:
+        path = Path(shlex.split(nodes.command)[-1])
+        ticket = Ticket.read(path)
+        assert path.stat().st_mode & 0o777 == 0o600
+        stranger = link.Link(socket.create_connection(ticket.address))
+        silent = socket.create_connection(ticket.address)
+        silent.close()
+        with pytest.raises(lockstep.LaunchError, match=r"0 of 1 agents have come within 0\.3 s"):
+            nodes.wait(0.3)
+        stranger.close()
+        with pytest.raises(lockstep.LaunchError, match="0 of 1 agents are here"):
+            lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_both_ends_prove_that_they_know_the_key(known):
+    other = "right" if known else "wrong"
+    listener = socket.create_server(("127.0.0.1", 0))
+    caller = socket.create_connection(listener.getsockname())
+    end, _ = listener.accept()
+    code = (
+        "import socket, sys; from lockstep.launch.nodes.link import Link, prove\n"
+        f"end = Link(socket.socket(fileno={caller.fileno()}))\n"
+        f"print(prove(end, b'{other}', dialled=True))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[caller.fileno()],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert link.prove(link.Link(end), b"right", dialled=False) is known
+        assert process.communicate()[0].strip() == str(known)
+
+
+def test_a_ticket_that_others_can_read_is_refused(tmp_path, capsys):
+    from lockstep.__main__ import main
+
+    with lockstep.Nodes(1) as nodes:
+        path = Path(shlex.split(nodes.command)[-1])
+        path.chmod(0o644)
+        assert main(["agent", str(path)]) == 2
+    assert "others can read the ticket" in capsys.readouterr().err
+    (tmp_path / "no").write_text("{}")
+    assert main(["agent", str(tmp_path / "no")]) == 2
+    assert "is no ticket" in capsys.readouterr().err
+    assert main(["agent", str(tmp_path / "missing")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_an_address_that_is_not_ours_is_refused():
+    with pytest.raises(lockstep.LaunchError, match=r"nothing can listen at 192\.0\.2\.1"):
+        lockstep.Nodes(1, address="192.0.2.1")
