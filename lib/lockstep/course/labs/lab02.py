@@ -396,7 +396,7 @@ transfer.demands("converted", _converted)
 
 _EARLY, _USUAL, _MIDDLE, _LATE = 0.0, 0.003, 0.02, 0.034  # seconds by which replies come late
 _NEAR = 0.15  # how much what it returned may differ from what the record says
-_ALIKE = 0.08  # and from what a mistake would have made of it
+_ALIKE = 0.15  # and from what a mistake would have made of it
 _QUIET = 0.2  # of what a call must take: how much longer it may take on a quiet machine
 
 
@@ -552,7 +552,10 @@ def _returned(mistake: str) -> Callable[[Run, int], Any]:
     def sign(run: Run, rank: int) -> Any:
         off = _off(run) if rank == 0 else []
         misses = {
-            name: min(max(_miss(got, guess(trips)) for got, trips in off) for guess in guesses)
+            name: min(
+                statistics.median_low(_miss(got, guess(trips)) for got, trips in off)
+                for guess in guesses
+            )
             for name, guesses in _STATISTICS.items()
             if off
         }
