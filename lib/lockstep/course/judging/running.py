@@ -186,16 +186,8 @@ def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> tuple
 def _in_turn(
     answer: Any, play: Play, given: Sequence[Sequence[tuple[Any, ...]]]
 ) -> list[tuple[list[Step], Any]]:
-    """Several trials on this rank, which begin when all ranks are there: a receive from any rank
-    gets no message of the next trial."""
-    import torch.distributed as dist
-
-    seen = []
-    for one in given:
-        if dist.is_initialized():
-            dist.barrier()
-        seen.append(_on_rank(answer, play, one))
-    return seen
+    """Several trials on this rank."""
+    return [_on_rank(answer, play, one) for one in given]
 
 
 def _do_nothing(answer: Watched) -> None: ...
