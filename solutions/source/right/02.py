@@ -206,7 +206,7 @@ def transfer(x, src, dst):
         dist.send_object_list([x.dtype, tuple(x.shape)], dst)
         dist.send(x.contiguous(), dst)
     if rank == dst:
-        about = [torch.float32, (0,)]
+        about: list = [None, None]
         dist.recv_object_list(about, src)
         x = torch.empty(about[1], dtype=about[0])
         dist.recv(x, src)

@@ -8,7 +8,7 @@ import random
 import statistics
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from ...launch.calls import Call
@@ -96,6 +96,27 @@ def _not_there(run: Run, rank: int) -> Any:
     """A call that asks for a rank that is not there."""
     gone = [c for c in run.calls(rank) if c.peer is not None and c.peer not in run.ranks]
     return bool(gone) and {"call": gone[0], "last": run.nproc - 1}
+
+
+def _to_itself(run: Run, rank: int) -> Any:
+    own = [call for call in run.calls(rank) if call.peer == rank]
+    refused = [f for f in run.job.failures if f.rank == rank and "same as the rank" in f.message]
+    return bool(own or refused) and {"call": own[0] if own else "send"}
+
+
+def _too_small(run: Run, rank: int) -> Any:
+    """A message that is larger than the tensor into which this rank receives it."""
+    sent: dict[Any, Call] = {(c.rank, c.peer, c.tag, c.number): c for c in run.all_calls
+                             if c.operation == "send"}  # fmt: skip
+    for call in run.receives(rank):
+        there = sent.get((call.peer, rank, call.tag, call.number))
+        if there is not None and there.bytes > call.bytes:
+            return {"sent": there.bytes, "space": call.bytes, "peer": call.peer}
+    return False
+
+
+def _receives_nothing(run: Run, rank: int) -> bool:
+    return not run.receives(rank) and not run.collectives(rank)
 
 
 def _called(run: Run, rank: int) -> dict[str, str]:
@@ -197,8 +218,11 @@ def _no_overlap(run: Run, rank: int) -> Any:
 
 
 for _one in (swap_in_turn, swap):
+    _one.fails("to-itself", _to_itself)
+    _one.fails("too-small", _too_small)
     _one.gives("own-x", _own)
     _one.gives("nothing-arrived", _zeros)
+    _one.shows("receives-nothing", _receives_nothing)
     _one.shows("another-ranks", _another_ranks)
     _one.demands("uses-a-collective", _collective)
     _one.demands("too-much", _one_each_way)
@@ -237,10 +261,14 @@ def _shifted(by: Callable[[int, int], int]) -> Callable[[Trial], list[Any]]:
     ]
 
 
-def _to_itself(run: Run, rank: int) -> Any:
-    own = [call for call in run.calls(rank) if call.peer == rank]
-    refused = [f for f in run.job.failures if f.rank == rank and "same as the rank" in f.message]
-    return bool(own or refused) and {"call": own[0] if own else "send"}
+def _same_peer(run: Run, rank: int) -> Any:
+    """Whether a rank sends to the one from which it receives, and they are two different ones."""
+    sent, asked = (
+        {call.peer for call in run.calls(rank) if call.operation == way} for way in ("send", "recv")
+    )
+    both = run.failure == "stuck" and sent == asked and len(sent) == 1
+    to, source = (rank + run.trial.by) % run.nproc, (rank - run.trial.by) % run.nproc
+    return both and to != source and {"peer": sent.pop(), "to": to, "source": source}
 
 
 def _needless(run: Run, rank: int) -> Any:
@@ -262,6 +290,8 @@ def _not_a_copy(run: Run, rank: int) -> bool:
 
 shift.fails("to-itself", _to_itself)
 shift.fails("no-wrap", _not_there)
+shift.fails("too-small", _too_small)
+shift.fails("same-peer", _same_peer)
 shift.fails("sends-first", _all_wait_in("send"))
 shift.fails("receives-first", _all_wait_in("recv"))
 shift.gives("other-way", _shifted(lambda by, n: -by))
@@ -273,6 +303,7 @@ shift.gives(
     _zeros,
     lambda trial: _zeros(trial) if trial.by % trial.nproc else _own(trial),
 )
+shift.shows("receives-nothing", _receives_nothing)
 shift.shows("another-ranks", _another_ranks)
 shift.demands("uses-a-collective", _collective)
 shift.demands("needless-message", _needless)
@@ -305,14 +336,15 @@ def transfer(draw: random.Random) -> Iterator[Trial]:
         (draw.randint(2, 3), 0),
         (1, 1, draw.randint(2, 4)),
     ]
+    draw.shuffle(shapes)
     kinds = draw.sample(sorted(_BYTES), len(_BYTES))
-    sizes = draw.sample((2, 3, 4, 5), 2)
     strided = draw.randrange(2)
-    for at, shape in enumerate(shapes):
-        nproc = sizes[at * len(sizes) // len(shapes)]
+    # As many trials as ranks: so each receives once, and may receive from anybody.
+    ends = [(nproc, dst) for nproc in draw.choice(((2, 6), (3, 5))) for dst in range(nproc)]
+    for at, (shape, (nproc, dst)) in enumerate(zip(shapes, ends, strict=True)):
         dtype = kinds[at % len(kinds)]
         (x,) = _tensors(draw, 1, dtype, shape, strided=len(shape) > 1 and at % 2 == strided)
-        src, dst = draw.sample(range(nproc), 2)
+        src = draw.choice([rank for rank in range(nproc) if rank != dst])
         size = _BYTES[dtype] * math.prod(shape)
         yield Trial(
             nproc,
@@ -324,17 +356,6 @@ def transfer(draw: random.Random) -> Iterator[Trial]:
 
 def _not_contiguous(run: Run, rank: int) -> bool:
     return any(f.rank == rank and "contiguous" in f.message for f in run.job.failures)
-
-
-def _too_small(run: Run, rank: int) -> Any:
-    """A message that is larger than the tensor into which this rank receives it."""
-    sent: dict[Any, Call] = {(c.rank, c.peer, c.tag, c.number): c for c in run.all_calls
-                             if c.operation == "send"}  # fmt: skip
-    for call in run.receives(rank):
-        there = sent.get((call.peer, rank, call.tag, call.number))
-        if there is not None and there.bytes > call.bytes:
-            return {"sent": there.bytes, "space": call.bytes, "peer": call.peer}
-    return False
 
 
 def _outsider_waits(run: Run, rank: int) -> Any:
@@ -394,7 +415,8 @@ transfer.demands("converted", _converted)
 
 # ── one_way ──────────────────────────────────────────────────────────────────────────────────
 
-_EARLY, _USUAL, _MIDDLE, _LATE = 0.0, 0.003, 0.02, 0.034  # seconds by which replies come late
+_EARLY, _USUAL = 0.001, 0.003  # seconds by which replies come late
+_NEXT, _CENTRE, _LATE = 0.02, 0.027, 0.034
 _NEAR = 0.15  # how much what it returned may differ from what the record says
 _ALIKE = 0.15  # and from what a mistake would have made of it
 _QUIET = 0.2  # of what a call must take: how much longer it may take on a quiet machine
@@ -436,11 +458,11 @@ def one_way(draw: random.Random) -> Iterator[Trial]:
 def _late_replies(draw: random.Random) -> tuple[int, list[float]]:
     """How many round trips to count, and how late each reply comes, such that the median is a usual
     one. With the first trip, which is late, it would not be, nor are the mean, the ends, and the
-    one in the middle; and all these differ."""
+    one in the centre; and all these differ."""
     half = draw.choice((3, 4))
-    others = [_LATE, _USUAL] * (half - 1)
+    others = [*[_USUAL] * (half - 1), _NEXT, *[_LATE] * (half - 2)]
     draw.shuffle(others)
-    counted = [_EARLY, *others[: half - 1], _MIDDLE, *others[half - 1 :], _EARLY]
+    counted = [_EARLY, *others[: half - 1], _CENTRE, *others[half - 1 :], _EARLY]
     return len(counted), [_LATE, *counted]
 
 
@@ -494,18 +516,15 @@ _STATISTICS: dict[str, tuple[Statistic, ...]] = {
     "first-counted": (
         lambda trips: statistics.median(trips) / 2,
         lambda trips: statistics.median(trips[:-1]) / 2,
-        lambda trips: statistics.median(trips),
         lambda trips: statistics.mean(trips) / 2,
-        lambda trips: statistics.mean(trips),
         lambda trips: sum(trips) / len(trips[1:]) / 2,
     ),
     "mean": (
         lambda trips: statistics.mean(trips[1:]) / 2,
-        lambda trips: statistics.mean(trips[1:]),
         lambda trips: sum(trips[1:]) / len(trips) / 2,
     ),
     "minimum": (lambda trips: min(trips[1:]) / 2,),
-    "maximum": (lambda trips: max(trips[1:]) / 2, lambda trips: max(trips[1:])),
+    "maximum": (lambda trips: max(trips[1:]) / 2,),
     "not-sorted": (lambda trips: trips[1:][len(trips[1:]) // 2] / 2,),
     "total": (
         lambda trips: sum(trips[1:]),
@@ -614,10 +633,16 @@ def relay(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _around(run: Run, rank: int) -> Any:
-    """A message between the first rank and the last one, where they are no neighbours."""
-    ends = [c for c in run.calls(rank) if {rank, c.peer} == {0, run.nproc - 1}]
-    return run.nproc > 2 and bool(ends) and {"call": ends[0]}
+def _beyond_an_end(run: Run, rank: int) -> Any:
+    """A receive of the first rank, or a message that the last one sends."""
+    beyond = {0: run.receives(rank), run.nproc - 1: run.sends(rank)}.get(rank, [])
+    return run.failure == "stuck" and bool(beyond) and {"call": beyond[0]}
+
+
+def _down(run: Run, rank: int) -> Any:
+    """A message to a lower rank, if there is one at all."""
+    down = [c for c in run.all_calls if c.operation == "send" and (c.peer or 0) < c.rank]
+    return bool(down) and {"sender": down[0].rank, "call": down[0]}
 
 
 def _only_the_next(run: Run, rank: int) -> bool:
@@ -630,6 +655,13 @@ def _remainder(run: Run, rank: int) -> Any:
     cut = run.trial.chunks * (run.trial.length // run.trial.chunks)
     got, right = run.got(rank).numbers, run.right(rank).numbers
     return cut < run.trial.length and got[:cut] == right[:cut] and {"cut": cut}
+
+
+def _misplaced(run: Run, rank: int) -> Any:
+    """Whether all is rank 0's, and some of it not where it belongs."""
+    got, right = run.got(rank).numbers, run.right(rank).numbers
+    at = next(at for at, pair in enumerate(zip(got, right, strict=True)) if pair[0] != pair[1])
+    return set(got) <= set(right) and {"element": at, "other": right.index(got[at])}
 
 
 def _first_wrong(run: Run, rank: int) -> Any:
@@ -675,9 +707,12 @@ def _all_then_on(run: Run, rank: int) -> Any:
     return ways == ["recv", "send"] and len(run.receives(rank)) > 1
 
 
-relay.fails("ring", _around)
+relay.fails("too-small", _too_small)
+relay.fails("ring", _beyond_an_end)
+relay.shows("other-way", _down)
 relay.shows("only-the-next", _only_the_next)
 relay.shows("remainder", _remainder)
+relay.shows("misplaced", _misplaced)
 relay.shows("wrong-element", _first_wrong)
 relay.demands("uses-a-collective", _collective)
 relay.demands("from-the-first", _far)
@@ -709,9 +744,11 @@ def _all_f_all_b(microbatches: int) -> list[str]:
 
 
 def _planned(answer: Any, stage: int, stages: int, microbatches: int) -> Any:
-    """The steps, by themselves: so that one that is not there is no matter of length."""
+    """The steps, under a name: so that one that is not there is no matter of length."""
     steps = answer(stage, stages, microbatches)
-    return {"steps": [str(one) for one in steps]} if isinstance(steps, list | tuple) else steps
+    if isinstance(steps, list | tuple) and all(type(one) is str for one in steps):
+        return {"steps": list(steps)}
+    return steps
 
 
 @judged("one_f_one_b", lab="02", play=_planned, silent=True)
@@ -892,8 +929,9 @@ def _pipeline(draw: random.Random, stages: int, microbatches: int, one_by_one: b
 def _without_ends(run: Run, rank: int) -> Any:
     """Whether the first stage waits for an input, or it and the last one are made neighbours."""
     calls = run.calls(rank)
-    asks = run.failure == "stuck" and rank == 0 and calls and calls[0].operation == "recv"
-    return {"call": calls[0]} if asks else _around(run, rank)
+    asks = [c for c in calls[:1] if rank == 0 and c.operation == "recv"]
+    around = [c for c in calls if run.nproc > 2 and {rank, c.peer} == {0, run.nproc - 1}]
+    return run.failure == "stuck" and bool(asks or around) and {"call": (asks or around)[0]}
 
 
 def _blocking_sends(run: Run, rank: int) -> Any:
@@ -967,6 +1005,24 @@ def _own_inputs(run: Run, rank: int) -> Any:
     return own and {"step": step, "number": step[1:]}
 
 
+def _not_computed(run: Run, rank: int) -> Any:
+    """Whether a stage was given what the pipeline's end began with, as if none were between."""
+    step, x, _ = _wrong_given(run, rank)
+    end = 0 if step[0] == "F" else run.nproc - 1
+    return rank != end and same(x, run.trial.given_to[end, step]) and {"step": step, "end": end}
+
+
+def _went_on(run: Run, rank: int) -> Any:
+    """A receive that had not ended when this rank made its next call."""
+    calls = run.calls(rank)
+    early = [
+        one
+        for one, after in pairwise(calls)
+        if one.operation == "recv" and (one.end is None or one.end > after.start)
+    ]
+    return bool(early) and {"call": early[0], "step": _wrong_given(run, rank)[0]}
+
+
 def _given(run: Run, rank: int) -> Any:
     step, x, other = _wrong_given(run, rank)
     return {"step": step, "given": show(x), "wanted": show(other)}
@@ -991,6 +1047,7 @@ def _other_messages(run: Run, rank: int) -> Any:
 
 
 run_stage.fails("ring", _without_ends)
+run_stage.fails("too-small", _too_small)
 run_stage.fails("blocking-sends", _blocking_sends)
 run_stage.fails("both-receive", _neighbours_receive)
 run_stage.shows("own-order", _own_order)
@@ -999,6 +1056,8 @@ run_stage.shows("last-gradient", _where_given(_last_gradient))
 run_stage.shows("first-input", _where_given(_first_input))
 run_stage.shows("another-microbatch", _where_given(_another_microbatch))
 run_stage.shows("own-inputs", _where_given(_own_inputs))
+run_stage.shows("not-computed", _where_given(_not_computed))
+run_stage.shows("went-on", _where_given(_went_on))
 run_stage.shows("given", _where_given(_given))
 run_stage.demands("uses-a-collective", _collective)
 run_stage.demands("too-much", _other_messages)
