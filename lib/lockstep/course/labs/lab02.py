@@ -512,7 +512,6 @@ def _one_way(trips: list[float]) -> float:
 
 _STATISTICS: dict[str, tuple[Statistic, ...]] = {
     "round-trip": (lambda trips: 2 * _one_way(trips),),
-    "halved-twice": (lambda trips: _one_way(trips) / 2,),
     "first-counted": (
         lambda trips: statistics.median(trips) / 2,
         lambda trips: statistics.median(trips[:-1]) / 2,
