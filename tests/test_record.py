@@ -188,6 +188,22 @@ def test_the_record_says_who_was_waited_for():
         assert [call.waited for call in calls] == [True, False, True, True, True, False, True]
 
 
+def _batch_or_not():
+    x, other = torch.zeros(2), 1 - dist.get_rank()
+    both = [dist.P2POp(dist.isend, x[:1], other), dist.P2POp(dist.irecv, x[1:], other)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    work = dist.isend(x[:1], other)
+    dist.recv(x[1:], other)
+    work.wait()
+
+
+def test_the_record_says_what_a_batch_began():
+    job = lockstep.torchrun(_batch_or_not, nproc_per_node=2, backend="gloo", show=False)
+    for calls in job.calls:
+        assert [call.batched for call in calls] == [True, True, False, False]
+
+
 def _ask_for_nobody():
     if dist.get_rank() == 0:
         dist.recv(torch.ones(1), -1)

@@ -215,7 +215,7 @@ lockstep.claim(
 #
 # **Goal:** `swap_in_turn(x, other)` runs on many ranks at once. Ranks are in pairs, any two of them
 # may be partners, and `other` is the rank of this one's partner. It returns the partner's `x`, in a
-# new tensor, and leaves `x` as it is. Only `send` and `recv`, one of each.
+# new tensor, and leaves `x` as it is. Only `send` and `recv`, one of each, one after the other.
 
 # %% id="swap_in_turn"
 import torch
@@ -244,8 +244,8 @@ lockstep.check("swap_in_turn", swap_in_turn)
 #
 # ### Exercise 2: both at once
 #
-# **Goal:** `swap(x, other)` does the same, and both ranks begin both messages before they wait for
-# either.
+# **Goal:** `swap(x, other)` does the same by one message each way, and both ranks begin both messages
+# before they wait for either.
 
 # %% id="swap"
 import torch
@@ -273,8 +273,9 @@ lockstep.check("swap", swap)
 #
 # **Goal:** `shift(x, by)` runs on all ranks and returns the `x` of the rank `by` places before this
 # one, around the ring: with 4 ranks and `by=1` rank 0 gets that of rank 3. `by` may be 0, negative,
-# or larger than the world. One message out and one in, by `batch_isend_irecv`; where a rank would
-# get its own `x`, a copy and no message (gloo has no connection from a rank to itself).
+# or larger than the world. One message out and one in, by `batch_isend_irecv`, and `x` stays as it is;
+# where a rank would get its own `x`, a copy and no message (gloo has no connection from a rank to
+# itself).
 
 # %% id="shift"
 import torch
@@ -427,7 +428,8 @@ lockstep.compare(predicted=prediction, measured=job[1])
 #
 # **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
 # to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
-# tensor: same values, shape and type. The data itself travels as a tensor.
+# tensor: same values, shape and type. The data itself travels as a tensor, in one message; at most
+# four more may tell of it. All other ranks call nothing.
 
 # %% id="transfer"
 import torch
@@ -674,6 +676,7 @@ lockstep.chart(
 # **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data,
 # and afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a
 # tensor into pieces that share its memory), and passes a piece on before it asks for the one after.
+# Nothing else is called.
 
 # %% id="relay"
 import torch
@@ -1075,7 +1078,8 @@ job = lockstep.torchrun(
 # **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for *every*
 # order that can work: GPipe's and 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
 # `inputs` has the first stage's microbatches, and all messages have their shape. The last stage's
-# gradient is ones. Nothing is left unfinished when it returns.
+# gradient is ones. Nothing is left unfinished when it returns, and nothing is called but these
+# messages: one for each step and neighbour.
 
 # %% id="run_stage"
 import torch

@@ -98,6 +98,7 @@ class Call:
         counted apart, by direction and peer.
     waited: the program waited for its end: it called wait(), or what it called does.
     forsaken: nobody kept what isend() or irecv() had returned, and so the message was given up.
+    batched: batch_isend_irecv() began it.
     """
 
     rank: int
@@ -114,6 +115,7 @@ class Call:
     end: float | None
     waited: bool = True
     forsaken: bool = False
+    batched: bool = False
 
     @property
     def seconds(self) -> float:
@@ -302,20 +304,21 @@ class Reader:
                         self._rank,
                         call[0],
                         groups[call[1]],
-                        *call[2:],
+                        *call[2:-1],
                         start - self._ahead,
                         None if math.isnan(end) or end == FORSAKEN else end - self._ahead,
                         waited != 0,
                         end == FORSAKEN,
+                        call[-1],
                     )
             except (struct.error, msgspec.MsgspecError, LookupError):
                 return
             at += ENTRY.size + length
 
 
-# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous.
+# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched.
 _call = msgspec.msgpack.Decoder(
-    tuple[str, int, int, tuple[tuple[int, ...], ...], str, int, int | None, int, bool]
+    tuple[str, int, int, tuple[tuple[int, ...], ...], str, int, int | None, int, bool, bool]
 )
 _group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...]])
 _count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])

@@ -32,7 +32,7 @@ def swap_in_turn(x, other):
     return theirs
 
 
-# %% swap_in_turn: by-parity
+# %% swap_in_turn: by-one-number
 def swap_in_turn(x, other):
     theirs = torch.empty_like(x)
     if dist.get_rank() % 2 == 0:
@@ -44,7 +44,7 @@ def swap_in_turn(x, other):
     return theirs
 
 
-# %% swap_in_turn: same-buffer
+# %% swap_in_turn: changed
 def swap_in_turn(x, other):
     if dist.get_rank() < other:
         dist.send(x, other)
@@ -53,6 +53,88 @@ def swap_in_turn(x, other):
         dist.recv(x, other)
         dist.send(x, other)
     return x
+
+
+# %% swap_in_turn: at-once
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    handles = [dist.isend(x, other), dist.irecv(theirs, other)]
+    for handle in handles:
+        handle.wait()
+    return theirs
+
+
+# %% swap_in_turn: own-x
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return x
+
+
+# %% swap_in_turn: too-small
+def swap_in_turn(x, other):
+    theirs = torch.empty(len(x), dtype=x.dtype)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: receives-nothing
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+    else:
+        dist.recv(theirs, other)
+    return theirs
+
+
+# %% swap_in_turn: another-ranks
+def swap_in_turn(x, other):
+    other = dist.get_rank() ^ 1
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: uses-a-collective
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+    else:
+        dist.recv(theirs, other)
+    dist.barrier()
+    if dist.get_rank() < other:
+        dist.recv(theirs, other)
+    else:
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: type
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
 
 
 # %% swap: no-wait
@@ -71,7 +153,7 @@ def swap(x, other):
     return theirs
 
 
-# %% swap: same-buffer
+# %% swap: changed
 def swap(x, other):
     for handle in [dist.isend(x, other), dist.irecv(x, other)]:
         handle.wait()
@@ -87,6 +169,37 @@ def swap(x, other):
     else:
         dist.recv(theirs, other)
         dist.send(x, other)
+    return theirs
+
+
+# %% swap: to-itself
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    rank = dist.get_rank()
+    sending, receiving = dist.isend(x, rank), dist.irecv(theirs, rank)
+    sending.wait()
+    receiving.wait()
+    return theirs
+
+
+# %% swap: too-much
+def swap(x, other):
+    ins = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    works = [dist.isend(x, one) for one in range(dist.get_world_size()) if one != dist.get_rank()]
+    for one in range(dist.get_world_size()):
+        if one != dist.get_rank():
+            dist.recv(ins[one], one)
+    for work in works:
+        work.wait()
+    return ins[other]
+
+
+# %% swap: dtype
+def swap(x, other):
+    theirs = torch.zeros(x.shape)
+    sending, receiving = dist.isend(x.float(), other), dist.irecv(theirs, other)
+    sending.wait()
+    receiving.wait()
     return theirs
 
 
@@ -156,7 +269,116 @@ def shift(x, by):
     return x.clone()
 
 
-# %% transfer: fixed-dtype
+# %% shift: not-batched
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    sending, receiving = dist.isend(x, (rank + by) % n), dist.irecv(theirs, (rank - by) % n)
+    sending.wait()
+    receiving.wait()
+    return theirs
+
+
+# %% shift: not-a-copy
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x
+    theirs = torch.empty_like(x)
+    both = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, theirs, (rank - by) % n),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    return theirs
+
+
+# %% shift: changed
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    both = [
+        dist.P2POp(dist.isend, x.clone(), (rank + by) % n),
+        dist.P2POp(dist.irecv, x, (rank - by) % n),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    return x.clone()
+
+
+# %% shift: by-not-used
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    both = [
+        dist.P2POp(dist.isend, x, (rank + 1) % n),
+        dist.P2POp(dist.irecv, theirs, (rank - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    return theirs
+
+
+# %% shift: sign-lost
+def shift(x, by):
+    by = abs(by)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    both = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, theirs, (rank - by) % n),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    return theirs
+
+
+# %% shift: same-peer
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    both = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, theirs, (rank + by) % n),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+    return theirs
+
+
+# %% shift: uses-a-collective
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    everybody = [torch.empty_like(x) for _ in range(n)]
+    dist.all_gather(everybody, x)
+    return everybody[(rank - by) % n]
+
+
+# %% shift: own-x
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    theirs = x.clone()
+    if by % n:
+        both = [
+            dist.P2POp(dist.isend, x, (rank + by) % n),
+            dist.P2POp(dist.irecv, torch.empty_like(x), (rank - by) % n),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+    return theirs
+
+
+# %% transfer: dtype
 def transfer(x, src, dst):
     header = torch.zeros(9, dtype=torch.int64)
     if dist.get_rank() == src:
@@ -172,7 +394,7 @@ def transfer(x, src, dst):
         return x
 
 
-# %% transfer: flat
+# %% transfer: shape
 def transfer(x, src, dst):
     header = torch.zeros(2, dtype=torch.int64)
     if dist.get_rank() == src:
@@ -210,6 +432,128 @@ def transfer(x, src, dst):
     elif dist.get_rank() == dst:
         dist.recv_object_list(parts, src)
         return parts[0]
+
+
+# %% transfer: uses-a-collective
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+    dist.broadcast(header, src)
+    kind, dim, *shape = header.tolist()
+    got = x.contiguous() if dist.get_rank() == src else torch.empty(shape[:dim], dtype=KINDS[kind])
+    dist.broadcast(got, src)
+    if dist.get_rank() == dst:
+        return got
+
+
+# %% transfer: through-floats
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x.contiguous().double(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        got = torch.empty(shape[:dim], dtype=torch.float64)
+        dist.recv(got, src)
+        return got.to(KINDS[kind])
+
+
+# %% transfer: outsider-waits
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    else:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        got = torch.empty(shape[:dim], dtype=KINDS[kind])
+        dist.recv(got, src)
+        return got
+
+
+# %% transfer: wrong-places
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x.permute(*reversed(range(x.dim()))).contiguous() if x.dim() > 1 else x, dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        got = torch.empty(shape[:dim], dtype=KINDS[kind])
+        dist.recv(got, src)
+        return got
+
+
+# %% transfer: too-much
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        for element in x.flatten():
+            dist.send(element.reshape(1), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        got = torch.empty(shape[:dim], dtype=KINDS[kind])
+        flat = got.view(-1)
+        for i in range(flat.numel()):
+            dist.recv(flat[i : i + 1], src)
+        return got
+
+
+# %% transfer: too-small
+def transfer(x, src, dst):
+    if dist.get_rank() == src:
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        got = torch.empty(4)
+        dist.recv(got, src)
+        return got
+
+
+# %% transfer: no-wait
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        _work = dist.isend(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        got = torch.empty(shape[:dim], dtype=KINDS[kind])
+        dist.recv(got, src)
+        return got
+
+
+# %% transfer: type
+def transfer(x, src, dst):
+    header = torch.zeros(10, dtype=torch.int64)
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        got = torch.empty(shape[:dim], dtype=KINDS[kind])
+        dist.recv(got, src)
 
 
 # %% one_way: round-trip
@@ -269,6 +613,97 @@ def one_way(nbytes, repeats):
     return statistics.median(trips[1:])
 
 
+# %% one_way: minimum
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for sender in (0, 1):
+            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        trips.append(now() - begin)
+    return min(trips[1:]) / 2
+
+
+# %% one_way: first-counted
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for sender in (0, 1):
+            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        trips.append(now() - begin)
+    return statistics.median(trips) / 2
+
+
+# %% one_way: not-sorted
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for sender in (0, 1):
+            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        trips.append(now() - begin)
+    trips = trips[1:]
+    return trips[len(trips) // 2] / 2
+
+
+# %% one_way: other-unit
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for sender in (0, 1):
+            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        trips.append(now() - begin)
+    return 1000000.0 * statistics.median(trips[1:]) / 2
+
+
+# %% one_way: wrong-count
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 2):
+        begin = now()
+        for sender in (0, 1):
+            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        trips.append(now() - begin)
+    return statistics.median(trips[2:]) / 2
+
+
+# %% one_way: both-send
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    other = 1 - dist.get_rank()
+    for _ in range(repeats + 1):
+        begin = now()
+        dist.send(x, other)
+        dist.recv(x, other)
+        trips.append(now() - begin)
+    return statistics.median(trips[1:]) / 2
+
+
+# %% one_way: not-the-median
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            trips.append(now() - begin)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+            trips.append(0)
+    return statistics.median(trips[1:])
+
+
 # %% relay: whole
 def relay(x, chunks):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -309,6 +744,129 @@ def relay(x, chunks):
         if rank < last:
             handles.append(dist.isend(piece, rank + 1))
     for handle in handles[:-1]:
+        handle.wait()
+
+
+# %% relay: uses-a-collective
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            dist.send(piece, rank + 1)
+        dist.barrier()
+
+
+# %% relay: remainder
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    n = x.numel() // chunks
+    for i in range(chunks):
+        piece = x[i * n : (i + 1) * n]
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            dist.send(piece, rank + 1)
+
+
+# %% relay: ring
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    handles = []
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        handles.append(dist.isend(piece, (rank + 1) % n))
+    for handle in handles:
+        handle.wait()
+
+
+# %% relay: asks-before-passing
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles, pieces = [], x.chunk(chunks)
+    for number, piece in enumerate(pieces):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if number > 0 and rank < last:
+            handles.append(dist.isend(pieces[number - 1], rank + 1))
+    if rank < last:
+        handles.append(dist.isend(pieces[-1], rank + 1))
+    for handle in handles:
+        handle.wait()
+
+
+# %% relay: misplaced
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    buffer = None
+    handles = []
+    for piece in x.chunk(chunks):
+        if buffer is None:
+            buffer = torch.empty_like(piece)
+        room = buffer[: piece.numel()]
+        if rank > 0:
+            dist.recv(room, rank - 1)
+            piece.copy_(room)
+        else:
+            room.copy_(piece)
+        if rank < last:
+            handles.append(dist.isend(room, rank + 1))
+    for handle in handles:
+        handle.wait()
+
+
+# %% relay: only-the-next
+def relay(x, chunks):
+    rank = dist.get_rank()
+    for piece in x.chunk(chunks):
+        if rank == 0:
+            dist.send(piece, 1)
+        elif rank == 1:
+            dist.recv(piece, 0)
+
+
+# %% relay: other-way
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles = []
+    for piece in x.chunk(chunks):
+        if rank < last:
+            dist.recv(piece, rank + 1)
+        if rank > 0:
+            handles.append(dist.isend(piece, rank - 1))
+    for handle in handles:
+        handle.wait()
+
+
+# %% relay: untouched
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    out = []
+    handles = []
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            piece = torch.empty_like(piece)
+            dist.recv(piece, rank - 1)
+        out.append(piece)
+        if rank < last:
+            handles.append(dist.isend(piece, rank + 1))
+    for handle in handles:
+        handle.wait()
+    x = torch.cat(out)
+
+
+# %% relay: other-pieces
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles = []
+    for piece in x.chunk(4):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            handles.append(dist.isend(piece, rank + 1))
+    for handle in handles:
         handle.wait()
 
 
@@ -361,6 +919,15 @@ def one_f_one_b(stage, stages, microbatches):
     for number in range(microbatches - warm):
         steps += [f"F{warm + number}", f"B{number}"]
     return steps + [f"B{microbatches - 1 - number}" for number in range(warm)]
+
+
+# %% one_f_one_b: type
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    s = [f"F{n}" for n in range(warm)]
+    for n in range(microbatches - warm):
+        s += [f"F{warm + n}", f"B{n}"]
+    return " ".join(s + [f"B{n}" for n in range(microbatches - warm, microbatches)])
 
 
 # %% run_stage: blocking-sends
@@ -443,3 +1010,144 @@ def run_stage(order, stage, inputs):
         y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
         if 0 <= goes_to <= last:
             sent.append((dist.isend(y, goes_to), y))
+
+
+# %% run_stage: own-inputs
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        if way == "F":
+            x = inputs[number]
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: first-input
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[0]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: last-gradient
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.zeros_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: not-computed
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(x, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: went-on
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.zeros_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            sent.append((dist.irecv(x, came_from), x))
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: uses-a-collective
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+    dist.barrier()

@@ -1,837 +1,1062 @@
-"""Lab 02, point-to-point: its exercises and their checks."""
+"""Lab 02, point-to-point: the trials of its exercises, and the signs of what goes wrong in them."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import random
 import statistics
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any
 
-from ...launch import Job, JobFailed
-from ..exercises import Deadlock, WrongAnswer, close, exercise, operations, trial
+from ...launch.calls import Call
+from ..exercises import NotJudged
+from ..judging import Run, Step, Tensor, Trial, judged, same
+from ..judging.values import alike, make, see, show
 
-_REPLY = 0.004  # seconds by which every reply comes late, so that the machine's noise is small
-_LATE = 0.15  # by which the first message comes late, and one in the middle
-
-
-def _stuck(job: Job, rank: int) -> str:
-    """The operation in which a rank waits for ever: "send", "recv", or "" where it does not."""
-    calls = job.calls[rank]
-    return calls[-1].operation if calls and calls[-1].end is None else ""
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+_LARGE = {"int32": 2**30, "int64": 2**60}  # whole numbers that floats cannot hold
 
 
-def _check_waited(job: Job) -> None:
-    """Raise WrongAnswer where a rank did not wait for the end of a message."""
-    for rank, calls in enumerate(job.calls):
-        for call in calls:
-            if call.end is None:
-                raise WrongAnswer(
-                    "no-wait",
-                    f"rank {rank} never waited for its {call}. Until wait() has returned, the "
-                    "tensor belongs to the message: it may not be read, changed or given away.",
-                )
+# ── What ranks are given ─────────────────────────────────────────────────────────────────────
+
+
+def _tensors(
+    draw: random.Random, count: int, dtype: str, shape: tuple[int, ...], *, strided: bool = False
+) -> list[Tensor]:
+    """So many tensors, all of whose numbers differ: eighths, or large whole numbers."""
+    length = math.prod(shape)
+    numbers: list[float] = draw.sample(range(-240, 241), count * length)
+    if dtype in _LARGE:
+        numbers = [_LARGE[dtype] + int(one) for one in numbers]
+    else:
+        numbers = [one / 8 for one in numbers]
+    return [
+        Tensor.of(numbers[at * length : (at + 1) * length], dtype, shape, strided=strided)
+        for at in range(count)
+    ]
+
+
+def _shapes(draw: random.Random) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """dtypes and shapes, each other than the one before."""
+    while True:
+        dtypes = draw.sample(("float32", "float64", "int64"), 3)
+        yield from zip(dtypes, ((draw.randint(2, 5),), (2, draw.randint(2, 4)), ()), strict=True)
+
+
+@contextlib.contextmanager
+def _slow(operation: str, pauses: Sequence[float]) -> Iterator[None]:
+    """On a rank: so many seconds pass before each next "send" or "recv" begins."""
+    import time
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    if not pauses:
+        yield
+        return
+    left = list(pauses)
+    slowed = {"send": (torch.ops.c10d.send.default,), "recv": (torch.ops.c10d.recv_.default,)}
+
+    class Slow(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            if func in slowed[operation] and left:
+                time.sleep(left.pop(0))
+            return func(*args, **(kwargs or {}))
+
+    with Slow():
+        yield
+
+
+# ── What is read from a run ──────────────────────────────────────────────────────────────────
+
+
+def _waits_in(run: Run, rank: int) -> str:
+    """The operation in which a rank waits for ever: "send", "recv", or "" where it does not.
+
+    Where a message was given up, or is for nobody, that is what everybody waits for.
+    """
+    calls = run.calls(rank)
+    lost = any(call.forsaken or call.peer not in (None, *run.ranks) for call in run.all_calls)
+    stuck = run.failure == "stuck" and not lost and calls and calls[-1].end is None
+    return calls[-1].operation if stuck else ""
+
+
+def _all_wait_in(operation: str) -> Callable[[Run, int], bool]:
+    """Whether all ranks wait in this operation, and nobody has begun another kind."""
+    return lambda run, rank: all(
+        _waits_in(run, one) == operation and set(run.operations(one)) == {operation}
+        for one in run.ranks
+    )
+
+
+def _not_there(run: Run, rank: int) -> Any:
+    """A call that asks for a rank that is not there."""
+    gone = [c for c in run.calls(rank) if c.peer is not None and c.peer not in run.ranks]
+    return bool(gone) and {"call": gone[0], "last": run.nproc - 1}
+
+
+def _to_itself(run: Run, rank: int) -> Any:
+    own = [call for call in run.calls(rank) if call.peer == rank]
+    refused = [f for f in run.job.failures if f.rank == rank and "same as the rank" in f.message]
+    return bool(own or refused) and {"call": own[0] if own else "send"}
+
+
+def _too_small(run: Run, rank: int) -> Any:
+    """A message that is larger than the tensor into which this rank receives it."""
+    sent: dict[Any, Call] = {(c.rank, c.peer, c.tag, c.number): c for c in run.all_calls
+                             if c.operation == "send"}  # fmt: skip
+    for call in run.receives(rank):
+        there = sent.get((call.peer, rank, call.tag, call.number))
+        if there is not None and there.bytes > call.bytes:
+            return {"sent": there.bytes, "space": call.bytes, "peer": call.peer}
+    return False
+
+
+def _receives_nothing(run: Run, rank: int) -> bool:
+    return not run.receives(rank) and not run.collectives(rank)
+
+
+def _called(run: Run, rank: int) -> dict[str, str]:
+    return {"calls": ", ".join(run.operations(rank)) or "nothing"}
+
+
+def _collective(run: Run, rank: int) -> Any:
+    return bool(run.collectives(rank)) and {"operation": run.collectives(rank)[0].operation}
+
+
+def _one_each_way(run: Run, rank: int) -> Any:
+    return sorted(run.operations(rank)) != ["recv", "send"] and _called(run, rank)
+
+
+def _another_ranks(run: Run, rank: int) -> Any:
+    """Whether a rank ended up with what a rank had that it was not to come from."""
+    xs = [given[0] for given in run.trial.given]
+    holder = next((one for one in run.ranks if one != rank and run.equals(rank, xs[one])), None)
+    wanted = next(one for one in run.ranks if alike(run.right(rank), xs[one]))
+    return holder is not None and {"holder": holder, "wanted": wanted}
+
+
+def _own(trial: Trial) -> list[Any]:
+    return [given[0] for given in trial.given]
+
+
+def _zeros(trial: Trial) -> list[Any]:
+    return [[0.0] * len(given[0].numbers) for given in trial.given]
 
 
 # ── swap_in_turn, swap ───────────────────────────────────────────────────────────────────────
 
 
-def _swap_on_rank(swap: Any, partner: dict[int, int], values: list[list[float]]) -> Any:
-    """What the swap returned (None if no tensor), what is in x afterwards, whether they are one."""
-    import torch
-    import torch.distributed as dist
-
-    rank = dist.get_rank()
-    x = torch.tensor(values[rank])
-    got = swap(x, partner[rank])
-    if not isinstance(got, torch.Tensor):
-        return None, x.tolist(), False
-    return got.tolist(), x.tolist(), got.data_ptr() == x.data_ptr()
-
-
-def _pairs(draw: random.Random) -> dict[int, int]:
-    """Six ranks in pairs: one of two even ranks, one of two odd ones, one mixed."""
-    even, odd = [0, 2, 4], [1, 3, 5]
+def _pairs(draw: random.Random, nproc: int) -> list[int]:
+    """Each rank's partner: of six, two even ones, two odd ones, and a mixed pair."""
+    even, odd = list(range(0, nproc, 2)), list(range(1, nproc, 2))
     draw.shuffle(even)
     draw.shuffle(odd)
-    pairs = [(even[0], even[1]), (odd[0], odd[1]), (even[2], odd[2])]
-    return {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+    half = nproc // 4
+    pairs = [(even[2 * at], even[2 * at + 1]) for at in range(half)]
+    pairs += [(odd[2 * at], odd[2 * at + 1]) for at in range(half)]
+    pairs += zip(even[2 * half :], odd[2 * half :], strict=True)
+    partner = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+    return [partner[rank] for rank in range(nproc)]
 
 
-def _values(draw: random.Random, nproc: int) -> list[list[float]]:
-    more = draw.randint(2, 5)
-    return [
-        [rank + 1.0, *(float(draw.randint(1, 99)) for _ in range(more))] for rank in range(nproc)
-    ]
+def _swaps(draw: random.Random) -> Iterator[Trial]:
+    shapes = _shapes(draw)
+    for nproc in (6, 6, draw.choice((2, 10))):
+        partner = _pairs(draw, nproc)
+        xs = _tensors(draw, nproc, *next(shapes))
+        yield Trial(
+            nproc,
+            given=list(zip(xs, partner, strict=True)),
+            right=[xs[other] for other in partner],
+            facts={"partner": partner},
+        )
 
 
-def _check_swapped(job: Job, partner: dict[int, int], values: list[list[float]]) -> None:
-    for rank, (got, x, same) in enumerate(job.results):
-        other = partner[rank]
-        if got is None:
-            raise WrongAnswer("wrong", f"on rank {rank} it did not return a tensor.")
-        if not job.calls[rank]:
-            raise WrongAnswer("nothing-sent", f"rank {rank} called nothing: nothing was sent.")
-        if same or not close(x, values[rank]):
-            raise WrongAnswer(
-                "same-buffer",
-                f"on rank {rank} the message was received into x itself, which is what has to be "
-                "sent: one of the two gets lost, sooner or later. Receive into a tensor of its "
-                "own, such as torch.empty_like(x).",
-            )
-        if not close(got, values[other]):
-            raise WrongAnswer(
-                "wrong", f"rank {rank} got {got} from rank {other}, whose x is {values[other]}."
-            )
-        calls = Counter(operations(job, rank))
-        if calls != {"send": 1, "recv": 1}:
-            raise WrongAnswer(
-                "too-much", f"one send and one recv are enough; rank {rank} called {dict(calls)}."
-            )
-
-
-@exercise(
-    "swap_in_turn",
-    lab="02",
-    hints=(
-        "A send returns once the other side receives. So in each pair one must send while the "
-        "other receives. How can both know which of the two they are, without asking?",
-        "Both know two numbers: their own rank and the other's. The smaller of the two is the same "
-        "on both sides. Whether a number is even is not enough: partners may both be even.",
-        "Make an empty tensor like x. If this rank's number is smaller than the other's: send x, "
-        "then receive into the new tensor. Otherwise first receive, then send. Return the new one.",
-    ),
-)
-def swap_in_turn(answer: Any, draw: random.Random) -> None:
+@judged("swap_in_turn", lab="02")
+def swap_in_turn(draw: random.Random) -> Iterator[Trial]:
     """`swap_in_turn(x, other)`: the other rank's x, by one blocking send and one blocking recv."""
-    partner = _pairs(draw)
-    values = _values(draw, len(partner))
-    try:
-        job = trial(_swap_on_rank, answer, partner, values, nproc=len(partner))
-    except Deadlock as deadlock:
-        where = {rank: _stuck(deadlock.job, rank) for rank in partner}
-        pair = next((rank for rank in partner if where[rank]), 0)
-        who = f"ranks {min(pair, partner[pair])} and {max(pair, partner[pair])}"
-        if set(where.values()) == {"send"}:
-            raise WrongAnswer(
-                "both-send",
-                f"{who} both wait in send, and so does everybody else: nobody receives. One rank "
-                "of each pair has to receive first.",
-            ) from None
-        if set(where.values()) == {"recv"}:
-            raise WrongAnswer(
-                "both-receive",
-                f"{who} both wait in recv, and so does everybody else: nobody sends. One rank of "
-                "each pair has to send first.",
-            ) from None
-        if all(where[rank] == where[partner[rank]] for rank in partner):
-            raise WrongAnswer(
-                "by-parity",
-                f"{who} both wait in {where[pair]}, while a pair of an even and an odd rank got "
-                "through: who begins was decided by one rank's number alone. Compare the two.",
-            ) from None
-        raise
-    _check_swapped(job, partner, values)
+    yield from _swaps(draw)
 
 
-@exercise(
-    "swap",
-    lab="02",
-    hints=(
-        "If no rank waits before it has both offered its own message and asked for the other's, "
-        "then nobody needs a turn. Which calls return before the message is through?",
-        "isend and irecv return a handle at once. Start both, then wait for both. The tensors must "
-        "be two different ones.",
-        "Make an empty tensor like x. Start dist.isend of x and dist.irecv into the new tensor, "
-        "both with the other rank, and keep the two handles. Call wait() on each. Return the new "
-        "tensor. (dist.batch_isend_irecv of two P2POps does it as well.)",
-    ),
-)
-def swap(answer: Any, draw: random.Random) -> None:
+@judged("swap", lab="02")
+def swap(draw: random.Random) -> Iterator[Trial]:
     """`swap(x, other)`: the other rank's x; both sides start both messages before they wait."""
-    partner = _pairs(draw)
-    values = _values(draw, len(partner))
-    try:
-        job = trial(_swap_on_rank, answer, partner, values, nproc=len(partner))
-    except Deadlock as deadlock:
-        if {_stuck(deadlock.job, rank) for rank in partner} == {"send"}:
-            raise WrongAnswer(
-                "waits-too-early",
-                "all ranks wait for the end of a send, and nobody has asked for the message that "
-                "the other side sends. Start both, and only then wait.",
-            ) from None
-        raise
-    _check_waited(job)
-    _check_swapped(job, partner, values)
-    for rank, calls in enumerate(job.calls):
-        first, second = calls
-        if first.end is not None and first.end < second.start:
-            raise WrongAnswer(
-                "in-turn",
-                f"rank {rank} began its {second.operation} when its {first.operation} was over: "
-                "the two directions of the wire were used one after the other. Start both before "
-                "you wait for either.",
-            )
+    yield from _swaps(draw)
+
+
+def _both_in(run: Run, rank: int) -> Any:
+    """Whether a rank and its partner wait in the same operation, and began nothing else."""
+    other = run.trial.partner[rank]
+    same_way = {*run.operations(rank), *run.operations(other)} == {_waits_in(run, rank)}
+    waiting = _waits_in(run, rank) == _waits_in(run, other) != ""
+    return waiting and same_way and {"other": other, "operation": _waits_in(run, rank)}
+
+
+def _some_both_in(run: Run, rank: int) -> Any:
+    """Whether that is so of this pair, while another one got through."""
+    through = [one for one in run.ranks if not _waits_in(run, one) and len(run.calls(one)) == 2]
+    if not through:
+        return False
+    found = _both_in(run, rank)
+    return found and {**found, "first": through[0], "second": run.trial.partner[through[0]]}
+
+
+def _overlap(run: Run, rank: int) -> Any:
+    """The two messages of a rank, if it began the second before the first was over."""
+    first, second = run.calls(rank)
+    at_once = first.end is None or first.end > second.start
+    return at_once and {"first": first.operation, "second": second.operation}
+
+
+def _no_overlap(run: Run, rank: int) -> Any:
+    first, second = run.operations(rank)
+    return not _overlap(run, rank) and {"first": first, "second": second}
+
+
+for _one in (swap_in_turn, swap):
+    _one.fails("to-itself", _to_itself)
+    _one.fails("too-small", _too_small)
+    _one.gives("own-x", _own)
+    _one.gives("nothing-arrived", _zeros)
+    _one.shows("receives-nothing", _receives_nothing)
+    _one.shows("another-ranks", _another_ranks)
+    _one.demands("uses-a-collective", _collective)
+    _one.demands("too-much", _one_each_way)
+swap_in_turn.fails("both-send", _all_wait_in("send"))
+swap_in_turn.fails("both-receive", _all_wait_in("recv"))
+swap_in_turn.fails("by-one-number", _some_both_in)
+swap_in_turn.demands("at-once", _overlap)
+swap.fails("waits-too-early", _both_in)
+swap.demands("in-turn", _no_overlap)
 
 
 # ── shift ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _shift_on_rank(shift: Any, steps: list[int], values: list[list[float]]) -> Any:
-    """What each shift returned, and how many calls this rank had made before it."""
-    import torch
-    import torch.distributed as dist
-
-    answers = []
-    for by in steps:
-        x = torch.tensor(values[dist.get_rank()])
-        got = shift(x, by)
-        answers.append(got.tolist() if isinstance(got, torch.Tensor) else None)
-    return answers
-
-
-@exercise(
-    "shift",
-    lab="02",
-    hints=(
-        "Draw the ranks as a ring. To whom does this rank give, and from whom does it get? And "
-        "what if that is the rank itself?",
-        "It gives to (rank + by) % n and gets from (rank - by) % n. If by is a multiple of n there "
-        "is nothing to send.",
-        "With n the world size: if by % n is 0, return a copy of x. Otherwise make an empty tensor "
-        "like x and two P2POps: dist.isend of x to (rank + by) % n, and dist.irecv into the new "
-        "one from (rank - by) % n. Wait for every handle that dist.batch_isend_irecv returns; "
-        "return the new tensor.",
-    ),
-)
-def shift(answer: Any, draw: random.Random) -> None:
+@judged("shift", lab="02")
+def shift(draw: random.Random) -> Iterator[Trial]:
     """`shift(x, by)`: the x of the rank `by` places before this one, in the ring of all ranks."""
-    nproc = draw.choice((4, 5))
-    steps = [1, -draw.choice((1, 2)), draw.choice((2, 3)), nproc + 1, nproc * draw.choice((0, 1))]
-    if nproc == 4:
-        steps[2] = 3  # by 2 of 4 both ways are the same
-        steps[1] = -1
-    values = _values(draw, nproc)
-    try:
-        job = trial(_shift_on_rank, answer, steps, values, nproc=nproc)
-    except Deadlock as deadlock:
-        if {_stuck(deadlock.job, rank) for rank in range(nproc)} == {"send"}:
-            raise WrongAnswer(
-                "sends-first",
-                "every rank sends to the next and waits until that one receives; that one waits "
-                "for the next, and so on around the ring. Start both messages before you wait.",
-            ) from None
-        raise
-    except JobFailed as failed:
-        for rank, calls in enumerate(failed.job.calls):
-            own = [call for call in calls if call.peer == rank]
-            if own:
-                raise WrongAnswer(
-                    "to-itself",
-                    f"rank {rank} called {own[0]}: gloo has no connection from a rank to itself. "
-                    f"Where by is a multiple of {nproc}, return a copy without a message.",
-                ) from None
-        said = str(failed)
-        if any(word in said for word in ("out of range", "nvalid", "not part of", "not in group")):
-            raise WrongAnswer(
-                "no-wrap",
-                f"a rank that is not there was asked for. In a ring of {nproc} the rank after "
-                f"{nproc - 1} is 0, and the one before 0 is {nproc - 1}: take everything modulo "
-                f"{nproc}.",
-            ) from None
-        raise
-    _check_waited(job)
-    for at, by in enumerate(steps):
-        for rank, answers in enumerate(job.results):
-            got, right = answers[at], values[(rank - by) % nproc]
-            if got is None:
-                raise WrongAnswer("wrong", f"on rank {rank} it did not return a tensor.")
-            if close(got, right):
-                continue
-            if close(got, values[(rank + by) % nproc]):
-                raise WrongAnswer(
-                    "other-way",
-                    f"shift by {by} gave rank {rank} of {nproc} what rank {(rank + by) % nproc} "
-                    f"had, and it should be what rank {(rank - by) % nproc} had: it turned the "
-                    "ring the other way.",
-                )
-            raise WrongAnswer(
-                "wrong",
-                f"shift by {by} gave rank {rank} of {nproc} {got}; rank {(rank - by) % nproc}, "
-                f"{by} places before it, has {right}.",
+    shapes = _shapes(draw)
+    for n in draw.sample((3, 5), 1) + draw.sample((2, 4, 6), 1):
+        steps = [1, -1, draw.randint(1, n - 1) + n, -draw.randint(1, n - 1) - n, 0]
+        for by in (*steps, n * draw.choice((1, 2)), -n, draw.randint(2, n)):
+            xs = _tensors(draw, n, *next(shapes))
+            yield Trial(
+                n,
+                given=[(x, by) for x in xs],
+                right=[xs[(rank - by) % n] for rank in range(n)],
+                facts={"by": by},
             )
-    wanted = {"send": len(steps) - 1, "recv": len(steps) - 1}
-    for rank in range(nproc):
-        called = Counter(operations(job, rank))
-        if called != wanted:
-            raise WrongAnswer(
-                "many-hops",
-                f"for shifts by {', '.join(map(str, steps))} rank {rank} called {dict(called)}. "
-                "Any two ranks can talk directly: one send and one recv for each shift.",
-            )
+
+
+def _shifted(by: Callable[[int, int], int]) -> Callable[[Trial], list[Any]]:
+    """A guess: the x of the rank `by(by, n)` places before."""
+    return lambda trial: [
+        trial.given[(rank - by(trial.by, trial.nproc)) % trial.nproc][0]
+        for rank in range(trial.nproc)
+    ]
+
+
+def _same_peer(run: Run, rank: int) -> Any:
+    """Whether a rank sends to the one from which it receives, and they are two different ones."""
+    sent, asked = (
+        {call.peer for call in run.calls(rank) if call.operation == way} for way in ("send", "recv")
+    )
+    both = run.failure == "stuck" and sent == asked and len(sent) == 1
+    to, source = (rank + run.trial.by) % run.nproc, (rank - run.trial.by) % run.nproc
+    return both and to != source and {"peer": sent.pop(), "to": to, "source": source}
+
+
+def _needless(run: Run, rank: int) -> Any:
+    return run.trial.by % run.nproc == 0 and bool(run.calls(rank)) and _called(run, rank)
+
+
+def _more_than_one_each_way(run: Run, rank: int) -> Any:
+    return run.trial.by % run.nproc != 0 and _one_each_way(run, rank)
+
+
+def _not_batched(run: Run, rank: int) -> Any:
+    alone = [call for call in run.calls(rank) if not call.batched]
+    return bool(alone) and {"call": alone[0]}
+
+
+def _not_a_copy(run: Run, rank: int) -> bool:
+    return any(step.shared for step in run.steps[rank])
+
+
+shift.fails("to-itself", _to_itself)
+shift.fails("no-wrap", _not_there)
+shift.fails("too-small", _too_small)
+shift.fails("same-peer", _same_peer)
+shift.fails("sends-first", _all_wait_in("send"))
+shift.fails("receives-first", _all_wait_in("recv"))
+shift.gives("other-way", _shifted(lambda by, n: -by))
+shift.gives("by-not-used", _shifted(lambda by, n: 1), _shifted(lambda by, n: 1 if by % n else 0))
+shift.gives("sign-lost", _shifted(lambda by, n: abs(by)))
+shift.gives("own-x", _own)
+shift.gives(
+    "nothing-arrived",
+    _zeros,
+    lambda trial: _zeros(trial) if trial.by % trial.nproc else _own(trial),
+)
+shift.shows("receives-nothing", _receives_nothing)
+shift.shows("another-ranks", _another_ranks)
+shift.demands("uses-a-collective", _collective)
+shift.demands("needless-message", _needless)
+shift.demands("many-hops", _more_than_one_each_way)
+shift.demands("not-batched", _not_batched)
+shift.demands("not-a-copy", _not_a_copy)
 
 
 # ── transfer ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _transfer_on_rank(transfer: Any, cases: list[tuple[str, list[int], int, int]]) -> Any:
-    """For each case: type, shape and values that came back, or what came back instead."""
-    import torch
+def _to_dst(answer: Any, x: Any, src: int, dst: int) -> Any:
+    """What the answer returned on the rank that asked for it; "" on all others."""
     import torch.distributed as dist
 
-    rank = dist.get_rank()
-    answers: list[tuple[str, list[int], list[float]]] = []
-    for dtype, shape, src, dst in cases:
-        got = transfer(sample(dtype, shape) if rank == src else None, src, dst)
-        if rank != dst:
-            continue
-        if not isinstance(got, torch.Tensor):
-            answers.append((type(got).__name__, [], []))
-            continue
-        name = str(got.dtype).removeprefix("torch.")
-        answers.append((name, list(got.shape), got.double().flatten().tolist()))
-    return answers
+    got = answer(make(x), src, dst)
+    return got if dist.get_rank() == dst else ""
 
 
-def sample(dtype: str, shape: Sequence[int]) -> Any:
-    """A tensor whose last two dimensions are swapped, so that it is not contiguous."""
-    import torch
-
-    whole = torch.arange(1, 1 + _product(shape)).to(getattr(torch, dtype))
-    if len(shape) < 2:
-        return whole.reshape(list(shape))
-    return whole.reshape(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
-
-
-def _product(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
-
-
-@exercise(
-    "transfer",
-    lab="02",
-    hints=(
-        "The receiver has to bring a tensor of the right size and type, and it knows neither. What "
-        "could be sent first whose size and type both sides know beforehand?",
-        "A header: a tensor of int64 whose length never changes, with the place of the dtype in "
-        "KINDS, the number of dimensions, and the dimensions. And a message has to be contiguous.",
-        "The sender makes a header of, say, ten int64: KINDS.index(x.dtype), x.dim(), then the "
-        "shape, the rest zeros. It sends the header, then x.contiguous(). The receiver receives "
-        "ten int64, makes torch.empty of that shape and dtype, receives into it and returns it. "
-        "All other ranks do nothing.",
-    ),
-)
-def transfer(answer: Any, draw: random.Random) -> None:
+@judged("transfer", lab="02", play=_to_dst)
+def transfer(draw: random.Random) -> Iterator[Trial]:
     """`transfer(x, src, dst)`: any tensor from one rank to another that knows nothing of it."""
-    nproc = 3
-    kinds = draw.sample(["float64", "float16", "int64", "int32"], 3)
-    shapes = [[draw.randint(5, 9)], [2, draw.randint(3, 4)], [2, draw.randint(3, 5), 3]]
-    cases = [("float32", shapes[0]), *zip(kinds, [shapes[1], shapes[2], []], strict=True)]
-    placed: list[tuple[str, list[int], int, int]] = []
-    for dtype, shape in cases:
-        src, dst = draw.sample(range(nproc), 2)
-        placed.append((dtype, shape, src, dst))
-    try:
-        job = trial(_transfer_on_rank, answer, placed, nproc=nproc)
-    except Deadlock:
-        raise
-    except JobFailed as failed:
-        said = str(failed)
-        if "contiguous" in said:
-            raise WrongAnswer(
-                "not-contiguous",
-                "a transposed tensor was to be sent, whose elements do not lie one behind the "
-                "other: send and recv take contiguous tensors only. x.contiguous() makes one.",
-            ) from None
-        if "sends" in said and "receives into" in said:
-            raise WrongAnswer(
-                "wrong-size", f"the receiver's tensor was too small: {said.splitlines()[0]}"
-            ) from None
-        raise
-    _check_waited(job)
-    answers = [list(got) for got in job.results]
-    for dtype, shape, src, dst in placed:
-        name, got_shape, got = answers[dst].pop(0)
-        what = f"the {dtype} tensor of shape {shape} from rank {src}"
-        values = sample(dtype, shape).double().flatten().tolist()
-        if name == "NoneType":
-            raise WrongAnswer("wrong", f"on rank {dst} it returned nothing; it should be {what}.")
-        if name != dtype:
-            raise WrongAnswer(
-                "fixed-dtype",
-                f"{what} arrived on rank {dst} as {name}. A message is bytes; their type has to "
-                "be sent along.",
-            )
-        if got_shape != shape:
-            raise WrongAnswer(
-                "flat",
-                f"{what} arrived on rank {dst} with shape {got_shape}: the shape has to be sent "
-                "along.",
-            )
-        if not close(got, values):
-            raise WrongAnswer("wrong", f"{what} arrived as {got}; it is {values}.")
-    for rank, calls in enumerate(job.calls):
-        if any(call.operation == "send" and call.dtype == "uint8" for call in calls):
-            raise WrongAnswer(
-                "pickled",
-                f"rank {rank} sent pickled objects: all right, but every tensor was copied, packed "
-                "and unpacked on the host, from a GPU too, and what was unpacked may run code. "
-                "Send a small header and then the tensor itself.",
-            )
-    sends = [call for calls in job.calls for call in calls if call.operation == "send"]
-    if len(sends) > 3 * len(placed):
-        raise WrongAnswer(
-            "too-much",
-            f"{len(sends)} messages for {len(placed)} tensors: each costs a latency. A header and "
-            "the data are two.",
+    shapes: list[tuple[int, ...]] = [
+        (draw.randint(5, 9),),
+        (draw.randint(2, 4), 5),
+        (2, draw.randint(3, 5), 3),
+        (),
+        (1, 2, draw.randint(1, 3), 1, 3),
+        (2, 1, 3, 2, 1, 2, 2, draw.randint(1, 2)),
+        (draw.randint(2, 3), 0),
+        (1, 1, draw.randint(2, 4)),
+    ]
+    draw.shuffle(shapes)
+    kinds = draw.sample(sorted(_BYTES), len(_BYTES))
+    strided = draw.randrange(2)
+    # As many trials as ranks: so each receives once, and may receive from anybody.
+    ends = [(nproc, dst) for nproc in draw.choice(((2, 6), (3, 5))) for dst in range(nproc)]
+    for at, (shape, (nproc, dst)) in enumerate(zip(shapes, ends, strict=True)):
+        dtype = kinds[at % len(kinds)]
+        (x,) = _tensors(draw, 1, dtype, shape, strided=len(shape) > 1 and at % 2 == strided)
+        src = draw.choice([rank for rank in range(nproc) if rank != dst])
+        size = _BYTES[dtype] * math.prod(shape)
+        yield Trial(
+            nproc,
+            given=[(x if rank == src else None, src, dst) for rank in range(nproc)],
+            right=[x if rank == dst else "" for rank in range(nproc)],
+            facts={"src": src, "dst": dst, "size": size, "x": x},
         )
+
+
+def _not_contiguous(run: Run, rank: int) -> bool:
+    return any(f.rank == rank and "contiguous" in f.message for f in run.job.failures)
+
+
+def _outsider_waits(run: Run, rank: int) -> Any:
+    outside = rank not in (run.trial.src, run.trial.dst)
+    return outside and bool(_waits_in(run, rank)) and {"call": run.calls(rank)[-1]}
+
+
+def _outsider_called(run: Run, rank: int) -> Any:
+    outside = rank not in (run.trial.src, run.trial.dst)
+    return outside and bool(run.calls(rank)) and _called(run, rank)
+
+
+def _through_floats(run: Run, rank: int) -> bool:
+    """Whether whole numbers were rounded as float32 or float64 are."""
+    right = run.right(rank).numbers
+    rounded = [
+        [int(*struct.unpack(code, struct.pack(code, one))) for one in right] for code in "fd"
+    ]
+    return type(right[0]) is int and list(run.got(rank).numbers) in rounded
+
+
+def _in_another_order(run: Run, rank: int) -> bool:
+    return sorted(run.got(rank).numbers) == sorted(run.right(rank).numbers)
+
+
+def _has_data(run: Run, rank: int) -> bool:
+    """Whether a message from `src` to `dst` has the data's bytes; there may be none to send."""
+    size, dst = run.trial.size, run.trial.dst
+    return not size or any(c.bytes == size and c.peer == dst for c in run.sends(rank))
+
+
+def _packed(run: Run, rank: int) -> Any:
+    packed = [c for c in run.sends(rank) if c.dtype == "uint8" and c.bytes > run.trial.size]
+    return bool(packed) and not _has_data(run, rank) and {"sent": packed[0].bytes}
+
+
+def _converted(run: Run, rank: int) -> Any:
+    sent = ", ".join(f"{call.bytes} of {call.dtype}" for call in run.sends(rank))
+    return rank == run.trial.src and not _has_data(run, rank) and {"sent": sent or "none at all"}
+
+
+def _many_messages(run: Run, rank: int) -> Any:
+    return len(run.sends(rank)) > 5 and {"count": len(run.sends(rank))}
+
+
+transfer.fails("not-contiguous", _not_contiguous)
+transfer.fails("too-small", _too_small)
+transfer.fails("outsider-waits", _outsider_waits)
+transfer.shows("through-floats", _through_floats)
+transfer.shows("wrong-places", _in_another_order)
+transfer.demands("uses-a-collective", _collective)
+transfer.demands("outsider-called", _outsider_called)
+transfer.demands("too-much", _many_messages)
+transfer.demands("pickled", _packed)
+transfer.demands("converted", _converted)
 
 
 # ── one_way ──────────────────────────────────────────────────────────────────────────────────
 
+_EARLY, _USUAL = 0.001, 0.003  # seconds by which replies come late
+_NEXT, _CENTRE, _LATE = 0.02, 0.027, 0.034
+_NEAR = 0.15  # how much what it returned may differ from what the record says
+_ALIKE = 0.15  # and from what a mistake would have made of it
+_QUIET = 0.2  # of what a call must take: how much longer it may take on a quiet machine
 
-def _one_way_on_rank(one_way: Any, nbytes: int, repeats: int, late: int) -> Any:
-    """What it measured, with rank 1 slow: at the first message, and at one in the middle."""
+
+def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> list[Any]:
+    """The answer, until the machine was quiet in two calls, with rank 1's replies so late.
+
+    Ends with 0.0 if rank 0 got numbers, else with what it got.
+    """
+    import time
+
+    import torch
     import torch.distributed as dist
 
-    received = 0
+    ends, quiet = [], 0
+    for nbytes, repeats, pauses in asked:
+        began = time.perf_counter()
+        with _slow("send", pauses if dist.get_rank() == 1 else []):
+            got = see(answer(nbytes, repeats))
+        more = torch.tensor(time.perf_counter() - began - sum(pauses))
+        if isinstance(got, Tensor) and len(got.numbers) == 1:
+            (got,) = got.numbers
+        ends.append(0.0 if type(got) in (int, float) or dist.get_rank() == 1 else got)
+        dist.broadcast(more, 0)  # both go on, or neither
+        quiet += more.item() < _QUIET * sum(pauses)
+        if quiet == 2:
+            break
+    return [next((end for end in ends if end != 0.0), 0.0)]
 
-    def slow(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal received
-            out = original(*args, **kwargs)
-            if dist.get_rank() == 1:
-                time.sleep(_LATE if received in (0, late) else _REPLY)
-            received += 1
-            return out
 
-        return call
-
-    dist.recv = slow(dist.recv)
-    return one_way(nbytes, repeats)
-
-
-@exercise(
-    "one_way",
-    lab="02",
-    hints=(
-        "Two ranks' clocks need not agree, so a message is timed by one clock: there and back. "
-        "What else is in that time the first time, and now and then?",
-        "One round trip before the clock runs; then each round trip timed by itself on rank 0; the "
-        "median of them; and a round trip is two messages.",
-        "Make a tensor of nbytes bytes. Both ranks loop repeats + 1 times: rank 0 notes the time, "
-        "sends to 1, receives from 1, notes the time; rank 1 receives from 0 and sends to 0. "
-        "Leave out the first time. On rank 0 return the median of the others divided by 2.",
-    ),
-)
-def one_way(answer: Any, draw: random.Random) -> None:
+@judged("one_way", lab="02", play=_ping_pong)
+def one_way(draw: random.Random) -> Iterator[Trial]:
     """`one_way(nbytes, repeats)`: seconds of one message between ranks 0 and 1, by ping-pong."""
-    nbytes, repeats = 4 * draw.randint(200, 900), draw.randint(6, 9)
-    late = draw.randint(2, repeats - 1)
-    job = trial(_one_way_on_rank, answer, nbytes, repeats, late, nproc=2)
-    _check_waited(job)
-    got, calls = job.results[0], job.calls[0]
-    if not isinstance(got, (int, float)):
-        raise WrongAnswer("wrong", f"on rank 0 it returned {got!r}, not a number of seconds.")
-    if any(call.bytes != nbytes for call in calls):
-        raise WrongAnswer(
-            "wrong-bytes",
-            f"a message should have {nbytes} bytes, and rank 0 sent {calls[0].bytes}: a float32 "
-            "has 4 bytes, an int8 or uint8 has one.",
-        )
-    sends = [call for call in calls if call.operation == "send"]
-    receives = [call for call in calls if call.operation == "recv"]
-    if len(sends) != len(receives):
-        raise WrongAnswer(
-            "one-sided",
-            f"rank 0 sent {len(sends)} messages and got {len(receives)} back. When a send returns "
-            "says only what this rank has done (under NCCL: next to nothing). A message is timed "
-            "there and back, by one clock.",
-        )
-    if len(sends) != repeats + 1:
-        raise WrongAnswer(
-            "no-warm-up" if len(sends) == repeats else "wrong-count",
-            f"for repeats={repeats} rank 0 made {len(sends)} round trips. It should be one more "
-            "than repeats: the first one makes the connection and is not counted.",
-        )
-    trips = [(back.end or 0.0) - there.start for there, back in zip(sends, receives, strict=True)]
-    counted = trips[1:]
-    right = statistics.median(counted) / 2
-    for mistake, value, hint in (
-        ("round-trip", 2 * right, "that is the time there and back: one message is half of it."),
-        (
-            "mean",
-            statistics.mean(counted) / 2,
-            "one message was late on purpose, and the mean took it in. On a busy machine that "
-            "happens all the time: the median does not mind.",
-        ),
-        (
-            "first-counted",
-            statistics.mean(trips) / 2,
-            "the first round trip, which makes the connection, has been counted, and it took "
-            f"{trips[0] / right / 2:.0f} times as long as the others.",
-        ),
-        ("total", sum(counted), "that is the time of all messages together."),
-        ("total", sum(counted) / 2, "that is the time of all messages together."),
-        ("total", sum(trips), "that is the time of all messages together."),
-    ):
-        if abs(got - value) < 0.1 * value and abs(got - right) > 0.1 * right:
-            raise WrongAnswer(mistake, f"it returned {got:.4f} s: {hint}")
-    if abs(got - right) > 0.2 * right:
-        raise WrongAnswer(
-            "wrong",
-            f"it returned {got:.6f} s; the median of the {repeats} counted round trips, halved, is "
-            f"{right:.6f} s.",
-        )
+    asked = [(2 * draw.randint(100, 900) + 1, *_late_replies(draw)) for _ in range(8)]
+    yield Trial(2, given=[tuple(asked)] * 2, right=[[0.0]] * 2)
+
+
+def _late_replies(draw: random.Random) -> tuple[int, list[float]]:
+    """How many round trips to count, and how late each reply comes, such that the median is a usual
+    one. With the first trip, which is late, it would not be, nor are the mean, the ends, and the
+    one in the centre; and all these differ."""
+    half = draw.choice((3, 4))
+    others = [*[_USUAL] * (half - 1), _NEXT, *[_LATE] * (half - 2)]
+    draw.shuffle(others)
+    counted = [_EARLY, *others[: half - 1], _CENTRE, *others[half - 1 :], _EARLY]
+    return len(counted), [_LATE, *counted]
+
+
+def _each(run: Run, rank: int) -> Iterator[tuple[Step, list[Call], list[Call], int, int]]:
+    """Of each call of the answer: what this rank sent and received in it, nbytes and repeats."""
+    for step, (nbytes, repeats, _) in zip(run.steps[rank], run.trial.given[rank], strict=False):
+        calls = [call for call in run.calls(rank) if step.began <= call.start <= step.ended]
+        out = [call for call in calls if call.operation == "send"]
+        back = [call for call in calls if call.operation == "recv"]
+        yield step, out, back, nbytes, repeats
+
+
+def _wrong_bytes(run: Run, rank: int) -> Any:
+    for _, out, back, nbytes, _ in _each(run, rank):
+        other = [call.bytes for call in out + back if call.bytes != nbytes]
+        if other:
+            return {"bytes": nbytes, "sent": other[0]}
+    return False
+
+
+def _one_sided(run: Run, rank: int) -> Any:
+    for _, out, back, _, _ in _each(run, 0):
+        if len(out) != len(back):
+            return {"sent": len(out), "back": len(back)}
+    return False
+
+
+def _wrong_count(too_few: bool) -> Callable[[Run, int], Any]:
+    """Whether some call made not one round trip more than it counts; too_few: just as many."""
+
+    def sign(run: Run, rank: int) -> Any:
+        for _, out, _, _, repeats in _each(run, 0):
+            made = len(out)
+            if made == repeats if too_few else made != repeats + 1:
+                return {"repeats": repeats, "made": made}
+        return False
+
+    return sign
+
+
+Statistic = Callable[[list[float]], float]  # of the round trips, the first one among them
+
+
+def _one_way(trips: list[float]) -> float:
+    return statistics.median(trips[1:]) / 2
+
+
+_STATISTICS: dict[str, tuple[Statistic, ...]] = {
+    "round-trip": (lambda trips: 2 * _one_way(trips),),
+    "first-counted": (
+        lambda trips: statistics.median(trips) / 2,
+        lambda trips: statistics.median(trips[:-1]) / 2,
+        lambda trips: statistics.mean(trips) / 2,
+        lambda trips: sum(trips) / len(trips[1:]) / 2,
+    ),
+    "mean": (
+        lambda trips: statistics.mean(trips[1:]) / 2,
+        lambda trips: sum(trips[1:]) / len(trips) / 2,
+    ),
+    "minimum": (lambda trips: min(trips[1:]) / 2,),
+    "maximum": (lambda trips: max(trips[1:]) / 2,),
+    "not-sorted": (lambda trips: trips[1:][len(trips[1:]) // 2] / 2,),
+    "total": (
+        lambda trips: sum(trips[1:]),
+        lambda trips: sum(trips[1:]) / 2,
+        lambda trips: sum(trips),
+        lambda trips: sum(trips) / 2,
+    ),
+    "other-unit": (lambda trips: 1e3 * _one_way(trips), lambda trips: 1e6 * _one_way(trips)),
+}
+
+
+def _miss(measured: float, other: float) -> float:
+    return abs(measured - other) / other
+
+
+def _off(run: Run) -> list[tuple[float, list[float]]]:
+    """What was returned and the round trips, where the two do not agree; [] unless that is so of
+    most calls, for the machine may take its time between the answer's clock and the record's.
+
+    A call counts only if in it the median was clearly something else than all other statistics.
+    """
+    off, clear = [], 0
+    for step, out, back, _, _ in _each(run, 0):
+        got = step.returned
+        seconds = got.numbers[0] if isinstance(got, Tensor) else got
+        trips = [
+            max(there.end or 0.0, here.end or 0.0) - min(there.start, here.start)
+            for there, here in zip(out, back, strict=True)
+        ]
+        others = [guess(trips) for guesses in _STATISTICS.values() for guess in guesses]
+        if any(_miss(_one_way(trips), other) < 1.5 * _NEAR for other in others):
+            continue
+        clear += 1
+        if _miss(seconds, _one_way(trips)) > _NEAR:
+            off.append((seconds, trips))
+    if not clear:
+        raise NotJudged("the machine was too busy to measure on it; run the check again")
+    return off if 2 * len(off) > clear else []
+
+
+def _returned(mistake: str) -> Callable[[Run, int], Any]:
+    """Whether this explains best all that was returned and is not the median of the trips."""
+
+    def sign(run: Run, rank: int) -> Any:
+        off = _off(run) if rank == 0 else []
+        misses = {
+            name: min(
+                statistics.median_low(_miss(got, guess(trips)) for got, trips in off)
+                for guess in guesses
+            )
+            for name, guesses in _STATISTICS.items()
+            if off
+        }
+        best = min(misses, key=misses.__getitem__, default="")
+        told = best if misses and misses[best] < _ALIKE else "not-the-median"
+        return bool(off) and told == mistake and _said(*off[0])
+
+    return sign
+
+
+def _said(seconds: float, trips: list[float]) -> dict[str, Any]:
+    return {
+        "seconds": f"{seconds:.6f}",
+        "median": f"{_one_way(trips):.6f}",
+        "count": len(trips) - 1,
+        "first": f"{trips[0] / statistics.median(trips[1:]):.0f}",
+    }
+
+
+one_way.fails("both-send", _all_wait_in("send"))
+one_way.demands("uses-a-collective", _collective)
+one_way.demands("wrong-bytes", _wrong_bytes)
+one_way.demands("one-sided", _one_sided)
+one_way.demands("no-warm-up", _wrong_count(too_few=True))
+one_way.demands("wrong-count", _wrong_count(too_few=False))
+for _mistake in (*_STATISTICS, "not-the-median"):
+    one_way.demands(_mistake, _returned(_mistake))
 
 
 # ── relay ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _relay_on_rank(relay: Any, values: list[float], chunks: int) -> list[float]:
-    import torch
-    import torch.distributed as dist
-
-    x = torch.tensor(values) if dist.get_rank() == 0 else torch.zeros(len(values))
-    relay(x, chunks)
-    result: list[float] = x.tolist()
-    return result
+def _relayed(answer: Any, x: Tensor, chunks: int, pauses: list[float]) -> None:
+    with _slow("recv", pauses):
+        answer(make(x), chunks)
 
 
-@exercise(
-    "relay",
-    lab="02",
-    hints=(
-        "While a rank receives the second piece, what could it do with the first one?",
-        "x.chunk(chunks) gives pieces of x that share its memory. In one loop over them: receive "
-        "the piece from the rank before, start to send it to the rank after.",
-        "Keep an empty list of handles. For each piece of x.chunk(chunks): if this is not the "
-        "first rank, dist.recv the piece from rank - 1; if it is not the last one, append "
-        "dist.isend of the piece to rank + 1. After the loop wait for all handles.",
-    ),
-)
-def relay(answer: Any, draw: random.Random) -> None:
+@judged("relay", lab="02", play=_relayed, in_place=0)
+def relay(draw: random.Random) -> Iterator[Trial]:
     """`relay(x, chunks)`: x of rank 0 on all ranks, from neighbour to neighbour, in pieces."""
-    nproc, chunks = draw.choice((3, 4)), draw.choice((4, 5))
-    values = [float(draw.randint(1, 99)) for _ in range(chunks * draw.randint(50, 90))]
-    job = trial(_relay_on_rank, answer, values, chunks, nproc=nproc)
-    _check_waited(job)
-    for rank, got in enumerate(job.results):
-        if got != values:
-            first = next(at for at, value in enumerate(values) if got[at] != value)
-            raise WrongAnswer(
-                "wrong",
-                f"on rank {rank} element {first} of {len(values)} is {got[first]}, and rank 0 has "
-                f"{values[first]} there.",
-            )
-    for rank, calls in enumerate(job.calls):
-        far = [call for call in calls if call.peer is not None and abs(call.peer - rank) != 1]
-        if far:
-            raise WrongAnswer(
-                "from-the-first",
-                f"rank {rank} called {far[0]}: everything leaves through rank 0's one link, which "
-                f"takes {nproc - 1} times as long. Each rank gives to its neighbour only.",
-            )
-        sends = [call for call in calls if call.operation == "send"]
-        receives = [call for call in calls if call.operation == "recv"]
-        wanted = chunks if rank < nproc - 1 else 0
-        if len(sends) != wanted:
-            raise WrongAnswer(
-                "whole",
-                f"rank {rank} sent {len(sends)} messages, where x was to travel in {chunks} "
-                "pieces: the rank after it waits until all is there.",
-            )
-        ends = [call.end or 0.0 for call in receives]
-        if sends and receives and sends[0].start > max(ends):
-            raise WrongAnswer(
-                "all-then-on",
-                f"rank {rank} received all {chunks} pieces before it sent the first one on. Then "
-                "pieces help nobody: at each moment one link works and the others are idle. Send "
-                "a piece on as soon as it is there.",
-            )
+    sizes = [*draw.sample((2, 4), 1), *draw.sample((3, 5, 6), 1)]
+    dtypes = draw.sample(("float32", "float64", "int64"), 3)
+    for at, nproc in enumerate((sizes[0], sizes[1], sizes[1])):
+        chunks = draw.choice((3, 5, 7)) if at < 2 else 1
+        part = draw.randint(4, 9)
+        length = chunks * part - (draw.randint(1, part // 2) if at < 2 else 0)
+        (x,) = _tensors(draw, 1, dtypes[at], (length,))
+        others = _tensors(draw, nproc - 1, dtypes[at], (length,))
+        late = draw.randrange(1, nproc)
+        pauses = [[0.002] * chunks if rank == late else [] for rank in range(nproc)]
+        yield Trial(
+            nproc,
+            given=[(one, chunks, pauses[rank]) for rank, one in enumerate([x, *others])],
+            right=[x] * nproc,
+            facts={"chunks": chunks, "length": length},
+        )
 
 
-# ── one_f_one_b, run_stage ───────────────────────────────────────────────────────────────────
+def _beyond_an_end(run: Run, rank: int) -> Any:
+    """A receive of the first rank, or a message that the last one sends."""
+    beyond = {0: run.receives(rank), run.nproc - 1: run.sends(rank)}.get(rank, [])
+    return run.failure == "stuck" and bool(beyond) and {"call": beyond[0]}
 
 
-class Stage:
-    """A stage of a pipeline that multiplies by its weight, and notes what is done with it."""
-
-    def __init__(self, weight: float):
-        self.weight, self.grad = weight, 0.0
-        self.saved: dict[int, Any] = {}
-        self.most_saved, self.shared = 0, -1
-        self.done: list[str] = []
-
-    def forward(self, number: int, x: Any) -> Any:
-        if any(x.data_ptr() == other.data_ptr() for other in self.saved.values()):
-            self.shared = number
-        self.saved[number] = x
-        self.most_saved = max(self.most_saved, len(self.saved))
-        self.done.append(f"F{number}")
-        return x * self.weight
-
-    def backward(self, number: int, grad: Any) -> Any:
-        x = self.saved.pop(number)
-        self.grad += float((grad * x).sum())
-        self.done.append(f"B{number}")
-        return grad * self.weight
+def _down(run: Run, rank: int) -> Any:
+    """A message to a lower rank, if there is one at all."""
+    down = [c for c in run.all_calls if c.operation == "send" and (c.peer or 0) < c.rank]
+    return bool(down) and {"sender": down[0].rank, "call": down[0]}
 
 
-def right_order(stage: int, stages: int, microbatches: int) -> list[str]:
-    """1F1B of one stage, as the field defines it (PipeDream-Flush; Narayanan and others, 2021)."""
-    first = min(stages - 1 - stage, microbatches)
+def _only_the_next(run: Run, rank: int) -> bool:
+    """Whether rank 1 alone has the data besides rank 0."""
+    return run.wrong == list(range(2, run.nproc))
+
+
+def _remainder(run: Run, rank: int) -> Any:
+    """Whether only the end of x, which is left where pieces are cut too short, is wrong."""
+    cut = run.trial.chunks * (run.trial.length // run.trial.chunks)
+    got, right = run.got(rank).numbers, run.right(rank).numbers
+    return cut < run.trial.length and got[:cut] == right[:cut] and {"cut": cut}
+
+
+def _misplaced(run: Run, rank: int) -> Any:
+    """Whether all is rank 0's, and some of it not where it belongs."""
+    got, right = run.got(rank).numbers, run.right(rank).numbers
+    at = next(at for at, pair in enumerate(zip(got, right, strict=True)) if pair[0] != pair[1])
+    return set(got) <= set(right) and {"element": at, "other": right.index(got[at])}
+
+
+def _first_wrong(run: Run, rank: int) -> Any:
+    difference = run.difference(rank)
+    return difference is not None and {
+        "element": difference.at,
+        "found": show(difference.got),
+        "sent": show(difference.right),
+    }
+
+
+def _far(run: Run, rank: int) -> Any:
+    far = [c for c in run.calls(rank) if c.peer is not None and abs(c.peer - rank) != 1]
+    return bool(far) and {"call": far[0], "times": run.nproc - 1}
+
+
+def _pieces(whole: bool) -> Callable[[Run, int], Any]:
+    """Whether a rank sent another number of messages; whole: a single one."""
+
+    def sign(run: Run, rank: int) -> Any:
+        made, chunks = len(run.sends(rank)), run.trial.chunks
+        wrong = rank < run.nproc - 1 and made != chunks
+        return wrong and (made == 1 or not whole) and {"made": made}
+
+    return sign
+
+
+def _asks_before_passing(run: Run, rank: int) -> Any:
+    """How many pieces this rank had asked for when it had passed on one less than those."""
+    asked = passed = 0
+    for call in run.calls(rank):
+        asked += call.operation == "recv"
+        passed += call.operation == "send"
+        if asked > passed + 1 and run.sends(rank):
+            return {"asked": asked, "passed": passed, "all": len(run.receives(rank))}
+    return False
+
+
+def _all_then_on(run: Run, rank: int) -> Any:
+    """Whether this rank passed on nothing before it had asked for all."""
+    calls = run.calls(rank)
+    ways = [way for way, _ in groupby(call.operation for call in calls)]
+    return ways == ["recv", "send"] and len(run.receives(rank)) > 1
+
+
+relay.fails("too-small", _too_small)
+relay.fails("ring", _beyond_an_end)
+relay.shows("other-way", _down)
+relay.shows("only-the-next", _only_the_next)
+relay.shows("remainder", _remainder)
+relay.shows("misplaced", _misplaced)
+relay.shows("wrong-element", _first_wrong)
+relay.demands("uses-a-collective", _collective)
+relay.demands("from-the-first", _far)
+relay.demands("whole", _pieces(whole=True))
+relay.demands("other-pieces", _pieces(whole=False))
+relay.demands("all-then-on", _all_then_on)
+relay.demands("asks-before-passing", _asks_before_passing)
+
+
+# ── one_f_one_b ──────────────────────────────────────────────────────────────────────────────
+
+
+def _one_then_one(first: int, microbatches: int) -> list[str]:
+    """A schedule with so many forwards before the first backward."""
+    first = max(0, min(first, microbatches))
     order = [f"F{number}" for number in range(first)]
     for number in range(microbatches - first):
         order += [f"F{first + number}", f"B{number}"]
     return order + [f"B{number}" for number in range(microbatches - first, microbatches)]
 
 
+def _right_order(stage: int, stages: int, microbatches: int) -> list[str]:
+    """1F1B of one stage, as the field defines it (PipeDream-Flush; Narayanan and others, 2021)."""
+    return _one_then_one(stages - 1 - stage, microbatches)
+
+
 def _all_f_all_b(microbatches: int) -> list[str]:
     return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
 
 
-def _follow(order: Sequence[str], stage: Stage, inputs: Any) -> None:
-    """Run one stage's order: nobody waits for the end of a send before the last step."""
-    import torch
-    import torch.distributed as dist
-
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    sent: list[tuple[Any, Any]] = []  # handles, and the tensors, which must live as long
-    for step in order:
-        way, number = step[0], int(step[1:])
-        is_end = rank == (0 if way == "F" else last)
-        given = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-        if not is_end:
-            given = torch.empty_like(inputs[number])
-            dist.recv(given, rank - 1 if way == "F" else rank + 1)
-        made = (stage.forward if way == "F" else stage.backward)(number, given)
-        to = rank + 1 if way == "F" else rank - 1
-        if 0 <= to <= last:
-            sent.append((dist.isend(made, to), made))
-    for work, _ in sent:
-        work.wait()
+def _planned(answer: Any, stage: int, stages: int, microbatches: int) -> Any:
+    """The steps, under a name: so that one that is not there is no matter of length."""
+    steps = answer(stage, stages, microbatches)
+    if isinstance(steps, list | tuple) and all(type(one) is str for one in steps):
+        return {"steps": list(steps)}
+    return steps
 
 
-def _schedule_on_rank(schedule: Any, microbatches: int, weights: list[float]) -> Any:
-    """The order that this stage was given, and, if every stage's can be followed, what came out."""
-    import torch
-    import torch.distributed as dist
-
-    rank, stages = dist.get_rank(), dist.get_world_size()
-    order = schedule(rank, stages, microbatches)
-    everybody: list[Any] = [None] * stages
-    dist.all_gather_object(everybody, order)
-    wanted = set(_all_f_all_b(microbatches))
-    if not all(_is_complete(one, wanted) and possible(one) for one in everybody):
-        return order, None, 0
-    stage = Stage(weights[rank])
-    _follow(order, stage, [torch.full((2,), 1.0 + number) for number in range(microbatches)])
-    return order, stage.grad, stage.most_saved
-
-
-def _orders(schedule: Any, stages: int, microbatches: int) -> list[list[str]]:
-    return [list(map(str, schedule(stage, stages, microbatches))) for stage in range(stages)]
-
-
-def _is_complete(order: Any, wanted: set[str]) -> bool:
-    listed = isinstance(order, (list, tuple)) and set(map(str, order)) == wanted
-    return listed and len(order) == len(wanted)
-
-
-def possible(order: Sequence[str]) -> bool:
-    """Whether no backward comes before its own forward."""
-    at = {step: place for place, step in enumerate(order)}
-    return all(at[step] > at.get(f"F{step[1:]}", len(order)) for step in order if step[0] == "B")
-
-
-@exercise(
-    "one_f_one_b",
-    lab="02",
-    hints=(
-        "The last stage can begin its first backward right after its first forward. How long does "
-        "the stage before it have to wait for that gradient, and what can it do meanwhile?",
-        "A stage first does as many forwards as there are stages behind it: the last one none, the "
-        "one before it one. Then one forward, one backward, and so on; at the end the backwards "
-        "that are left.",
-        "warm = min(stages - 1 - stage, microbatches). First F0 to F(warm - 1). Then for each k "
-        "from 0 while warm + k < microbatches: F(warm + k), then Bk. Then the backwards that are "
-        "missing, in order.",
-    ),
-)
-def one_f_one_b(answer: Any, draw: random.Random) -> None:
+@judged("one_f_one_b", lab="02", play=_planned, silent=True)
+def one_f_one_b(draw: random.Random) -> Iterator[Trial]:
     """`one_f_one_b(stage, stages, microbatches)`: the order of one stage's work under 1F1B."""
-    stages = draw.choice((3, 4))
-    _check_schedule(answer, stages, draw.randint(stages + 1, 7), draw)
-    _check_schedule(answer, 4, 2, draw)  # fewer microbatches than stages
+    few = draw.randint(5, 7)
+    for stages, microbatches in ((4, 8), (3, draw.randint(11, 13)), (few, few - 3), (2, 1)):
+        for stage in range(stages):
+            yield Trial(
+                0,
+                given=[(stage, stages, microbatches)],
+                right=[{"steps": _right_order(stage, stages, microbatches)}],
+                facts={"stage": stage, "stages": stages, "microbatches": microbatches},
+            )
 
 
-def _check_schedule(answer: Any, stages: int, microbatches: int, draw: random.Random) -> None:
-    weights = [float(draw.choice((2, 3, 5))) for _ in range(stages)]
-    where = f"with {stages} stages and {microbatches} microbatches"
-    right = [right_order(stage, stages, microbatches) for stage in range(stages)]
-    backwards = right[::-1]
-    try:
-        job = trial(_schedule_on_rank, answer, microbatches, weights, nproc=stages)
-    except Deadlock as deadlock:
-        if trial(_orders, answer, stages, microbatches, nproc=1)[0] == backwards:
-            raise WrongAnswer(
-                "wrong-end",
-                f"{where} the first stage has the order of the last one, and the other way round. "
-                "Stage 0 then waits for its first gradient before the last stage has begun.",
-            ) from None
-        first = next((r for r in range(stages) if _stuck(deadlock.job, r)), 0)
-        raise WrongAnswer(
-            "deadlock",
-            f"{where} the stages wait for each other for ever: rank {first} in "
-            f"{deadlock.job.calls[first][-1]}. Some stage wants a gradient before it has done the "
-            "forward that the gradient needs.",
-        ) from None
-    orders = [list(map(str, order or [])) for order, _, _ in job.results]
-    if orders == right:
-        return
-    for stage, order in enumerate(orders):
-        missing = sorted(set(right[stage]) - set(order))
-        if missing or len(order) != len(right[stage]):
-            raise WrongAnswer(
-                "incomplete",
-                f"{where}, stage {stage} has {len(order)} steps: {' '.join(order)}. Every stage "
-                f"does {microbatches} forwards and {microbatches} backwards, each once"
-                + (f"; {missing[0]} is not there." if missing else "."),
-            )
-        if not possible(order):
-            raise WrongAnswer(
-                "too-early",
-                f"{where}, stage {stage} has a backward before its own forward: {' '.join(order)}.",
-            )
-    stage = next(at for at, order in enumerate(orders) if order != right[at])
-    most = [most for _, _, most in job.results]
-    if all(order == _all_f_all_b(microbatches) for order in orders):
-        raise WrongAnswer(
-            "all-then-all",
-            f"that is GPipe: all forwards, then all backwards. So {where} every stage keeps "
-            f"{microbatches} microbatches; the last one could do with 1.",
-        )
-    if all(order == orders[0] for order in orders):
-        raise WrongAnswer(
-            "same-everywhere",
-            f"{where} every stage has the same order, and the last one keeps {most[-1]} "
-            f"microbatches where 1 would do. What a stage does before its first backward depends "
-            "on how many stages are behind it.",
-        )
-    leaving = [int(step[1:]) for step in orders[stage] if step[0] == "B"]
-    if leaving != sorted(leaving):
-        raise WrongAnswer(
-            "last-first",
-            f"{where}, stage {stage} does the backwards in the order {leaving}. The microbatch "
-            "that came first leaves first; otherwise its activations stay the longest.",
-        )
-    raise WrongAnswer(
-        "wrong-warm-up",
-        f"{where}, stage {stage} does {' '.join(orders[stage])}. Behind it are "
-        f"{stages - 1 - stage} stages, so it should be {' '.join(right[stage])}.",
+def _order(order: Callable[[int, int, int], list[str]]) -> Callable[[Trial], list[Any]]:
+    return lambda t: [{"steps": order(t.stage, t.stages, t.microbatches)}]
+
+
+def _steps(run: Run) -> list[str]:
+    return list(run.got(0)["steps"])
+
+
+def _incomplete(run: Run, rank: int) -> Any:
+    steps, wanted = _steps(run), _all_f_all_b(run.trial.microbatches)
+    if sorted(steps) == sorted(wanted):
+        return False
+    missing = [one for one in wanted if one not in steps]
+    other = [one for one in steps if one not in wanted]
+    twice = [one for one in wanted if steps.count(one) > 1]
+    why = (
+        f"{missing[0]} is not there"
+        if missing
+        else f"there is no {other[0]}"
+        if other
+        else f"{twice[0]} is there {steps.count(twice[0])} times"
+    )
+    return {"count": len(steps), "enough": len(wanted), "why": why}
+
+
+def _too_early(run: Run, rank: int) -> Any:
+    """A backward before its own forward."""
+    steps = _steps(run)
+    early = [
+        one for at, one in enumerate(steps) if one[0] == "B" and "F" + one[1:] not in steps[:at]
+    ]
+    return bool(early) and {"step": early[0], "forward": "F" + early[0][1:]}
+
+
+def _not_first_in_first_out(run: Run, rank: int) -> Any:
+    for way in "FB":
+        numbers = [int(one[1:]) for one in _steps(run) if one[0] == way]
+        if numbers != sorted(numbers):
+            return {"way": way, "numbers": ", ".join(map(str, numbers))}
+    return False
+
+
+def _before_a_backward(steps: list[str]) -> int:
+    return next(at for at, one in enumerate(steps) if one[0] == "B")
+
+
+def _wrong_warm_up(run: Run, rank: int) -> Any:
+    made, right = _before_a_backward(_steps(run)), _before_a_backward(run.right(0)["steps"])
+    behind = run.trial.stages - 1 - run.trial.stage
+    return made != right and {"made": made, "first": right, "behind": behind}
+
+
+def _wrong_turn(run: Run, rank: int) -> Any:
+    pairs = zip(_steps(run), run.right(0)["steps"], strict=True)
+    at, (step, other) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
+    return {"at": at, "step": step, "other": other}
+
+
+one_f_one_b.gives("all-then-all", _order(lambda stage, stages, m: _all_f_all_b(m)))
+one_f_one_b.gives("wrong-end", _order(lambda stage, stages, m: _one_then_one(stage, m)))
+one_f_one_b.gives(
+    "same-everywhere",
+    _order(lambda stage, stages, m: _one_then_one(stages - 1, m)),
+    _order(lambda stage, stages, m: _one_then_one(stages, m)),
+    _order(lambda stage, stages, m: _one_then_one(0, m)),
+    _order(lambda stage, stages, m: _one_then_one(1, m)),
+)
+one_f_one_b.shows("incomplete", _incomplete)
+one_f_one_b.shows("too-early", _too_early)
+one_f_one_b.shows("last-first", _not_first_in_first_out)
+one_f_one_b.shows("wrong-warm-up", _wrong_warm_up)
+one_f_one_b.shows("wrong-turn", _wrong_turn)
+
+
+# ── run_stage ────────────────────────────────────────────────────────────────────────────────
+
+
+class Stage:
+    """A stage of a pipeline that notes what it is given.
+
+    A backward adds its number to what it passes on, so that no two gradients are the same.
+    """
+
+    def __init__(self, weight: float):
+        self.weight = weight
+        self.did: list[str] = []
+        self.given: list[Any] = []
+        self.kept: dict[str, Any] = {}
+
+    def forward(self, number: int, x: Any) -> Any:
+        self.kept[str(number)] = x
+        self._note(f"F{number}", x)
+        return x * self.weight
+
+    def backward(self, number: int, grad: Any) -> Any:
+        if str(number) in self.kept:  # as it is now: a later message may be put into it
+            self.kept[str(number)] = self.kept[str(number)].clone()
+        self._note(f"B{number}", grad)
+        return grad * self.weight + int(number)
+
+    def _note(self, step: str, given: Any) -> None:
+        self.did.append(step)
+        self.given.append(given.clone())
+
+
+def _staged(
+    answer: Any, order: list[str], weight: float, inputs: list[Tensor], pauses: list[float]
+) -> dict[str, Any]:
+    """What the stage did, what it was given, and what of that it had left for each backward."""
+    stage = Stage(weight)
+    with _slow("recv", pauses):
+        answer(list(order), stage, make(inputs))
+    return {"did": stage.did, "given": stage.given, "kept": list(stage.kept.values())}
+
+
+@judged("run_stage", lab="02", play=_staged, silent=True)
+def run_stage(draw: random.Random) -> Iterator[Trial]:
+    """`run_stage(order, stage, inputs)`: one stage of a pipeline, in any right order."""
+    for stages in draw.sample((2, 4), 1) + draw.sample((3, 5), 1):
+        for microbatches, scheduled in ((draw.randint(stages, 6), False), (11, True)):
+            yield _pipeline(draw, stages, microbatches, scheduled)
+
+
+def _pipeline(draw: random.Random, stages: int, microbatches: int, one_by_one: bool) -> Trial:
+    """All forwards, then all backwards, or 1F1B; one stage comes late to each of its messages."""
+    shape = (3,) if one_by_one else (1, 2)
+    dtype = "float64" if one_by_one else "float32"
+    inputs = _tensors(draw, microbatches, dtype, shape)
+    weights = [draw.choice((-3.0, -0.5, 0.5, 1.5, 2.0)) for _ in range(stages)]
+    orders = [
+        _right_order(rank, stages, microbatches) if one_by_one else _all_f_all_b(microbatches)
+        for rank in range(stages)
+    ]
+    given: dict[tuple[int, str], Tensor] = {}  # by stage and step
+    for number, x in enumerate(inputs):
+        numbers = list(x.numbers)
+        for rank in range(stages):
+            given[rank, f"F{number}"] = Tensor.of(numbers, dtype, shape)
+            numbers = [one * weights[rank] for one in numbers]
+        grads = [1.0] * len(numbers)
+        for rank in reversed(range(stages)):
+            given[rank, f"B{number}"] = Tensor.of(grads, dtype, shape)
+            grads = [one * weights[rank] + number for one in grads]
+    right = [
+        {
+            "did": orders[rank],
+            "given": [given[rank, step] for step in orders[rank]],
+            "kept": [given[rank, f"F{number}"] for number in range(microbatches)],
+        }
+        for rank in range(stages)
+    ]
+    late = draw.randrange(stages)
+    pauses = [[0.001] * microbatches if rank == late else [] for rank in range(stages)]
+    return Trial(
+        stages,
+        given=[(orders[rank], weights[rank], inputs, pauses[rank]) for rank in range(stages)],
+        right=right,
+        facts={"microbatches": microbatches, "given_to": given},
     )
 
 
-def _run_on_rank(
-    run_stage: Any, orders: list[list[str]], weights: list[float], values: list[list[float]]
-) -> Any:
-    import torch
-    import torch.distributed as dist
-
-    stage = Stage(weights[dist.get_rank()])
-    run_stage(orders[dist.get_rank()], stage, [torch.tensor(one) for one in values])
-    return stage.done, stage.grad, stage.shared
+def _without_ends(run: Run, rank: int) -> Any:
+    """Whether the first stage waits for an input, or it and the last one are made neighbours."""
+    calls = run.calls(rank)
+    asks = [c for c in calls[:1] if rank == 0 and c.operation == "recv"]
+    around = [c for c in calls if run.nproc > 2 and {rank, c.peer} == {0, run.nproc - 1}]
+    return run.failure == "stuck" and bool(asks or around) and {"call": (asks or around)[0]}
 
 
-@exercise(
-    "run_stage",
-    lab="02",
-    hints=(
-        "Look at the report of the deadlock: two neighbours each wait for the end of a send. Which "
-        "of them has to wait there, and which could go on and receive?",
-        "Nobody needs to wait for a send at once. isend, keep the handle and the tensor, go on; "
-        "after the last step wait for all handles.",
-        "Go through the order. F: take inputs[i] on the first rank, else receive into a new "
-        "tensor from rank - 1; stage.forward(i, x); if not on the last rank, isend the result to "
-        "rank + 1. B: ones_like on the last rank, else receive from rank + 1; stage.backward(i, "
-        "grad); if not on the first rank, isend to rank - 1. At the end wait for every handle.",
-    ),
-)
-def run_stage(answer: Any, draw: random.Random) -> None:
-    """`run_stage(order, stage, inputs)`: one stage of a pipeline, in any right order."""
-    stages = draw.choice((3, 4))
-    microbatches = draw.randint(stages, 6)
-    weights = [float(draw.choice((2, 3, 5))) for _ in range(stages)]
-    values = [[float(draw.randint(1, 9)) for _ in range(3)] for _ in range(microbatches)]
-    for orders in (
-        [_all_f_all_b(microbatches)] * stages,
-        [right_order(stage, stages, microbatches) for stage in range(stages)],
-    ):
-        _check_run(answer, orders, weights, values)
+def _blocking_sends(run: Run, rank: int) -> Any:
+    """Whether this rank and the next one both wait for the end of a send."""
+    both = rank + 1 < run.nproc and _waits_in(run, rank) == _waits_in(run, rank + 1) == "send"
+    return both and {"next": rank + 1}
 
 
-def _check_run(
-    answer: Any, orders: list[list[str]], weights: list[float], values: list[list[float]]
-) -> None:
-    stages, microbatches = len(weights), len(values)
-    try:
-        job = trial(_run_on_rank, answer, orders, weights, values, nproc=stages)
-    except Deadlock as deadlock:
-        _blame_the_deadlock(deadlock, stages)
-    product = 1.0
-    for weight in weights:
-        product *= weight
-    total = sum(map(sum, values))
-    for rank, (done, grad, shared) in enumerate(job.results):
-        if done != orders[rank]:
-            raise WrongAnswer(
-                "own-order",
-                f"rank {rank} was to do {' '.join(orders[rank])}, and did {' '.join(done)}.",
-            )
-        if shared >= 0:
-            raise WrongAnswer(
-                "one-buffer",
-                f"rank {rank} received microbatch {shared} into the tensor of an earlier one, "
-                "which the stage still needs for its backward: a new tensor for each message.",
-            )
-        right = total * product / weights[rank]
-        if not close(grad, right):
-            raise WrongAnswer(
-                "wrong", f"the gradient of stage {rank}'s weight is {grad}; it should be {right}."
-            )
-    _check_waited(job)
-    for rank in range(stages):
-        neighbours = (rank > 0) + (rank < stages - 1)
-        wanted = {"send": neighbours * microbatches, "recv": neighbours * microbatches}
-        if Counter(operations(job, rank)) != wanted:
-            raise WrongAnswer(
-                "too-much",
-                f"rank {rank} called {dict(Counter(operations(job, rank)))}, where {wanted} would "
-                "do.",
-            )
+def _neighbours_receive(run: Run, rank: int) -> Any:
+    both = rank + 1 < run.nproc and _waits_in(run, rank) == _waits_in(run, rank + 1) == "recv"
+    return both and {"next": rank + 1}
 
 
-def _blame_the_deadlock(deadlock: Deadlock, stages: int) -> NoReturn:
-    last = stages - 1
-    for rank, calls in enumerate(deadlock.job.calls):
-        if stages > 2 and any({rank, call.peer} == {0, last} for call in calls):
-            raise WrongAnswer(
-                "ring",
-                f"rank {rank} called {calls[-1]}: a pipeline has two ends. The first stage takes "
-                "its inputs from the list, and the last one starts the backward with ones.",
-            ) from None
-    stuck = {rank: _stuck(deadlock.job, rank) for rank in range(stages)}
-    pairs = [rank for rank in range(last) if stuck[rank] == stuck[rank + 1] == "send"]
-    if pairs:
-        raise WrongAnswer(
-            "blocking-sends",
-            f"ranks {pairs[0]} and {pairs[0] + 1} both wait for the end of a send, the one of an "
-            "activation, the other of a gradient, and neither comes to receive. Start a send, "
-            "keep its handle, go on.",
-        ) from None
-    raise deadlock
+def _own_order(run: Run, rank: int) -> Any:
+    did, right = run.got(rank)["did"], run.right(rank)["did"]
+    return did != right and {"did": " ".join(did) or "nothing", "order": " ".join(right)}
+
+
+def _overwritten(run: Run, rank: int) -> Any:
+    """A microbatch that was given rightly to a forward, and was another one at its backward."""
+    got, right = run.got(rank), run.right(rank)
+    if not same(got["given"], right["given"]):
+        return False
+    wrong = [at for at, x in enumerate(right["kept"]) if not same(got["kept"][at], x)]
+    return bool(wrong) and {"number": wrong[0]}
+
+
+def _wrong_given(run: Run, rank: int) -> tuple[str, Any, Tensor]:
+    """The first step to which this rank's stage was given something wrong, and the two."""
+    got, right = run.got(rank), run.right(rank)
+    for step, x, other in zip(right["did"], got["given"], right["given"], strict=True):
+        if not same(x, other):
+            return step, x, other
+    raise ValueError("it was given all that is right")
+
+
+def _last_gradient(run: Run, rank: int) -> Any:
+    last = run.nproc - 1
+    if last not in run.wrong or not _is_given(run, last, "B"):
+        return False
+    _, x, _ = _wrong_given(run, last)
+    return {"last": last, "given": show(x)}
+
+
+def _first_input(run: Run, rank: int) -> Any:
+    if 0 not in run.wrong or not _is_given(run, 0, "F"):
+        return False
+    step, x, other = _wrong_given(run, 0)
+    return {"number": step[1:], "given": show(x), "wanted": show(other)}
+
+
+def _is_given(run: Run, rank: int, way: str) -> bool:
+    """Whether the first wrong thing that was given to a rank's stage was for a step of this way."""
+    return not same(run.got(rank)["given"], run.right(rank)["given"]) and (
+        _wrong_given(run, rank)[0].startswith(way)
+    )
+
+
+def _another_microbatch(run: Run, rank: int) -> Any:
+    step, x, _ = _wrong_given(run, rank)
+    for other in _all_f_all_b(run.trial.microbatches):
+        if other[0] == step[0] and same(x, run.trial.given_to[rank, other]):
+            return {"step": step, "other": other}
+    return False
+
+
+def _own_inputs(run: Run, rank: int) -> Any:
+    """Whether a stage that is not the first was given the first one's input."""
+    step, x, _ = _wrong_given(run, rank)
+    own = rank > 0 and step[0] == "F" and same(x, run.trial.given_to[0, step])
+    return own and {"step": step, "number": step[1:]}
+
+
+def _not_computed(run: Run, rank: int) -> Any:
+    """Whether a stage was given what the pipeline's end began with, as if none were between."""
+    step, x, _ = _wrong_given(run, rank)
+    end = 0 if step[0] == "F" else run.nproc - 1
+    return rank != end and same(x, run.trial.given_to[end, step]) and {"step": step, "end": end}
+
+
+def _went_on(run: Run, rank: int) -> Any:
+    """A receive that had not ended when this rank made its next call."""
+    calls = run.calls(rank)
+    early = [
+        one
+        for one, after in pairwise(calls)
+        if one.operation == "recv" and (one.end is None or one.end > after.start)
+    ]
+    return bool(early) and {"call": early[0], "step": _wrong_given(run, rank)[0]}
+
+
+def _given(run: Run, rank: int) -> Any:
+    step, x, other = _wrong_given(run, rank)
+    return {"step": step, "given": show(x), "wanted": show(other)}
+
+
+def _where_given(sign: Callable[[Run, int], Any]) -> Callable[[Run, int], Any]:
+    """Only of ranks whose stage was given something wrong, at the right steps."""
+    return lambda run, rank: (
+        run.got(rank)["did"] == run.right(rank)["did"]
+        and not same(run.got(rank)["given"], run.right(rank)["given"])
+        and sign(run, rank)
+    )
+
+
+def _other_messages(run: Run, rank: int) -> Any:
+    neighbours = (rank > 0) + (rank < run.nproc - 1)
+    each = neighbours * run.trial.microbatches
+    wanted = ["recv"] * each + ["send"] * each
+    called = {one: run.operations(rank).count(one) for one in run.operations(rank)}
+    said = ", ".join(f"{times} {one}" for one, times in called.items()) or "nothing"
+    return sorted(run.operations(rank)) != wanted and {"calls": said, "each": each}
+
+
+run_stage.fails("ring", _without_ends)
+run_stage.fails("too-small", _too_small)
+run_stage.fails("blocking-sends", _blocking_sends)
+run_stage.fails("both-receive", _neighbours_receive)
+run_stage.shows("own-order", _own_order)
+run_stage.shows("one-buffer", _overwritten)
+run_stage.shows("last-gradient", _where_given(_last_gradient))
+run_stage.shows("first-input", _where_given(_first_input))
+run_stage.shows("another-microbatch", _where_given(_another_microbatch))
+run_stage.shows("own-inputs", _where_given(_own_inputs))
+run_stage.shows("not-computed", _where_given(_not_computed))
+run_stage.shows("went-on", _where_given(_went_on))
+run_stage.shows("given", _where_given(_given))
+run_stage.demands("uses-a-collective", _collective)
+run_stage.demands("too-much", _other_messages)

@@ -109,6 +109,7 @@ class Recorder:
         self._groups_made = 0
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
+        self.batching = False  # inside of batch_isend_irecv
         self.quiet = False  # inside of new_group and its like: its own traffic is not the learner's
         self._groups_held: list[Any] = []  # process groups, the oldest first
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
@@ -187,8 +188,8 @@ class Recorder:
         with self._lock:
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
-            entry = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
-            return self._append(time.perf_counter(), CALL, entry)
+            what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
+            return self._append(time.perf_counter(), CALL, (*what, self.batching))
 
     def on_gpu(self) -> None:
         U64.pack_into(self._memory, ON_GPU, 1)
@@ -569,11 +570,19 @@ def _follow(
 
 
 def _begun_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    batch = original.__name__ == "batch_isend_irecv"
+
     @functools.wraps(original)
     def begin(*args: Any, **kwargs: Any) -> Any:
-        works = original(*args, **kwargs)
-        if _recorder is not None:
-            _recorder.handed_over()
+        recorder = _recorder
+        if recorder is None:
+            return original(*args, **kwargs)
+        recorder.batching = batch or recorder.batching
+        try:
+            works = original(*args, **kwargs)
+        finally:
+            recorder.batching = recorder.batching and not batch
+        recorder.handed_over()
         return works
 
     return begin
