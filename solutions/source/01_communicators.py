@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 01 · Communicators
 #
-# **60–90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **100–130 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # Before a rank can send one byte, ranks must have found each other, counted each other, and agreed
 # who belongs together. That agreement is a *communicator*; PyTorch calls it a *process group*.

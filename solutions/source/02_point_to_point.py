@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 02 · Point-to-point
 #
-# **60–90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **130–170 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # One rank sends, one receives: everything else in this course is made of that. Afterwards you can
 #

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 03 · Collectives
 #
-# **60–90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
+# **150–180 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
 # does on 2 and 4 H200s is recorded)
 #
 # A *collective* is a call that all ranks of a group make together. Training is made of five or six of
