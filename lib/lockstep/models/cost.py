@@ -170,7 +170,7 @@ def _seconds(value: float, error: float) -> str:
     """A time with its error, in words: 17.7 ± 0.52 µs, 1.38 ± 0.2 ms."""
     for unit, size in ("µs", 1e-6), ("ms", 1e-3):
         if abs(value) < 1000 * size:
-            return f"{value / size:.3g} ± {error / size:.2g} {unit}"
+            return f"{value / size:.3g} ± {float(f'{error / size:.2g}'):g} {unit}"
     return f"{value:.3g} ± {error:.2g} s"
 
 
