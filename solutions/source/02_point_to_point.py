@@ -464,12 +464,12 @@ lockstep.compare(predicted=prediction, measured=job[1])
 # ### Exercise 4: a tensor that the receiver does not know
 #
 # The receiver must bring a tensor of the right size and type. But in a pipeline the last microbatch may
-# be shorter, and the next stage does not know.
+# be shorter, and the next stage does not know. (Nor does `send` take every tensor: its numbers must lie
+# one behind the other in memory. `x.contiguous()` is such a tensor, a copy where `x` is not.)
 #
 # **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
 # to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
-# tensor: same values, shape and type. The data itself travels as a tensor. (`send` takes only a tensor
-# whose numbers lie one behind the other in memory; `x.contiguous()` is that, a copy where `x` is not.)
+# tensor: same values, shape and type. The data itself travels as a tensor.
 
 # %% id="transfer"
 import lockstep
