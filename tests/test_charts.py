@@ -86,6 +86,18 @@ def test_points_and_their_spread():
     assert spread["customdata"][1] == "1 GB: 4 ms (3 ms to 6 ms)"
 
 
+def test_a_model_has_the_colour_of_its_line_and_no_markers():
+    measured, other, model = chart(
+        {"tree": POINTS, "ring": POINTS}, models={"ring": POINTS}
+    ).plotly()["data"]
+    assert [one["name"] for one in (measured, other, model)] == ["tree", "ring", "ring, model"]
+    assert model["line"]["color"] == other["line"]["color"] != measured["line"]["color"]
+    assert (model["mode"], model["line"]["dash"]) == ("lines", "dot")
+    assert other["mode"] == "lines+markers"
+    with pytest.raises(ValueError, match="a model of 'doubling', but there is no such line"):
+        chart(models={"doubling": POINTS})
+
+
 def test_no_two_lines_look_the_same_and_none_by_colour_alone():
     lines = chart({f"line {number}": POINTS for number in range(32)}).plotly()["data"]
     looks = [(one["line"]["dash"], one["marker"]["symbol"], one["line"]["color"]) for one in lines]

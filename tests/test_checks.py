@@ -335,6 +335,14 @@ def test_a_prediction_with_its_unit():
     assert str(compared) == "predicted 2 GB/s · measured 4 GB/s · 2 times the prediction"
 
 
+def test_what_a_formula_says_is_not_called_measured():
+    said = lockstep.compare(3, computed=3)
+    assert str(said) == "predicted 3 · computed 3 · as predicted"
+    for neither_or_both in {}, {"measured": 3, "computed": 3}:
+        with pytest.raises(TypeError, match="one of the two"):
+            lockstep.compare(3, **neither_or_both)
+
+
 def test_the_courses_answer_passes_but_is_not_counted_as_the_learners(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.delenv("LOCKSTEP_PROGRESS", raising=False)

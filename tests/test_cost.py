@@ -275,6 +275,12 @@ def test_a_fit_finds_the_line_and_is_sure_of_it():
     assert str(cost.fit([1, 2, 3], [2e-6, 3e-6, 4e-6])).startswith("α = 1 ± ")
 
 
+def test_a_line_says_its_latency_in_the_unit_that_fits():
+    assert str(cost.Line(1.38e-3, 1e-9, 2e-4)).startswith("α = 1.38 ± 0.2 ms, ")
+    assert str(cost.Line(17.7e-6, 1e-9, 5e-7)).startswith("α = 17.7 ± 0.5 µs, ")
+    assert str(cost.Line(862e-6, 1e-9, 1.02e-4)).startswith("α = 862 ± 100 µs, ")
+
+
 def test_standard_errors_say_how_far_off_a_fit_is():
     off = []
     for seed in range(200):

@@ -203,6 +203,17 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
         "prediction = 3\nafter = 1\n",
         "solution's value",
     ),
+    # texts
+    "a question with no cell for its answer": (
+        "# ## 2 · Second",
+        "# ## 2 · Second\n#\n# **Predict:** how many?",
+        "00_tiny.py, text second: asks for a prediction, no cell below takes it",
+    ),
+    "a reading that learners do not have": (
+        "# ## 1 · First",
+        "# ## 1 · First\n#\n# The reading says so.",
+        "00_tiny.py, text first: learners have no reading",
+    ),
     # sections
     "read from another section": (
         "print([value",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,11 @@ class Stamp:
 
     def __str__(self) -> str:
         return f"{self.kind} · {self.source}"
+
+
+def each(stamp: Stamp | Sequence[Stamp] | None) -> list[Stamp]:
+    """One stamp or several as a list, in which no two are the same."""
+    return [stamp] if isinstance(stamp, Stamp) else list(dict.fromkeys(stamp or ()))
 
 
 class Measured(Protocol):
@@ -66,8 +72,8 @@ def recorded(file: str) -> Recording:
     manifest = json.loads((_DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
         if entry["file"] == file:
-            torch = entry["versions"]["torch"]
-            source = f"{entry['machine']} · PyTorch {torch} · {entry['date']}"
-            return Recording(_DATA / file, Stamp("recorded", source))
+            said = [entry["machine"], f"PyTorch {entry['versions']['torch']}"]
+            said += [f"{name}: {value}" for name, value in (entry["conditions"] or {}).items()]
+            return Recording(_DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
     known = ", ".join(entry["file"] for entry in manifest)
     raise FileNotFoundError(f"there is no recording {file!r} in {_DATA}; there are: {known}")

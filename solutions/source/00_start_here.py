@@ -158,11 +158,12 @@ lockstep.check("average", average)
 # %% [markdown] id="failure-text"
 # ## A failure, on purpose
 #
-# In the next cell one rank skips the collective that the others enter. Left alone, the others wait
-# until the time limit of their group, which for gloo is half an hour. `--may-fail` lets the notebook
-# go on after the failure.
+# In the next cell rank 2 skips the collective that the others enter. What the others then see depends
+# on its process. While it lives, they wait until the time limit of their group, which for gloo is half
+# an hour. Once it has ended, gloo raises "Connection closed by peer" in them, within a second.
+# `--may-fail` lets the notebook go on after the failure.
 #
-# **Predict:** how many ranks will be named as waiting, and which one for?
+# Look in the report for the ranks that wait, and for the one that they wait for.
 
 # %% id="failure"
 # %%torchrun -n 4 --backend gloo --may-fail

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 01 · Communicators
 #
-# **60–90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **100–130 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # Before a rank can send one byte, ranks must have found each other, counted each other, and agreed
 # who belongs together. That agreement is a *communicator*; PyTorch calls it a *process group*.
@@ -34,6 +34,7 @@ import lockstep
 # | world | all processes of a job | `WORLD_SIZE` says how many |
 # | rank | a process's number in the world | `RANK`: 0 to `WORLD_SIZE` - 1 |
 # | local rank | its number on its node | `LOCAL_RANK`: 0 to `LOCAL_WORLD_SIZE` - 1 |
+# | role | what a process is there for; here all have one role | `ROLE_RANK`: its number in its role |
 # | process group | some of the ranks, who communicate | a *group rank* for each member |
 #
 # A rank is told all of this by environment variables before its first line runs. The cell below
@@ -42,7 +43,7 @@ import lockstep
 # **Predict:** how many of the eight have *another value on each rank*?
 
 # %% id="who-prediction" tags=["prediction"]
-prediction = 3
+prediction = 3  # RANK; LOCAL_RANK, as there is one node; ROLE_RANK, as there is one role
 
 # %% id="who"
 # %%torchrun -n {NPROC} --no-init --into job
@@ -196,8 +197,9 @@ print("keys have been added:", store.num_keys() > before)
 print("the group's size is", dist.get_world_size())
 
 # %% [markdown] id="init-hang-text"
-# Who does not come is waited for, and the store says nothing about it. **Predict:** four ranks are
-# there, and each asks for a world of *five*. Which call will they be found in?
+# Who does not come is waited for, and the store says nothing about it. The next cell is **broken on
+# purpose**: four ranks are there, and each asks for a world of *five*. Look in the report for the call
+# that they are in, and for what it says of the fifth.
 
 # %% id="init-hang"
 # %%torchrun -n 4 --no-init --may-fail
@@ -277,17 +279,26 @@ def probe(backend, device):
 
 
 # %% [markdown] id="probe-predict-text"
-# The reading lists gloo as the backend of the *basic* collectives, and NCCL as the one that has
-# all that training needs. **Predict:** of the 15 operations above, how many work under gloo with
-# tensors on the CPU?
+# ### Claim: "gloo has the basic collectives; what large models need, only NCCL has"
+#
+# People say so. Large models also need averaging (`AVG`), `reduce_scatter`, `all_to_all` and messages
+# in batches. **Guess** whether gloo lacks them, with tensors on the CPU: `"holds"`, `"does not hold"` or
+# `"depends"` (on which)?
 
-# %% id="probe-prediction" tags=["prediction"]
-prediction = 13
+# %% id="probe-guess" tags=["guess"]
+guess = "does not hold"
 
 # %% id="probe-run"
 gloo, job = probe("gloo", "cpu")
-able = [name for name, answer in gloo.items() if answer == "yes"]
-lockstep.compare(predicted=prediction, measured=len(able))
+needed = ["all_reduce, AVG", "reduce_scatter", "all_to_all", "batch_isend_irecv"]
+able = [name for name in needed if gloo[name] == "yes"]
+lockstep.claim(
+    "gloo has the basic collectives; what large models need, only NCCL has.",
+    guess=guess,
+    verdict={0: "holds", len(needed): "does not hold"}.get(len(able), "depends"),
+    because=f"on the CPU gloo has: {'; '.join(able) or 'none of them'}",
+    stamp=lockstep.live(job),
+)
 
 # %% id="probe-table"
 recording = lockstep.recorded("backends/nccl-h200.json")
@@ -313,7 +324,7 @@ lockstep.table(
 # %% [markdown] id="timeout-text"
 # ### Claim: "a process group waits half an hour before it gives up"
 #
-# You will find this in many places, the reading among them. A group's options say it. **Guess**
+# Many pages say so. A group's options say what is true. **Guess**
 # first: `"holds"`, `"does not hold"` or `"depends"`? (Without a GPU, NCCL's answer is a recorded one.)
 
 # %% id="timeout-guess" tags=["guess"]
@@ -345,20 +356,23 @@ lockstep.claim(
 )
 
 # %% [markdown] id="timeout-explained"
-# In both it is `init_process_group(timeout=…)` that sets it. A hang costs that long times every GPU of
-# the job, before anybody is told.
+# In both it is `init_process_group(timeout=…)` that sets it.
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of that call has both
+# numbers: "10 minutes for NCCL and 30 minutes for other backends". A hang costs that long times every
+# GPU of the job, before anybody is told.
 
 # %% [markdown] id="context-text"
 # ## 4 · Contexts: groups of the same ranks
 #
-# A message has no subject line. What tells two of them apart is the group in which they were sent,
-# and in a group their order. MPI calls this the *context* of a communicator.
+# A collective call has no name that the other ranks could see. What tells two of them apart is the
+# group, and in a group their order. (Messages from one rank to another also have a sender and, under
+# gloo, a tag: lab 02.) MPI calls this the *context* of a communicator.
 #
 # Two async all-reduces, of 1 and of 10. Rank 0 starts with the 1, rank 1 with the 10. First in the
 # *same* group. **Predict:** what does rank 0 then hold in the tensor that was 1?
 
 # %% id="context-prediction" tags=["prediction"]
-prediction = 11
+prediction = 11  # rank 0's first call meets rank 1's first: 1 + 10
 
 # %% id="context-one"
 # %%torchrun -n 2 --backend {BACKEND} --into job
@@ -397,10 +411,10 @@ for handle in handles:
 x.item(), y.item()
 
 # %% [markdown] id="context-nccl"
-# **What changes under NCCL.** In one group calls match by order there, too. But a rank's GPU works
-# through the calls of *all* groups. Two groups that are used in different orders on two ranks can
-# therefore hang; on four H200s this cell did, in the first call of each group, where NCCL makes the
-# connection and both ranks must be there. So it asks for gloo. On GPUs, keep one order over all groups.
+# **What changes under NCCL.** In one group collectives match by order there, too. But two groups that
+# are used in different orders on two ranks can hang. PyTorch's documentation of `new_group` asks for "a
+# globally consistent execution order of collectives across ranks", over all groups together. So this
+# cell asks for gloo.
 #
 # ## 5 · `new_group`
 #
@@ -459,9 +473,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="new-group-text"
-# gloo connects the members and nobody else. NCCL, where a group's ranks have been tied to their GPUs
-# (as `init_process_group(device_id=…)` does), splits the new communicator off the old one, and that
-# takes all of the old one's ranks.
+# gloo connects the members and nobody else. NCCL, where the default group's ranks have been tied to
+# their GPUs (as `init_process_group(device_id=…)` does), splits the new communicator off the old one,
+# and that takes all of the old one's ranks.
 #
 # That gloo lets it pass is the worst that can happen to a rule, because now look at the *next* group
 # that somebody makes. PyTorch names groups by counting: the first that a rank makes is "1", the next
@@ -483,8 +497,44 @@ everybody = dist.new_group([0, 1, 2, 3])
 # the line before it, on the rank that did not run it. A stack dump of the hanging ranks does not
 # show that; the record of what they called does, and the first sentence is made from it.
 #
-# **What changes under NCCL:** the same mistake, on four H200s, left ranks 0 to 2 in `new_group`, while
-# rank 3 passed it and hung in the first collective of its group.
+# ### Claim: "with `use_local_synchronization=True`, only the members call `new_group`"
+#
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) says so of this
+# argument of `new_group`: "non-member ranks don't need to call into API". The name of such a group is
+# made from its members, and the count of the others stays as it was. **Guess** for gloo. The test: two
+# of four ranks make such a group, and then all four make another one.
+
+# %% id="local-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="local-claim"
+def members_then_all():
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1)
+    if dist.get_rank() < 2:
+        pair = dist.new_group([0, 1], use_local_synchronization=True)
+        dist.all_reduce(x, group=pair)
+    dist.all_reduce(x, group=dist.new_group([0, 1, 2, 3]))
+    return x.item()
+
+
+options = {"nproc_per_node": 4, "backend": "gloo", "may_fail": True, "show": False}
+job = lockstep.torchrun(members_then_all, **options)
+right = job.ok and job.results == [6, 6, 6, 6]  # 2 from each of the pair, 1 from the others
+lockstep.claim(
+    "With use_local_synchronization=True, only the members call new_group.",
+    guess=guess,
+    verdict="holds" if right else "does not hold",
+    because=f"sums on the four ranks: {job.results}" if job.ok else "the ranks hang",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="local-explained"
+# **What changes under NCCL:** where a communicator is split off the default group's (`device_id`, above),
+# that split still takes all ranks. And groups that overlap must be made in one order everywhere.
 #
 # ## 6 · One rank, several groups
 #
@@ -497,7 +547,7 @@ everybody = dist.new_group([0, 1, 2, 3])
 # **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
 
 # %% id="grid-prediction" tags=["prediction"]
-prediction = 7
+prediction = 7  # rank 5 is at dp 1, pp 0, tp 1 (4 + 0 + 1); at pp 1 it is 4 + 2 + 1
 
 # %% [markdown] id="axis-groups-text"
 # ### Exercise 4: the groups of an axis
@@ -574,18 +624,19 @@ lockstep.compare(predicted=prediction, measured=by_hand[5]["pp"][1])
 lockstep.grid(sizes, rank=5, groups=by_hand[5], stamp=lockstep.live(by_hand))
 
 # %% [markdown] id="mesh-text"
-# `DeviceMesh` does the same in a line, and DTensor, FSDP and the pipelines take one. **Predict:** how
-# many times does *each rank* call `new_group` for this mesh?
+# `DeviceMesh` does the same in a line. DTensor and FSDP take one; a stage of PyTorch's pipelines takes
+# a group (`PipelineStage(…, group=…)`), such as `mesh.get_group("pp")`. **Predict:** how many times does
+# *each rank* call `new_group` for this mesh, under gloo?
 
 # %% id="mesh-prediction" tags=["prediction"]
-prediction = 12
+prediction = 12  # 4 groups along each of 3 axes
 
 # %% id="mesh"
-# %%torchrun -n 8 --into job
+# %%torchrun -n 8 --backend gloo --into job
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-mesh = init_device_mesh(lockstep.device().type, (2, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
 groups = {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in mesh.mesh_dim_names}
 if dist.get_rank() == 5:
     print(mesh)
@@ -600,6 +651,9 @@ lockstep.compare(predicted=prediction, measured=len(made))
 
 # %% [markdown] id="mesh-explained"
 # Four groups along each of three axes, on every rank, though each rank is in three of them only.
+#
+# **What changes under NCCL:** where ranks have been tied to their GPUs (`device_id`), `DeviceMesh` calls
+# `split_group` instead, once for each axis: three calls, each of which makes all groups of its axis.
 #
 # ### Two ways to count
 #
@@ -653,25 +707,25 @@ lockstep.check("from_first", from_first)
 # %% [markdown] id="wait-text"
 # ### Claim: "`wait()` on a handle makes the ranks meet"
 #
-# The reading offers two ways to synchronise processes: `barrier`, and `wait()` on what an async call
-# returned. Test the second. The last rank comes 0.3 seconds late, and rank 0 waits for its own
-# handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
+# People name two ways to synchronise processes: `barrier`, and `wait()` on what an async call
+# returned. Test the second, on four ranks with gloo. One rank comes 0.3 seconds late, and rank 0 waits
+# for its own handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
 
 # %% id="wait-guess" tags=["guess"]
 guess = "depends"
 
 # %% id="wait" tags=["varies"]
-# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+# %%torchrun -n 4 --backend gloo --into job
 import time
 
 import torch
 import torch.distributed as dist
 
 
-def seconds(start):
-    x = torch.ones(1, device=lockstep.device())
+def seconds(start, late):
+    x = torch.ones(1)
     dist.barrier()
-    if dist.get_rank() == dist.get_world_size() - 1:
+    if dist.get_rank() == late:
         time.sleep(0.3)
     begin = time.perf_counter()
     start(x).wait()
@@ -679,13 +733,14 @@ def seconds(start):
 
 
 {
-    "all_reduce": seconds(lambda x: dist.all_reduce(x, async_op=True)),
-    "broadcast": seconds(lambda x: dist.broadcast(x, src=0, async_op=True)),
+    "all_reduce, rank 3 late": seconds(lambda x: dist.all_reduce(x, async_op=True), 3),
+    "broadcast, rank 1 late": seconds(lambda x: dist.broadcast(x, src=0, async_op=True), 1),
+    "broadcast, rank 3 late": seconds(lambda x: dist.broadcast(x, src=0, async_op=True), 3),
 }
 
 # %% id="wait-claim"
 met = {name: took > 0.15 for name, took in job[0].items()}
-said = {True: "after the last rank had come", False: "before the last rank had come"}
+said = {True: "after it had come", False: "before it had come"}
 lockstep.claim(
     "wait() on a handle makes the ranks meet.",
     guess=guess,
@@ -696,15 +751,20 @@ lockstep.claim(
 
 # %% [markdown] id="wait-explained"
 # A handle knows about *this rank's part*. Nobody can have a sum before all have given their number,
-# so an `all_reduce` makes ranks meet. A broadcast's root gives its number away and is done; look at
-# the strip under the cell. **What changes under NCCL:** it is weaker still. There `wait()` makes the
-# GPU's *stream* wait and returns to Python at once, for both.
+# so an `all_reduce` makes ranks meet. A broadcast goes down a tree. Of four ranks, gloo's root sends to
+# ranks 1 and 2, and a gloo send waits for its receiver; rank 3 gets it from another rank, and the root
+# does not wait for it. **What changes under NCCL:** it is weaker still. There `wait()` makes the GPU's
+# *stream* wait and returns to Python at once, for both.
 #
 # ## 7 · Membership is fixed
 #
 # A group's members are said when it is made, and never change. When a rank dies, those who are left
 # throw the world away and make a smaller one: with new numbers, because ranks go from 0 without a
 # gap. In lab 13 that happens with real losses; here rank by rank, in good order.
+#
+# Two calls for that. `dist.destroy_process_group()` closes the default group and all others; then
+# `init_process_group` may be called again. `dist.PrefixStore("new", store)` is the same store with
+# `new/` before every key, so that two worlds that use one store do not read each other's keys.
 #
 # ### Exercise 7: a smaller world
 #
@@ -752,8 +812,8 @@ if me != 1:  # rank 1 leaves
     print("a sum of ones over the new world:", x.item())
 
 # %% [markdown] id="mpi-text"
-# Newer versions of PyTorch have `dist.shrink_group`, which does this for NCCL without a new rendezvous. It
-# makes another communicator, too; the old one stays as it was.
+# Newer versions of PyTorch have `dist.shrink_group`, which does this for NCCL without a new rendezvous. It,
+# too, makes a new group, and it destroys the old one; if that was the default group, all others as well.
 #
 # ### MPI's words
 #
@@ -764,8 +824,8 @@ if me != 1:  # rank 1 leaves
 # | communicator | `ProcessGroup` | |
 # | `MPI_COMM_WORLD` | `dist.group.WORLD` | PyTorch can destroy and remake it |
 # | group | the list of ranks given to `new_group` | |
-# | context | the group's name, a prefix of its keys in the store | MPI matches by tag as well |
-# | `MPI_Comm_split(color, key)` | `new_group` once for each group, on all ranks | one call in MPI |
+# | context | the group's name, a prefix of its keys in the store | |
+# | `MPI_Comm_split(color, key)` | `split_group`, under NCCL; else `new_group` for each group | ranks are sorted, there is no key |
 # | request | `Work` | |
 # | virtual topology (`MPI_Cart_create`) | `DeviceMesh` | |
 # | `MPI_Comm_rank(comm)` | `dist.get_rank(group)` | |
@@ -832,7 +892,7 @@ lockstep.check("StoreGroup", StoreGroup)
 # in and out of the one process that keeps the store?
 
 # %% id="own-prediction" tags=["prediction"]
-prediction = 4 * 4 + 4 * 4 * 4
+prediction = 4 * 4 + 4 * 4 * 4  # written by 4 ranks, 4 MB each; read by each of 4, 4 times 4 MB
 
 # %% id="own-counting"
 StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)
@@ -900,8 +960,9 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # All data passes through one process, and the more ranks there are, the more. gloo's ranks send to
 # each other: with 4 ranks, a good algorithm lets each send 6 MB in all.
 #
-# DDP would not yet run on your group: it wants `broadcast` and `allgather`, too, and a name. But
-# you know now what a backend is: an object whose methods move bytes, plus a meeting beforehand.
+# DDP would not yet run on your group. It also wants `broadcast` and `allgather`, and handles with
+# `get_future()`. But you know now what a backend is: an object whose methods move bytes, plus a
+# meeting beforehand.
 #
 # ## Recap
 #
@@ -909,7 +970,7 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is a
 #   key that nobody writes.
 # - What a backend can do depends on the device, and can be asked.
-# - In a group, calls match by order and by nothing else. Another group is another context.
+# - In a group, collectives match by order and by nothing else. Another group is another context.
 # - Every rank makes every group, in the same order. The hang comes later than the mistake.
 # - `src` and `dst` are global ranks. Members never change; a smaller world is a new one.
 #

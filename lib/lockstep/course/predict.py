@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, overload
 
-from ..stamps import Stamp
+from ..stamps import Stamp, each
 from ..words import in_one_line
 
 _LONGEST = 60  # characters of a wrong answer that are shown
@@ -19,14 +19,16 @@ _CLOSE = 0.25  # relative difference up to which a prediction of a measured quan
 
 @dataclass(frozen=True)
 class Comparison:
-    """A prediction and what was measured; unit "" for counts and values, which must be exact.
+    """A prediction and what came out; unit "" for counts and values, which must be exact.
 
     predicted: a number, None where there is none yet, or what was typed and is no number.
+    way: "measured", or "computed" where a formula or a model says it.
     """
 
     predicted: float | str | None
-    measured: float
+    value: float
     unit: str = ""
+    way: str = "measured"
 
     @property
     def verdict(self) -> str:
@@ -35,9 +37,9 @@ class Comparison:
             return "no prediction yet: write a number first, it is worth it"
         if isinstance(self.predicted, str):
             return "a prediction is one number, such as 4 or 0.5"
-        if not self.unit or not self.predicted or not self.measured:
-            return "as predicted" if self.predicted == self.measured else "not as predicted"
-        ratio = self.measured / self.predicted
+        if not self.unit or not self.predicted or not self.value:
+            return "as predicted" if self.predicted == self.value else "not as predicted"
+        ratio = self.value / self.predicted
         if abs(ratio - 1) <= _CLOSE:
             return f"as predicted, within {_CLOSE:.0%}"
         return f"{ratio:.2g} times the prediction"
@@ -47,7 +49,7 @@ class Comparison:
         predicted = "—" if self.predicted is None else self.predicted
         if isinstance(predicted, float):
             predicted = f"{predicted:g}{unit}"
-        return f"predicted {predicted} · measured {self.measured:.4g}{unit} · {self.verdict}"
+        return f"predicted {predicted} · {self.way} {self.value:.4g}{unit} · {self.verdict}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -56,14 +58,30 @@ class Comparison:
         return {"text/plain": str(self), "text/html": f"<div>{html.escape(str(self))}</div>"}
 
 
-def compare(predicted: Any, measured: float, unit: str = "") -> Comparison:
-    """Put a prediction beside what was measured.
+@overload
+def compare(predicted: Any, measured: float, unit: str = "") -> Comparison: ...
+@overload
+def compare(predicted: Any, *, computed: float, unit: str = "") -> Comparison: ...
+def compare(
+    predicted: Any,
+    measured: float | None = None,
+    unit: str = "",
+    *,
+    computed: float | None = None,
+) -> Comparison:
+    """Put a prediction beside what was measured, or beside what a formula or a model gives.
 
     predicted: what the learner wrote: a number, a tensor with one, or text that says one ("4",
     "1/3", "1e-3 s"); anything else gets a sentence, and never an exception. unit: of a quantity
     that is measured with scatter ("s", "GB/s"); "" for what must be exact.
+    Raises TypeError unless it gets one of measured and computed.
     """
-    return Comparison(_number(predicted, unit), measured, unit)
+    said = _number(predicted, unit)
+    if measured is not None and computed is None:
+        return Comparison(said, measured, unit)
+    if computed is not None and measured is None:
+        return Comparison(said, computed, unit, "computed")
+    raise TypeError("compare() takes what was measured, or what was computed: one of the two")
 
 
 def _number(said: Any, unit: str) -> float | str | None:
@@ -132,8 +150,7 @@ def claim(
     """
     if verdict not in VERDICTS:
         raise ValueError(f"{verdict!r} is none of: {', '.join(VERDICTS)}")
-    stamps = (stamp,) if isinstance(stamp, Stamp) else tuple(stamp)
-    return Claim(sentence, _word(guess), verdict, because, stamps)
+    return Claim(sentence, _word(guess), verdict, because, tuple(each(stamp)))
 
 
 def _word(guess: Any) -> str | None:

@@ -1,8 +1,9 @@
 """What a lab's source must keep to, beyond its format.
 
 Every exercise has its check and wrong answers, and the other way round; a number that is asked for
-is never in the lab; and each section (`## `) can be started on its own: what its cells read is
-bound by cells before them in the section, or by the lab's first cells, those above all sections. A
+is never in the lab, and below its question is a cell that takes it; no text speaks of a reading, as
+learners have none; and each section (`## `) can be started on its own: what its cells read is bound
+by cells before them in the section, or by the lab's first cells, those above all sections. A
 section that cannot do without another one says so to the learner, below its heading: "Goes on from
 section 4". An exercise's answer is there in every section, `lockstep.carry_on("name")`.
 """
@@ -14,6 +15,7 @@ import builtins
 import re
 import symtable
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from .exercises import exercises
 from .source import ASKED, SourceError, answers, asked, complete, is_exercise, read, tags
 
 FEWEST_WRONG_ANSWERS = 3
+_QUESTIONS = {"Predict": "prediction", "Guess": "guess"}
+_ASKS = re.compile(r"\*\*(Predict|Guess)\b")
+_READING = re.compile(r"\bthe reading\b", re.IGNORECASE)
 _HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
 _GOES_ON = re.compile(r"\bgoes on from section (?P<number>\d+)", re.IGNORECASE)
 _ALWAYS_THERE = {*dir(builtins), "display", "get_ipython"}
@@ -32,6 +37,7 @@ def verify(source: Path) -> None:
     if not any("parameters" in tags(cell) for cell in cells):
         raise SourceError(f"{source.name}: no cell is tagged parameters")
     _verify_exercises(source, cells)
+    _verify_texts(source, cells)
     _verify_sections(source, cells)
 
 
@@ -58,6 +64,18 @@ def _verify_exercises(source: Path, cells: list[Any]) -> None:
     for kind in ("wrong", "right"):
         for name in answers(source, kind).keys() - set(registered):
             raise SourceError(f"{kind}/{number}.py: {name} is no exercise of {source.name}")
+
+
+def _verify_texts(source: Path, cells: list[Any]) -> None:
+    texts = [at for at, cell in enumerate(cells) if cell.cell_type == "markdown"]
+    for at, end in pairwise([*texts, len(cells)]):
+        text, where = cells[at].source, f"{source.name}, text {cells[at].id}"
+        taken = {asked(cell) for cell in cells[at + 1 : end]}
+        for word in _ASKS.findall(text):
+            if _QUESTIONS[word] not in taken:
+                raise SourceError(f"{where}: asks for a {_QUESTIONS[word]}, no cell below takes it")
+        if _READING.search(text):
+            raise SourceError(f"{where}: learners have no reading; name a source, or say people")
 
 
 # ── Sections ─────────────────────────────────────────────────────────────────────────────────

@@ -13,13 +13,13 @@ class Lab:
     number: str  # "00"
     name: str  # as in file names: "start_here"
     title: str
-    minutes: str  # how long it takes: "15", "60–90"
+    minutes: str  # how long it takes: "15", "100–130"
     needs: str  # to run live: "cpu", "1 gpu" or "2 gpus"; with less it shows recordings
 
 
 LABS = (
     Lab("00", "start_here", "Start here", "15", "cpu"),
-    Lab("01", "communicators", "Communicators", "60–90", "cpu"),
-    Lab("02", "point_to_point", "Point-to-point", "60–90", "cpu"),
-    Lab("03", "collectives", "Collectives", "60–90", "cpu"),
+    Lab("01", "communicators", "Communicators", "100–130", "cpu"),
+    Lab("02", "point_to_point", "Point-to-point", "130–170", "cpu"),
+    Lab("03", "collectives", "Collectives", "150–180", "cpu"),
 )

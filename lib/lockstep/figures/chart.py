@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..machine import in_notebook
-from ..stamps import Stamp
+from ..stamps import Stamp, each
 from ..words import in_one_line, printable, quantity
 from .picture import PALETTE, Figure
 
@@ -27,7 +27,8 @@ _MARKERS = (
     *(("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("D", "diamond")),
     *(("v", "triangle-down"), ("P", "cross"), ("X", "x"), ("*", "star")),
 )
-_DASHES = (("-", "solid"), ("--", "dash"), ("-.", "dashdot"), (":", "dot"))
+_DOTS = (":", "dot")
+_DASHES = (("-", "solid"), ("--", "dash"), ("-.", "dashdot"), _DOTS)
 _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
 # Plotly draws with the colours that it is told, on a paper of either theme: a grey that can be
 # read on both. JupyterLab's theme then has the last word, by a style in the words' output.
@@ -53,6 +54,7 @@ class Chart:
         y: str,
         alt: str,
         stamp: Stamp | Sequence[Stamp],
+        models: Mapping[str, Sequence[Point]] | None = None,
         log: bool | str = True,
     ):
         if not alt.strip():
@@ -68,8 +70,14 @@ class Chart:
         ]
         if not self._lines:
             raise ValueError("a chart needs a line")
+        for label, points in (models or {}).items():
+            if label not in lines:
+                raise ValueError(f"a model of {label!r}, but there is no such line")
+            number = list(lines).index(label)
+            name = in_one_line(f"{label}, model")
+            self._lines.append(_Line.of(name, points, number, self._x, self._y, model=True))
         self.alt = printable(alt)
-        first, *others = [stamp] if isinstance(stamp, Stamp) else stamp
+        first, *others = each(stamp)
         self.stamp = Stamp(first.kind, "\n".join([first.source, *map(str, others)]))
 
     @cached_property
@@ -184,6 +192,7 @@ def chart(
     y: str,
     alt: str,
     stamp: Stamp | Sequence[Stamp],
+    models: Mapping[str, Sequence[Point]] | None = None,
     log: bool | str = True,
 ) -> Chart:
     """Lines over an axis: to zoom and to ask, and as a picture and in words where that cannot be.
@@ -192,12 +201,14 @@ def chart(
     of more than 40 points is drawn as a curve, others with a marker at each point. x, y: what the
     axes show. A label that ends in "(bytes)", "(seconds)" or "(bytes/s)" gets ticks such as 1 MB,
     10 µs and 100 GB/s. alt: one or two sentences that say what is seen. stamp: as in
-    `lockstep.figure`, or several where live stands beside recorded. log: both axes are
-    logarithmic, none is (False), or one of them ("x", "y").
+    `lockstep.figure`, or several where live stands beside recorded. models: by the label of a
+    line, what a model says of it: dots of its colour. log: both axes are logarithmic, none is
+    (False), or one of them ("x", "y").
 
-    Raises ValueError for a chart without words or lines, and for points that cannot be drawn.
+    Raises ValueError for a chart without words or lines, for points that cannot be drawn, and for a
+    model of a line that is not there.
     """
-    return Chart(lines, x=x, y=y, alt=alt, stamp=stamp, log=log)
+    return Chart(lines, x=x, y=y, alt=alt, stamp=stamp, models=models, log=log)
 
 
 @dataclass(frozen=True)
@@ -254,9 +265,18 @@ class _Line:
     color: str
     marker: tuple[str, str]
     dash: tuple[str, str]
+    model: bool  # of the line in its colour
 
     @classmethod
-    def of(cls, label: str, points: Sequence[Point], number: int, x: _Axis, y: _Axis) -> _Line:
+    def of(
+        cls,
+        label: str,
+        points: Sequence[Point],
+        number: int,
+        x: _Axis,
+        y: _Axis,
+        model: bool = False,
+    ) -> _Line:
         rows = sorted((tuple(map(float, point)) for point in points), key=lambda row: row[0])
         if not rows:
             raise ValueError(f"the line {label!r} has no points")
@@ -283,12 +303,13 @@ class _Line:
             len(rows[0]) == 4,
             PALETTE[place],
             _MARKERS[(place + turn) % len(_MARKERS)],
-            _DASHES[(place + 2 * turn) % len(_DASHES)],
+            _DOTS if model else _DASHES[(place + 2 * turn) % len(_DASHES)],
+            model,
         )
 
     @property
     def _is_curve(self) -> bool:
-        return len(self.points) > _CURVE
+        return self.model or len(self.points) > _CURVE
 
     def plotly(self, x_axis: _Axis, y_axis: _Axis) -> list[dict[str, Any]]:
         x, y, *spread = (list(column) for column in zip(*self.points, strict=True))

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from ..stamps import Stamp
+from ..stamps import Stamp, each
 from ..words import in_one_line, printable
 
 
@@ -25,7 +25,7 @@ class Table:
     ):
         self.caption, self.columns = printable(caption), [in_one_line(name) for name in columns]
         self.rows = [[in_one_line(cell) for cell in row] for row in rows]
-        self.stamps = [stamp] if isinstance(stamp, Stamp) else list(stamp or ())
+        self.stamps = each(stamp)
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"{len(self.columns)} columns, but a row of {len(row)}: {row}")

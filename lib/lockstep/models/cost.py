@@ -51,7 +51,7 @@ class Line:
 
     def __str__(self) -> str:
         return (
-            f"α = {self.alpha * 1e6:.3g} ± {self.alpha_error * 1e6:.2g} µs, "
+            f"α = {_seconds(self.alpha, self.alpha_error)}, "
             f"1/β = {_gigabytes(self.beta, self.beta_error)}"
         )
 
@@ -116,9 +116,9 @@ class CollectiveFit:
     def __str__(self) -> str:
         ranks = ", ".join(map(str, self.ranks))
         return (
-            f"{self.operation} on {ranks} ranks: launch {self.launch * 1e6:.3g} ± "
-            f"{self.launch_error * 1e6:.2g} µs, α = {self.alpha * 1e6:.2g} ± "
-            f"{self.alpha_error * 1e6:.2g} µs a round, bus bandwidth "
+            f"{self.operation} on {ranks} ranks: launch "
+            f"{_seconds(self.launch, self.launch_error)}, α = "
+            f"{_seconds(self.alpha, self.alpha_error)} a round, bus bandwidth "
             f"{_gigabytes(self.beta, self.beta_error)}; median deviation {self.deviation:.1%}"
         )
 
@@ -164,6 +164,14 @@ def _ring_rounds(operation: str, n: int) -> int:
     if operation in ("send", "recv"):
         return 1
     return (2 if operation == "all_reduce" else 1) * (_whole(n) - 1)
+
+
+def _seconds(value: float, error: float) -> str:
+    """A time with its error, in words: 17.7 ± 0.52 µs, 1.38 ± 0.2 ms."""
+    for unit, size in ("µs", 1e-6), ("ms", 1e-3):
+        if abs(value) < 1000 * size:
+            return f"{value / size:.3g} ± {float(f'{error / size:.2g}'):g} {unit}"
+    return f"{value:.3g} ± {error:.2g} s"
 
 
 def _gigabytes(beta: float, error: float) -> str:
