@@ -571,7 +571,7 @@ def _returned(mistake: str) -> Callable[[Run, int], Any]:
         off = _off(run) if rank == 0 else []
         misses = {
             name: min(
-                statistics.median_low(_miss(got, guess(trips)) for got, trips in off)
+                statistics.median(_miss(got, guess(trips)) for got, trips in off)
                 for guess in guesses
             )
             for name, guesses in _STATISTICS.items()
