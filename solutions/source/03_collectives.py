@@ -585,9 +585,9 @@ prediction = 3
 # %% [markdown] id="doubling-text"
 # ### Exercise 4: recursive doubling
 #
-# **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone; each sends
-# as often as you predicted. N is a power of two. (`^`, exclusive or, turns a bit over: `5 ^ 4` is 1,
-# and `1 ^ 4` is 5.)
+# **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone; each rank
+# sends exactly as often as you predicted. N is a power of two. (`^`, exclusive or, turns a bit over:
+# `5 ^ 4` is 1, and `1 ^ 4` is 5.)
 
 # %% id="doubling_all_reduce"
 import torch
@@ -630,8 +630,8 @@ lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 # ### Exercise 5: a tree
 #
 # **Goal:** `tree_all_reduce(x)` leaves the sum in `x` on all ranks, for *any* number of ranks, with
-# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 6
-# or 7 ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
+# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 7
+# ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
 
 # %% id="tree_all_reduce"
 import torch
@@ -798,8 +798,8 @@ print(f"{line} · {lockstep.live(fit_job)}")
 # ### Exercise 7: the ring's price
 #
 # **Goal:** `ring_seconds(n, nbytes, alpha, beta)` is what the α–β model says of your ring
-# all-reduce of `nbytes` on `n` ranks. Only messages cost something, and steps come one after the
-# other.
+# all-reduce of `nbytes` on `n` ranks, in seconds. Only messages cost something, and steps come one
+# after the other. A chunk has nbytes/N bytes, whole or not; one rank alone needs no time.
 
 
 # %% id="ring_seconds"

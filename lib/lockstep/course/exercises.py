@@ -69,7 +69,7 @@ class Exercise:
 
 _exercises: dict[str, Exercise] = {}
 _passed: dict[str, Any] = {}  # by exercise: the answer that passed last
-_given: dict[str, Any] = {}  # by exercise: the course's answer, once it was handed out
+_given: dict[str, Any] = {}  # by exercise: the course's answer, handed out or in another
 _hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
 
 
@@ -162,7 +162,7 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     if verdict == PASS:
         _passed[name] = answer
         if name in _given and answer is _given[name]:
-            note = "this is the course's answer: it is not counted as yours"
+            note = "this is the course's answer, or asks it: it is not counted as yours"
         else:
             note = record(one.lab, name, "passed")
         return Outcome(name, PASS, seed=seed, note=note)
@@ -258,12 +258,27 @@ def _reference(name: str) -> tuple[str, Any]:
         raise FileNotFoundError(f"there is no solution of lab {number} in {_SOLUTIONS}")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = next("".join(cell["source"]) for cell in cells if cell["id"] == name)
-    filename = f"solution of {name}"
+    filename = solution_file(name)
     linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # it travels to ranks by value
     exec(compile(code, filename, "exec"), namespace)
     _given[name] = namespace[name]
     return code, namespace[name]
+
+
+def solution_file(name: str) -> str:
+    """The name under which the code of an exercise's solution is compiled."""
+    return f"solution of {name}"
+
+
+def shown() -> set[str]:
+    """The exercises whose solutions were asked for in this process."""
+    return set(_given)
+
+
+def borrowed(name: str, answer: Any) -> None:
+    """This answer has the course's in it."""
+    _given[name] = answer
 
 
 def _unknown(name: str) -> str:

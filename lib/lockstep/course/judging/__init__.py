@@ -13,6 +13,7 @@ sentence, with {placeholders}, stands in `labs/labNN.toml` under its name.
 
 - `gives(name, f)`: `f(trial)` is what every rank would end up with by this mistake. It is told
   only if all ranks of all trials ended up with exactly that: so it explains all that was seen.
+  `...` for a rank leaves open what it has.
 - `shows(name, f)`: `f(run, rank)` must hold of every rank whose result is wrong, in every trial.
 - `fails(name, f)`: `f(run, rank)` of a trial whose ranks raised, died or wait for ever.
 - `demands(name, f)`: `f(run, rank)` is true where a right result came about in a way that the
@@ -24,6 +25,9 @@ All answers are judged in one order, and the first that is found is told: still 
 or hung; a handle that nobody waited for; inputs changed or rebound; what `gives` and `shows`
 explain, in the order in which they are declared, so the more specific first; a wrong type, dtype,
 shape or value, in general words that are true of every answer; what the goal demands besides.
+Trials stand from the plain to the unusual: one that fails is told only if those before it went
+right, and then {contrast} says in what they differ. A trial or a sign that fails itself gives no
+verdict.
 
 What is judged comes from the trial's ranks as plain data (`values`), rebuilt from numbers and
 shapes, and from the record of calls: never from patched functions, source text or what was
@@ -35,7 +39,7 @@ gives no verdict.
 from .judge import Judged, judged
 from .numbers import Numbers
 from .running import Run, Step, Trial
-from .values import Number, Other, Tensor, same
+from .values import Number, Other, Tensor, numbers_in, same
 
 __all__ = [
     "Judged",
@@ -47,5 +51,6 @@ __all__ = [
     "Tensor",
     "Trial",
     "judged",
+    "numbers_in",
     "same",
 ]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from ...launch.calls import ANY_SOURCE, POINT_TO_POINT
+from ...words import ranks_text
 from .. import exercises
-from ..exercises import WrongAnswer
+from ..exercises import NotJudged, WrongAnswer
 from . import words
 from .numbers import Numbers
-from .running import Play, Run, Trial, runs
+from .running import Play, Run, Trial, contains_solution, runs
 from .values import Difference, alike, kind, same, show
 
 Found = bool | dict[str, Any]
@@ -20,6 +22,8 @@ Guess = Callable[[Trial], Sequence[Any] | None]
 Trials = Callable[[random.Random], Iterable[Trial]]
 _FAILURES = {"stuck": "deadlock"}  # others go by their own names
 _MOST_PRINTED = 200  # characters of a rank's last line
+_NEAR = 0.01  # of a number, by which digits that were lost may change it
+_BITS = 11  # of a number of the smaller types
 
 
 class Judged:
@@ -50,8 +54,8 @@ class Judged:
     # ── What a lab declares ──────────────────────────────────────────────────────────────────
 
     def gives(self, mistake: str, *guesses: Guess) -> None:
-        """A mistake by which the ranks end up with `guess(trial)`, one value for each of them, for
-        one of these guesses."""
+        """A mistake by which the ranks end up with `guess(trial)`, for one of these guesses: one
+        value for each of them, `...` where the mistake leaves it open."""
         self._declare(self._guesses, mistake, guesses)
 
     def shows(self, mistake: str, sign: Sign) -> None:
@@ -75,17 +79,28 @@ class Judged:
     # ── Judging ──────────────────────────────────────────────────────────────────────────────
 
     def check(self, answer: Any, draw: random.Random) -> None:
-        """Raise WrongAnswer for the first mistake that is found, and what `runs` raises."""
+        """Raise WrongAnswer for the first mistake that is found, and what `runs` raises.
+
+        Raises NotJudged where a trial or a sign fails itself, which is no fault of the answer.
+        """
         if not callable(answer):
             raise self._wrong("no-function", name=self.name, got=kind(answer))
+        trials = _sure(lambda: list(self._trials(draw)))
         found: list[Run] = []
-        for run in runs(answer, self._play, self._trials(draw)):
-            if run.failure:
-                self._tell_failure(run)
-            run.ends = [self._end(run, rank) for rank in run.ranks]
+        for run in runs(answer, self._play, trials):
+            run.ends = [self._end(run, rank) for rank in run.ranks] if not run.failure else []
             found.append(run)
-        self._tell_handles(found)
-        self._tell_results(found)
+        _sure(lambda: self._tell(found))
+        if any(self.name in run.borrowed for run in found) or contains_solution(answer, self.name):
+            exercises.borrowed(self.name, answer)
+
+    def _tell(self, found: list[Run]) -> None:
+        """The last of the runs may have failed: what those before it show is told first."""
+        done = [run for run in found if not run.failure]
+        self._tell_handles(done)
+        self._tell_results(done)
+        if len(done) < len(found):
+            self._tell_failure(found[-1], done)
         for mistake, sign in self._demands.items():
             for run in found:
                 for rank in run.ranks:
@@ -100,23 +115,29 @@ class Judged:
         ends = [step.returned if at is None else step.after[at] for step in run.steps[rank]]
         return ends[0] if len(ends) == 1 else ends
 
-    def _tell_failure(self, run: Run) -> NoReturn:
+    def _tell_failure(self, run: Run, done: list[Run]) -> NoReturn:
+        contrast = _contrast([run], done)
         for mistake, sign in self._fails.items():
             for rank in run.ranks:
-                self._tell_if(sign(run, rank), mistake, run, rank)
+                self._tell_if(sign(run, rank), mistake, run, rank, contrast=contrast)
         first = run.job.failures[0]
         rank = max(0, first.rank)
         if forsaken := next((call for call in run.all_calls if call.forsaken), None):
             raise self._wrong("no-wait", run, forsaken.rank, call=forsaken, report=run.job.report)
         printed = run.job.output(rank).strip().splitlines()
         last = f" Last it printed: {printed[-1][:_MOST_PRINTED]}" if printed else ""
+        said: dict[str, Any] = {
+            "raised": first.message.rstrip("."),
+            "last": last,
+            "contrast": contrast,
+        }
         for call in run.all_calls:
             if call.operation in POINT_TO_POINT and call.peer not in (ANY_SOURCE, *run.ranks):
-                last_rank = run.nproc - 1
-                raise self._wrong("no-such-rank", run, call.rank, call=call, last_rank=last_rank)
-        raise self._wrong(
-            _FAILURES.get(run.failure, run.failure), run, rank, raised=first.message, last=last
-        )
+                said |= {"call": call, "last_rank": run.nproc - 1}
+                raise self._wrong("no-such-rank", run, call.rank, **said)
+            if call.operation in POINT_TO_POINT and call.peer == call.rank:
+                raise self._wrong("to-itself", run, call.rank, **said, call=call)
+        raise self._wrong(_FAILURES.get(run.failure, run.failure), run, rank, **said)
 
     def _tell_handles(self, found: list[Run]) -> None:
         for run in found:
@@ -129,6 +150,7 @@ class Judged:
         if not wrong:
             self._tell_changed(found)
             return
+        contrast = _contrast([run for run in found if run.wrong], [r for r in found if not r.wrong])
         run, rank = wrong[0]
         alone = self._silent or all(one.trial.nproc < 2 for one in found)
         if not alone and not any(call for one in found for call in one.all_calls):
@@ -144,13 +166,14 @@ class Judged:
             assert difference is not None
             if difference.kind != "value":
                 got, right = kind(difference.got), kind(difference.right)
-                place = self._called + difference.place
-                raise self._wrong(difference.kind, run, rank, place=place, got=got, right=right)
+                said = {"place": self._called + difference.place, "contrast": contrast}
+                raise self._wrong(difference.kind, run, rank, got=got, right=right, **said)
+        self._tell_untouched_here(wrong)
         for mistake, sign in self._shows.items():
             signs = [sign(one, at) for one, at in wrong]
             if all(signs):
-                self._tell_if(signs[0], mistake, *wrong[0])
-        self._tell_value(wrong)
+                self._tell_if(signs[0], mistake, *wrong[0], contrast=contrast)
+        self._tell_value(wrong, contrast)
 
     def _tell_untouched(self, found: list[Run], run: Run, rank: int) -> None:
         """An argument that should hold the result is on all ranks what it was."""
@@ -166,6 +189,21 @@ class Judged:
             raise self._wrong("rebound", run, rank)
         raise self._wrong("untouched", run, rank)
 
+    def _tell_untouched_here(self, wrong: list[tuple[Run, int]]) -> None:
+        """An argument that should hold the result is what it was on each rank that is wrong, and
+        others are right."""
+        at, (run, rank) = self._in_place, wrong[0]
+        right = sorted(set(run.ranks) - set(run.wrong))
+        steps = [step for one, r in wrong for step in one.steps[r]]
+        if at is not None and right and all(same(s.after[at], s.before[at]) for s in steps):
+            raise self._wrong(
+                "untouched-here",
+                run,
+                rank,
+                others=ranks_text(right),
+                have="has" if len(right) == 1 else "have",
+            )
+
     def _tell_changed(self, found: list[Run]) -> None:
         """An argument that should stay what it is does not."""
         for run in found:
@@ -176,21 +214,24 @@ class Judged:
                             got, had = show(after), show(before)
                             raise self._wrong("changed", run, rank, at=at + 1, got=got, had=had)
 
-    def _tell_value(self, wrong: list[tuple[Run, int]]) -> NoReturn:
+    def _tell_value(self, wrong: list[tuple[Run, int]], contrast: str) -> NoReturn:
         """No sign explains what was seen: say it, where it can be said best of what it is made."""
-        said = [(run, rank, run.difference(rank)) for run, rank in wrong]
-        origins = [_origin(run, one) if one else "" for run, _, one in said]
-        best = next((at for at, origin in enumerate(origins) if origin), 0)
-        (run, rank, difference), origin = said[best], origins[best]
-        assert difference is not None
-        place = self._called + difference.place
-        got, right = show(difference.got), show(difference.right)
-        origin = origin and f": {origin}"
-        raise self._wrong("value", run, rank, place=place, got=got, right=right, origin=origin)
+        every = [(run, rank, one) for run, rank in wrong for one in run.differences(rank)]
+        said: dict[str, Any] = {"contrast": contrast}
+        mistake, origins = "value", [_origin(run, one) for run, _, one in every]
+        at = next((at for at, origin in enumerate(origins) if origin), 0)
+        if factor := _factor([one for _, _, one in every]):
+            mistake, said["factor"], at = "factor", show(factor), 0
+        elif all(_near(run, one) for run, _, one in every):
+            mistake, at = "digits", 0
+        run, rank, difference = every[at]
+        said |= {"place": self._called + difference.place, "right": show(difference.right)}
+        said |= {"got": show(difference.got), "origin": origins[at] and f": {origins[at]}"}
+        raise self._wrong(mistake, run, rank, **said)
 
-    def _tell_if(self, said: Found, mistake: str, run: Run, rank: int) -> None:
+    def _tell_if(self, said: Found, mistake: str, run: Run, rank: int, **more: Any) -> None:
         if said:
-            raise self._wrong(mistake, run, rank, **(said if isinstance(said, dict) else {}))
+            raise self._wrong(mistake, run, rank, **more | (said if isinstance(said, dict) else {}))
 
     def _wrong(
         self, mistake: str, run: Run | None = None, rank: int = 0, **more: Any
@@ -206,19 +247,74 @@ class Judged:
         return WrongAnswer(mistake, self.words.say(mistake, known | more))
 
 
+def _sure(what: Callable[[], Any]) -> Any:
+    """Do what only an error of the check's own can make fail."""
+    try:
+        return what()
+    except (WrongAnswer, NotJudged):
+        raise
+    except Exception as error:
+        text = f"the check itself failed ({type(error).__name__}: {error}), not your answer"
+        raise NotJudged(text) from error
+
+
 def _explains(guess: Guess, found: list[Run]) -> bool:
     """Whether all ranks of all trials ended up with what is guessed."""
     return all(
         (ends := guess(run.trial)) is not None
-        and all(alike(run.got(rank), ends[rank]) for rank in run.ranks)
+        and all(end is ... or alike(run.got(rank), end) for rank, end in enumerate(ends))
         for run in found
     )
+
+
+def _contrast(wrong: list[Run], right: list[Run]) -> str:
+    """In what a trial that went right differs from all that did not: a sentence, or ""."""
+    known = [run.trial.traits for run in right]
+    parts = []
+    for at, theirs in enumerate(zip(*known, strict=True)):
+        others = {run.trial.traits[at] for run in wrong}
+        if not others & set(theirs):
+            parts.append(theirs[0])
+    said = ", ".join(part for part in parts if part)
+    return f" With {said} it was right." if said else ""
+
+
+def _factor(wrong: list[Difference]) -> float | None:
+    """By which all wrong numbers are too large, where that is one number and can be said."""
+    pairs = [(one.got, one.right) for one in wrong]
+    if len(pairs) < 2 or not all(_finite(got) and _finite(right) and right for got, right in pairs):
+        return None
+    first = float(pairs[0][0] / pairs[0][1])
+    same = all(math.isclose(got / right, first, rel_tol=1e-6) for got, right in pairs)
+    return first if same and first and len({right for _, right in pairs}) > 1 else None
+
+
+def _near(run: Run, wrong: Difference) -> bool:
+    """Whether a number is nearly right, or too large for a small type."""
+    got, right = wrong.got, wrong.right
+    if not run.trial.nproc or type(got) not in (int, float) or type(right) not in (int, float):
+        return False  # without ranks there are no tensors that travel, and no types of theirs
+    if math.isinf(got):
+        return True
+    # A sum in which a small part is missing is near, too, and has as many digits as any.
+    few = "numbers" not in run.trial.facts or _bits(got) <= _BITS
+    return few and abs(got - right) <= _NEAR * abs(right)
+
+
+def _bits(value: float) -> int:
+    """How many binary digits a number has, from the first 1 to the last."""
+    whole = abs(float(value).as_integer_ratio()[0])
+    return whole.bit_length() - (whole & -whole).bit_length() + 1 if whole else 0
+
+
+def _finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _where(run: Run, rank: int) -> str:
     if run.trial.nproc:
         return f"on rank {rank} of {run.nproc}"
-    return "for " + ", ".join(map(show, run.trial.given[0]))
+    return "for " + (run.trial.like or ", ".join(map(show, run.trial.given[0])))
 
 
 def _origin(run: Run, difference: Difference) -> str:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
+
+import cloudpickle
 
 from ...launch import Job, torchrun
 from ...launch.calls import POINT_TO_POINT, Call
+from ...words import ranks_count
+from .. import exercises
 from ..exercises import NotJudged
-from .values import Difference, alike, difference, make, see, tensors_in
+from .values import Difference, Tensor, alike, difference, differences, make, see, tensors_in
 
 _PATIENCE = 5.0  # seconds for one trial, which takes 0.1 s; a deadlock is found long before
+_PACKAGE = Path(__file__).parents[2]
 _SLOW = 10  # an empty trial that takes this part of the patience: the machine is too busy
 
 Play = Callable[..., Any]
@@ -26,7 +34,8 @@ class Trial:
 
     given: for each rank, the arguments; tensors as `Tensor`. right: for each rank, what it must
     end up with. facts: what signs and sentences want to know besides, such as a chunk's length.
-    init: False where the answer makes the process group. env: variables for the ranks.
+    init: False where the answer makes the process group. env: variables for the ranks. like: what
+    tells its world from others, where the number of ranks does not: "2 nodes of 3 ranks".
     """
 
     nproc: int
@@ -35,6 +44,16 @@ class Trial:
     facts: dict[str, Any] = field(default_factory=dict)
     init: bool = True
     env: dict[str, str] = field(default_factory=dict)
+    like: str = ""
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """What it is like, in words: where one trial goes wrong and another does not, they may
+        say why."""
+        given = [one for args in self.given for one in _tensors(args)]
+        dtypes = dict.fromkeys(one.dtype for one in given)
+        ranks = ranks_count(self.nproc) if self.nproc else ""
+        return (self.like or ranks, " and ".join(dtypes))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.__dict__.get("facts", {}):
@@ -67,8 +86,9 @@ class Run:
 
     record: for each rank, what the answer asked of process groups; where the ranks failed, what
     was asked at all. steps: for each rank, its calls of the answer; empty where the ranks failed.
-    ends: what each rank ended up with, to be compared with what is right. failure: "", "raised",
-    "died", "stuck" or "endless".
+    ends: what each rank ended up with, to be compared with what is right. borrowed: the
+    exercises whose solutions the answer asked for. failure: "", "raised", "died", "stuck" or
+    "endless".
     """
 
     trial: Trial
@@ -76,6 +96,7 @@ class Run:
     record: list[list[Call]]
     steps: list[list[Step]] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
+    borrowed: set[str] = field(default_factory=set)
     failure: str = ""
 
     @property
@@ -103,6 +124,10 @@ class Run:
     def wrong(self) -> list[int]:
         """The ranks that ended up with something else than what is right."""
         return [rank for rank in self.ranks if self.difference(rank) is not None]
+
+    def differences(self, rank: int) -> list[Difference]:
+        """All numbers (and texts) that are wrong on a rank, where nothing else is."""
+        return list(differences(self.got(rank), self.right(rank)))
 
     def equals(self, rank: int, guess: Any) -> bool:
         """Whether a rank ended up with these numbers, in whatever holds them."""
@@ -168,6 +193,14 @@ class Watched:
         return returned
 
 
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+
+
 def _home(tensor: Any) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
@@ -176,16 +209,49 @@ def _call_once(answer: Watched, *args: Any) -> None:
     answer(*make(args))
 
 
-def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> tuple[list[Step], Any]:
-    """What was seen of the answer on this rank, and what the play says it ended up with."""
+Seen = tuple[list[Step], Any, set[str]]
+
+
+class PlayFailed(Exception):
+    """A play failed by itself, while the answer was not at work."""
+
+
+def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
+    """What was seen of the answer on this rank, what the play says it ended up with, and of
+    which exercises the course's answers were asked for."""
     watched = Watched(answer)
-    end = play(watched, *given[int(os.environ["RANK"])])
-    return watched.steps, see(end)
+    try:
+        end = play(watched, *given[int(os.environ["RANK"])])
+    except RuntimeError:  # most often what another rank's end leads to
+        raise
+    except Exception as error:
+        if _of_the_answer(error) or _on_purpose(error):
+            raise
+        raise PlayFailed(f"{type(error).__name__}: {error}") from error
+    return watched.steps, see(end), exercises.shown()
 
 
-def _in_turn(
-    answer: Any, play: Play, given: Sequence[Sequence[tuple[Any, ...]]]
-) -> list[tuple[list[Step], Any]]:
+def _of_the_answer(error: BaseException) -> bool:
+    """Whether code that is neither the course's nor a library's was at work."""
+    libraries = (str(_PACKAGE), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(not frame.filename.startswith(libraries) for frame in frames)
+
+
+def _on_purpose(error: BaseException) -> bool:
+    """Whether a play says by it what the answer did: its type is the course's own."""
+    return type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def contains_solution(answer: Any, name: str) -> bool:
+    """Whether the course's answer travels to the ranks with this one."""
+    try:
+        return exercises.solution_file(name).encode() in cloudpickle.dumps(answer)
+    except Exception:  # it cannot travel at all
+        return False
+
+
+def _in_turn(answer: Any, play: Play, given: Sequence[Sequence[tuple[Any, ...]]]) -> list[Seen]:
     """Several trials on this rank."""
     return [_on_rank(answer, play, one) for one in given]
 
@@ -239,9 +305,10 @@ def _alone(answer: Any, play: Play, trial: Trial) -> Run:
     return Run(trial, job, job.calls, failure="endless" if first.kind == "timeout" else first.kind)
 
 
-def _observed(trial: Trial, job: Job, ranks: Sequence[tuple[list[Step], Any]]) -> Run:
-    record = [_within(calls, steps) for calls, (steps, _) in zip(job.calls, ranks, strict=True)]
-    return Run(trial, job, record, [steps for steps, _ in ranks], [end for _, end in ranks])
+def _observed(trial: Trial, job: Job, ranks: Sequence[Seen]) -> Run:
+    steps, ends, borrowed = (list(one) for one in zip(*ranks, strict=True))
+    record = [_within(calls, own) for calls, own in zip(job.calls, steps, strict=True)]
+    return Run(trial, job, record, steps, ends, set().union(*borrowed))
 
 
 def _within(calls: Sequence[Call], steps: Sequence[Step]) -> list[Call]:
@@ -266,10 +333,13 @@ def _start(function: Callable[..., Any], answer: Any, play: Play, given: Any, tr
 
 
 def _require_an_answer(job: Job) -> None:
-    """Raise NotImplementedError where a lab's blank is still there; PyTorch says more with it."""
+    """Raise NotImplementedError where a lab's blank is still there (PyTorch says more with it), and
+    NotJudged where the play has failed."""
     first = job.failures[0]
     if first.type_name == "NotImplementedError" and first.message == "NotImplementedError":
         raise NotImplementedError
+    if first.type_name.endswith(PlayFailed.__name__):
+        raise NotJudged(f"the check itself failed ({first.message}), not your answer")
 
 
 def _require_a_free_machine(trial: Trial) -> None:

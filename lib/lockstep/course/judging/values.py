@@ -144,12 +144,12 @@ def same(got: Any, right: Any) -> bool:
 
 def difference(got: Any, right: Any, place: str = "") -> Difference | None:
     """The first difference, one of type, dtype or shape before one of values."""
-    found = list(_differences(got, right, place))
+    found = list(differences(got, right, place))
     return next((one for one in found if one.kind != "value"), found[0] if found else None)
 
 
-def _differences(got: Any, right: Any, place: str, start: int = 0) -> Iterator[Difference]:
-    """start: how many numbers come before these in the whole."""
+def differences(got: Any, right: Any, place: str = "", start: int = 0) -> Iterator[Difference]:
+    """All differences. start: how many numbers come before these in the whole."""
     if isinstance(right, Number):
         if isinstance(got, Tensor) and len(got.numbers) == 1:
             got = got.numbers[0]
@@ -176,7 +176,7 @@ def _differences(got: Any, right: Any, place: str, start: int = 0) -> Iterator[D
             yield Difference("shape", got, right, place)
         else:
             for at, (one, other) in enumerate(zip(got, right, strict=True)):
-                yield from _differences(one, other, f"{place}[{at}]", start)
+                yield from differences(one, other, f"{place}[{at}]", start)
                 start += len(numbers_in(other))
     elif type(got) is not type(right):
         yield Difference("type", got, right, place)
