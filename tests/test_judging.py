@@ -303,6 +303,14 @@ def test_a_check_that_fails_itself_gives_no_verdict(tiny, where):
     assert ("JSON object" if where == "play" else "not the learner's") in outcome.hint
 
 
+def test_a_sign_may_say_that_there_is_no_verdict(tiny):
+    def unclear(run, rank):
+        raise exercises.NotJudged("two times were too near")
+
+    tiny.demands("open", unclear)
+    assert told(right) == ("NOT JUDGED", "two times were too near")
+
+
 def test_what_the_answer_raises_in_a_play_is_its_own(tiny):
     @judged("three", lab="99", play=lambda answer: answer().later())
     def three(draw):

@@ -254,7 +254,7 @@ def _sure(what: Callable[[], Any]) -> Any:
     """Do what only an error of the check's own can make fail."""
     try:
         return what()
-    except WrongAnswer:
+    except (WrongAnswer, NotJudged):
         raise
     except Exception as error:
         text = f"the check itself failed ({type(error).__name__}: {error}), not your answer"

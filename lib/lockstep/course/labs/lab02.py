@@ -336,7 +336,6 @@ def transfer(draw: random.Random) -> Iterator[Trial]:
         (draw.randint(2, 3), 0),
         (1, 1, draw.randint(2, 4)),
     ]
-    draw.shuffle(shapes)
     kinds = draw.sample(sorted(_BYTES), len(_BYTES))
     strided = draw.randrange(2)
     # As many trials as ranks: so each receives once, and may receive from anybody.
@@ -571,7 +570,7 @@ def _returned(mistake: str) -> Callable[[Run, int], Any]:
         off = _off(run) if rank == 0 else []
         misses = {
             name: min(
-                statistics.median_low(_miss(got, guess(trips)) for got, trips in off)
+                statistics.median(_miss(got, guess(trips)) for got, trips in off)
                 for guess in guesses
             )
             for name, guesses in _STATISTICS.items()
@@ -644,11 +643,6 @@ def _down(run: Run, rank: int) -> Any:
     return bool(down) and {"sender": down[0].rank, "call": down[0]}
 
 
-def _only_the_next(run: Run, rank: int) -> bool:
-    """Whether rank 1 alone has the data besides rank 0."""
-    return run.wrong == list(range(2, run.nproc))
-
-
 def _remainder(run: Run, rank: int) -> Any:
     """Whether only the end of x, which is left where pieces are cut too short, is wrong."""
     cut = run.trial.chunks * (run.trial.length // run.trial.chunks)
@@ -709,7 +703,6 @@ def _all_then_on(run: Run, rank: int) -> Any:
 relay.fails("too-small", _too_small)
 relay.fails("ring", _beyond_an_end)
 relay.shows("other-way", _down)
-relay.shows("only-the-next", _only_the_next)
 relay.shows("remainder", _remainder)
 relay.shows("misplaced", _misplaced)
 relay.shows("wrong-element", _first_wrong)
