@@ -126,6 +126,13 @@ def global_mean(values):
     return both[0].item() / both[1].item()
 
 
+# %% global_mean: not-divided
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item()
+
+
 # %% two_step_all_reduce: untouched
 def two_step_all_reduce(x):
     n = dist.get_world_size()
@@ -205,6 +212,24 @@ def two_step_all_reduce(x):
     part = torch.empty_like(chunks[0])
     dist.reduce_scatter(part, chunks, op=dist.ReduceOp.MIN)
     dist.all_gather(chunks, part)
+
+
+# %% two_step_all_reduce: mean
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    dist.all_gather(chunks, part)
+    x /= dist.get_world_size()
+
+
+# %% two_step_all_reduce: times-ranks
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    for _ in range(2):
+        dist.reduce_scatter(part, chunks)
+        dist.all_gather(chunks, part)
 
 
 # %% ring_all_reduce: half-way
@@ -644,6 +669,24 @@ def tree_all_reduce(x):
             dist.recv(x, rank - d)
         elif rank % (2 * d) == 0 and rank + d < n:
             dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: first-only
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for d in [1 << k for k in reversed(range(20)) if 1 << k < n]:
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: all-wait
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for d in [1 << k for k in range(20) if 1 << k < n]:
+        dist.send(x, (rank + d) % n)
+        dist.recv(x, (rank - d) % n)
 
 
 # %% hierarchical_all_reduce: leaders-only

@@ -278,7 +278,7 @@ def _contrast(wrong: list[Run], right: list[Run]) -> str:
         others = {run.trial.traits[at] for run in wrong}
         if not others & set(theirs):
             parts.append(theirs[0])
-    said = ", ".join(part for part in parts if part)
+    said = " and ".join(part for part in parts if part)
     return f" With {said} it was right." if said else ""
 
 
