@@ -3,10 +3,10 @@
     python tests/mutants.py collectives critical --sample 40 --seed 1 --seconds 90
 
 Each mutant is a module of lockstep/trace/ask with one change: a comparison or a sign turned round,
-& for |, `and` for `or`, a constant one more, a `not` dropped, min for max. The tests of the module
-run on it, in a process forked from one that has imported all else; what passes them is listed. A
-mutant whose tests do not end in time counts as seen. This takes minutes, so `make test` leaves it
-out.
+& for |, % for //, `and` for `or`, a constant one more, a `not` dropped, min for max. The tests of
+the module run on it, in a process forked from one that has imported all else; what passes them is
+listed. A mutant whose tests do not end in time counts as seen. This takes minutes, so `make test`
+leaves it out.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ _OPERATORS = {
     ast.Sub: ast.Add,
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitOr,
+    ast.Mult: ast.FloorDiv,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mod,
+    ast.Mod: ast.FloorDiv,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
     ast.And: ast.Or,
     ast.Or: ast.And,
 }

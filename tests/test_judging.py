@@ -1,6 +1,8 @@
 """How answers are judged: what is told, what is not, and in which order."""
 
 import datetime
+import json
+import os
 import random
 import time
 import tomllib
@@ -21,6 +23,7 @@ TABLE = {
         "doubled": "{where} it is twice the sum",
         "rank-0": "rank {rank} is wrong, at length {length}",
         "loud": "rank {rank} called {calls}",
+        "open": "as was guessed",
     },
 }
 
@@ -129,6 +132,34 @@ def dies_of_three(x, rank):
         raise LookupError("my own mistake")
 
 
+def wrong_of_two_dies_of_three(x, rank):
+    wrong_on_rank_0(x, rank)
+    if dist.get_world_size() == 3:
+        raise LookupError("my own mistake")
+
+
+def ends_of_three(x, rank):
+    dist.all_reduce(x)
+    if dist.get_world_size() == 3 and rank == 1:
+        print("a last word", flush=True)
+        os._exit(3)
+
+
+def idle_on_rank_1(x, rank):
+    dist.all_reduce(x.clone() if rank == 1 else x)
+
+
+def rounded(x, rank):
+    dist.all_reduce(x)
+    x.copy_(x.bfloat16())
+
+
+def to_itself(x, rank):
+    dist.all_reduce(x)
+    if rank == 1:
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1)])
+
+
 def waits_for_the_last(x, rank):
     dist.all_reduce(x)
     if rank == 0:
@@ -150,7 +181,8 @@ def torch_has_no_such(x, rank):
     [
         (right, "PASS", ""),
         (doubled, "doubled", "on rank 0 of 2 it is twice the sum"),
-        (doubled_of_two, "value", "it is the sum, 2 times"),  # it does not explain all trials
+        # "doubled" does not explain all trials
+        (doubled_of_two, "factor", "2 times what is right. With 3 ranks it was right."),
         (wrong_on_rank_0, "rank-0", "rank 0 is wrong, at length 2"),
         (wrong_on_rank_1, "value", "on rank 1 of 2"),
         (loud, "loud", "rank 0 called 2"),
@@ -160,7 +192,16 @@ def torch_has_no_such(x, rank):
         (silent, "nothing-sent", ""),
         (unwaited, "no-wait", "never waited for its all_reduce #0"),
         (exits, "raised", "sys.exit(0)"),
-        (dies_of_three, "raised", "of 3 it raised LookupError: my own mistake"),
+        (
+            dies_of_three,
+            "raised",
+            "of 3 it raised LookupError: my own mistake. With 2 ranks it was",
+        ),
+        (wrong_of_two_dies_of_three, "rank-0", "rank 0 is wrong"),  # what ended well is told first
+        (ends_of_three, "died", "With 2 ranks it was right. Last it printed: a last word"),
+        (idle_on_rank_1, "untouched-here", "rank 0 has the right result. on rank 1 of 2 x is what"),
+        (rounded, "digits", "near"),
+        (to_itself, "to-itself", "rank 1 called send #0 to rank 1"),
         (waits_for_the_last, "no-such-rank", "rank 0 called recv #0 from a rank below 0"),
         (hangs, "deadlock", "with 2 ranks it never ends"),
         (torch_has_no_such, "raised", "Could not run"),
@@ -300,6 +341,78 @@ def test_worlds_that_do_not_meet_are_told_at_once():
 
     found = of_a_store(play, nproc=2, of_worlds=True)
     assert found[0].startswith("0/") and found[1].startswith("1/")
+
+
+def test_a_guess_may_leave_a_rank_open(tiny):
+    tiny.gives("open", lambda t: [..., *[[1 + one for one in t.numbers.total]] * (t.nproc - 1)])
+
+    def wrong(x, rank):
+        dist.all_reduce(x)
+        x += 1 if rank else 5
+
+    assert told(wrong) == ("open", "as was guessed")
+
+
+@pytest.mark.parametrize("where", ["trials", "sign", "guess", "play"])
+def test_a_check_that_fails_itself_gives_no_verdict(tiny, where):
+    def fails(*_):
+        raise LookupError("not the learner's")
+
+    # What fails in a play is the course's code, or a library's, as json here.
+    @judged("three", lab="99", play=json.loads if where == "play" else None)
+    def three(draw):
+        if where == "trials":
+            fails()
+        yield Trial(2, given=[()] * 2, right=[0 if where == "guess" else None] * 2)
+
+    if where == "sign":
+        three.demands("loud", fails)
+    if where == "guess":
+        three.gives("doubled", fails)
+    outcome = lockstep.check("three", dist.barrier)
+    assert outcome.verdict == "NOT JUDGED"
+    assert "the check itself failed (" in outcome.hint
+    assert ("JSON object" if where == "play" else "not the learner's") in outcome.hint
+
+
+def test_a_sign_may_say_that_there_is_no_verdict(tiny):
+    def unclear(run, rank):
+        raise exercises.NotJudged("two times were too near")
+
+    tiny.demands("open", unclear)
+    assert told(right) == ("NOT JUDGED", "two times were too near")
+
+
+def test_what_the_answer_raises_in_a_play_is_its_own(tiny):
+    @judged("three", lab="99", play=lambda answer: answer().later())
+    def three(draw):
+        yield Trial(1, given=[()], right=[None])
+
+    class Later:
+        def later(self):
+            raise LookupError("my own mistake")
+
+    assert lockstep.check("three", Later).mistake == "raised"
+
+
+@pytest.mark.parametrize("how", ["called on the ranks", "taken along", "not at all"])
+def test_the_courses_answer_in_another_is_not_the_learners(monkeypatch, how):
+    monkeypatch.setenv("LOCKSTEP_PROGRESS", "off")
+    theirs = lockstep.solution("ring_seconds")
+
+    def asks(*args):
+        return lockstep.solution("ring_seconds")(*args)
+
+    def takes(*args):
+        return theirs(*args)
+
+    def own(n, nbytes, alpha, beta):
+        return 2 * (n - 1) * (alpha + beta * nbytes / n)
+
+    answer = {"called on the ranks": asks, "taken along": takes, "not at all": own}[how]
+    outcome = lockstep.check("ring_seconds", answer)
+    assert outcome.verdict == "PASS"
+    assert ("not counted as yours" in outcome.note) == (how != "not at all")
 
 
 @pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.stem)

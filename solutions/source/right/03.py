@@ -1,5 +1,6 @@
 """Right answers to the exercises of lab 03, in other ways than the solution's."""
 
+from fractions import Fraction
 from itertools import accumulate
 
 import torch
@@ -439,14 +440,15 @@ def ring_seconds(n, nbytes, alpha, beta):
     return (steps + beta * nbytes / n).sum()
 
 
-# %% ring_seconds: whole-chunks
+# %% ring_seconds: fractions
 def ring_seconds(n, nbytes, alpha, beta):
-    return 2 * (n - 1) * alpha + 2 * (n - 1) * (nbytes // n) * beta
+    chunk = Fraction(nbytes, n)
+    return float(2 * (n - 1) * (Fraction(alpha) + Fraction(beta) * chunk))
 
 
 # %% ring_seconds: accumulated
 def ring_seconds(n, nbytes, alpha, beta):
-    steps = accumulate([alpha + nbytes / n * beta] * (2 * (n - 1)))
+    steps = accumulate([alpha + nbytes / n * beta] * (2 * (n - 1)), initial=0)
     return list(steps)[-1]
 
 

@@ -82,6 +82,57 @@ def global_mean(values):
     return (both[0] / both[1]).item()
 
 
+# %% global_mean: own-twice
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)])
+    everybody = both.clone()
+    dist.all_reduce(everybody)
+    total, count = (both + everybody).tolist()
+    return total / count
+
+
+# %% global_mean: upside-down
+def global_mean(values):
+    both = torch.tensor([len(values), values.sum()])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: largest-only
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)])
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: lengths-differ
+def global_mean(values):
+    everybody = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, values)
+    return torch.cat(everybody).mean().item()
+
+
+# %% global_mean: no-number
+def global_mean(values):
+    both = torch.tensor([values.mean() * len(values), len(values)])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: digits
+def global_mean(values):
+    both = torch.tensor([values.sum(), len(values)], dtype=torch.bfloat16)
+    dist.all_reduce(both)
+    return both[0].item() / both[1].item()
+
+
+# %% global_mean: not-divided
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return total.item()
+
+
 # %% two_step_all_reduce: untouched
 def two_step_all_reduce(x):
     n = dist.get_world_size()
@@ -137,6 +188,48 @@ def two_step_all_reduce(x):
     part = torch.empty_like(chunks[0])
     dist.reduce_scatter(part, chunks)
     dist.all_gather(chunks[::-1], part)
+
+
+# %% two_step_all_reduce: gathers-old
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    dist.all_gather(chunks, x.chunk(len(chunks))[dist.get_rank()].clone())
+
+
+# %% two_step_all_reduce: turned-round
+def two_step_all_reduce(x):
+    rank, chunks = dist.get_rank(), list(x.chunk(dist.get_world_size()))
+    everybody = [torch.empty_like(chunk) for chunk in chunks]
+    dist.all_gather(everybody, chunks[rank])
+    dist.reduce_scatter(chunks[rank], everybody)
+
+
+# %% two_step_all_reduce: not-a-sum
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, op=dist.ReduceOp.MIN)
+    dist.all_gather(chunks, part)
+
+
+# %% two_step_all_reduce: mean
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    dist.all_gather(chunks, part)
+    x /= dist.get_world_size()
+
+
+# %% two_step_all_reduce: times-ranks
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    for _ in range(2):
+        dist.reduce_scatter(part, chunks)
+        dist.all_gather(chunks, part)
 
 
 # %% ring_all_reduce: half-way
@@ -272,6 +365,33 @@ def ring_all_reduce(x):
         swap(chunks[(rank + 1 - step) % n], (rank + 1) % n, chunks[(rank - step) % n], rank - 1)
 
 
+# %% ring_all_reduce: stops-early
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], (rank + 1) % n, buffer, (rank - 1) % n)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 2):
+        swap(
+            chunks[(rank + 1 - step) % n], (rank + 1) % n, chunks[(rank - step) % n], (rank - 1) % n
+        )
+
+
+# %% ring_all_reduce: too-many-steps
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], (rank + 1) % n, buffer, (rank - 1) % n)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n):
+        swap(chunks[(rank + 1 - step) % n], (rank + 1) % n, buffer, (rank - 1) % n)
+        chunks[(rank - step) % n].copy_(buffer)
+
+
 # %% doubling_all_reduce: without-own
 def doubling_all_reduce(x):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -340,6 +460,69 @@ def doubling_all_reduce(x):
         swap(x, rank ^ distance, buffer, rank ^ distance)
         x.add_(buffer)
         distance *= 2
+
+
+# %% doubling_all_reduce: same-side
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), 1
+    buffer = torch.empty_like(x)
+    while distance < dist.get_world_size():
+        partner = rank ^ distance
+        if rank % 2:
+            dist.recv(buffer, partner)
+            dist.send(x, partner)
+        else:
+            dist.send(x, partner)
+            dist.recv(buffer, partner)
+        x += buffer
+        distance *= 2
+
+
+# %% doubling_all_reduce: sends-the-start
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), 1
+    start, buffer = x.clone(), torch.empty_like(x)
+    while distance < dist.get_world_size():
+        swap(start, rank ^ distance, buffer, rank ^ distance)
+        x += buffer
+        distance *= 2
+
+
+# %% doubling_all_reduce: added-to-itself
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), 1
+    buffer = torch.empty_like(x)
+    while distance < dist.get_world_size():
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x += x
+        distance *= 2
+
+
+# %% doubling_all_reduce: to-itself
+def doubling_all_reduce(x):
+    rank, n, distance = dist.get_rank(), dist.get_world_size(), 1
+    buffer = torch.empty_like(x)
+    while distance < n:
+        swap(x, rank * distance % n, buffer, rank * distance % n)
+        x += buffer
+        distance *= 2
+
+
+# %% doubling_all_reduce: fewer-than-rounds
+def doubling_all_reduce(x):
+    rank, buffer = dist.get_rank(), torch.empty_like(x)
+    distances = [1 << k for k in range(dist.get_world_size().bit_length() - 1)]
+    for distance in distances:
+        if rank % (2 * distance) == distance:
+            dist.send(x, rank - distance)
+        elif rank % (2 * distance) == 0:
+            dist.recv(buffer, rank + distance)
+            x += buffer
+    for distance in reversed(distances):
+        if rank % (2 * distance) == distance:
+            dist.recv(x, rank - distance)
+        elif rank % (2 * distance) == 0:
+            dist.send(x, rank + distance)
 
 
 # %% tree_all_reduce: only-up
@@ -436,6 +619,76 @@ def tree_all_reduce(x):
             x.add_(buffer)
 
 
+# %% tree_all_reduce: only-copies
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(x, rank + d)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: not-down
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: untouched-here
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x = x + buffer
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: first-only
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for d in [1 << k for k in reversed(range(20)) if 1 << k < n]:
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: all-wait
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for d in [1 << k for k in range(20) if 1 << k < n]:
+        dist.send(x, (rank + d) % n)
+        dist.recv(x, (rank - d) % n)
+
+
 # %% hierarchical_all_reduce: leaders-only
 def hierarchical_all_reduce(x, inside, across):
     leader = dist.get_global_rank(inside, 0)
@@ -493,6 +746,22 @@ def hierarchical_all_reduce(x, inside, across):
     dist.all_gather(chunks, part, group=inside)
 
 
+# %% hierarchical_all_reduce: mean-of-groups
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    dist.all_reduce(part, op=dist.ReduceOp.AVG, group=across)
+    dist.all_gather(chunks, part, group=inside)
+
+
+# %% hierarchical_all_reduce: part-only
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    chunks = x.chunk(dist.get_world_size(inside))
+    dist.all_reduce(chunks[dist.get_rank(inside)], group=across)
+
+
 # %% ring_seconds: half-way
 def ring_seconds(n, nbytes, alpha, beta):
     return (n - 1) * (alpha + beta * nbytes / n)
@@ -526,6 +795,46 @@ def ring_seconds(n, nbytes, alpha, beta):
 # %% ring_seconds: raised
 def ring_seconds(n, nbytes, alpha, beta):
     raise SystemExit(0)
+
+
+# %% ring_seconds: twice
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * 2 * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: no-beta
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * alpha
+
+
+# %% ring_seconds: turned-round
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (beta + alpha * nbytes / n)
+
+
+# %% ring_seconds: whole-bytes
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + nbytes // n * beta)
+
+
+# %% ring_seconds: all-ranks
+def ring_seconds(n, nbytes, alpha, beta):
+    return n * 2 * (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: tree
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1).bit_length() * (alpha + beta * nbytes)
+
+
+# %% ring_seconds: counted
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + 8 * beta * nbytes / n)
+
+
+# %% ring_seconds: factor
+def ring_seconds(n, nbytes, alpha, beta):
+    return 1e6 * 2 * (n - 1) * (alpha + beta * nbytes / n)
 
 
 # %% flat_all_reduce: rebound
@@ -579,3 +888,53 @@ def flat_all_reduce(tensors, strict=True):
     dist.all_reduce(table)
     for row, tensor in zip(table, tensors, strict=True):
         tensor.copy_(row[: tensor.numel()].view_as(tensor))
+
+
+# %% flat_all_reduce: left-out
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in list(zip(tensors, pieces, strict=True))[:-2]:
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: of-others
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor in tensors:
+        tensor.copy_(flat[: tensor.numel()].view_as(tensor))
+
+
+# %% flat_all_reduce: untouched
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor = piece.view_as(tensor)
+
+
+# %% flat_all_reduce: own-twice
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor += piece.view_as(tensor)
+
+
+# %% flat_all_reduce: digits
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors]).bfloat16()
+    dist.all_reduce(flat)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: untouched-here
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.reduce(flat, 0)
+    if dist.get_rank() == 0:
+        for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(piece.view_as(tensor))

@@ -171,11 +171,11 @@ class Judged:
                 got, right = kind(difference.got), kind(difference.right)
                 said = {"place": self._called + difference.place, "contrast": contrast}
                 raise self._wrong(difference.kind, run, rank, got=got, right=right, **said)
+        self._tell_untouched_here(wrong)
         for mistake, sign in self._shows.items():
             signs = [sign(one, at) for one, at in wrong]
             if all(signs):
                 self._tell_if(signs[0], mistake, *wrong[0], contrast=contrast)
-        self._tell_untouched_here(wrong)
         self._tell_value(wrong, contrast)
 
     def _tell_untouched(self, found: list[Run], run: Run, rank: int) -> None:
@@ -225,7 +225,7 @@ class Judged:
         at = next((at for at, origin in enumerate(origins) if origin), 0)
         if factor := _factor([one for _, _, one in every]):
             mistake, said["factor"], at = "factor", show(factor), 0
-        elif not any(origins) and all(_near(run, one) for run, _, one in every):
+        elif all(_near(run, one) for run, _, one in every):
             mistake, at = "digits", 0
         run, rank, difference = every[at]
         said |= {"place": self._called + difference.place, "right": show(difference.right)}
@@ -254,7 +254,7 @@ def _sure(what: Callable[[], Any]) -> Any:
     """Do what only an error of the check's own can make fail."""
     try:
         return what()
-    except WrongAnswer:
+    except (WrongAnswer, NotJudged):
         raise
     except Exception as error:
         text = f"the check itself failed ({type(error).__name__}: {error}), not your answer"
@@ -278,7 +278,7 @@ def _contrast(wrong: list[Run], right: list[Run]) -> str:
         others = {run.trial.traits[at] for run in wrong}
         if not others & set(theirs):
             parts.append(theirs[0])
-    said = ", ".join(part for part in parts if part)
+    said = " and ".join(part for part in parts if part)
     return f" With {said} it was right." if said else ""
 
 
@@ -295,8 +295,8 @@ def _factor(wrong: list[Difference]) -> float | None:
 def _near(run: Run, wrong: Difference) -> bool:
     """Whether a number is nearly right, or too large for a small type."""
     got, right = wrong.got, wrong.right
-    if type(got) not in (int, float) or type(right) not in (int, float):
-        return False
+    if not run.trial.nproc or type(got) not in (int, float) or type(right) not in (int, float):
+        return False  # without ranks there are no tensors that travel, and no types of theirs
     if math.isinf(got):
         return True
     # A sum in which a small part is missing is near, too, and has as many digits as any.

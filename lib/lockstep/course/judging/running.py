@@ -215,7 +215,7 @@ Seen = tuple[list[Step], Any, set[str]]
 
 
 class PlayFailed(Exception):
-    """A play raised where the answer was not at work."""
+    """A play failed by itself, while the answer was not at work."""
 
 
 def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
@@ -227,7 +227,7 @@ def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
     except RuntimeError:  # most often what another rank's end leads to
         raise
     except Exception as error:
-        if _of_the_answer(error):
+        if _of_the_answer(error) or _on_purpose(error):
             raise
         raise PlayFailed(f"{type(error).__name__}: {error}") from error
     return watched.steps, see(end), exercises.shown()
@@ -238,6 +238,11 @@ def _of_the_answer(error: BaseException) -> bool:
     libraries = (str(_PACKAGE), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
     frames = traceback.extract_tb(error.__traceback__)
     return any(not frame.filename.startswith(libraries) for frame in frames)
+
+
+def _on_purpose(error: BaseException) -> bool:
+    """Whether a play says by it what the answer did: its type is the course's own."""
+    return type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def contains_solution(answer: Any, name: str) -> bool:

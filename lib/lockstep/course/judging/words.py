@@ -31,6 +31,8 @@ class Words:
     def say(self, mistake: str, known: dict[str, Any]) -> str:
         sentence: str = self.sentences.get(mistake) or _read(_GENERAL)[mistake]
         lines = [line.strip() for line in sentence.splitlines()]
+        if "contrast" in known and "{contrast}" not in sentence:
+            lines[0] += "{contrast}"
         return "\n".join(lines).format_map(known).strip()
 
 
