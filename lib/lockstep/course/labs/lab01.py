@@ -401,12 +401,16 @@ def _made(run: Run, rank: int) -> list[str]:
 
 
 def _not_alike(run: Run, rank: int) -> Any:
-    """Whether this rank made other groups than rank 0, or in another order."""
-    first, own = _made(run, 0), _made(run, rank)
-    both = min(len(first), len(own))
-    if first == own or (first[:both] == own[:both] and run.failure not in ("", "stuck")):
-        return False
-    return {"alone": run.trial.alone, "first": _say_made(first), "own": _say_made(own)}
+    """Whether another rank made other groups than this one, or in another order."""
+    own = _made(run, rank)
+    for other in run.ranks:
+        theirs = _made(run, other)
+        both = min(len(own), len(theirs))
+        ended = run.failure in ("", "stuck")  # else a rank may not have come to the others
+        if own != theirs and (own[:both] != theirs[:both] or ended):
+            said = {"own": _say_made(own), "other": other, "theirs": _say_made(theirs)}
+            return {"alone": run.trial.alone, "alike": sorted(own) == sorted(theirs), **said}
+    return False
 
 
 def _say_made(made: list[str]) -> str:
@@ -414,9 +418,9 @@ def _say_made(made: list[str]) -> str:
 
 
 def _own_first(run: Run, rank: int) -> Any:
-    """Whether this rank made the same groups as rank 0, in another order."""
-    first, own = _made(run, 0), _made(run, rank)
-    return first != own and sorted(first) == sorted(own) and _not_alike(run, rank)
+    """Whether another rank made the same groups as this one, in another order."""
+    found = _not_alike(run, rank)
+    return bool(found) and found["alike"] and found
 
 
 def _other_members(run: Run, rank: int) -> Any:
