@@ -173,7 +173,8 @@ def _barriers(answer: Any, names: list[str], late: list[int]) -> Any:
 def store_barrier(draw: random.Random) -> Iterator[Trial]:
     """`store_barrier(store, name, world_size)`: returns when world_size ranks have called it."""
     for nproc in draw.sample((2, 3, 5), 2):
-        names = draw.sample(("load", "train", "test", "save", "stop"), 3)
+        name = draw.choice(("load", "train", "save"))  # keys of one must not be another's
+        names = draw.sample((name, f"{name}1", f"{name[0]}2"), 3)
         late = [draw.randrange(nproc) for _ in names]
         yield Trial(
             nproc,
@@ -368,8 +369,8 @@ def _in_use(answer: Any, alone: Groups, groups: Groups) -> Any:
 @judged("make_groups", lab="01", play=_in_use, called="the group", silent=True)
 def make_groups(draw: random.Random) -> Iterator[Trial]:
     """`make_groups(groups)`: make all groups, on every rank; return the one this rank is in."""
-    for nproc, count in ((draw.choice((4, 5)), 2), (6, 3)):
-        alone, groups = _partition(draw, nproc, nproc), _partition(draw, nproc, count)
+    for nproc, count, fewest in ((draw.choice((4, 5)), 2, 1), (6, 3, 2)):
+        alone, groups = _partition(draw, nproc, nproc, 1), _partition(draw, nproc, count, fewest)
         mine = [next(ranks for ranks in groups if rank in ranks) for rank in range(nproc)]
         yield Trial(
             nproc,
@@ -379,16 +380,15 @@ def make_groups(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _partition(draw: random.Random, nproc: int, count: int) -> Groups:
-    """So many groups of ranks, not sorted, of two members or more if there are as many ranks;
-    rank 0 is not in the first, nor the last rank in the last."""
-    fewest = min(2, nproc // count)
+def _partition(draw: random.Random, nproc: int, count: int, fewest: int) -> Groups:
+    """So many groups of ranks, not sorted, the smallest of so many members; rank 0 is not in the
+    first, nor the last rank in the last."""
     while True:
         ranks = draw.sample(range(nproc), nproc)
         cuts = [0, *sorted(draw.sample(range(1, nproc), count - 1)), nproc]
         groups = [ranks[start:end] for start, end in itertools.pairwise(cuts)]
         uneven = 0 not in groups[0] and nproc - 1 not in groups[-1]
-        if uneven and min(map(len, groups)) >= fewest:
+        if uneven and min(map(len, groups)) == fewest:
             return groups
 
 
@@ -474,7 +474,8 @@ def from_first(draw: random.Random) -> Iterator[Trial]:
     """`from_first(x, group)`: x of the group's first member, on every member, by one broadcast."""
     nprocs = (draw.choice((4, 5)), draw.choice((5, 6)))
     for nproc, count, dtype in zip(nprocs, (2, 3), ("float32", "int64"), strict=True):
-        groups = [sorted(ranks) for ranks in _partition(draw, nproc, count)]
+        smallest = min(2, nproc // count)
+        groups = [sorted(ranks) for ranks in _partition(draw, nproc, count, smallest)]
         mine = [next(ranks for ranks in groups if rank in ranks) for rank in range(nproc)]
         shape = draw.choice(((), (3,), (2, 3)))
         values = [
@@ -728,10 +729,10 @@ def _all_reduces(group_class: Any, given: list[tuple[Tensor, str]], late: int) -
 @judged("StoreGroup", lab="01", play=_all_reduces, called="what all_reduce left", silent=True)
 def store_group(draw: random.Random) -> Iterator[Trial]:
     """`StoreGroup`: a process group whose allreduce goes through the store."""
-    for nproc in draw.sample((2, 3, 4), 2):
+    shapes = [(2, 2), draw.choice(((2,), (3,), (5,)))]
+    for nproc, shape in zip(draw.sample((2, 3, 4), 2), shapes, strict=True):
         operations = ["SUM", *draw.sample(("SUM", "MAX", "SUM", "MAX"), 4)]
         dtype = draw.choice(("float32", "float64", "int64"))
-        shape = draw.choice(((2,), (3,), (5,), (2, 2)))
         calls = [_call(draw, nproc, operation, dtype, shape) for operation in operations]
         own = [[given[rank] for given, _ in calls] for rank in range(nproc)]
         late = draw.randrange(nproc)
@@ -750,7 +751,7 @@ def _call(
 ) -> tuple[list[Tensor], Tensor]:
     """What the ranks give to an all_reduce, and what it leaves; the first elements are below 0."""
     signs = (-1, 1, *(draw.choice((-1, 1)) for _ in range(3)))
-    unit = 1 if dtype == "int64" else 0.125
+    unit = 1 if dtype == "int64" else 1 / 64  # more digits than "%.3f" has
     columns = [
         [sign * one * unit for one in draw.sample(range(1, 900), nproc)]
         for sign in signs[: math.prod(shape)]
