@@ -62,7 +62,10 @@ class Kernel:
             "CUDA_VISIBLE_DEVICES": "",
             **environment,
         }
-        self._manager = KernelManager(shutdown_wait_time=1.0)
+        # Not TCP: of two that start at once, one may take the port that the other was told of.
+        self._manager = KernelManager(
+            shutdown_wait_time=1.0, transport="ipc", ip=str(self._folder / "kernel")
+        )
         self._manager.start_kernel(env=self._environment, cwd=str(self.work))
         self._connect()
 

@@ -179,13 +179,14 @@ def _wait_or_not():
     functional.all_reduce(x, "sum", dist.group.WORLD).sum()
     forgotten = dist.isend(x, 1 - rank)
     dist.recv(y, 1 - rank)
+    dist.barrier()  # the message has come: who drops it before gives it up
     return forgotten.source_rank if rank > 1 else None
 
 
 def test_the_record_says_who_was_waited_for():
     job = lockstep.torchrun(_wait_or_not, nproc_per_node=2, backend="gloo", show=False)
     for calls in job.calls:
-        assert [call.waited for call in calls] == [True, False, True, True, True, False, True]
+        assert [call.waited for call in calls] == [True, False, True, True, True, False, True, True]
 
 
 def _batch_or_not():
@@ -214,9 +215,9 @@ def test_a_wait_for_a_rank_that_is_not_there_is_a_certain_deadlock():
         _ask_for_nobody, nproc_per_node=2, backend="gloo", may_fail=True, show=False
     )
     assert job.failures[0].kind == "stuck"
-    assert job.verdict == (
-        "Rank 0 waits in recv #0 from a rank below 0 of float32[1] on the default group: there are "
-        "only ranks 0 to 1."
+    assert job.verdict.startswith(
+        "Rank 0 is in recv #0 from a rank below 0 of float32[1] on the default group, which has "
+        "ranks 0, 1 only."
     )
 
 

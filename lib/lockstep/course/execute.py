@@ -45,6 +45,7 @@ _EVERY = 0.1  # seconds between two looks at the memory
 _PATIENCE = 300  # seconds for a cell
 _MOST_ROUNDS = 20  # in which processes are ended
 _MOST_OUTPUT = 50_000_000  # characters of a notebook's outputs: more than this is no result
+_LONGEST_BASE = 107 - len("/lockstep-12345678/kernel-1")
 _NO_TIME = 0.001  # seconds: what starts ranks or checks an answer takes longer
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what it logs is in the table
@@ -251,7 +252,28 @@ def execute(
     kernel has ended. progress: show a bar on stderr.
     """
     document = _blank(notebook, parameters)
-    kernel = AsyncKernelManager(kernel_name="python3")
+    with _sockets() as folder:
+        return _execute(document, notebook, output, folder, progress)
+
+
+@contextmanager
+def _sockets() -> Iterator[str]:
+    """A folder for a kernel's sockets, whose names have room for about 100 characters.
+
+    They are none of TCP: a port that is free when a kernel is told of it may be taken when it
+    begins, most of all where ranks come and go.
+    """
+    base = tempfile.gettempdir()
+    if len(base) > _LONGEST_BASE:
+        base = "/tmp"
+    with tempfile.TemporaryDirectory(prefix="lockstep-", dir=base) as folder:
+        yield folder
+
+
+def _execute(document: Any, notebook: Path, output: Path, folder: str, progress: bool) -> Execution:
+    kernel = AsyncKernelManager(
+        kernel_name="python3", transport="ipc", ip=os.path.join(folder, "kernel")
+    )
     client = _Client(document, kernel, timeout=_PATIENCE, log=_SILENT)
     client.room = _MOST_OUTPUT
     bar = tqdm(document.cells, desc=_name(notebook), disable=not progress)

@@ -520,7 +520,7 @@ def transfer(x, src, dst):
     if dist.get_rank() == src:
         dist.send(x.contiguous(), dst)
     elif dist.get_rank() == dst:
-        got = torch.empty(4)
+        got = torch.empty(1)
         dist.recv(got, src)
         return got
 

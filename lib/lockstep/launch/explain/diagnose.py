@@ -301,10 +301,9 @@ def _tell(
     blocked: Mapping[int, Call], missing: Mapping[int, list[int]], ranks: Mapping[int, Seen]
 ) -> str:
     operations = {call.operation for call in blocked.values()}
-    lost = [call for rank, call in blocked.items() if not ranks.keys() >= set(missing[rank])]
-    if lost:
-        said = "; ".join(f"rank {call.rank} waits in {call}" for call in lost)
-        return f"{said[0].upper()}{said[1:]}: there are only ranks 0 to {len(ranks) - 1}."
+    for call in blocked.values():
+        if lost := _nobody_there(call):
+            return lost.sentence
     if any(ranks[peer].finished for absent in missing.values() for peer in absent):
         operations = set()  # somebody has left: that is what to say
     if operations == {"send"}:
