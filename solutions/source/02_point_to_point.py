@@ -460,7 +460,7 @@ lockstep.compare(predicted=prediction, measured=job[1])
 
 # %% [markdown] id="transfer-text"
 # Nothing was copied. Until `wait()` has returned, the tensor belongs to the message; whether the old
-# or the new value arrives is luck.
+# or the new value arrives cannot be known.
 #
 # ### Exercise 4: a tensor that the receiver does not know
 #
