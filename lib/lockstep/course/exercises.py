@@ -1,10 +1,9 @@
-"""Checks of exercises: they never raise, and what is wrong they call by its name.
+"""Exercises as a learner meets them: `check("name", answer)`, hints, solutions.
 
-A lab's module registers an exercise with `@exercise(...)` above the function that checks it. The
-function gets the learner's answer and a source of random numbers; it runs the answer on ranks
-with `trial()` and raises `WrongAnswer` with a hint for each mistake that it recognises. In the
-notebook `check("name", answer)` runs it and shows PASS, TRY AGAIN or NOT YET; `hint`, `solution`
-and `carry_on` are for those who are stuck.
+A check never raises, and what is wrong it calls by its name. How it comes to its verdict is the
+business of `judging`: its `@judged(...)` registers an exercise here, as a function of the answer
+and of a source of random numbers, which raises `WrongAnswer`, `NotJudged`, or nothing. `hint`,
+`solution` and `carry_on` are for those who are stuck.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..launch import Job, JobFailed, torchrun
 from .progress import record
 
 PASS, TRY_AGAIN, NOT_YET, NOT_JUDGED = "PASS", "TRY AGAIN", "NOT YET", "NOT JUDGED"
@@ -27,7 +25,6 @@ MIME = "application/vnd.lockstep.check+json"
 _WRAP = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 _BLANK = "the blank is still there"
 _SOLUTIONS = Path(__file__).parents[3] / "solutions"
-_PATIENCE = 30.0  # seconds for one trial; a deadlock is found long before
 
 Check = Callable[[Any, random.Random], None]
 
@@ -46,14 +43,6 @@ class WrongAnswer(Exception):
 
 class NotJudged(Exception):
     """There is no verdict, whatever the answer is: the message says why."""
-
-
-class Deadlock(WrongAnswer):
-    """The ranks of a trial waited for what can never come; `job` is what they did."""
-
-    def __init__(self, job: Job):
-        super().__init__("deadlock", f"with {job.nproc} ranks it never ends.\n{job.report}")
-        self.job = job
 
 
 @dataclass(frozen=True)
@@ -182,10 +171,8 @@ def _judge(one: Exercise, answer: Any, seed: int) -> tuple[str, str, str]:
         return NOT_YET, _BLANK, ""
     except NotJudged as reason:
         return NOT_JUDGED, str(reason), ""
-    except JobFailed as failed:
-        return TRY_AGAIN, f"the ranks failed:\n{failed}", "failed"
     except Exception as error:
-        return TRY_AGAIN, f"{type(error).__name__}: {error}", "raised"
+        return NOT_JUDGED, f"the check itself failed ({type(error).__name__}: {error})", ""
     return PASS, "", ""
 
 
@@ -283,63 +270,3 @@ def borrowed(name: str, answer: Any) -> None:
 
 def _unknown(name: str) -> str:
     return f"there is no exercise {name!r}; there are: {', '.join(sorted(_exercises))}"
-
-
-# ── What checks are made of ──────────────────────────────────────────────────────────────────
-
-
-def trial(
-    function: Callable[..., Any],
-    *args: Any,
-    nproc: int,
-    backend: str = "gloo",
-    init: bool = True,
-    env: dict[str, str] | None = None,
-) -> Job:
-    """Call `function(*args)` on `nproc` fresh ranks, unseen by the learner.
-
-    Raises Deadlock where the ranks can never go on, NotImplementedError where the answer is still
-    blank, JobFailed where ranks fail in another way.
-    """
-    job = torchrun(
-        function,
-        *args,
-        nproc_per_node=nproc,
-        backend=backend,
-        init=init,
-        env=env,
-        timeout=_PATIENCE,
-        may_fail=True,
-        show=False,
-    )
-    if job.ok:
-        return job
-    if job.cause is not None and job.cause.type_name == "NotImplementedError":
-        raise NotImplementedError
-    if job.failures and job.failures[0].kind == "stuck":  # the cause comes first
-        if any(call.forsaken for calls in job.calls for call in calls):
-            raise WrongAnswer(
-                "no-wait",
-                f"with {job.nproc} ranks a message was begun and never waited for, and so it never "
-                f"arrived.\n{job.report}",
-            )
-        raise Deadlock(job)
-    raise JobFailed(job) from job.cause
-
-
-def close(measured: Any, expected: Any, tolerance: float = 1e-4) -> bool:
-    """Whether two nested lists of numbers have the same shape and nearly the same values."""
-    if isinstance(expected, (list, tuple)):
-        return (
-            isinstance(measured, (list, tuple))
-            and len(measured) == len(expected)
-            and all(close(a, b, tolerance) for a, b in zip(measured, expected, strict=True))
-        )
-    if not isinstance(measured, (int, float)):
-        return False
-    return abs(measured - expected) <= tolerance * max(1.0, abs(expected))
-
-
-def operations(job: Job, rank: int) -> list[str]:
-    """What a rank asked of its groups, in order: the names of the operations."""
-    return [call.operation for call in job.calls[rank]]

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class _Host:
     """Another host, as it greeted. ahead: of its clock, in seconds."""
 
     name: str
+    order: tuple[str, bytes]  # in which hosts get their ranks
     link: Link
     gpus: int
     cores: int
@@ -52,9 +54,10 @@ class Nodes:
     >>> nodes.wait()
     >>> lockstep.torchrun(train, nproc_per_node=4, on=nodes)
 
-    count: how many hosts. address: of this host, at which the others reach it; the loopback by
-    default. Links are authenticated by a key in a file that only you can read, and not encrypted:
-    use them, like the process groups' own connections, in a network that you trust.
+    count: how many hosts; ranks go to them in the order of their names. address: of this host, at
+    which the others reach it; the loopback by default. Links are authenticated by a key in a file
+    that only you can read, and not encrypted: use them, like the process groups' own connections,
+    in a network that you trust.
     Raises LaunchError where nothing can listen at that address.
     """
 
@@ -93,6 +96,7 @@ class Nodes:
                 ) from None
             with contextlib.suppress(OSError, EOFError, NoMessage, LookupError, ValueError):
                 self._admit(caller)
+        self._hosts.sort(key=lambda host: host.order)  # whoever came first
         return self
 
     def _admit(self, caller: socket.socket) -> None:
@@ -102,9 +106,11 @@ class Nodes:
             if not prove(link, self._ticket.key, dialled=False):
                 return
             hello = link.receive(_PATIENCE)[0]
-            name = f"{printable(str(hello['host']))} ({link.peer})"
+            name = printable(str(hello["host"]))
             gpus, cores = int(hello["gpus"]), int(hello["cores"])
-            self._hosts.append(_Host(name, link, gpus, cores, _ahead(link)))
+            order = (name, ip_address(link.peer).packed)
+            called = f"{name} ({link.peer})"
+            self._hosts.append(_Host(called, order, link, gpus, cores, _ahead(link)))
             link = None  # type: ignore[assignment]
         finally:
             if link is not None:
