@@ -574,7 +574,6 @@ def my_groups(plan):
 
 
 by_hand = lockstep.torchrun(my_groups, plan, nproc_per_node=8, show=False)
-print("rank 5:", by_hand[5])
 lockstep.compare(predicted=prediction, measured=by_hand[5]["pp"][1])
 
 # %% id="grid-figure"
@@ -687,7 +686,7 @@ lockstep.progress("01")
 
 # %% [markdown] id="shrink-calls"
 # A group's members are said when it is made, and never change. When a rank dies, those who are left
-# throw the world away and make a smaller one. Its ranks have new numbers, because ranks go from 0 without
+# end the world and make a smaller one. Its ranks have new numbers, because ranks go from 0 without
 # a gap. In lab 13 that happens with real losses; here rank by rank, in good order.
 #
 # Two calls are needed. `dist.destroy_process_group()` ends the default group and all others; then
@@ -957,7 +956,6 @@ lockstep.claim(
 guess = "depends"
 
 # %% id="wait" tags=["varies"]
-# %%torchrun -n 4 --backend gloo --into job
 import time
 
 import torch
@@ -970,18 +968,23 @@ def seconds(start, late):
     if dist.get_rank() == late:
         time.sleep(0.3)
     begin = time.perf_counter()
-    start(x).wait()
-    return round(time.perf_counter() - begin, 4)
+    start(x, async_op=True).wait()
+    return time.perf_counter() - begin
 
 
-{
-    "all_reduce, rank 3 late": seconds(lambda x: dist.all_reduce(x, async_op=True), 3),
-    "broadcast, rank 1 late": seconds(lambda x: dist.broadcast(x, src=0, async_op=True), 1),
-    "broadcast, rank 3 late": seconds(lambda x: dist.broadcast(x, src=0, async_op=True), 3),
-}
+def waits():
+    from_0 = lambda x, async_op: dist.broadcast(x, src=0, async_op=async_op)
+    return [seconds(dist.all_reduce, 3), seconds(from_0, 1), seconds(from_0, 3)]
+
+
+job = lockstep.torchrun(waits, nproc_per_node=4, backend="gloo", show=False)
+names = ["all_reduce, rank 3 late", "broadcast, rank 1 late", "broadcast, rank 3 late"]
+rows = [[name, *(f"{s[at]:.3f}" for s in job.results)] for at, name in enumerate(names)]
+ranks = [f"rank {rank}" for rank in range(4)]
+lockstep.table("Seconds in wait()", ["", *ranks], rows, stamp=lockstep.live(job))
 
 # %% id="wait-claim"
-met = {name: took > 0.15 for name, took in job[0].items()}
+met = {name: took > 0.15 for name, took in zip(names, job[0], strict=True)}
 said = {True: "after it had come", False: "before it had come"}
 lockstep.claim(
     "wait() on a handle makes the ranks meet.",
@@ -994,9 +997,11 @@ lockstep.claim(
 # %% [markdown] id="wait-explained"
 # A handle knows about *this rank's part*. Nobody can have a sum before all have given their number,
 # so an `all_reduce` makes ranks meet. A broadcast goes down a tree. Of four ranks, gloo's root sends to
-# ranks 1 and 2, and a gloo send waits for its receiver; rank 3 gets it from another rank, and the root
-# does not wait for it. **What changes under NCCL:** it is weaker still. There `wait()` makes the GPU's
-# *stream* wait and returns to Python at once, for both.
+# ranks 1 and 2, and a gloo send waits for its receiver. Rank 3 gets it from rank 1: when rank 3 is late,
+# rank 1 waits, and the root does not.
+#
+# **What changes under NCCL:** it is weaker still. There `wait()` makes the GPU's *stream* wait and
+# returns to Python at once, for both.
 
 # %% [markdown] id="mpi-text"
 # ## Further: MPI's words
