@@ -277,6 +277,22 @@ def test_crossed_groups_have_their_names():
         assert f"rank {rank}: {call}" in waiting[0]
 
 
+def test_two_groups_of_the_same_ranks_are_told_apart_by_name():
+    def work():
+        everybody = range(dist.get_world_size())
+        gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
+        for group in (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients):
+            dist.all_reduce(torch.ones(1), group=group)
+
+    verdict = story(work, 3).split("\n\n")[0]
+    assert verdict == (
+        "Rank 0 waits in all_reduce #0 of float32[1] on group gradients (ranks 0–2) for ranks 1, 2;"
+        " ranks 1, 2 wait in all_reduce #0 of float32[1] on group metrics (ranks 0–2) for rank 0. "
+        "Ranks that share several groups must call their collectives in the same order, over all "
+        "these groups together."
+    )
+
+
 @pytest.mark.parametrize("nproc", [2, 3, 8])
 def test_a_hang_in_a_subgroup_names_it(nproc):
     def sync(x, group):

@@ -370,6 +370,20 @@ def _tell(
             "ever while a captured CUDA graph that holds NCCL work is alive: delete the graph "
             "first."
         )
+    elif operations and _collectives_of_several_groups(blocked.values()):
+        text += (
+            " Ranks that share several groups must call their collectives in the same order, over "
+            "all these groups together."
+        )
     else:
         text += " Every rank of a group must call the same collectives in the same order."
     return text
+
+
+def _collectives_of_several_groups(calls: Collection[Call]) -> bool:
+    groups = {call.group for call in calls}
+    return (
+        len(groups) > 1
+        and not any(group.is_internal for group in groups)
+        and not any(call.operation in POINT_TO_POINT for call in calls)
+    )
