@@ -81,8 +81,8 @@ lockstep.table(
 # ### Exercise 1: every rank to its own GPU
 #
 # **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the
-# index of the GPU that this rank should use, an int. On any number of nodes, with any number of
-# GPUs in each.
+# index of the GPU that this rank should use, an int. There is a GPU for each rank, on any number of
+# nodes, with any number of GPUs in each.
 
 
 # %% id="local_gpu"
@@ -774,7 +774,8 @@ if me != 1:  # rank 1 leaves
 #
 # **Goal:** an `allreduce` that goes through the store alone, for the sum and for the maximum
 # (`dist.ReduceOp.MAX`), called again and again, with tensors of any type and shape. It may finish
-# before it returns; `DoneWork` is the handle of such a call. `pickle.dumps` turns a tensor into bytes,
+# before it returns; `DoneWork` is the handle of such a call. `self.rank()` and `self.size()` say which
+# rank of how many this is. `pickle.dumps` turns a tensor into bytes,
 # `pickle.loads` turns them back.
 
 # %% id="StoreGroup"
