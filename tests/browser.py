@@ -288,7 +288,8 @@ class Page:
     # ── What a learner does ──────────────────────────────────────────────────────────────────
 
     def run_all(self, within: float = RUN) -> None:
-        """Run every cell, without what was stored, until the last has ended or one has raised."""
+        """Run every cell, without what was stored and with what is folded, until the last has
+        ended or one has raised; then unfold."""
         if not self._page.evaluate(RUN_ALL, within):
             self._problems.append(f"the cells are not over after {within:g} s")
 
@@ -355,7 +356,9 @@ RUN_ALL = """async limit => {
     await commands.execute('notebook:clear-all-cell-outputs');
     const late = new Promise(then => setTimeout(() => then(false), limit * 1000));
     const run = commands.execute('notebook:run-all-cells').then(() => true);
-    return await Promise.race([run, late]);
+    const done = await Promise.race([run, late]);
+    await commands.execute('notebook:expand-all-headings');
+    return done;
 }"""
 
 # Judged is what the page draws of each output that the document holds. The other way round, an

@@ -104,6 +104,7 @@ def progress(lab: str | None = None) -> Progress:
             one.number,
             one.title,
             tuple(exercise.name for exercise in exercises() if exercise.lab == one.number),
+            frozenset(exercise.name for exercise in exercises() if exercise.further),
         )
         for one in LABS
         if lab in (None, one.number)

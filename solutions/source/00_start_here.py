@@ -25,7 +25,7 @@ import lockstep
 #
 # What is here, what is missing, and what to do about it. `lockstep doctor` says the same in a shell.
 
-# %% id="machine" tags=["varies"]
+# %% id="machine" tags=["unpublished"]
 lockstep.doctor()
 
 # %% [markdown] id="first-text"

@@ -977,5 +977,5 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # **What is slow here, and comes next:** everything went through one store. In lab 02 ranks send to
 # each other directly, point to point, and you will measure what a message costs.
 
-# %% id="progress" tags=["varies"]
+# %% id="progress" tags=["unpublished"]
 lockstep.progress("01")

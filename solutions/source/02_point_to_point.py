@@ -1257,5 +1257,5 @@ lockstep.compare(predicted=prediction, measured=megabytes[0])
 # **What is slow here, and comes next:** everything went through rank 0, while the links between the
 # others were idle, and with each rank it gets worse. In lab 03 all ranks share that work: collectives.
 
-# %% id="progress" tags=["varies"]
+# %% id="progress" tags=["unpublished"]
 lockstep.progress("02")

@@ -1397,5 +1397,5 @@ print("finished")
 # **What is slow here, and comes next:** while the bytes travelled, every rank waited, and computed
 # nothing. On a GPU the two can go on at the same time: streams, and overlap, are lab 04.
 
-# %% id="progress" tags=["varies"]
+# %% id="progress" tags=["unpublished"]
 lockstep.progress("03")

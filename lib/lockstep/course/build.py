@@ -2,8 +2,9 @@
 
 `labs/NN_topic.ipynb` has blanks and no outputs; `solutions/NN_topic.ipynb` is complete, with the
 outputs of an execution. Stored outputs are text and pictures: HTML has times in it and would differ
-at each execution. Cells tagged `varies` keep no output; what text all others show is compared with
-a new execution by the tests.
+at each execution. What text they show is compared with a new execution by the tests, but for cells
+tagged `varies`, where it differs from run to run; cells tagged `unpublished`, which show the
+reader's own machine, keep nothing. What goes further is folded, and so is the code of plumbing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from .rules import verify
-from .source import SourceError, blank, complete, read, tags
+from .source import SourceError, blank, complete, goes_further, read, tags
 from .syllabus import LABS
 
 _STORED = ("text/plain", "image/png")
@@ -54,8 +55,8 @@ def published(notebook: Any) -> Any:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            varies = "varies" in tags(cell)
-            cell.outputs = [] if varies else [_publishable(o) for o in cell.outputs]
+            kept = [] if "unpublished" in tags(cell) else cell.outputs
+            cell.outputs = [_publishable(output) for output in kept]
     notebook.metadata = nbformat.from_dict(_METADATA)
     return notebook
 
@@ -72,9 +73,16 @@ def _notebook(source: Path, form: Callable[[Any], str]) -> Any:
             new = nbformat.v4.new_code_cell(form(cell))
         else:
             new = nbformat.v4.new_markdown_cell(cell.source)
-        new.id, new.metadata = cell.id, cell.metadata
+        new.id, new.metadata = cell.id, {**cell.metadata, **_folding(cell)}
         notebook.cells.append(new)
     return notebook
+
+
+def _folding(cell: Any) -> dict[str, Any]:
+    """What of a cell JupyterLab shows only after a click."""
+    if goes_further(cell):
+        return {"jp-MarkdownHeadingCollapsed": True}
+    return {"jupyter": {"source_hidden": True}} if "plumbing" in tags(cell) else {}
 
 
 def _publishable(output: Any) -> Any:

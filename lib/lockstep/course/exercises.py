@@ -48,12 +48,14 @@ class NotJudged(Exception):
 @dataclass(frozen=True)
 class Exercise:
     """name: also of the function or variable that the learner fills in, and of its cell.
-    lab: "01". hints: three, each giving away more; the last says the way without the code."""
+    lab: "01". hints: three, each giving away more; the last says the way without the code.
+    further: it is no part of the lab's core."""
 
     name: str
     lab: str
     hints: tuple[str, str, str]
     check: Check = field(repr=False)
+    further: bool = False
 
 
 _exercises: dict[str, Exercise] = {}
@@ -62,13 +64,15 @@ _given: dict[str, Any] = {}  # by exercise: the course's answer, handed out or i
 _hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
 
 
-def exercise(name: str, *, lab: str, hints: tuple[str, str, str]) -> Callable[[Check], Check]:
+def exercise(
+    name: str, *, lab: str, hints: tuple[str, str, str], further: bool = False
+) -> Callable[[Check], Check]:
     """Register an exercise and its check. Raises ValueError for a name that is taken."""
 
     def register(function: Check) -> Check:
         if name in _exercises:
             raise ValueError(f"two exercises are called {name!r}")
-        _exercises[name] = Exercise(name, lab, hints, function)
+        _exercises[name] = Exercise(name, lab, hints, function, further)
         return function
 
     return register
