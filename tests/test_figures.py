@@ -135,11 +135,32 @@ simulated · another"""
     assert shown._repr_mimebundle_()["text/plain"] == repr(shown) == text
 
 
+SURE = {"guess": "holds", "verdict": "holds", "because": "1 of 1"}
+UNSTAMPED = {  # what a lab shows, by how an error calls it
+    "the table 'Caption'": lambda stamp: lockstep.table("Caption", ["a"], [["b"]], stamp=stamp),
+    "the figure": lambda stamp: lockstep.figure(line, alt="A line.", stamp=stamp),
+    "the chart": lambda stamp: lockstep.chart({"a": [(1, 1)]}, x="x", y="y", alt="A.", stamp=stamp),
+    "the claim": lambda stamp: lockstep.claim("It holds.", **SURE, stamp=stamp),
+}
+
+
 @pytest.mark.parametrize("nothing", [None, []])
-def test_a_table_of_a_lab_has_a_stamp(nothing):
-    with pytest.raises(ValueError, match=r"'Caption' has no stamp: .*lockstep\.live\(job\)"):
-        lockstep.table("Caption", ["one"], [["a"]], stamp=nothing)
-    with pytest.raises(TypeError, match="stamp"):  # one of the command says that it has none
+@pytest.mark.parametrize("what", UNSTAMPED)
+def test_whatever_a_lab_shows_has_a_stamp(what, nothing):
+    with pytest.raises(ValueError, match=rf"^{what} has no stamp: .*lockstep\.live\(job\)"):
+        UNSTAMPED[what](nothing)
+
+
+def test_grids_and_buffers_are_figures():
+    for nothing in None, []:
+        with pytest.raises(ValueError, match="has no stamp"):
+            lockstep.grid(CUBE, rank=5, groups=GROUPS, stamp=nothing)
+        with pytest.raises(ValueError, match="has no stamp"):
+            lockstep.buffers({"a": ([[1], [2]], [[3], [3]])}, stamp=nothing)
+
+
+def test_a_table_of_a_command_says_that_it_has_no_stamp():
+    with pytest.raises(TypeError, match="stamp"):
         Table("Caption", ["one"], [["a"]])
     assert Table("Caption", ["one", "two"], [["a", 10]], stamp=None).lines() == [
         "one  two",
@@ -183,11 +204,10 @@ def test_a_recording_opens_and_says_where_it_is_from(entry):
 
 
 def test_the_same_stamp_is_said_once():
-    sure = {"guess": "holds", "verdict": "holds", "because": "1 of 1"}
     for shown in (
         lockstep.table("Caption", ["one"], [["a"]], stamp=[STAMP, STAMP]),
         lockstep.chart({"a": [(1, 1)]}, x="x", y="y", alt="A point.", stamp=[STAMP, STAMP]),
-        lockstep.claim("It holds.", **sure, stamp=[STAMP, STAMP]),
+        lockstep.claim("It holds.", **SURE, stamp=[STAMP, STAMP]),
     ):
         assert repr(shown).count(STAMP.source) == 1
 

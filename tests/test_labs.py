@@ -49,6 +49,7 @@ def test_every_source_is_a_lab_and_every_lab_has_a_source():
     assert ids == [f"{lab.number}_{lab.name}" for lab in LABS]
 
 
+STAMP = re.compile(r"^(live|recorded|published|simulated) · .", re.MULTILINE)
 NEEDS = {"cpu": "CPU", "1 gpu": "1 GPU", "2 gpus": "2 GPUs"}
 
 
@@ -101,6 +102,8 @@ def test_a_solution_is_what_its_source_says_and_shows_results(source):
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
     silent = [cell.id for cell in cells if not cell.outputs and "unpublished" not in tags(cell)]
     assert [name for name in silent if shows(stored, name)] == []
+    drawn = [c for c in cells if any("image/png" in o.get("data", {}) for o in c.outputs)]
+    assert [c.id for c in drawn if not STAMP.search(text(c))] == []
     checks = [cell for cell in cells if "lockstep.check(" in cell.source]
     assert checks and all(text(cell).startswith("PASS") for cell in checks)
 

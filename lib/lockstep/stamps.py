@@ -34,6 +34,16 @@ def each(stamp: Stamp | Sequence[Stamp] | None) -> list[Stamp]:
     return [stamp] if isinstance(stamp, Stamp) else list(dict.fromkeys(stamp or ()))
 
 
+def required(stamp: Stamp | Sequence[Stamp] | None, what: str) -> list[Stamp]:
+    """As `each`; raises ValueError where there is none, naming what lacks it."""
+    if not stamp:
+        raise ValueError(
+            f"{what} has no stamp: say where its figures come from, by stamp= "
+            "lockstep.live(job), lockstep.recorded(file).stamp or lockstep.simulated(model)"
+        )
+    return each(stamp)
+
+
 class Measured(Protocol):
     """What has its own stamp, such as a job."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, overload
 
-from ..stamps import Stamp, each
+from ..stamps import Stamp, required
 from ..words import in_one_line
 
 _LONGEST = 60  # characters of a wrong answer that are shown
@@ -150,7 +150,7 @@ def claim(
     """
     if verdict not in VERDICTS:
         raise ValueError(f"{verdict!r} is none of: {', '.join(VERDICTS)}")
-    return Claim(sentence, _word(guess), verdict, because, tuple(each(stamp)))
+    return Claim(sentence, _word(guess), verdict, because, tuple(required(stamp, "the claim")))
 
 
 def _word(guess: Any) -> str | None:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..machine import in_notebook
-from ..stamps import Stamp, each
+from ..stamps import Stamp, required
 from ..words import in_one_line, printable, quantity
 from .picture import PALETTE, Figure
 
@@ -77,7 +77,7 @@ class Chart:
             name = in_one_line(f"{label}, model")
             self._lines.append(_Line.of(name, points, number, self._x, self._y, model=True))
         self.alt = printable(alt)
-        first, *others = each(stamp)
+        first, *others = required(stamp, "the chart")
         self.stamp = Stamp(first.kind, "\n".join([first.source, *map(str, others)]))
 
     @cached_property

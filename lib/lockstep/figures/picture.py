@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from ..stamps import Stamp
+from ..stamps import Stamp, required
 from ..words import printable
 
 # Okabe and Ito's palette, which colour-blind people can tell apart. A figure must not say anything
@@ -43,7 +43,8 @@ class Figure:
     ):
         if not alt.strip():
             raise ValueError("a figure needs words for those who do not see it: alt=…")
-        self.alt, self.stamp = printable(alt), stamp
+        (self.stamp,) = required(stamp, "the figure")
+        self.alt = printable(alt)
         self._pictures = {theme: _png(draw, theme, str(stamp), size) for theme in _THEMES}
 
     def __repr__(self) -> str:
