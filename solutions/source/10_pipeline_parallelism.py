@@ -30,6 +30,9 @@ print(NPROC, "ranks, backend:", BACKEND)
 #
 # Our stage multiplies by a weight. `sleep` stands for the time that a GPU would take: four stages on two
 # CPU cores would disturb each other, four that sleep do not. So these runs use gloo everywhere.
+#
+# A **schedule** says in which order a stage takes its steps. GPipe's is the simplest: all forwards, then
+# all backwards. (The two cells after it have only drawing and measuring in them; their code is folded.)
 
 # %% id="stage"
 import time
@@ -65,11 +68,6 @@ class Stage:
         return result
 
 
-# %% [markdown] id="schedule-text"
-# A **schedule** says in which order a stage takes its steps. GPipe's is the simplest: all forwards, then
-# all backwards. (The cell after it has only drawing and counting in it; its code is folded.)
-
-
 # %% id="gpipe"
 def gpipe(stage, stages, microbatches):
     forwards = [f"F{number}" for number in range(microbatches)]
@@ -82,7 +80,17 @@ print(*gpipe(0, 4, 3))
 # %% id="drawing" tags=["plumbing"]
 from lockstep.trace import Kind, Slice
 
-COLOURS = {"forward": r"F.*", "backward": r"B.*", "weight gradients": r"W.*"}
+WAYS = {"forward": "F", "backward": "B", "weight gradients": "W"}
+
+
+kept = lockstep.pipeline.kept  # the most activations that an order keeps at once
+
+
+def timeline(slices, stamp, title):
+    ways = {one.name[0] for one in slices}
+    groups = {name: way + r"\d.*" for name, way in WAYS.items() if way in ways}
+    trace = lockstep.Trace.from_slices(slices, stamp=stamp)
+    return lockstep.Timeline(trace, title=title, groups=groups)
 
 
 def plan(schedule, ranks, microbatches, **how):
@@ -98,8 +106,7 @@ def drawn(plan, title):
         for one in plan.boxes
     ]  # fmt: skip
     stamp = lockstep.simulated("a unit of time is drawn as 1 ms, messages take none")
-    trace = lockstep.Trace.from_slices(slices, stamp=stamp)
-    return lockstep.Timeline(trace, title=title, groups=COLOURS)
+    return timeline(slices, stamp, title)
 
 
 # %% id="measuring" tags=["plumbing"]
@@ -127,8 +134,7 @@ def live_timeline(job, title):
         for rank, stage in enumerate(job.results)
         for name, begin, end in stage["boxes"]
     ]
-    trace = lockstep.Trace.from_slices(slices, stamp=lockstep.live(job))
-    return lockstep.Timeline(trace, title=title, groups=COLOURS)
+    return timeline(slices, lockstep.live(job), title)
 
 
 # %% [markdown] id="bubble-text"
@@ -163,8 +169,7 @@ drawn(four_stages, "GPipe, 4 stages, 8 microbatches")
 # %% id="kept-gpipe"
 counts = (4, 8, 16, 32)
 rows = [
-    [m, f"{lockstep.cost.bubble(4, m):.1%}", lockstep.pipeline.kept(gpipe(0, 4, m))]
-    for m in counts
+    [m, f"{lockstep.cost.bubble(4, m):.1%}", lockstep.pipeline.kept(gpipe(0, 4, m))] for m in counts
 ]
 lockstep.table(
     "GPipe with 4 stages",
@@ -214,8 +219,6 @@ one_f_one_b = lockstep.carry_on("one_f_one_b", one_f_one_b)
 drawn(plan(one_f_one_b, 4, 8), "1F1B, 4 stages, 8 microbatches")
 
 # %% id="kept-measured"
-from lockstep.pipeline import kept
-
 lockstep.compare(predicted=prediction, computed=kept(one_f_one_b(0, 4, 8)))
 
 # %% id="kept-table"
@@ -238,6 +241,13 @@ lockstep.table("Microbatches kept", columns, rows, stamp=stamp)
 #
 # Each rank is a stage, and runs this program, with the calls that come to mind first. The gradient of the
 # last stage's output is 1 everywhere: as if the loss were the sum of the outputs.
+#
+# Each step sleeps for 20 ms. **Predict:** what share of the time will the ranks be idle, with 8
+# microbatches on `NPROC` ranks?
+
+# %% id="gpipe-run-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = lockstep.cost.bubble(NPROC, 8)
 
 
 # %% id="blocking"
@@ -256,14 +266,6 @@ def blocking_stage(order, stage, inputs):
             dist.send(y, goes_to)
 
 
-# %% [markdown] id="gpipe-run-text"
-# Each step sleeps for 20 ms. **Predict:** what share of the time will the ranks be idle, with 8
-# microbatches on `NPROC` ranks?
-
-# %% id="gpipe-run-prediction" tags=["prediction"]
-# your number, or a formula with NPROC
-prediction = lockstep.cost.bubble(NPROC, 8)
-
 # %% id="gpipe-run" tags=["varies"]
 STEP = {"F": 0.02, "B": 0.02}
 options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
@@ -272,11 +274,6 @@ lockstep.compare(predicted=prediction, measured=idle_share(gpipe_job), unit="of 
 
 # %% id="gpipe-live" tags=["varies"]
 live_timeline(gpipe_job, f"GPipe on {NPROC} ranks")
-
-# %% id="gpipe-right"
-print(*(one["grad"] for one in gpipe_job.results), "are the gradients of the weights;")
-print(8 * 4 * 2.0 ** (NPROC - 1), "is right: 8 microbatches, 4 elements, all other weights are 2")
-print(lockstep.live(gpipe_job))
 
 # %% [markdown] id="bug-text"
 # A little more than predicted: messages take their time, too, and so does waking up from a sleep.
@@ -473,7 +470,9 @@ def train_step(layer, inputs, targets):
         kept.append((x, y))
         if rank < last:
             dist.send(y.detach(), rank + 1)
-    for (x, y), target in zip(kept, targets):  # one more microbatch is in the gradients
+    for (x, y), target in zip(
+        kept, targets, strict=True
+    ):  # one more microbatch is in the gradients
         if rank == last:
             loss = mse_loss(y, target) / len(inputs)
             loss.backward()
@@ -495,6 +494,13 @@ lockstep.check("train_step", train_step)
 # Does it train as one process does? Eight layers, cut into `NPROC` parts; three steps of SGD with 4
 # microbatches of 8 rows. Beside it one process with all eight layers, and the same four microbatches, one
 # after the other.
+#
+# Every number of the pipeline comes from the same operations on the same numbers, in the same order; only
+# the place is another one. **Predict:** how large is the largest difference of any gradient, after the
+# third step?
+
+# %% id="same-prediction" tags=["prediction"]
+prediction = 0.0
 
 
 # %% id="fit"
@@ -520,19 +526,10 @@ def fit(step, rank, ranks, microbatches=4):
     return losses, [one.grad.cpu().numpy() for one in layer.parameters()]
 
 
-# %% [markdown] id="same-text"
-# Every number of the pipeline comes from the same operations on the same numbers, in the same order; only
-# the place is another one. **Predict:** how large is the largest difference of any gradient, after the
-# third step?
-
-# %% id="same-prediction" tags=["prediction"]
-prediction = 0.0
-
-
 # %% id="same"
 def one_process(model, inputs, targets):
     total = 0.0
-    for x, target in zip(inputs, targets):
+    for x, target in zip(inputs, targets, strict=True):
         loss = mse_loss(model(x), target) / len(inputs)
         loss.backward()
         total += loss.item()
@@ -669,6 +666,14 @@ drawn(plan(two_chunks, 4, 8, chunks=2), "Interleaved 1F1B, 4 ranks with 2 chunks
 # Now on ranks, beside 1F1B, with half as long steps. The program is yours from exercise 2, with chunks; a
 # tag says for which stage a message is, because two ranks may now have several for each other. (gloo
 # has tags. Under NCCL the schedule itself has to bring the calls of both sides into the same order.)
+#
+# With *p* stages a microbatch crosses from one stage to the next *p* − 1 times, forward and back.
+# **Predict:** with `NPROC` ranks of *2 chunks each* and 2 · `NPROC` microbatches, how many messages are sent
+# by all ranks together?
+
+# %% id="count-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = 2 * (2 * NPROC - 1) * 2 * NPROC  # ways · crossings · microbatches
 
 
 # %% id="run-steps"
@@ -693,15 +698,6 @@ def run_steps(order, stage, inputs, chunks=1):
     for handle in sent.values():
         handle.wait()
 
-
-# %% [markdown] id="count-text"
-# With *p* stages a microbatch crosses from one stage to the next *p* − 1 times, forward and back.
-# **Predict:** with `NPROC` ranks of *2 chunks each* and 2 · `NPROC` microbatches, how many messages are sent
-# by all ranks together?
-
-# %% id="count-prediction" tags=["prediction"]
-# your number, or a formula with NPROC
-prediction = 2 * (2 * NPROC - 1) * 2 * NPROC  # ways · crossings · microbatches
 
 # %% id="count"
 options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
@@ -735,32 +731,45 @@ rows = [
     for name, (job, chunks) in jobs.items()
 ]
 columns = ["schedule", "idle by the formula", "idle, measured", "messages", "kept at most"]
-lockstep.table(f"{NPROC} ranks, {2 * NPROC} microbatches", columns, rows, stamp=lockstep.live(chunked))
-
-# %% [markdown] id="price-text"
-# About half the bubble, for twice the messages; and more is kept (of chunks that are half as large). Does
-# it pay? That depends on what a message costs. In the next table a message arrives some part of a
-# *chunk's* step later, by the model, with 4 ranks, 2 chunks and 8 microbatches.
-
-# %% id="price"
-times = (0, 0.25, 0.5, 1)
-lengths = {
-    "1F1B, steps twice as long": [
-        plan(one_f_one_b, 4, 8, forward=2, backward=2, message=time).length for time in times
-    ],
-    "interleaved": [plan(two_chunks, 4, 8, chunks=2, message=time).length for time in times],
-}
 lockstep.table(
-    "How long a batch takes, in steps of a chunk",
-    ["a message takes", *times],
-    [[name, *each] for name, each in lengths.items()],
-    stamp=lockstep.simulated("4 ranks, 8 microbatches; F and B as long as each other"),
+    f"{NPROC} ranks, {2 * NPROC} microbatches", columns, rows, stamp=lockstep.live(chunked)
 )
 
+# %% [markdown] id="price-text"
+# About half the bubble, for more than twice the messages: each microbatch crosses $vp - 1$ times, not
+# $p - 1$. And more is kept (of chunks that are half as large). Does it pay? That depends on what a message
+# costs. In the next table a message arrives some part of a *chunk's* step later, by the model. Beside your
+# schedule stands one that takes only *one* forward for each rank behind, $(v - 1)\,p + (p - 1 - r)$ in all:
+# without messages it would be as fast, and would keep less.
+
+
+# %% id="price"
+def fills_less(rank, ranks, microbatches):
+    steps = two_chunks(rank, ranks, microbatches)
+    forwards, backwards = ([one for one in steps if one[0] == way] for way in "FB")
+    warm = ranks + ranks - 1 - rank
+    turns = zip(forwards[warm:], backwards, strict=False)
+    return forwards[:warm] + [one for pair in turns for one in pair] + backwards[-warm:]
+
+
+times, twice = (0, 0.25, 0.5, 1), {"forward": 2, "backward": 2}
+schedules = {
+    "1F1B, steps twice as long": (one_f_one_b, twice),
+    "interleaved": (two_chunks, {"chunks": 2}),
+    "interleaved, fills less": (fills_less, {"chunks": 2}),
+}
+rows = [
+    [name, *(plan(schedule, 4, 8, message=time, **how).length for time in times)]
+    for name, (schedule, how) in schedules.items()
+]
+columns = ["a message takes", *times]
+stamp = lockstep.simulated("4 ranks, 8 microbatches; F and B as long as each other")
+lockstep.table("How long a batch takes, in steps of a chunk", columns, rows, stamp=stamp)
+
 # %% [markdown] id="price-explained"
-# Interleaving pays while messages are short beside a chunk's step. It also says why the filling above takes
-# *two* forwards for each rank behind: one each would be as fast where messages cost nothing, and would
-# keep less; the second one gives a message time to travel.
+# So the second forward for each rank behind gives a message time to travel. With it interleaving pays in
+# all columns; without it, only where messages are short. (The model leaves out that messages
+# share links, and that sending takes a rank's own time: more messages cost more than here.)
 #
 # ## 6 · No bubble, or nearly
 #
@@ -795,7 +804,6 @@ lockstep.compare(predicted=prediction, computed=lockstep.cost.zero_bubble(4, 8))
 # for every microbatch; there are at least as many microbatches as stages. With all stages' lists
 # together, and by the model: all is done after $3m + p - 1$ units, and no stage keeps more than *p*
 # microbatches at once. Every order that does this is right.
-
 
 # %% id="zero_bubble"
 import lockstep
@@ -849,12 +857,9 @@ lockstep.claim(
     stamp=lockstep.simulated("F, B and W of one unit each, messages take no time"),
 )
 
-# %% [markdown] id="split-text"
-# And on ranks. The stage has its backward in two halves:
 
-
-# %% id="split-stage"
-class SplitStage(Stage):
+# %% id="zero-run" tags=["varies"]
+class SplitStage(Stage):  # the stage for ZB-H1, on ranks
     """Its backward has the input's gradient only; `weights` has the rest, later."""
 
     def backward(self, number, grad):
@@ -867,7 +872,6 @@ class SplitStage(Stage):
         self._step(f"W{number}", grad)
 
 
-# %% id="zero-run" tags=["varies"]
 third, joined = {"F": 0.02, "B": 0.02, "W": 0.02}, {"F": 0.02, "B": 0.04}
 m = 2 * NPROC
 full_job = lockstep.torchrun(train, run_steps, one_f_one_b, m, joined, **options)
@@ -891,7 +895,7 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 #   long as its handle: wait for old sends while the schedule runs.
 # - Autograd does not cross a message: `requires_grad_()` on what is received, `y.backward(grad)` with what
 #   comes back. The gradients are those of one process.
-# - *v* chunks a rank divide the bubble by *v*, and send *v* times as many messages.
+# - *v* chunks a rank divide the bubble by about *v*, for more than *v* times as many messages.
 # - A backward in two halves fills the bubble with weight gradients: ZB-H1 has a third of it.
 #
 # **What is slow here:** stages that are not equally long. The slowest one sets the pace, and all others
@@ -899,3 +903,206 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("10")
+
+# %% [markdown] id="torch-text"
+# ## Further: PyTorch's own schedules
+#
+# About 10 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
+# schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. Are their
+# orders yours?
+
+
+# %% id="torch-run"
+def run_torchs(pipelining, make, name, microbatches, chunks):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    places = [rank + chunk * ranks for chunk in range(chunks)]
+    stages = [
+        make(torch.nn.Linear(4, 4), place, ranks * chunks, torch.device("cpu")) for place in places
+    ]
+    several = issubclass(getattr(pipelining, name), pipelining.schedules.PipelineScheduleMulti)
+    schedule = getattr(pipelining, name)(
+        stages if several else stages[0], microbatches, loss_fn=torch.nn.functional.mse_loss
+    )
+    batch = torch.randn(microbatches, 4)
+    given = (batch,) if rank == 0 else ()
+    schedule.step(*given, **({"target": batch} if rank == ranks - 1 else {}))
+
+
+# %% id="torch-order"
+def torchs_order(name, microbatches, chunks):
+    """What one of PyTorch's schedules does on this rank, as a list of steps."""
+    from torch.distributed import pipelining
+
+    ranks, did = dist.get_world_size(), []
+
+    class Noting(pipelining.PipelineStage):
+        def note(self, way, number):
+            chunk = self.stage_index // ranks
+            did.append(f"{way}{number}" + (f".{chunk}" if chunks > 1 else ""))
+
+        def forward_one_chunk(self, number, *args, **kwargs):
+            self.note("F", number)
+            return super().forward_one_chunk(number, *args, **kwargs)
+
+        def backward_one_chunk(self, number, *args, **kwargs):
+            self.note("B", number)
+            return super().backward_one_chunk(number, *args, **kwargs)
+
+        def backward_weight_one_chunk(self, number, *args, **kwargs):
+            self.note("W", number)
+            return super().backward_weight_one_chunk(number, *args, **kwargs)
+
+    run_torchs(pipelining, Noting, name, microbatches, chunks)
+    return did
+
+
+# %% id="torch-compared"
+interleaved = lockstep.carry_on("interleaved")
+OURS = {
+    "ScheduleGPipe": (gpipe, 1),
+    "Schedule1F1B": (lockstep.carry_on("one_f_one_b"), 1),
+    "ScheduleInterleaved1F1B": (lambda r, n, m: interleaved(r, n, 2, m), 2),
+    "ScheduleInterleavedZeroBubble": (lockstep.carry_on("zero_bubble"), 1),
+}
+rows = []
+for name, (ours, chunks) in OURS.items():
+    job = lockstep.torchrun(
+        torchs_order, name, 8, chunks, nproc_per_node=4, backend="gloo", show=False
+    )
+    same = [rank for rank in range(4) if list(job[rank]) == list(ours(rank, 4, 8))]
+    rows.append([name, chunks, "all 4 ranks" if len(same) == 4 else f"ranks {same}"])
+columns = ["PyTorch's schedule", "chunks a rank", "the same order as here on"]
+lockstep.table("4 ranks, 8 microbatches", columns, rows, stamp=lockstep.live(job))
+
+# %% [markdown] id="torch-explained"
+# With one chunk a rank, PyTorch's `ScheduleInterleavedZeroBubble` has the order of ZB-H1. There is more:
+# `ScheduleZBVZeroBubble` gives a rank two chunks that lie like the two arms of a V (rank 0 has the first
+# stage *and* the last), and `ScheduleDualPipeV` runs forwards and backwards of different microbatches at
+# the same time. The messages of all of them are in lists for `batch_isend_irecv`.
+
+# %% [markdown] id="halves-text"
+# ## Further: a backward in two halves
+#
+# About 15 minutes; needs nothing but the lab's first cells. Zero-bubble schedules need a backward that does
+# the input's gradient now, and the weights' later. How does autograd do that?
+#
+# `torch.autograd.grad(y, x, grad)` returns the gradient of `x` alone, where `grad` is that of `y`. It puts
+# nothing into any `.grad`, and afterwards the graph is gone, unless it is told `retain_graph=True`.
+#
+# ### Further exercise: two halves
+#
+# **Goal:** `split_backward(y, x, weights, grad)`: `y` was computed from `x` and the list `weights`. It returns
+# two things: the gradient of `x`, and a function without arguments. Until that function is called, no
+# `.grad` of a weight changes; when it is called, the weights' gradients are *added* to what is there.
+
+# %% id="split_backward"
+import torch
+
+
+def split_backward(y, x, weights, grad):
+    # BEGIN SOLUTION
+    def later():
+        found = torch.autograd.grad(y, weights, grad)
+        for weight, more in zip(weights, found, strict=True):
+            weight.grad = more if weight.grad is None else weight.grad + more
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+    # END SOLUTION
+
+
+# %% id="split_backward-check"
+lockstep.check("split_backward", split_backward)
+
+# %% [markdown] id="halves-explained"
+# What it costs: `later` goes through the stage's graph a second time, from `y` on. With one linear layer
+# nothing is done twice: one matrix product for `x`, another for the weight. With many layers the gradients
+# *between* them are computed twice. PyTorch's schedules avoid that: `torch/distributed/pipelining/_backward.py`
+# keeps the gradients at which the way to a weight leaves the way to the input.
+
+# %% [markdown] id="one-list-text"
+# ## Further: 1F1B as one list
+#
+# About 10 minutes; needs nothing but the lab's first cells. It tests a description that one meets often.
+#
+# ### Claim: "p - 1 forwards to fill, then a forward and a backward in turn, then the backwards that are left"
+#
+# People tell 1F1B like that, as one list for all stages. Each step has a stage's number: filling is the
+# forward of microbatch *i* on stage *i*; the alternating part is on the last stage; what is left goes from
+# the last stage back. As a program:
+
+
+# %% id="one-list"
+def one_list(stages, microbatches):
+    """All steps in one list: (step, stage)."""
+    last = stages - 1
+    fill = [(f"F{i}", i) for i in range(last)]
+    turns = [
+        step
+        for i in range(last, microbatches)
+        for step in ((f"F{i}", last), (f"B{i - last}", last))
+    ]
+    drain = [(f"B{microbatches - last + k}", last - k) for k in range(last)]
+    return fill + turns + drain
+
+
+def as_written(stage, stages, microbatches):
+    return [step for step, where in one_list(stages, microbatches) if where == stage]
+
+
+def for_every_stage(stage, stages, microbatches):
+    """The same list, its stage numbers left out: each stage does all of it."""
+    return [step for step, _ in one_list(stages, microbatches)]
+
+
+for stage in range(4):
+    print(f"stage {stage} as written:", *as_written(stage, 4, 8))
+
+# %% [markdown] id="one-list-run-text"
+# **Guess** for which stages that is right: all (`"holds"`), some of them, or if one takes it in another
+# way (`"depends"`), none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: look in the
+# report for what the last rank did not have.
+
+# %% id="one-list-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="one-list-run"
+job = lockstep.torchrun(
+    train,
+    lockstep.carry_on("run_stage"),
+    as_written,
+    8,
+    {"F": 0.02, "B": 0.02},
+    nproc_per_node=4,
+    backend="gloo",
+    may_fail=True,
+    show=False,
+)
+print(job.report.splitlines()[0])
+
+# %% id="one-list-claim"
+one_f_one_b = lockstep.carry_on("one_f_one_b")
+right = {
+    name: [s for s in range(4) if list(schedule(s, 4, 8)) == list(one_f_one_b(s, 4, 8))]
+    for name, schedule in {"as written": as_written, "for every stage": for_every_stage}.items()
+}
+too_long = [kept(schedule(3, 4, 8)) for schedule in (for_every_stage, one_f_one_b)]
+lockstep.claim(
+    "Fill with p - 1 forwards, then alternate, then drain: that is 1F1B.",
+    guess=guess,
+    verdict="holds"
+    if len(right["as written"]) == 4
+    else "depends"
+    if any(right.values())
+    else "does not hold",
+    because="; ".join(
+        f"{name}: right on stages {stages or 'none'}" for name, stages in right.items()
+    )
+    + f"; stage 3 would keep {too_long[0]} instead of {too_long[1]}",
+    stamp=[lockstep.simulated("orders compared, 4 stages, 8 microbatches"), lockstep.live(job)],
+)
+
+# %% [markdown] id="one-list-explained"
+# As written, each microbatch is forwarded on one stage only, and the last stage is to do the backward of
+# a microbatch that it has never seen. (And what stage 1 took for microbatch 1 was microbatch 0: a message
+# has no name.) Taken as the order of *every* stage, it is right for stage 0 and for no other: the
+# others would fill too long. The last stage has nothing to fill; it alternates from its first step.
