@@ -992,8 +992,8 @@ lockstep.table("4 ranks, 8 microbatches", columns, rows, stamp=lockstep.live(job
 # ### Further exercise: two halves
 #
 # **Goal:** `split_backward(y, x, weights, grad)`: `y` was computed from `x` and the list `weights`. It returns
-# two things: the gradient of `x`, and a function without arguments. Until that function is called, no
-# `.grad` of a weight changes; when it is called, the weights' gradients are *added* to what is there.
+# two things: the gradient of `x`, and a function without arguments. Only that function, when it is called,
+# computes the weights' gradients; it *adds* them to what is in `.grad`.
 
 # %% id="split_backward"
 import torch

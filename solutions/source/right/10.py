@@ -269,7 +269,7 @@ def train_step(layer, inputs, targets):
         kept.append((x, layer(x)))
         if rank < last:
             dist.isend(kept[-1][1].detach(), rank + 1).wait()
-    total = 0
+    total = 0.0
     for target in reversed(targets):
         x, y = kept.pop()
         if rank == last:
@@ -370,38 +370,25 @@ def interleaved(rank, ranks, chunks, microbatches):
     return tuple(steps)
 
 
-# %% interleaved: as-soon-as-possible
+# %% interleaved: round-and-round
 def interleaved(rank, ranks, chunks, microbatches):
-    orders = [[[], []] for _ in range(ranks)]
-    for r in range(ranks):
-        for first in range(0, microbatches, ranks):
-            group = range(first, first + ranks)
-            orders[r][0] += [(n, c) for c in range(chunks) for n in group]
-            orders[r][1] += [(n, c) for c in reversed(range(chunks)) for n in group]
-    last, done, time, steps = ranks * chunks - 1, {}, 0, [[] for _ in range(ranks)]
-    kept = [0] * ranks
-    while any(back for _, back in orders):
-        now = []
-        for r, (forwards, backwards) in enumerate(orders):
-            room = kept[r] <= (chunks - 1) * ranks + 2 * (ranks - 1 - r)
-            if backwards:
-                n, c = backwards[0]
-                at = c * ranks + r
-                needs = ("F", n, at) if at == last else ("B", n, at + 1)
-                if done.get(needs, time) < time:
-                    now.append((r, "B", *backwards.pop(0)))
-                    continue
-            if forwards and room:
-                n, c = forwards[0]
-                at = c * ranks + r
-                if at == 0 or done.get(("F", n, at - 1), time) < time:
-                    now.append((r, "F", *forwards.pop(0)))
-        for r, way, n, c in now:
-            done[way, n, c * ranks + r] = time
-            steps[r].append(f"{way}{n}.{c}")
-            kept[r] += 1 if way == "F" else -1
-        time += 1
-    return steps[rank]
+    def rounds(way, order):
+        for begin in range(microbatches // ranks):
+            for chunk in order:
+                yield from (f"{way}{begin * ranks + n}.{chunk}" for n in range(ranks))
+
+    forwards = deque(rounds("F", range(chunks)))
+    backwards = deque(rounds("B", range(chunks - 1, -1, -1)))
+    steps, ahead = [], 0
+    most = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1
+    while backwards:
+        if forwards and ahead < most:
+            steps.append(forwards.popleft())
+            ahead += 1
+        else:
+            steps.append(backwards.popleft())
+            ahead -= 1
+    return steps
 
 
 # %% interleaved: sorted-by-time
@@ -433,10 +420,10 @@ def interleaved(rank, ranks, chunks, microbatches):
     for k in range(total + warm):
         if k < total:
             number, chunk = table[k]
-            order.append("F%d.%d" % (number, chunk))
+            order.append(f"F{number}.{chunk}")
         if k >= warm:
             number, chunk = table[k - warm]
-            order.append("B%d.%d" % (number, chunks - chunk - 1))
+            order.append(f"B{number}.{chunks - chunk - 1}")
     return order
 
 
@@ -455,37 +442,24 @@ def zero_bubble(stage, stages, microbatches):
     return tuple(steps + late)
 
 
-# %% zero_bubble: fills-waits
+# %% zero_bubble: by-counting
 def zero_bubble(stage, stages, microbatches):
-    done, steps, time = {}, [[] for _ in range(stages)], 0
-    count = [{"F": 0, "B": 0, "W": 0} for _ in range(stages)]
+    done, steps = dict.fromkeys("FBW", 0), []
 
-    def ready(way, s):
-        n = count[s][way]
-        if n == microbatches:
-            return False
-        if way == "F":
-            if n - count[s]["W"] >= stages or n - count[s]["B"] >= stages - s:
-                return False
-            return s == 0 or done.get(("F", n, s - 1), time) < time
-        if way == "B":
-            need = ("F", n, s) if s == stages - 1 else ("B", n, s + 1)
-            return done.get(need, time) < time and count[s]["F"] > n
-        return count[s]["B"] > n
+    def take(way):
+        steps.append(f"{way}{done[way]}")
+        done[way] += 1
 
-    while any(one["W"] < microbatches for one in count):
-        now = []
-        for s in range(stages):
-            way = next((way for way in "BFW" if ready(way, s)), None)
-            if way:
-                now.append((s, way))
-        for s, way in now:
-            n = count[s][way]
-            done[way, n, s] = time
-            steps[s].append(f"{way}{n}")
-            count[s][way] += 1
-        time += 1
-    return steps[stage]
+    while done["W"] < microbatches:
+        if done["F"] < microbatches and done["F"] - done["B"] < stages - stage:
+            take("F")
+        elif done["B"] < microbatches:
+            take("B")
+            if done["B"] - done["W"] > stage:
+                take("W")
+        else:
+            take("W")
+    return steps
 
 
 # %% zero_bubble: by-a-place
@@ -562,15 +536,16 @@ def split_backward(y, x, weights, grad):
     return dx, later
 
 
-# %% split_backward: keeps-what-was-computed
+# %% split_backward: onto-a-leaf
 def split_backward(y, x, weights, grad):
-    dx, *found = torch.autograd.grad(y, [x, *weights], grad)
+    x.grad = None
+    torch.autograd.backward(y, grad_tensors=grad, retain_graph=True, inputs=x)
 
-    def later(parts=tuple(found)):
-        for weight, more in zip(weights, parts, strict=True):
-            weight.grad = more if weight.grad is None else more + weight.grad
+    def later():
+        for weight in weights:
+            y.backward(gradient=grad, retain_graph=True, inputs=[weight])
 
-    return dx, later
+    return x.grad.clone(), later
 
 
 # %% split_backward: a-generator-of-one

@@ -387,7 +387,7 @@ def train_step(layer, inputs, targets):
             dist.recv(grad, rank + 1)
             y.backward(grad)
         if rank > 0:
-            dist.send(x.grad, rank - 1)  # type: ignore[arg-type]
+            dist.send(x.grad, rank - 1)
     return total if rank == last else None
 
 
@@ -552,7 +552,7 @@ def train_step(layer, inputs, targets):
             dist.recv(grad, rank + 1)
             y.backward(grad)
         if rank > 0:
-            dist.send(x.grad, rank - 1)
+            dist.send(x.grad, rank - 1)  # type: ignore[arg-type]
     return total if rank == last else None
 
 
@@ -894,3 +894,14 @@ def split_backward(y, x, weights, grad):
             weight.grad = more if weight.grad is None else weight.grad + more
 
     return torch.autograd.grad(y, x, grad)[0], later
+
+
+# %% split_backward: computed-early
+def split_backward(y, x, weights, grad):
+    dx, *found = torch.autograd.grad(y, [x, *weights], grad)
+
+    def later(parts=tuple(found)):
+        for weight, more in zip(weights, parts, strict=True):
+            weight.grad = more if weight.grad is None else more + weight.grad
+
+    return dx, later

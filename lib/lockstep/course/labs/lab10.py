@@ -759,9 +759,12 @@ def _slow(run: Run, rank: int) -> Any:
 
 
 def _made_as(*guesses: Callable[[Trial, int], list[str]]) -> Callable[[Run, int], Any]:
-    """Whether all ranks have the order of a mistake, and the goal is missed."""
+    """Whether all ranks have the order of a mistake, and the goal is missed. (With few microbatches
+    different mistakes lead to the same order.)"""
 
     def sign(run: Run, rank: int) -> Any:
+        if run.trial.microbatches <= run.trial.ranks:
+            return False
         if not (_stands_still(run, 0) or _slow(run, 0) or _keeps(run, 0)):
             return False
         ranks = range(run.trial.ranks)
@@ -824,8 +827,8 @@ for _one in (interleaved, zero_bubble):
 def _halves(
     answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None
 ) -> Noted | list[Any]:
-    """The input's gradient, the weights' before and after the second half, and whether it can be
-    called; a gradient may be there before."""
+    """The input's gradient, the weights' before and after the second half, whether it can be called,
+    and whether the weights' gradient was computed before; a gradient may be there before."""
     import torch
 
     width = weight.shape[0]
@@ -836,7 +839,10 @@ def _halves(
     layer = torch.nn.Sequential(linear, torch.nn.Tanh())
     mine = make(x).requires_grad_()
     y = layer(mine)
+    computed: list[bool] = []
+    linear.weight.register_hook(lambda _: computed.append(True))
     got = answer(y, mine, list(layer.parameters()), make(grad))
+    too_early = bool(computed)
     first, later = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
 
     def held() -> Any:
@@ -846,7 +852,7 @@ def _halves(
     early = held()
     if callable(later):
         later()
-    return [first, early, held(), callable(later)]
+    return [first, early, held(), callable(later), too_early]
 
 
 @judged("split_backward", lab="10", play=_halves, silent=True, further=True)
@@ -866,14 +872,14 @@ def split_backward(draw: random.Random) -> Iterator[Trial]:
             given=[
                 (_tensor(weight), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
             ],
-            right=[[_tensor(inner @ weight), _tensor(had), _tensor(had + own), True]],
+            right=[[_tensor(inner @ weight), _tensor(had), _tensor(had + own), True, False]],
             facts={"own": own, "had": had},
             like="a gradient that is there already" if filled else "no gradient before",
         )
 
 
 def _halves_as(
-    change: Callable[[list[Any], Trial], list[Any]],
+    change: Callable[..., list[Any]],
 ) -> Callable[[Trial], list[Any]]:
     """A guess: what is right, with another part."""
     return lambda trial: [change(list(trial.right[0]), trial)]
@@ -885,14 +891,18 @@ def _not_called_later(run: Run, rank: int) -> bool:
 
 split_backward.gives(
     "all-at-once",
-    _halves_as(lambda right, t: [right[0], right[2], right[2], True]),
-    _halves_as(lambda right, t: [right[0], right[2], right[2], False]),
+    *(
+        _halves_as(lambda right, t, there=there: [right[0], right[2], right[2], there, True])
+        for there in (True, False)
+    ),
+)
+split_backward.gives("computed-early", _halves_as(lambda right, t: [*right[:4], True]))
+split_backward.gives(
+    "twice",
+    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + 2 * t.own), True, False]),
 )
 split_backward.gives(
-    "twice", _halves_as(lambda right, t: [right[0], right[2], _tensor(t.had + 2 * t.own), True])
+    "overwritten", _halves_as(lambda right, t: [*right[:2], _tensor(t.own), True, False])
 )
-split_backward.gives(
-    "overwritten", _halves_as(lambda right, t: [right[0], right[1], _tensor(t.own), True])
-)
-split_backward.gives("never", _halves_as(lambda right, t: [right[0], right[1], right[1], True]))
+split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
 split_backward.shows("one-half", _not_called_later)
