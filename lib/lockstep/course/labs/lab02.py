@@ -245,108 +245,6 @@ shift.demands("not-batched", _not_batched)
 shift.demands("not-a-copy", _not_a_copy)
 
 
-# ── transfer ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _to_dst(answer: Any, x: Any, src: int, dst: int) -> Any:
-    """What the answer returned on the rank that asked for it; "" on all others."""
-    import torch.distributed as dist
-
-    got = answer(make(x), src, dst)
-    return got if dist.get_rank() == dst else ""
-
-
-@judged("transfer", lab="02", play=_to_dst)
-def transfer(draw: random.Random) -> Iterator[Trial]:
-    """`transfer(x, src, dst)`: any tensor from one rank to another that knows nothing of it."""
-    shapes: list[tuple[int, ...]] = [
-        (draw.randint(5, 9),),
-        (draw.randint(2, 4), 5),
-        (2, draw.randint(3, 5), 3),
-        (),
-        (1, 2, draw.randint(1, 3), 1, 3),
-        (2, 1, 3, 2, 1, 2, 2, draw.randint(1, 2)),
-        (2 * draw.randint(1025, 2000) + 1, 0),  # a size that few bits do not hold
-        (1, 1, draw.randint(2, 4)),
-    ]
-    kinds = draw.sample(sorted(_BYTES), len(_BYTES))
-    strided = draw.randrange(2)
-    # As many trials as ranks: so each receives once, and may receive from anybody.
-    ends = [(nproc, dst) for nproc in draw.choice(((2, 6), (3, 5))) for dst in range(nproc)]
-    for at, (shape, (nproc, dst)) in enumerate(zip(shapes, ends, strict=True)):
-        dtype = kinds[at % len(kinds)]
-        # Of fewer sizes above 1, flatten() of a strided tensor is no copy: more than is asked here.
-        may_be_strided = sum(one > 1 for one in shape) > 1
-        (x,) = tensors(draw, 1, dtype, shape, strided=may_be_strided and at % 2 == strided)
-        src = draw.choice([rank for rank in range(nproc) if rank != dst])
-        size = _BYTES[dtype] * math.prod(shape)
-        yield Trial(
-            nproc,
-            given=[(x if rank == src else None, src, dst) for rank in range(nproc)],
-            right=[x if rank == dst else "" for rank in range(nproc)],
-            facts={"src": src, "dst": dst, "size": size, "x": x},
-        )
-
-
-def _not_contiguous(run: Run, rank: int) -> bool:
-    return any(f.rank == rank and "contiguous" in f.message for f in run.job.failures)
-
-
-def _outsider_waits(run: Run, rank: int) -> Any:
-    outside = rank not in (run.trial.src, run.trial.dst)
-    return outside and bool(waits_in(run, rank)) and {"call": run.calls(rank)[-1]}
-
-
-def _outsider_called(run: Run, rank: int) -> Any:
-    outside = rank not in (run.trial.src, run.trial.dst)
-    return outside and bool(run.calls(rank)) and _called(run, rank)
-
-
-def _through_floats(run: Run, rank: int) -> bool:
-    """Whether whole numbers were rounded as float32 or float64 are."""
-    right = run.right(rank).numbers
-    rounded = [
-        [int(*struct.unpack(code, struct.pack(code, one))) for one in right] for code in "fd"
-    ]
-    return type(right[0]) is int and list(run.got(rank).numbers) in rounded
-
-
-def _in_another_order(run: Run, rank: int) -> bool:
-    return sorted(run.got(rank).numbers) == sorted(run.right(rank).numbers)
-
-
-def _has_data(run: Run, rank: int) -> bool:
-    """Whether a message from `src` to `dst` has the data's bytes; there may be none to send."""
-    size, dst = run.trial.size, run.trial.dst
-    return not size or any(c.bytes == size and c.peer == dst for c in run.sends(rank))
-
-
-def _packed(run: Run, rank: int) -> Any:
-    packed = [c for c in run.sends(rank) if c.dtype == "uint8" and c.bytes > run.trial.size]
-    return bool(packed) and not _has_data(run, rank) and {"sent": packed[0].bytes}
-
-
-def _converted(run: Run, rank: int) -> Any:
-    sent = ", ".join(f"{call.bytes} of {call.dtype}" for call in run.sends(rank))
-    return rank == run.trial.src and not _has_data(run, rank) and {"sent": sent or "none at all"}
-
-
-def _many_messages(run: Run, rank: int) -> Any:
-    return len(run.sends(rank)) > 5 and {"count": len(run.sends(rank))}
-
-
-transfer.fails("not-contiguous", _not_contiguous)
-transfer.fails("too-small", too_small)
-transfer.fails("outsider-waits", _outsider_waits)
-transfer.shows("through-floats", _through_floats)
-transfer.shows("wrong-places", _in_another_order)
-transfer.demands("uses-a-collective", collective)
-transfer.demands("outsider-called", _outsider_called)
-transfer.demands("too-much", _many_messages)
-transfer.demands("pickled", _packed)
-transfer.demands("converted", _converted)
-
-
 # ── one_way ──────────────────────────────────────────────────────────────────────────────────
 
 _EARLY, _USUAL = 0.001, 0.003  # seconds by which replies come late
@@ -647,3 +545,105 @@ relay.demands("whole", _pieces(whole=True))
 relay.demands("other-pieces", _pieces(whole=False))
 relay.demands("all-then-on", _all_then_on)
 relay.demands("asks-before-passing", _asks_before_passing)
+
+
+# ── transfer ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _to_dst(answer: Any, x: Any, src: int, dst: int) -> Any:
+    """What the answer returned on the rank that asked for it; "" on all others."""
+    import torch.distributed as dist
+
+    got = answer(make(x), src, dst)
+    return got if dist.get_rank() == dst else ""
+
+
+@judged("transfer", lab="02", play=_to_dst, further=True)
+def transfer(draw: random.Random) -> Iterator[Trial]:
+    """`transfer(x, src, dst)`: any tensor from one rank to another that knows nothing of it."""
+    shapes: list[tuple[int, ...]] = [
+        (draw.randint(5, 9),),
+        (draw.randint(2, 4), 5),
+        (2, draw.randint(3, 5), 3),
+        (),
+        (1, 2, draw.randint(1, 3), 1, 3),
+        (2, 1, 3, 2, 1, 2, 2, draw.randint(1, 2)),
+        (2 * draw.randint(1025, 2000) + 1, 0),  # a size that few bits do not hold
+        (1, 1, draw.randint(2, 4)),
+    ]
+    kinds = draw.sample(sorted(_BYTES), len(_BYTES))
+    strided = draw.randrange(2)
+    # As many trials as ranks: so each receives once, and may receive from anybody.
+    ends = [(nproc, dst) for nproc in draw.choice(((2, 6), (3, 5))) for dst in range(nproc)]
+    for at, (shape, (nproc, dst)) in enumerate(zip(shapes, ends, strict=True)):
+        dtype = kinds[at % len(kinds)]
+        # Of fewer sizes above 1, flatten() of a strided tensor is no copy: more than is asked here.
+        may_be_strided = sum(one > 1 for one in shape) > 1
+        (x,) = tensors(draw, 1, dtype, shape, strided=may_be_strided and at % 2 == strided)
+        src = draw.choice([rank for rank in range(nproc) if rank != dst])
+        size = _BYTES[dtype] * math.prod(shape)
+        yield Trial(
+            nproc,
+            given=[(x if rank == src else None, src, dst) for rank in range(nproc)],
+            right=[x if rank == dst else "" for rank in range(nproc)],
+            facts={"src": src, "dst": dst, "size": size, "x": x},
+        )
+
+
+def _not_contiguous(run: Run, rank: int) -> bool:
+    return any(f.rank == rank and "contiguous" in f.message for f in run.job.failures)
+
+
+def _outsider_waits(run: Run, rank: int) -> Any:
+    outside = rank not in (run.trial.src, run.trial.dst)
+    return outside and bool(waits_in(run, rank)) and {"call": run.calls(rank)[-1]}
+
+
+def _outsider_called(run: Run, rank: int) -> Any:
+    outside = rank not in (run.trial.src, run.trial.dst)
+    return outside and bool(run.calls(rank)) and _called(run, rank)
+
+
+def _through_floats(run: Run, rank: int) -> bool:
+    """Whether whole numbers were rounded as float32 or float64 are."""
+    right = run.right(rank).numbers
+    rounded = [
+        [int(*struct.unpack(code, struct.pack(code, one))) for one in right] for code in "fd"
+    ]
+    return type(right[0]) is int and list(run.got(rank).numbers) in rounded
+
+
+def _in_another_order(run: Run, rank: int) -> bool:
+    return sorted(run.got(rank).numbers) == sorted(run.right(rank).numbers)
+
+
+def _has_data(run: Run, rank: int) -> bool:
+    """Whether a message from `src` to `dst` has the data's bytes; there may be none to send."""
+    size, dst = run.trial.size, run.trial.dst
+    return not size or any(c.bytes == size and c.peer == dst for c in run.sends(rank))
+
+
+def _packed(run: Run, rank: int) -> Any:
+    packed = [c for c in run.sends(rank) if c.dtype == "uint8" and c.bytes > run.trial.size]
+    return bool(packed) and not _has_data(run, rank) and {"sent": packed[0].bytes}
+
+
+def _converted(run: Run, rank: int) -> Any:
+    sent = ", ".join(f"{call.bytes} of {call.dtype}" for call in run.sends(rank))
+    return rank == run.trial.src and not _has_data(run, rank) and {"sent": sent or "none at all"}
+
+
+def _many_messages(run: Run, rank: int) -> Any:
+    return len(run.sends(rank)) > 5 and {"count": len(run.sends(rank))}
+
+
+transfer.fails("not-contiguous", _not_contiguous)
+transfer.fails("too-small", too_small)
+transfer.fails("outsider-waits", _outsider_waits)
+transfer.shows("through-floats", _through_floats)
+transfer.shows("wrong-places", _in_another_order)
+transfer.demands("uses-a-collective", collective)
+transfer.demands("outsider-called", _outsider_called)
+transfer.demands("too-much", _many_messages)
+transfer.demands("pickled", _packed)
+transfer.demands("converted", _converted)

@@ -827,7 +827,7 @@ for _one in (interleaved, zero_bubble):
 def _halves(
     answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None
 ) -> Noted | list[Any]:
-    """The input's gradient, the weights' before and after the second half, whether it can be called,
+    """The input's gradient, the weights' before and after the second half, whether that is there,
     and whether the weights' gradient was computed before; a gradient may be there before."""
     import torch
 
