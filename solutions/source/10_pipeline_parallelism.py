@@ -236,8 +236,6 @@ lockstep.table("Microbatches kept", columns, rows, stamp=stamp)
 #
 # ## 3 · On ranks
 #
-# (Goes on from section 2: it runs your schedule. If you start here, the course's stands in.)
-#
 # Each rank is a stage, and runs this program, with the calls that come to mind first. The gradient of the
 # last stage's output is 1 everywhere: as if the loss were the sum of the outputs.
 #
@@ -293,9 +291,9 @@ job = lockstep.torchrun(
 # right afterwards, and neither gets there: the deadlock of lab 02. GPipe never had the two directions at
 # the same time.
 #
-# The way out is `isend`. But it has a price. A handle holds its tensor until the message is done, and for
-# gloo "done" means that somebody called `wait()`. In the next cell rank 0 begins 16 sends, and keeps the
-# handles only. Rank 1 receives all 16, and says so. Rank 0 has not waited for any of them yet.
+# The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and
+# it must live until `wait()`. In the next cell rank 0 begins 16 sends, and keeps the handles only. Rank 1
+# receives all 16, and says so. Rank 0 has not waited for any of them yet.
 # **Predict:** how many of the 16 tensors are still alive on rank 0?
 
 # %% id="alive-prediction" tags=["prediction"]
@@ -329,7 +327,7 @@ lockstep.compare(predicted=prediction, measured=job[0][0])
 
 # %% [markdown] id="run_stage-text"
 # So a stage that keeps all its handles until the end keeps all that it ever sent, too: with 16 microbatches
-# a middle stage has 32 tensors alive, and what 1F1B saves is gone again.
+# a middle stage would keep 16 activations and 16 gradients, and what 1F1B saves would be gone again.
 #
 # ### Exercise 2: a stage that neither hangs nor hoards
 #
@@ -391,7 +389,7 @@ live_timeline(one_job, f"1F1B on {NPROC} ranks")
 #
 # ### Claim: "1F1B makes the pipeline faster than GPipe"
 #
-# People say so, because 1F1B came later and is in every framework. Compare the bubbles: by the model, and
+# People say so: 1F1B came later, and Megatron-LM and PyTorch have it. Compare the bubbles: by the model, and
 # as measured, with `run_stage` for both. **Guess** first.
 
 # %% id="faster-guess" tags=["guess"]
@@ -594,8 +592,6 @@ lockstep.claim(
 #
 # ## 5 · Several chunks a rank
 #
-# (Goes on from section 2.)
-#
 # Back to the bubble. A microbatch must pass all ranks before the last one can begin, and that takes
 # *p* − 1 *steps of a rank*. So make these steps shorter: **interleaved 1F1B** ([Narayanan et al. 2021,
 # section 2.2](https://arxiv.org/abs/2104.04473)) cuts the model into *v* times as many stages, and gives
@@ -615,38 +611,46 @@ lockstep.compare(predicted=prediction, computed=lockstep.cost.bubble(4, 8, chunk
 
 # %% [markdown] id="interleaved-text"
 # The order. Microbatches go in groups of *p*: the first *p* through chunk 0, then through chunk 1, and so
-# on; then the next *p*. While rank *r* does this for the first group, the first of it comes around:
-# F0.1 is ready on rank 0 just when it has done F0.0 to F3.0. Backwards go in the same groups, from the last
-# chunk to chunk 0.
+# on; then the next *p*. So nobody waits: with 4 ranks, F0.1 is ready on rank 0 just when it has done F0.0
+# to F3.0. `in_groups` below is that order, for the forwards. Backwards go in the same groups, from the
+# last chunk to chunk 0.
 #
 # How many forwards before the first backward? That one is B0 of chunk *v* − 1. Its forward comes after
 # $(v - 1)\,p$ others. From there microbatch 0 has $p - 1 - r$ ranks to go, and its gradient the same way
 # back: $2(p - 1 - r)$ steps, in which rank *r* can do as many forwards. So $(v - 1)\,p + 2(p - 1 - r)$ to
-# fill the pipeline; then a forward and a backward in turn, then the backwards that are left.
+# fill the pipeline (of 4 ranks with 2 chunks: 10 on rank 0, 4 on rank 3); then a forward and a backward in
+# turn, then the backwards that are left.
 #
 # ### Exercise 4: interleaved
 #
 # **Goal:** `interleaved(rank, ranks, chunks, microbatches)` returns the list of steps of one rank.
 # `microbatches` is a multiple of `ranks`. With all ranks' lists together, and by the model: nothing
 # waits for ever, all is done after $2vm + 2(p - 1)$ units, and rank *r* keeps no more than
-# $(v - 1)\,p + 2(p - 1 - r) + 1$ at once. Every order that does this is right.
+# $(v - 1)\,p + 2(p - 1 - r) + 1$ forwards at once whose backward is still to come. Every order that does
+# this is right.
 
 
 # %% id="interleaved"
+def in_groups(ranks, chunks, microbatches):
+    """(microbatch, chunk), in the order of the forwards."""
+    return [
+        (first + number, chunk)
+        for first in range(0, microbatches, ranks)
+        for chunk in range(chunks)
+        for number in range(ranks)
+    ]
+
+
 def interleaved(rank, ranks, chunks, microbatches):
     # BEGIN SOLUTION
-    total = chunks * microbatches
-    forwards, backwards = [], []
-    for k in range(total):  # each turn adds the k-th forward and the k-th backward
-        group, place = divmod(k, ranks * chunks)
-        chunk, number = place // ranks, group * ranks + place % ranks
-        forwards.append(f"F{number}.{chunk}")
-        backwards.append(f"B{number}.{chunks - 1 - chunk}")
-    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), total)
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{number}.{chunk}" for number, chunk in order]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in order]
+    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(order))
     steps = forwards[:warm]
-    for k in range(total - warm):  # after each turn, `warm` forwards wait for their backward
+    for k in range(len(order) - warm):  # after each turn, `warm` forwards wait for their backward
         steps += [forwards[warm + k], backwards[k]]
-    return steps + backwards[total - warm :]
+    return steps + backwards[len(order) - warm :]
     # END SOLUTION
 
 
@@ -779,7 +783,7 @@ lockstep.table("How long a batch takes, in steps of a chunk", columns, rows, sta
 # A backward computes two things: the gradient of the stage's *input*, for which the stage before it waits,
 # and the gradient of its *weights*, for which nobody waits until the optimizer's step. [Qi et al.
 # 2023](https://arxiv.org/abs/2401.10241), "Zero bubble pipeline parallelism", make two steps of it: **B** for
-# the input, **W** for the weights. What is in a bubble can now be a W. Their schedule **ZB-H1**:
+# the input, **W** for the weights. Where a stage would wait, it can now do a W. Their schedule **ZB-H1**:
 #
 # - F and B in 1F1B's order. B is shorter now, so gradients come back earlier.
 # - A W needs what its forward and its B had, so a microbatch is kept until its W. In 1F1B stage *s* keeps
