@@ -35,7 +35,7 @@ from .launch import (
     gpu_count,
     torchrun,
 )
-from .models import cost
+from .models import cost, pipeline
 from .stamps import live, recorded, simulated
 from .trace import Trace
 
@@ -68,6 +68,7 @@ __all__ = [
     "grid",
     "hint",
     "live",
+    "pipeline",
     "progress",
     "recorded",
     "simulated",
