@@ -214,7 +214,7 @@ def test_the_same_stamp_is_said_once():
 
 def test_every_recording_is_in_the_manifest_small_and_names_no_place_of_its_machine():
     known = {DATA / entry["file"] for entry in MANIFEST}
-    for folder in DATA.glob("*/"):
+    for folder in (one for one in DATA.glob("*/") if one.name != "published"):
         for file in (one for one in folder.rglob("*") if one.is_file()):
             assert known & {file, file.parent}, f"{file} is not in the manifest"
             packed = file.read_bytes()
@@ -230,6 +230,24 @@ def test_an_unknown_recording():
         lockstep.recorded("manifest.json")  # a file, but no recording
     assert "no recording 'manifest.json'" in str(refused.value)
     assert all(entry["file"] in str(refused.value) for entry in MANIFEST)
+
+
+@pytest.mark.parametrize("file", sorted((DATA / "published").iterdir()), ids=lambda file: file.stem)
+def test_what_others_published_names_them_and_is_not_called_a_recording(file):
+    found = lockstep.published(file.stem)
+    assert all((found.authors, found.title, found.section, found.quote, found.values))
+    assert 2000 < found.year < 2100 and found.link.startswith("https://")
+    assert str(found.stamp) == f"published · {found.authors} {found.year}, {found.title}, " + (
+        found.section
+    )
+    assert found.quote in repr(found) and found.link in repr(found)
+
+
+def test_an_unknown_publication():
+    with pytest.raises(FileNotFoundError) as refused:
+        lockstep.published("../manifest")
+    assert "no publication '../manifest'" in str(refused.value)
+    assert "deepseek-v3, " in str(refused.value)
 
 
 def test_the_stamp_of_a_job_says_on_what_it_ran_and_not_how_it_ended():

@@ -36,7 +36,7 @@ from .launch import (
     torchrun,
 )
 from .models import cost
-from .stamps import live, recorded, simulated
+from .stamps import live, published, recorded, simulated
 from .trace import Trace
 
 __version__ = "0.1.0"
@@ -69,6 +69,7 @@ __all__ = [
     "hint",
     "live",
     "progress",
+    "published",
     "recorded",
     "simulated",
     "solution",
