@@ -1,6 +1,5 @@
 """Right answers to the exercises of lab 03, in other ways than the solution's."""
 
-from fractions import Fraction
 from itertools import accumulate
 
 import torch

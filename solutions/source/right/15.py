@@ -1,11 +1,12 @@
 """Right answers to the exercises of lab 15, in other ways than the solution's."""
 
+import math
+from collections import Counter
 from fractions import Fraction
 from itertools import accumulate
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ReduceOp, irecv, isend
 
 
 # %% ring_seconds: loop
@@ -206,3 +207,139 @@ def hierarchical_all_reduce(x, inside, across):
     for member in range(dist.get_world_size(inside)):
         view = x[member * size : (member + 1) * size]
         dist.broadcast(view, dist.get_global_rank(inside, member), group=inside)
+
+
+# %% crossing: by-halving
+def crossing(n, alpha, beta):
+    def doubling_ahead(s):
+        return math.log2(n) * (alpha + beta * s) < 2 * (n - 1) * (alpha + beta * s / n)
+
+    low, high = 0.0, 1e18
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if doubling_ahead(middle) else (low, middle)
+    return high
+
+
+# %% crossing: fractions
+def crossing(n, alpha, beta):
+    rounds = n.bit_length() - 1
+    more_alphas = Fraction(alpha) * (2 * n - 2 - rounds)
+    more_bytes = Fraction(beta) * (rounds - Fraction(2 * n - 2, n))
+    return float(more_alphas / more_bytes)
+
+
+# %% crossing: by-two-points
+def crossing(n, alpha, beta):
+    def late(s):
+        return 2 * (n - 1) * (alpha + beta * s / n) - math.log2(n) * (alpha + beta * s)
+
+    start, end = late(0), late(alpha / beta)
+    return alpha / beta * start / (start - end)
+
+
+# %% crossing: tensor
+def crossing(n, alpha, beta):
+    left = torch.tensor([[1.0, -math.log2(n) * beta], [1.0, -2 * (n - 1) / n * beta]]).double()
+    right = torch.tensor([math.log2(n) * alpha, 2 * (n - 1) * alpha]).double()
+    return torch.linalg.solve(left, right)[1]
+
+
+# %% crossing: one-fraction
+def crossing(n, alpha, beta):
+    k = math.log(n, 2)
+    return n * alpha * (2 * n - 2 - k) / (beta * (n * k - 2 * n + 2))
+
+
+# %% node_traffic: counter
+def node_traffic(rings, node_of, nbytes):
+    leaving = Counter()
+    for ring in rings:
+        for at in range(len(ring)):
+            sender, receiver = node_of[ring[at]], node_of[ring[(at + 1) % len(ring)]]
+            if sender != receiver:
+                leaving[sender] += Fraction(2 * (len(ring) - 1) * nbytes, len(ring))
+    return float(max(leaving.values(), default=0))
+
+
+# %% node_traffic: entering
+def node_traffic(rings, node_of, nbytes):
+    # In a ring as many hops enter a node as leave it.
+    entering = dict.fromkeys(node_of.values(), 0.0)
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            if node_of[ring[at - 1]] != node_of[rank]:
+                entering[node_of[rank]] += 2 * nbytes * (1 - 1 / len(ring))
+    return max(entering.values())
+
+
+# %% node_traffic: by-node
+def node_traffic(rings, node_of, nbytes):
+    def leaving(node):
+        return sum(
+            2 * (len(ring) - 1) / len(ring) * nbytes
+            for ring in rings
+            for rank, after in zip(ring, ring[1:] + ring[:1], strict=True)
+            if node_of[rank] == node != node_of[after]
+        )
+
+    return max(leaving(node) for node in set(node_of.values()))
+
+
+# %% node_traffic: step-by-step
+def node_traffic(rings, node_of, nbytes):
+    leaving = {}
+    for ring in rings:
+        for _ in range(2 * (len(ring) - 1)):
+            for at in range(-1, len(ring) - 1):
+                if node_of[ring[at]] != node_of[ring[at + 1]]:
+                    node = node_of[ring[at]]
+                    leaving[node] = leaving.get(node, 0) + nbytes / len(ring)
+    return max(leaving.values()) if leaving else 0
+
+
+# %% node_traffic: tensor
+def node_traffic(rings, node_of, nbytes):
+    names = sorted(set(node_of.values()))
+    leaving = torch.zeros(len(names), dtype=torch.float64)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[names.index(node_of[rank])] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return leaving.max()
+
+
+# %% step_seconds: solve
+def step_seconds(known, n):
+    left = torch.tensor([[1 / gpus, 1.0] for gpus in known], dtype=torch.float64)
+    right = torch.tensor(list(known.values()), dtype=torch.float64)
+    work, fixed = torch.linalg.solve(left, right)
+    return work / n + fixed
+
+
+# %% step_seconds: line-of-shares
+def step_seconds(known, n):
+    (a, slow), (b, quick) = known.items()
+    part = (1 / n - 1 / a) / (1 / b - 1 / a)
+    return slow + part * (quick - slow)
+
+
+# %% step_seconds: fixed-first
+def step_seconds(known, n):
+    (a, slow), (b, quick) = sorted(known.items())
+    fixed = (b * quick - a * slow) / (b - a)
+    return fixed + (slow - fixed) * a / n
+
+
+# %% step_seconds: fractions
+def step_seconds(known, n):
+    (a, s), (b, q) = ((Fraction(gpus), Fraction(took)) for gpus, took in known.items())
+    work = (s - q) / (1 / a - 1 / b)
+    return float(work / n + s - work / a)
+
+
+# %% step_seconds: gpu-seconds
+def step_seconds(known, n):
+    # GPUs times seconds grow by fixed seconds for each GPU more.
+    (a, slow), (b, quick) = known.items()
+    return (a * slow + (b * quick - a * slow) * (n - a) / (b - a)) / n

@@ -1,5 +1,8 @@
 """Wrong answers to the exercises of lab 15, each under the mistake that its check has to name."""
 
+import itertools
+import math
+
 import torch
 import torch.distributed as dist
 
@@ -320,3 +323,280 @@ def hierarchical_all_reduce(x, inside, across):
     dist.all_reduce(x, group=inside)
     chunks = x.chunk(dist.get_world_size(inside))
     dist.all_reduce(chunks[dist.get_rank(inside)], group=across)
+
+
+# %% crossing: half-way
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (n - 1 - k) / (beta * (k - (n - 1) / n))
+
+
+# %% crossing: whole-tensor
+def crossing(n, alpha, beta):
+    k, steps = math.log2(n), 2 * (n - 1)
+    return alpha * (steps - k) / (beta * (k - steps))
+
+
+# %% crossing: one-round
+def crossing(n, alpha, beta):
+    return alpha * (2 * (n - 1) - math.log2(n)) / (beta * (1 - 2 * (n - 1) / n))
+
+
+# %% crossing: natural-log
+def crossing(n, alpha, beta):
+    k = math.log(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: no-bytes-of-the-ring
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * k)
+
+
+# %% crossing: sign
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (k - 2 * (n - 1)) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: turned-round
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return beta * (2 * (n - 1) - k) / (alpha * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: a-chunk
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (n * k - 2 * (n - 1)))
+
+
+# %% crossing: n-steps
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * n - k) / (beta * (k - 2))
+
+
+# %% crossing: kilobytes
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n)) / 1e3
+
+
+# %% crossing: one-alpha
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - 1) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: chunked-doubling
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k / n - 2 * (n - 1) / n))
+
+
+# %% node_traffic: not-closed
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in itertools.pairwise(ring):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: all-nodes
+def node_traffic(rings, node_of, nbytes):
+    total = 0
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            if node_of[rank] != node_of[ring[at - 1]]:
+                total += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return total
+
+
+# %% node_traffic: entering-too
+def node_traffic(rings, node_of, nbytes):
+    busy = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            before = ring[at - 1]
+            if node_of[rank] != node_of[before]:
+                for node in (node_of[rank], node_of[before]):
+                    busy[node] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(busy.values())
+
+
+# %% node_traffic: inside-too
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank in ring:
+            leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: half-way
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            if node_of[rank] != node_of[ring[at - 1]]:
+                leaving[node_of[ring[at - 1]]] += (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: whole-tensor
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: twice-the-tensor
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: one-chunk
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += nbytes / len(ring)
+    return max(leaving.values())
+
+
+# %% node_traffic: whole-world
+def node_traffic(rings, node_of, nbytes):
+    n, leaving = len(node_of), dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (n - 1) / n * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: sorted
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in map(sorted, rings):
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: one-ring
+def node_traffic(rings, node_of, nbytes):
+    ring, leaving = rings[0], dict.fromkeys(node_of.values(), 0)
+    for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+        if node_of[rank] != node_of[after]:
+            leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: rings-apart
+def node_traffic(rings, node_of, nbytes):
+    busiest = 0
+    for ring in rings:
+        leaving = dict.fromkeys(node_of.values(), 0)
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+        busiest += max(leaving.values())
+    return busiest
+
+
+# %% node_traffic: hops-only
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            leaving[node_of[rank]] += node_of[rank] != node_of[after]
+    return max(leaving.values())
+
+
+# %% node_traffic: inside-only
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] == node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: all-steps-whole
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) * nbytes
+    return max(leaving.values())
+
+
+# %% step_seconds: perfect
+def step_seconds(known, n):
+    few = min(known)
+    return known[few] * few / n
+
+
+# %% step_seconds: mean-of-perfect
+def step_seconds(known, n):
+    return sum(gpus * seconds / n for gpus, seconds in known.items()) / 2
+
+
+# %% step_seconds: straight-line
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    return slow + (quick - slow) * (n - few) / (many - few)
+
+
+# %% step_seconds: line-of-logs
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    power = math.log(quick / slow) / math.log(many / few)
+    return slow * (n / few) ** power
+
+
+# %% step_seconds: line-of-rates
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    return 1 / (1 / slow + (1 / quick - 1 / slow) * (n - few) / (many - few))
+
+
+# %% step_seconds: no-fixed
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    return (slow - quick) / (1 / few - 1 / many) / n
+
+
+# %% step_seconds: fixed-only
+def step_seconds(known, n):
+    (few, slow), (many, quick) = known.items()
+    return (many * quick - few * slow) / (many - few)
+
+
+# %% step_seconds: fixed-shrinks
+def step_seconds(known, n):
+    (few, slow), (many, quick) = known.items()
+    work = (slow - quick) / (1 / few - 1 / many)
+    return (work + slow - work / few) / n
+
+
+# %% step_seconds: work-only
+def step_seconds(known, n):
+    (few, slow), (many, quick) = known.items()
+    return (slow - quick) / (1 / few - 1 / many)

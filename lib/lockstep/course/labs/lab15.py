@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...launch.calls import POINT_TO_POINT
@@ -301,3 +303,232 @@ hierarchical.shows("all-of-it-across", _too_much_across)
 hierarchical.demands("whole-world", _whole_world)
 hierarchical.demands("leaders-only", _leaders_only)
 hierarchical.demands("all-of-it-across", _too_much_across)
+
+
+# ── crossing ─────────────────────────────────────────────────────────────────────────────────
+
+
+@judged("crossing", lab="15")
+def crossing(draw: random.Random) -> Iterator[Trial]:
+    """`crossing(n, alpha, beta)`: from how many bytes on a ring beats recursive doubling."""
+    for n in (8, 16, *(1 << draw.randint(5, 12) for _ in range(3))):
+        line = cost.Line(draw.uniform(1, 90) * 1e-6, draw.uniform(1, 90) * 1e-11)
+        ring, doubling = cost.ring_all_reduce, cost.recursive_doubling_all_reduce
+        yield Trial(
+            0,
+            given=[(n, line.alpha, line.beta)],
+            right=[Number(cost.crossover(ring, doubling, n, line))],
+            facts={"n": n, "alpha": line.alpha, "beta": line.beta},
+            like=ranks_count(n),
+        )
+
+
+def _crossed(
+    rounds: Callable[[int], float],
+    sent: Callable[[int], float],
+    other_rounds: Callable[[int], float] = math.log2,
+    other_sent: Callable[[int], float] = math.log2,
+) -> Callable[[Trial], list[float]]:
+    """A guess: where two lines cross, each of so many rounds, and of so many times the bytes."""
+
+    def on_rank(t: Trial) -> list[float]:
+        slope = t.beta * (other_sent(t.n) - sent(t.n))
+        return [t.alpha * (rounds(t.n) - other_rounds(t.n)) / slope]
+
+    return on_rank
+
+
+def _steps(n: int) -> float:
+    return 2 * (n - 1)
+
+
+def _sent(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+_right = _crossed(_steps, _sent)
+for _mistake, _guesses in {
+    "half-way": [_crossed(lambda n: n - 1, lambda n: (n - 1) / n)],
+    "whole-tensor": [_crossed(_steps, _steps)],
+    "chunked-doubling": [_crossed(_steps, _sent, math.log2, lambda n: math.log2(n) / n)],
+    "one-round": [
+        _crossed(_steps, _sent, lambda n: 1, lambda n: 1),
+        _crossed(_steps, _sent, math.log2, lambda n: 1),
+    ],
+    "natural-log": [_crossed(_steps, _sent, math.log, math.log)],
+    "one-alpha": [
+        _crossed(lambda n: 1, _sent, lambda n: 1, math.log2),
+        _crossed(lambda n: 1, _sent),
+        _crossed(_steps, _sent, lambda n: 1, math.log2),
+    ],
+    "no-bytes-of-the-ring": [_crossed(_steps, lambda n: 0)],
+    "sign": [lambda t: [-_right(t)[0]]],
+    "turned-round": [
+        lambda t: [_right(t)[0] * (t.beta / t.alpha) ** 2],
+        lambda t: [1 / _right(t)[0]],
+    ],
+    "a-chunk": [lambda t: [_right(t)[0] / t.n]],
+    "n-steps": [_crossed(lambda n: 2 * n, lambda n: 2)],
+    "kilobytes": [lambda t: [_right(t)[0] / 1000], lambda t: [_right(t)[0] / 1024]],
+}.items():
+    crossing.gives(_mistake, *_guesses)
+
+
+# ── node_traffic ─────────────────────────────────────────────────────────────────────────────
+
+
+@judged("node_traffic", lab="15")
+def node_traffic(draw: random.Random) -> Iterator[Trial]:
+    """`node_traffic(rings, node_of, nbytes)`: bytes that leave the busiest node."""
+    yield _placed(draw, [list(range(8))], {rank: rank // 4 for rank in range(8)}, "one ring")
+    yield _placed(draw, [list(range(8))], {rank: rank % 2 for rank in range(8)}, "one ring")
+    ranks = draw.sample(range(12), 12)
+    nodes = dict(zip(ranks, [7] * 6 + [8] * 2 + [9] * 4, strict=True))
+    rings = [draw.sample(ranks, 5), draw.sample(ranks, 7), [ranks[0]], draw.sample(ranks, 3)]
+    yield _placed(draw, rings, nodes, "several rings")
+    rings = [ranks[:6], ranks[6:8], ranks[8:]]  # each inside of its node
+    yield _placed(draw, rings, nodes, "rings inside of nodes")
+    ranks = draw.sample(range(100, 140), 16)
+    nodes = {rank: draw.randrange(4) for rank in ranks}
+    rings = [draw.sample(ranks, draw.randint(2, 9)) for _ in range(5)]
+    yield _placed(draw, rings, nodes, "several rings")
+
+
+def _placed(
+    draw: random.Random, rings: list[list[int]], node_of: dict[int, int], like: str
+) -> Trial:
+    nbytes = draw.randint(1000, 9000)
+    facts = {"rings": rings, "node_of": node_of, "nbytes": nbytes}
+    trial = Trial(0, given=[(rings, node_of, nbytes)], right=[0], facts=facts, like=like)
+    return replace(trial, right=[Number(max(_leaving(trial).values(), default=0))])
+
+
+def _hops(ring: list[int]) -> list[tuple[int, int]]:
+    return list(zip(ring, [*ring[1:], ring[0]], strict=True))
+
+
+def _leaving(
+    trial: Trial,
+    hops: Callable[[list[int]], list[tuple[int, int]]] = _hops,
+    share: Callable[[Trial, int], float] = lambda trial, n: 2 * (n - 1) / n,
+    crosses: Callable[[int, int], bool] = operator.ne,
+) -> dict[int, float]:
+    """Bytes that leave each node; by other hops, another share of the bytes, or another sign of
+    a crossing."""
+    found: dict[int, float] = defaultdict(float)
+    for ring in trial.rings:
+        for rank, after in hops(ring):
+            if crosses(trial.node_of[rank], trial.node_of[after]):
+                found[trial.node_of[rank]] += trial.nbytes * share(trial, len(ring))
+    return found
+
+
+def _busiest(**changed: Any) -> Callable[[Trial], list[float]]:
+    return lambda trial: [max(_leaving(trial, **changed).values(), default=0)]
+
+
+def _entering_too(trial: Trial) -> list[float]:
+    leave = _leaving(trial)
+    enter = _leaving(trial, hops=lambda ring: [(b, a) for a, b in _hops(ring)])
+    return [max((leave[node] + enter[node] for node in {*leave, *enter}), default=0)]
+
+
+def _of_rings(pick: Callable[[list[float]], float]) -> Callable[[Trial], list[float]]:
+    """A guess: each ring's busiest node alone, and of these one, or their sum."""
+
+    def on_rank(trial: Trial) -> list[float]:
+        alone = [Trial(0, [()], [0], {**trial.facts, "rings": [ring]}) for ring in trial.rings]
+        return [pick([max(_leaving(one).values(), default=0) for one in alone])]
+
+    return on_rank
+
+
+for _mistake, _guesses in {
+    "not-closed": [_busiest(hops=lambda ring: _hops(ring)[:-1])],
+    "all-nodes": [lambda t: [sum(_leaving(t).values())]],
+    "entering-too": [_entering_too, lambda t: [2 * sum(_leaving(t).values())]],
+    "inside-too": [_busiest(crosses=lambda one, other: True)],
+    "inside-only": [_busiest(crosses=operator.eq)],
+    "half-way": [_busiest(share=lambda t, n: (n - 1) / n)],
+    "whole-tensor": [_busiest(share=lambda t, n: 1)],
+    "twice-the-tensor": [_busiest(share=lambda t, n: 2)],
+    "all-steps-whole": [_busiest(share=lambda t, n: 2 * (n - 1))],
+    "one-chunk": [_busiest(share=lambda t, n: 1 / n)],
+    "whole-world": [
+        _busiest(share=lambda t, n: 2 * (len(t.node_of) - 1) / len(t.node_of)),
+    ],
+    "sorted": [_busiest(hops=lambda ring: _hops(sorted(ring)))],
+    "one-ring": [_of_rings(lambda each: each[0]), _of_rings(max)],
+    "rings-apart": [_of_rings(sum)],
+    "hops-only": [
+        lambda t: [max(_leaving(t, share=lambda t, n: 1).values(), default=0) / t.nbytes],
+    ],
+}.items():
+    node_traffic.gives(_mistake, *_guesses)
+
+
+# ── step_seconds ─────────────────────────────────────────────────────────────────────────────
+
+
+@judged("step_seconds", lab="15")
+def step_seconds(draw: random.Random) -> Iterator[Trial]:
+    """`step_seconds(known, n)`: a step on n GPUs, from those on two other numbers of GPUs."""
+    for at in range(4):
+        few, many = draw.randint(2, 90) * 64, draw.randint(100, 300) * 64
+        work, fixed = draw.uniform(1, 9) * 1e4, draw.uniform(0.5, 4)
+        n = (draw.randint(few + 1, many - 1), 2 * many, few // 2, few)[at]
+        known = {few: work / few + fixed, many: work / many + fixed}
+        if at % 2:  # whichever comes first
+            known = dict(reversed(known.items()))
+        yield Trial(
+            0,
+            given=[(known, n)],
+            right=[Number(work / n + fixed)],
+            facts={"known": known, "n": n, "work": work, "fixed": fixed},
+            like=f"{few:,} and {many:,} GPUs known, and {n:,} asked",
+        )
+
+
+def _known(trial: Trial) -> tuple[tuple[int, float], tuple[int, float]]:
+    """What is known of the smaller, and of the larger number of GPUs."""
+    smaller, larger = sorted(trial.known.items())
+    return smaller, larger
+
+
+def _line(
+    of_n: Callable[[float], float], of_t: Callable[[float], float], back: Callable[[float], float]
+) -> Callable[[Trial], list[float]]:
+    """A guess: a straight line through both, in these measures of n and of t."""
+
+    def on_rank(trial: Trial) -> list[float]:
+        (few, slow), (many, quick) = _known(trial)
+        part = (of_n(trial.n) - of_n(few)) / (of_n(many) - of_n(few))
+        return [back(of_t(slow) + part * (of_t(quick) - of_t(slow)))]
+
+    return on_rank
+
+
+def _perfect(pick: int) -> Callable[[Trial], list[float]]:
+    return lambda t: [_known(t)[pick][0] * _known(t)[pick][1] / t.n]
+
+
+def _first_known(pick: int) -> Callable[[Trial], list[float]]:
+    return lambda t: [list(t.known)[pick] * list(t.known.values())[pick] / t.n]
+
+
+def _same(value: float) -> float:
+    return value
+
+
+for _mistake, _guesses in {
+    "perfect": [_perfect(0), _perfect(1), _first_known(0), _first_known(1)],
+    "mean-of-perfect": [lambda t: [(_perfect(0)(t)[0] + _perfect(1)(t)[0]) / 2]],
+    "straight-line": [_line(_same, _same, _same)],
+    "line-of-logs": [_line(math.log, _same, _same), _line(math.log, math.log, math.exp)],
+    "line-of-rates": [_line(_same, lambda t: 1 / t, lambda r: 1 / r)],
+    "no-fixed": [lambda t: [t.work / t.n]],
+    "fixed-only": [lambda t: [t.fixed]],
+    "fixed-shrinks": [lambda t: [(t.work + t.fixed) / t.n]],
+    "work-only": [lambda t: [t.work]],
+}.items():
+    step_seconds.gives(_mistake, *_guesses)
