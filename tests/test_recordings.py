@@ -161,6 +161,7 @@ def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupy
     (folder / "manifest.json").write_text(json.dumps([older, other]))
     environment = {**without_jupyter, "NCCL_TOPO_FILE": "/home/somebody/topo.xml"}
     environment |= {"NCCL_NVLS_ENABLE": "0", "CUDA_MODULE_LOADING": "LAZY", "EDITOR": "vi"}
+    environment |= {"NCCL_VERSION": "2.28.3-1", "CUDA_HOME": "/usr/local/cuda"}
     running = command("-n", 1, "two-nodes", "--to", folder, environment=environment)
     said, complaint = running.communicate()
     assert running.returncode == 0, complaint
@@ -182,7 +183,8 @@ def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupy
             "CUDA_MODULE_LOADING": "LAZY",
         }.items()
     )
-    assert not {"EDITOR", "PATH"} & entry["conditions"].keys()
+    installed = {"NCCL_VERSION", "CUDA_HOME"}
+    assert not {"EDITOR", "PATH", *installed} & entry["conditions"].keys()
     assert entry["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert entry["versions"]["lockstep"].startswith("0.1.0")
     assert entry["hardware"]["cores"] >= 1
