@@ -193,118 +193,6 @@ tree.demands("star", _star)
 tree.demands("too-many-rounds", _too_many_rounds_for_a_tree)
 
 
-# ── hierarchical_all_reduce ──────────────────────────────────────────────────────────────────
-
-
-def _on_two_levels(answer: Any, x: Tensor, nodes: list[list[int]], rails: list[list[int]]) -> None:
-    import torch.distributed as dist
-
-    from ..judging.values import make
-
-    made = {tuple(ranks): dist.new_group(ranks) for ranks in [*nodes, *rails]}
-    rank = dist.get_rank()
-    inside = next(made[tuple(ranks)] for ranks in nodes if rank in ranks)
-    across = next(made[tuple(ranks)] for ranks in rails if rank in ranks)
-    answer(make(x), inside, across)
-
-
-@judged("hierarchical_all_reduce", lab="15", play=_on_two_levels, in_place=0)
-def hierarchical(draw: random.Random) -> Iterator[Trial]:
-    """`hierarchical_all_reduce(x, inside, across)`: the sum, few bytes between nodes."""
-    grids = [(2, 3), (3, 2)]
-    draw.shuffle(grids)
-    dtypes = ("float64", *draw.sample(WIDE, 2))
-    parts = (6, draw.randint(1, 3), draw.randint(1, 3))  # 6: swapped groups fit, too
-    for (count, local), dtype, part in zip([grids[0], *grids], dtypes, parts, strict=True):
-        nproc = count * local
-        ranks = draw.sample(range(nproc), nproc)
-        nodes = [sorted(ranks[at : at + local]) for at in range(0, nproc, local)]
-        rails = [list(rail) for rail in zip(*nodes, strict=True)]
-        trial = sums(draw, nproc, dtype, local * part, part=part, count=count, local=local)
-        node = [next(one for one in nodes if rank in one) for rank in range(nproc)]
-        rail = [next(one for one in rails if rank in one) for rank in range(nproc)]
-        yield Trial(
-            nproc,
-            given=[(*given, nodes, rails) for given in trial.given],
-            right=trial.right,
-            facts={**trial.facts, "node": node, "rail": [sorted(one) for one in rail]},
-            like=f"{count} nodes of {local} ranks",
-        )
-
-
-def _own_part(trial: Trial, rank: int, place: int) -> bool:
-    return bool(place // trial.part == trial.node[rank].index(rank))
-
-
-def _across(run: Run, rank: int) -> list[Any]:
-    rail = run.trial.rail[rank]
-    return [call for call in run.calls(rank) if sorted(call.group.ranks) == rail]
-
-
-def _across_bytes(run: Run, rank: int) -> int:
-    return sum(call.bytes for call in _across(run, rank))
-
-
-def _whole_world(run: Run, rank: int) -> Any:
-    world = [call for call in run.calls(rank) if len(call.group.ranks) == run.nproc]
-    return bool(world) and {"call": world[0]}
-
-
-def _too_much_across(run: Run, rank: int) -> Any:
-    sent, enough = _across_bytes(run, rank), run.trial.size // run.trial.local
-    return sent > enough and {"sent": sent, "enough": enough}
-
-
-def _leaders_only(run: Run, rank: int) -> Any:
-    """Whether one rank of each node did all that was done between nodes."""
-    node = run.trial.node[rank]
-    busy = [one for one in node if _across(run, one)]
-    return busy == [rank] and _too_much_across(run, rank)
-
-
-def _part_only(run: Run, rank: int) -> Any:
-    """Whether a rank has the sum in some parts of x, and that of its node in the others."""
-    numbers: Numbers = run.trial.numbers
-    made = [numbers.made_of(got, at) for at, got in enumerate(run.got(rank).numbers)]
-    everybody, node = list(run.ranks), sorted(run.trial.node[rank])
-    members = [ranks_in((one[0] - at, dict(one[1]))) if one else [] for at, one in enumerate(made)]
-    once = all(one and max(one[1].values()) == 1 for one in made)
-    return once and members.count(everybody) > 0 and all(m in (everybody, node) for m in members)
-
-
-hierarchical.fails("all-of-it-across", _too_much_across)
-hierarchical.gives("only-inside", mixed(lambda trial, rank, r, p: r in trial.node[rank]))
-hierarchical.gives("only-across", mixed(lambda trial, rank, r, p: r in trial.rail[rank]))
-hierarchical.gives(
-    "counted-twice",
-    mixed(lambda trial, rank, r, p: trial.local),
-    mixed(lambda trial, rank, r, p: trial.count),
-)
-hierarchical.gives(
-    "no-gather",
-    mixed(lambda trial, rank, r, p: r == rank or _own_part(trial, rank, p)),
-    mixed(lambda trial, rank, r, p: _own_part(trial, rank, p)),
-)
-hierarchical.gives(
-    "nothing-across",
-    mixed(
-        lambda trial, rank, r, p: r == rank or (r in trial.node[rank] and _own_part(trial, rank, p))
-    ),
-)
-hierarchical.gives(
-    "mean-of-groups",
-    mixed(lambda trial, rank, r, p: 1 / trial.local),
-    mixed(lambda trial, rank, r, p: 1 / trial.count),
-)
-add_signs_of_sums(hierarchical)
-hierarchical.shows("part-only", _part_only)
-hierarchical.shows("whole-world", _whole_world)
-hierarchical.shows("all-of-it-across", _too_much_across)
-hierarchical.demands("whole-world", _whole_world)
-hierarchical.demands("leaders-only", _leaders_only)
-hierarchical.demands("all-of-it-across", _too_much_across)
-
-
 # ── crossing ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -465,6 +353,118 @@ for _mistake, _guesses in {
     ],
 }.items():
     node_traffic.gives(_mistake, *_guesses)
+
+
+# ── hierarchical_all_reduce ──────────────────────────────────────────────────────────────────
+
+
+def _on_two_levels(answer: Any, x: Tensor, nodes: list[list[int]], rails: list[list[int]]) -> None:
+    import torch.distributed as dist
+
+    from ..judging.values import make
+
+    made = {tuple(ranks): dist.new_group(ranks) for ranks in [*nodes, *rails]}
+    rank = dist.get_rank()
+    inside = next(made[tuple(ranks)] for ranks in nodes if rank in ranks)
+    across = next(made[tuple(ranks)] for ranks in rails if rank in ranks)
+    answer(make(x), inside, across)
+
+
+@judged("hierarchical_all_reduce", lab="15", play=_on_two_levels, in_place=0)
+def hierarchical(draw: random.Random) -> Iterator[Trial]:
+    """`hierarchical_all_reduce(x, inside, across)`: the sum, few bytes between nodes."""
+    grids = [(2, 3), (3, 2)]
+    draw.shuffle(grids)
+    dtypes = ("float64", *draw.sample(WIDE, 2))
+    parts = (6, draw.randint(1, 3), draw.randint(1, 3))  # 6: swapped groups fit, too
+    for (count, local), dtype, part in zip([grids[0], *grids], dtypes, parts, strict=True):
+        nproc = count * local
+        ranks = draw.sample(range(nproc), nproc)
+        nodes = [sorted(ranks[at : at + local]) for at in range(0, nproc, local)]
+        rails = [list(rail) for rail in zip(*nodes, strict=True)]
+        trial = sums(draw, nproc, dtype, local * part, part=part, count=count, local=local)
+        node = [next(one for one in nodes if rank in one) for rank in range(nproc)]
+        rail = [next(one for one in rails if rank in one) for rank in range(nproc)]
+        yield Trial(
+            nproc,
+            given=[(*given, nodes, rails) for given in trial.given],
+            right=trial.right,
+            facts={**trial.facts, "node": node, "rail": [sorted(one) for one in rail]},
+            like=f"{count} nodes of {local} ranks",
+        )
+
+
+def _own_part(trial: Trial, rank: int, place: int) -> bool:
+    return bool(place // trial.part == trial.node[rank].index(rank))
+
+
+def _across(run: Run, rank: int) -> list[Any]:
+    rail = run.trial.rail[rank]
+    return [call for call in run.calls(rank) if sorted(call.group.ranks) == rail]
+
+
+def _across_bytes(run: Run, rank: int) -> int:
+    return sum(call.bytes for call in _across(run, rank))
+
+
+def _whole_world(run: Run, rank: int) -> Any:
+    world = [call for call in run.calls(rank) if len(call.group.ranks) == run.nproc]
+    return bool(world) and {"call": world[0]}
+
+
+def _too_much_across(run: Run, rank: int) -> Any:
+    sent, enough = _across_bytes(run, rank), run.trial.size // run.trial.local
+    return sent > enough and {"sent": sent, "enough": enough}
+
+
+def _leaders_only(run: Run, rank: int) -> Any:
+    """Whether one rank of each node did all that was done between nodes."""
+    node = run.trial.node[rank]
+    busy = [one for one in node if _across(run, one)]
+    return busy == [rank] and _too_much_across(run, rank)
+
+
+def _part_only(run: Run, rank: int) -> Any:
+    """Whether a rank has the sum in some parts of x, and that of its node in the others."""
+    numbers: Numbers = run.trial.numbers
+    made = [numbers.made_of(got, at) for at, got in enumerate(run.got(rank).numbers)]
+    everybody, node = list(run.ranks), sorted(run.trial.node[rank])
+    members = [ranks_in((one[0] - at, dict(one[1]))) if one else [] for at, one in enumerate(made)]
+    once = all(one and max(one[1].values()) == 1 for one in made)
+    return once and members.count(everybody) > 0 and all(m in (everybody, node) for m in members)
+
+
+hierarchical.fails("all-of-it-across", _too_much_across)
+hierarchical.gives("only-inside", mixed(lambda trial, rank, r, p: r in trial.node[rank]))
+hierarchical.gives("only-across", mixed(lambda trial, rank, r, p: r in trial.rail[rank]))
+hierarchical.gives(
+    "counted-twice",
+    mixed(lambda trial, rank, r, p: trial.local),
+    mixed(lambda trial, rank, r, p: trial.count),
+)
+hierarchical.gives(
+    "no-gather",
+    mixed(lambda trial, rank, r, p: r == rank or _own_part(trial, rank, p)),
+    mixed(lambda trial, rank, r, p: _own_part(trial, rank, p)),
+)
+hierarchical.gives(
+    "nothing-across",
+    mixed(
+        lambda trial, rank, r, p: r == rank or (r in trial.node[rank] and _own_part(trial, rank, p))
+    ),
+)
+hierarchical.gives(
+    "mean-of-groups",
+    mixed(lambda trial, rank, r, p: 1 / trial.local),
+    mixed(lambda trial, rank, r, p: 1 / trial.count),
+)
+add_signs_of_sums(hierarchical)
+hierarchical.shows("part-only", _part_only)
+hierarchical.shows("whole-world", _whole_world)
+hierarchical.shows("all-of-it-across", _too_much_across)
+hierarchical.demands("whole-world", _whole_world)
+hierarchical.demands("leaders-only", _leaders_only)
+hierarchical.demands("all-of-it-across", _too_much_across)
 
 
 # ── step_seconds ─────────────────────────────────────────────────────────────────────────────
