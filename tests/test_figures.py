@@ -203,6 +203,20 @@ def test_a_recording_opens_and_says_where_it_is_from(entry):
     assert str(recording.stamp).endswith(f" · {entry['date']}")
 
 
+def test_a_long_stamp_is_drawn_to_its_end():
+    # Drawn in one line it would begin left of the picture: there its first column has ink.
+    from lockstep.figures.picture import wrapped
+
+    said = "recorded · " + " · ".join(f"NCCL_VARIABLE_{at}: on" for at in range(12))
+    lines = wrapped(f"{said}\nsimulated · short", 7.0).split("\n")
+    assert lines[-1] == "simulated · short" and " ".join(lines[:-1]) == said
+    assert len(lines) == 4 and max(map(len, lines)) <= 98
+    shown = [lockstep.figure(line, alt="A line.", stamp=simulated(text)) for text in ("b", said)]
+    short, long = (matplotlib.image.imread(io.BytesIO(pictures(one)[0])) for one in shown)
+    assert long.shape[0] > short.shape[0] and long.shape[1] == short.shape[1]
+    assert (long[:, :4, :3] == 1).all()
+
+
 def test_the_same_stamp_is_said_once():
     for shown in (
         lockstep.table("Caption", ["one"], [["a"]], stamp=[STAMP, STAMP]),

@@ -17,7 +17,7 @@
 # GPUs, or two nodes.
 
 # %% id="parameters" tags=["parameters"]
-NPROC = 4  # ranks in this notebook
+NPROC = 4  # ranks of the live sweep; it takes 4 at least, and a power of two
 BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 
 # %% id="load"
@@ -237,10 +237,10 @@ def crossing(n, alpha, beta):
 lockstep.check("crossing", crossing)
 
 # %% [markdown] id="live-text"
-# Now live, on four ranks of yours. First their α and β, by a *shift*: all send to the next one at the
+# Now live, on `RANKS` ranks of yours. First their α and β, by a *shift*: all send to the next one at the
 # same time, as in a step of a ring. (The first cell only measures: click to see how.) **Predict** from
 # this α and β: from how many *kilobytes* on should a ring be faster than recursive doubling, on these
-# four ranks?
+# ranks?
 
 
 # %% id="sweep" tags=["plumbing"]
@@ -277,23 +277,24 @@ def shift(x):
         work.wait()
 
 
-on_four = {"nproc_per_node": 4, "backend": BACKEND, "show": False}
+RANKS = max(4, 1 << NPROC.bit_length() - 1)  # the largest power of two in NPROC, 4 at least
+ranks = {"nproc_per_node": RANKS, "backend": BACKEND, "show": False}
 SIZES = [1 << power for power in range(10, 25, 2)]  # 1 kB to 16 MB
-fit_job = lockstep.torchrun(sweep, {"shift": shift}, SIZES, **on_four)
+fit_job = lockstep.torchrun(sweep, {"shift": shift}, SIZES, **ranks)
 points = fit_job[0]["shift"]
 line = lockstep.cost.fit([p[0] for p in points], [p[1] for p in points])
-print(line, lockstep.live(fit_job), sep="\n")
+print(f"RANKS is {RANKS}", line, lockstep.live(fit_job), sep="\n")
 
 # %% id="cross-prediction" tags=["prediction"]
 # your number, or crossing(…)
-prediction = crossing(4, line.alpha, line.beta) / 1000
+prediction = crossing(RANKS, line.alpha, line.beta) / 1000
 
 # %% id="cross-computed" tags=["varies"]
 ring_cost, doubling_cost = (
     lockstep.cost.ring_all_reduce,
     lockstep.cost.recursive_doubling_all_reduce,
 )
-expected = lockstep.cost.crossover(ring_cost, doubling_cost, 4, line)
+expected = lockstep.cost.crossover(ring_cost, doubling_cost, RANKS, line)
 lockstep.compare(predicted=prediction, computed=expected / 1000, unit="kB")
 
 # %% id="algorithms" tags=["varies"]
@@ -302,17 +303,17 @@ all_reduces = {
     "doubling": lockstep.carry_on("doubling_all_reduce"),
     "tree": lockstep.carry_on("tree_all_reduce", tree_all_reduce),
 }
-measured_job = lockstep.torchrun(sweep, all_reduces, SIZES, **on_four)
+measured_job = lockstep.torchrun(sweep, all_reduces, SIZES, **ranks)
 formulas = dict(
     zip(all_reduces, (ring_cost, doubling_cost, lockstep.cost.tree_all_reduce), strict=True)
 )
 curve = [SIZES[0] * 4 ** (at / 8) for at in range(8 * len(SIZES) - 7)]
 lockstep.chart(
     measured_job[0],
-    models={name: [(s, f(4, s, line)) for s in curve] for name, f in formulas.items()},
+    models={name: [(s, f(RANKS, s, line)) for s in curve] for name, f in formulas.items()},
     x="size (bytes)",
     y="time (seconds)",
-    alt="Seconds of an all-reduce over its size on four ranks: measured with quartiles for ring, "
+    alt="Seconds of an all-reduce over its size on these ranks: measured with quartiles for ring, "
     "recursive doubling and tree, and in the same colour what the α–β model says of each.",
     stamp=[lockstep.live(measured_job), lockstep.simulated(f"α–β model, {line}")],
 )
@@ -336,15 +337,13 @@ prediction = (2046 - 20) * 14e-6 * 50 * 1024 / 2
 # %% id="thousand"
 network = lockstep.cost.Line(alpha=14e-6, beta=1 / 50e9)
 size = lockstep.cost.crossover(ring_cost, lockstep.cost.double_tree_all_reduce, 1024, network)
-print(
-    lockstep.simulated(f"α–β model, {network}: figures published by Llama 3 and in NCCL's source")
-)
+print(lockstep.simulated("α–β model with published figures: 14 µs a step, 50 GB/s a card"))
 lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 
 # %% [markdown] id="thousand-explained"
 # No gradient is that large: the ring saves 1/N of the bytes and pays 2(N − 1) times α. By this model
-# large machines should use trees always. NCCL does not, because its model has more: by the same source
-# it expects 92 % of a ring's bandwidth of a tree at most, and less in several cases.
+# large machines should use trees always. NCCL's model has more in it: by the same source it takes 8 % or
+# more off a tree's bandwidth.
 #
 # **Break.** A price has three numbers by now, and you know which algorithm has which. Next come what
 # NCCL sends, where it goes, and thousands of GPUs. Each section starts on its own.
@@ -522,7 +521,8 @@ lockstep.claim(
 
 # %% [markdown] id="hierarchy-text"
 # It is a matter of these numbers, and they can turn it round: gradients of ten times the size, or few
-# activations. Count before you repeat it. (And TP's bytes cannot hide, DP's can: lab 04.)
+# activations. Count before you repeat it. (And the bytes of DP can travel while the backward pass goes
+# on, as DDP sends them. Layers wait for those of TP.)
 #
 # ## 5 · Two levels
 #
@@ -587,7 +587,7 @@ lockstep.compare(predicted=prediction, measured=across[-1].bytes / 1000)
 # 2·7/8·14 GB / 338 GB/s = 72 ms.
 #
 # **Predict:** on 128 such nodes, how many *milli*seconds for the all-reduce between nodes alone, as a
-# ring on each rail, of the part that a GPU has by then? (127/128 is 1 here.)
+# ring on each rail, of the part that a GPU has by then? (Take 1 for 127/128.)
 
 # %% id="pays-prediction" tags=["prediction"]
 prediction = 1000 * (2 * 127 * 14e-6 + 2 * 14e9 / 8 / 50e9)  # 3.6 ms of α, 70 ms of bytes
@@ -642,12 +642,14 @@ prediction = 2 * (24_576 - 1) / (2 * 15)
 # %% id="trees"
 trees = lockstep.published("nccl-2.4")
 print(trees)
-lockstep.compare(predicted=prediction, measured=trees.values["ring_by_trees"], unit="times")
+lockstep.compare(predicted=prediction, published=trees.values["ring_by_trees"], unit="times")
 
 # %% [markdown] id="trees-text"
-# Nine times too much. What is wrong with the model? Most of a ring's hops stay inside of a node, where a
-# step is short; Summit has 6 GPUs a node, so 4,096 nodes. And a tree's step between nodes is dearer: a
-# node has three neighbours there. With NCCL's own numbers of today, LL:
+# Nine times too much. What is wrong with the model? α is not the same for all. Most of a ring's hops stay
+# inside of a node, where a step is short; Summit has 6 GPUs a node (27,648 on 4,608 nodes), so these are
+# 4,096 nodes. And NCCL's source reckons with 5 µs for a tree's step over the network, and 2.7 for a
+# ring's, in LL. With these numbers of today (inside of a node a ring's step takes 1 µs, as long as
+# posting a message to the network does):
 
 # %% id="trees-refined"
 source = lockstep.published("nccl-tuning")
@@ -712,7 +714,7 @@ prediction = step_seconds({3072: 29.02, 12288: 8.57}, 6144)
 megascale = lockstep.published("megascale")
 steps = {name: dict(each) for name, each in megascale.values["iteration_seconds"].items()}
 print(megascale)
-lockstep.compare(predicted=prediction, measured=steps["Megatron-LM"][6144], unit="s")
+lockstep.compare(predicted=prediction, published=steps["Megatron-LM"][6144], unit="s")
 
 # %% id="megascale-chart" tags=["plumbing"]
 predict = lockstep.carry_on("step_seconds", step_seconds)
@@ -947,7 +949,7 @@ lockstep.claim(
 # computing takes half: how many TFLOP/s a GPU are left of 430?
 
 # %% id="llama-prediction" tags=["prediction"]
-step = 6 * 405e9 * 2048 * 8192 / (8192 * 430e12)  # 11.9 s on 8,192 GPUs
+step = 6 * 405e9 * 2048 * 8192 / (8192 * 430e12)  # 11.6 s on 8,192 GPUs
 talk = 405e9 / (8 * 16) * (2 + 4) / 50e9  # 0.38 s
 prediction = 430 * (step / 2) / ((step - talk) / 2 + talk)
 
@@ -957,10 +959,12 @@ v = llama.values
 tokens = v["sequence"] * v["sequences_a_replica"][0] * v["data"][0]
 step = 6 * v["parameters"] * tokens / (v["gpus"][0] * v["teraflops_a_gpu"][0] * 1e12)
 talk = v["parameters"] / (v["tensor"] * v["pipeline"]) * 6 / (v["network_gbps"] * 1e9 / 8)
-print(f"a step on {v['gpus'][0]:,} GPUs: {step:.1f} s; its FSDP communication: {talk:.2f} s", llama)
-lockstep.compare(predicted=prediction, measured=v["teraflops_a_gpu"][1], unit="TFLOP/s")
+print(
+    f"a step on {v['gpus'][0]:,} GPUs: {step:.1f} s, of it {talk:.2f} s for FSDP", llama, sep="\n"
+)
+lockstep.compare(predicted=prediction, published=v["teraflops_a_gpu"][1], unit="TFLOP/s")
 
 # %% [markdown] id="llama-explained"
 # The model explains less than half of what was lost, and FSDP hides most of that communication. The
 # paper names another cause: half the sequences for each replica are half the microbatches, so the
-# pipeline's bubble is a larger part of the step. Lab 10 counts it.
+# pipeline's bubble is a larger part of the step.
