@@ -17,7 +17,7 @@
 # cost on many GPUs is lab 15.
 
 # %% id="parameters" tags=["parameters"]
-NPROC = 4  # ranks in this notebook: a power of two
+NPROC = 4  # ranks in this notebook
 BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 
 # %% id="load"
@@ -367,11 +367,11 @@ swap(x, (rank + 1) % n, y, (rank - 1) % n)
 y.item()
 
 # %% [markdown] id="ring-predict-text"
-# **Predict:** a rank's `x` has 1,000 kB, and there are as many ranks as in this notebook. How many kB
+# **Predict:** a rank's `x` has 1,200 kB, and there are as many ranks as in this notebook. How many kB
 # does *each rank* send in the whole ring all-reduce? Count steps and chunks on paper.
 
 # %% id="ring-prediction" tags=["prediction"]
-prediction = 2 * (NPROC - 1) * 1000 / NPROC  # 2(N - 1) steps, in each a chunk of 1/N
+prediction = 2 * (NPROC - 1) * 1200 / NPROC  # 2(N - 1) steps, in each a chunk of 1/N
 
 # %% [markdown] id="ring-exercise-text"
 # ### Exercise 3: a ring all-reduce
@@ -426,7 +426,7 @@ def bytes_sent(job):
 
 
 job = lockstep.torchrun(
-    reduce_by, ring, 1_000_000, nproc_per_node=NPROC, backend=BACKEND, show=False
+    reduce_by, ring, 1_200_000, nproc_per_node=NPROC, backend=BACKEND, show=False
 )
 print("bytes sent, by rank:", *bytes_sent(job))
 lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
