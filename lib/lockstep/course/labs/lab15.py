@@ -268,8 +268,16 @@ for _mistake, _guesses in {
 @judged("node_traffic", lab="15")
 def node_traffic(draw: random.Random) -> Iterator[Trial]:
     """`node_traffic(rings, node_of, nbytes)`: bytes that leave the busiest node."""
-    yield _placed(draw, [list(range(8))], {rank: rank // 4 for rank in range(8)}, "one ring")
-    yield _placed(draw, [list(range(8))], {rank: rank % 2 for rank in range(8)}, "one ring")
+    eight = [list(range(8))]
+    yield _placed(draw, eight, {rank: rank // 4 for rank in range(8)}, "one ring on two nodes")
+    yield _placed(draw, eight, {rank: rank % 2 for rank in range(8)}, "one ring, dealt to nodes")
+    # Here the hop from the last to the first makes a node the busiest.
+    nodes = dict(enumerate((1, 1, 0, 2, 0)))
+    yield _placed(draw, [list(range(5))], nodes, "one ring on three nodes")
+    # And here two rings have different busiest nodes.
+    ranks = draw.sample(range(20), 8)
+    nodes = dict(zip(ranks, (0, 1, 0, 2, 1, 0, 1, 2), strict=True))
+    yield _placed(draw, [ranks[:4], ranks[4:]], nodes, "two rings on three nodes")
     ranks = draw.sample(range(12), 12)
     nodes = dict(zip(ranks, [7] * 6 + [8] * 2 + [9] * 4, strict=True))
     rings = [draw.sample(ranks, 5), draw.sample(ranks, 7), [ranks[0]], draw.sample(ranks, 3)]
