@@ -1,7 +1,7 @@
 """Right answers to the exercises of lab 15, in other ways than the solution's."""
 
 import math
-from collections import Counter
+from collections import defaultdict
 from fractions import Fraction
 from itertools import accumulate
 
@@ -253,7 +253,7 @@ def crossing(n, alpha, beta):
 
 # %% node_traffic: counter
 def node_traffic(rings, node_of, nbytes):
-    leaving = Counter()
+    leaving: dict[int, Fraction] = defaultdict(Fraction)
     for ring in rings:
         for at in range(len(ring)):
             sender, receiver = node_of[ring[at]], node_of[ring[(at + 1) % len(ring)]]
@@ -288,14 +288,14 @@ def node_traffic(rings, node_of, nbytes):
 
 # %% node_traffic: step-by-step
 def node_traffic(rings, node_of, nbytes):
-    leaving = {}
+    leaving = dict.fromkeys(node_of.values(), 0.0)
     for ring in rings:
         for _ in range(2 * (len(ring) - 1)):
             for at in range(-1, len(ring) - 1):
                 if node_of[ring[at]] != node_of[ring[at + 1]]:
                     node = node_of[ring[at]]
-                    leaving[node] = leaving.get(node, 0) + nbytes / len(ring)
-    return max(leaving.values()) if leaving else 0
+                    leaving[node] += nbytes / len(ring)
+    return max(leaving.values())
 
 
 # %% node_traffic: tensor

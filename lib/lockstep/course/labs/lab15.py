@@ -271,6 +271,8 @@ def node_traffic(draw: random.Random) -> Iterator[Trial]:
     eight = [list(range(8))]
     yield _placed(draw, eight, {rank: rank // 4 for rank in range(8)}, "one ring on two nodes")
     yield _placed(draw, eight, {rank: rank % 2 for rank in range(8)}, "one ring, dealt to nodes")
+    nodes = {3: 0, 2: 0, 0: 1, 1: 1}
+    yield _placed(draw, [[3, 0, 2, 1]], nodes, "one ring, not in the order of ranks")
     # Here the hop from the last to the first makes a node the busiest.
     nodes = dict(enumerate((1, 1, 0, 2, 0)))
     yield _placed(draw, [list(range(5))], nodes, "one ring on three nodes")
