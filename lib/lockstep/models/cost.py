@@ -388,8 +388,9 @@ def bus_factor(operation: str, n: Any) -> Any:
     """Bus bandwidth is this × algorithm bandwidth; n may be an array.
 
     It tells what the slowest link must have carried if ranks only send to each other, so that it
-    can be compared with the hardware whatever n is; where a switch adds up, it is more than that: 2(n − 1)/n for all_reduce; (n − 1)/n for all_gather, reduce_scatter, all_to_all,
-    gather and scatter; 1 for broadcast, reduce, send and recv. NVIDIA's nccl-tests,
+    can be compared with the hardware whatever n is: 2(n − 1)/n for all_reduce; (n − 1)/n for
+    all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for broadcast, reduce, send and
+    recv. Where a switch adds up (NVLink SHARP), links carry less. NVIDIA's nccl-tests,
     doc/PERFORMANCE.md and, for all_to_all, gather, scatter and send, the sources.
 
     Raises ValueError for another operation, and for less than one rank.
