@@ -36,7 +36,7 @@ from .launch import (
     torchrun,
 )
 from .models import cost, pipeline
-from .stamps import live, recorded, simulated
+from .stamps import live, published, recorded, simulated
 from .trace import Trace
 
 __version__ = "0.1.0"
@@ -70,6 +70,7 @@ __all__ = [
     "live",
     "pipeline",
     "progress",
+    "published",
     "recorded",
     "simulated",
     "solution",

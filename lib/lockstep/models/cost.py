@@ -223,7 +223,8 @@ def ring_all_reduce(n: int, nbytes: float, line: Line) -> float:
     """2(n − 1)·α + 2(n − 1)/n·s·β: reduce-scatter, then all-gather, around a ring.
 
     Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations":
-    no algorithm sends fewer bytes from the busiest rank.
+    no algorithm in which ranks only send to each other sends fewer bytes from the busiest rank. A
+    switch that adds up (NVLink SHARP) is not modelled.
     """
     return ring_reduce_scatter(n, nbytes, line) + ring_all_gather(n, nbytes, line)
 
@@ -386,9 +387,10 @@ def bus_factor(operation: str, n: Sequence[float] | Array) -> Array: ...
 def bus_factor(operation: str, n: Any) -> Any:
     """Bus bandwidth is this × algorithm bandwidth; n may be an array.
 
-    It tells what the slowest link must have carried, so that it can be compared with the hardware
-    whatever n is: 2(n − 1)/n for all_reduce; (n − 1)/n for all_gather, reduce_scatter, all_to_all,
-    gather and scatter; 1 for broadcast, reduce, send and recv. NVIDIA's nccl-tests,
+    It tells what the slowest link must have carried if ranks only send to each other, so that it
+    can be compared with the hardware whatever n is: 2(n − 1)/n for all_reduce; (n − 1)/n for
+    all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for broadcast, reduce, send and
+    recv. Where a switch adds up (NVLink SHARP), links carry less. NVIDIA's nccl-tests,
     doc/PERFORMANCE.md and, for all_to_all, gather, scatter and send, the sources.
 
     Raises ValueError for another operation, and for less than one rank.
