@@ -1,0 +1,169 @@
+"""The memory of the virtual GPU, given out as PyTorch's caching allocator does.
+
+Segments are real memory of this process, so that an address that is used again holds what was
+there. Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp: blocks of 512 bytes; requests
+to 1 MiB from segments of 2 MiB, to 10 MiB from segments of 20 MiB, larger ones from segments of
+their size, in steps of 2 MiB; the smallest free block of the same stream and pool that fits, the
+rest of it split off; neighbours that are free become one. A block goes back to its stream's pool
+when the host lets go of the tensor, at once, whatever streams still do with it: only those named by
+`record_stream` are waited for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+KIB, MIB = 1 << 10, 1 << 20
+LEAST, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
+LARGE_SEGMENT, LARGE, ROUND_LARGE = 20 * MIB, 10 * MIB, 2 * MIB
+Pool = tuple[int, int]  # as torch.cuda.graph_pool_handle() gives it; (0, 0) is everybody's
+EVERYBODY: Pool = (0, 0)
+
+
+@dataclass(eq=False)
+class Segment:
+    """Memory that the allocator took from the device at once. left: what others did there last."""
+
+    bytes: torch.Tensor
+    size: int
+    key: tuple[Pool, int, bool]  # pool, stream, small
+    blocks: list[Block] = field(default_factory=list)  # by offset
+    left: list[tuple[int, int, Any]] = field(default_factory=list)  # from, to, an access
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        return self.bytes.untyped_storage()
+
+
+@dataclass(eq=False)
+class Block:
+    segment: Segment
+    offset: int
+    size: int
+    free: bool = True
+    wanted: int = 0
+
+    @property
+    def address(self) -> int:
+        return self.segment.bytes.data_ptr() + self.offset
+
+
+class Allocator:
+    """Blocks of device memory.
+
+    allocated, reserved: bytes that tensors have, and that segments have; peak_allocated,
+    peak_reserved: the most of it since the last reset. Raises torch.OutOfMemoryError.
+    """
+
+    def __init__(self, capacity: int, device: str) -> None:
+        self.capacity, self._device = capacity, device
+        self.segments: dict[tuple[Pool, int, bool], list[Segment]] = {}
+        self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self._waiting: list[tuple[Block, Sequence[Callable[[], bool]]]] = []
+
+    def take(self, nbytes: int, stream: int, pool: Pool = EVERYBODY) -> Block:
+        size = max(math.ceil(nbytes / LEAST), 1) * LEAST
+        self._end_waiting()
+        small = size <= SMALL
+        key = (pool, stream, small)
+        block = self._fitting(key, size) or self._new_segment(key, size)
+        self._split(block, size, small)
+        block.free, block.wanted = False, nbytes
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def give_back(self, block: Block, unless: Sequence[Callable[[], bool]] = ()) -> None:
+        """Free a block: now, or, of one that other streams use, when all of `unless` say so."""
+        self.allocated -= block.size
+        if unless:
+            self._waiting.append((block, unless))
+        else:
+            self._free(block)
+
+    def empty_cache(self) -> None:
+        """Give segments that nobody uses back to the device."""
+        self._end_waiting()
+        for key, segments in self.segments.items():
+            if key[0] == EVERYBODY:
+                self._drop(segments)
+
+    def drop_pool(self, pool: Pool) -> None:
+        """Give what nobody uses of a graph's pool back."""
+        for key, segments in self.segments.items():
+            if key[0] == pool:
+                self._drop(segments)
+
+    def _drop(self, segments: list[Segment]) -> None:
+        unused = [one for one in segments if len(one.blocks) == 1 and one.blocks[0].free]
+        self.reserved -= sum(one.size for one in unused)
+        segments[:] = [one for one in segments if one not in unused]
+
+    def _fitting(self, key: tuple[Pool, int, bool], size: int) -> Block | None:
+        fitting = [
+            block
+            for segment in self.segments.get(key, ())
+            for block in segment.blocks
+            if block.free and block.size >= size
+        ]
+        return min(fitting, key=lambda block: block.size, default=None)
+
+    def _new_segment(self, key: tuple[Pool, int, bool], size: int) -> Block:
+        if size <= SMALL:
+            length = SMALL_SEGMENT
+        elif size < LARGE:
+            length = LARGE_SEGMENT
+        else:
+            length = math.ceil(size / ROUND_LARGE) * ROUND_LARGE
+        if self.reserved + length > self.capacity:
+            self.empty_cache()
+        if self.reserved + length > self.capacity:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {length / MIB:.2f} MiB. {self._device} has "
+                f"a total capacity of {self.capacity / MIB / KIB:.2f} GiB, of which "
+                f"{(self.capacity - self.reserved) / MIB:.2f} MiB is free. "
+                f"{self.allocated / MIB:.2f} MiB is allocated by PyTorch, and "
+                f"{(self.reserved - self.allocated) / MIB:.2f} MiB is reserved by PyTorch but "
+                "unallocated."
+            )
+        # NumPy's zeros are pages that the system gives when they are first written to.
+        segment = Segment(torch.from_numpy(np.zeros(length, np.uint8)), length, key)
+        block = Block(segment, 0, length)
+        segment.blocks.append(block)
+        self.segments.setdefault(key, []).append(segment)
+        self.reserved += length
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return block
+
+    def _split(self, block: Block, size: int, small: bool) -> None:
+        rest = block.size - size
+        if rest < LEAST if small else rest <= SMALL:
+            return
+        blocks = block.segment.blocks
+        blocks.insert(blocks.index(block) + 1, Block(block.segment, block.offset + size, rest))
+        block.size = size
+
+    def _free(self, block: Block) -> None:
+        block.free = True
+        blocks = block.segment.blocks
+        at = blocks.index(block)
+        if at + 1 < len(blocks) and blocks[at + 1].free:
+            block.size += blocks.pop(at + 1).size
+        if at and blocks[at - 1].free:
+            blocks[at - 1].size += blocks.pop(at).size
+
+    def _end_waiting(self) -> None:
+        if self._waiting:
+            still = []
+            for block, unless in self._waiting:
+                if all(done() for done in unless):
+                    self._free(block)
+                else:
+                    still.append((block, unless))
+            self._waiting = still
