@@ -34,9 +34,9 @@ shows in a number: until the first of the two has been played, its end (or, if i
 start) is held back for the second, so that they come in the wrong order, on every run. The
 timeline shows the operation that took so long. What raced reads when it begins and writes when it
 ends; all else cannot tell, and is computed in place at its end. So a program without races gives,
-bit for bit, what it gives on the CPU, and a wrong one gives a wrong number not now and then but
-always. (Where holds would wait for each other, the oldest is dropped; what has been played before
-the second is launched stays as it was.)
+bit for bit, what the same operations give on the CPU, and a wrong one gives a wrong number not now
+and then but always. (Where holds would wait for each other, the oldest is dropped; what has been
+played before the second is launched stays as it was.)
 
 Autograd does what it does on a GPU: an operation of the backward pass runs on the stream of its
 forward operation; the pass orders its own operations; it begins after what its caller's stream
@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from .conflicts import Race, Races
     from .model import MACHINES, Machine
     from .processor import Device
-    from .switch import device, gpu, switch_on
+    from .switch import device, switch_on
+    from .tensor import gpu
     from .work import NotModelled
 
 __all__ = [
@@ -144,7 +145,8 @@ def _needed() -> Device:
 _HOMES = {
     **dict.fromkeys(("MACHINES", "Machine"), "model"),
     **dict.fromkeys(("Race", "Races"), "conflicts"),
-    **dict.fromkeys(("device", "gpu", "switch_on"), "switch"),
+    **dict.fromkeys(("device", "switch_on"), "switch"),
+    "gpu": "tensor",
     "NotModelled": "work",
 }
 

@@ -39,8 +39,12 @@ def cost(
     given: Sequence[torch.Tensor],
     made: Sequence[torch.Tensor],
     args: Sequence[Any],
+    returned: Any,
 ) -> Cost:
-    """given, made: the tensors that it reads, and those that it writes; args: as it is called."""
+    """given, made: the tensors that it reads, and those that it writes.
+
+    args, returned: what it is called with, and what it gives.
+    """
     name = func.overloadpacket.__name__
     nbytes = sum(map(touched, given)) + sum(map(touched, made))
     moving = machine.traffic(nbytes)
@@ -50,7 +54,7 @@ def cost(
         (m, k), n, batch = a.shape[-2:], b.shape[-1], math.prod(a.shape[:-2])
         computing, share = machine.product(m, n, k, rate_of(a.dtype), batch)
         name = f"{name} {m}×{k}×{n}" if batch == 1 else f"{name} {batch}×{m}×{k}×{n}"
-    elif (flops := _flops(func, args, made)) is not None:
+    elif (flops := _flops(func, args, returned)) is not None:
         rate = machine.flops.get(rate_of(given[0].dtype), machine.vector)
         blocks = math.ceil(max((one.numel() for one in made), default=1) / _BLOCK_OF_PRODUCT)
         share = min(max(blocks, 1) / machine.sms, 1.0)
@@ -81,14 +85,13 @@ def rate_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _flops(func: Any, args: Sequence[Any], made: Sequence[torch.Tensor]) -> float | None:
+def _flops(func: Any, args: Sequence[Any], returned: Any) -> float | None:
     from torch.utils.flop_counter import flop_registry
 
     formula = flop_registry.get(func.overloadpacket)
     if formula is None:
         return None
-    out = made[0] if len(made) == 1 else tuple(made)
-    return float(formula(*args, out_val=out))
+    return float(formula(*args, out_val=returned))
 
 
 def _same_type(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:

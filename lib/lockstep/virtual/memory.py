@@ -24,21 +24,19 @@ LEAST, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
 LARGE_SEGMENT, LARGE, ROUND_LARGE = 20 * MIB, 10 * MIB, 2 * MIB
 Pool = tuple[int, int]  # as torch.cuda.graph_pool_handle() gives it; (0, 0) is everybody's
 EVERYBODY: Pool = (0, 0)
+_FAR = 1 << 46
 
 
 @dataclass(eq=False)
 class Segment:
     """Memory that the allocator took from the device at once. left: what others did there last."""
 
-    bytes: torch.Tensor
+    storage: torch.UntypedStorage
+    address: int
     size: int
     key: tuple[Pool, int, bool]  # pool, stream, small
     blocks: list[Block] = field(default_factory=list)  # by offset
     left: list[tuple[int, int, Any]] = field(default_factory=list)  # from, to, an access
-
-    @property
-    def storage(self) -> torch.UntypedStorage:
-        return self.bytes.untyped_storage()
 
 
 @dataclass(eq=False)
@@ -51,7 +49,7 @@ class Block:
 
     @property
     def address(self) -> int:
-        return self.segment.bytes.data_ptr() + self.offset
+        return self.segment.address + self.offset
 
 
 class Allocator:
@@ -61,10 +59,11 @@ class Allocator:
     peak_reserved: the most of it since the last reset. Raises torch.OutOfMemoryError.
     """
 
-    def __init__(self, capacity: int, device: str) -> None:
-        self.capacity, self._device = capacity, device
+    def __init__(self, capacity: int, device: str, values: bool) -> None:
+        self.capacity, self._device, self._values = capacity, device, values
         self.segments: dict[tuple[Pool, int, bool], list[Segment]] = {}
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self._next = 0
         self._waiting: list[tuple[Block, Sequence[Callable[[], bool]]]] = []
 
     def take(self, nbytes: int, stream: int, pool: Pool = EVERYBODY) -> Block:
@@ -132,14 +131,28 @@ class Allocator:
                 f"{(self.reserved - self.allocated) / MIB:.2f} MiB is reserved by PyTorch but "
                 "unallocated."
             )
-        # NumPy's zeros are pages that the system gives when they are first written to.
-        segment = Segment(torch.from_numpy(np.zeros(length, np.uint8)), length, key)
+        memory = self._memory(length)
+        # Where there is no memory an address need only be nobody else's.
+        address = memory.data_ptr() or _FAR + self._next
+        self._next += length
+        segment = Segment(memory.untyped_storage(), address, length, key)
         block = Block(segment, 0, length)
         segment.blocks.append(block)
         self.segments.setdefault(key, []).append(segment)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
+
+    def _memory(self, length: int) -> torch.Tensor:
+        if not self._values:
+            return torch.empty(length, dtype=torch.uint8, device="meta")
+        try:  # NumPy's zeros are pages that the system gives when they are first written to
+            return torch.from_numpy(np.zeros(length, np.uint8))
+        except MemoryError:
+            raise MemoryError(
+                f"this machine has no {length / MIB:,.0f} MiB for values of the virtual GPU: take "
+                "smaller tensors, or lockstep.virtual.device(values=False), which has only times"
+            ) from None
 
     def _split(self, block: Block, size: int, small: bool) -> None:
         rest = block.size - size

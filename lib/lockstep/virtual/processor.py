@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,16 +31,6 @@ _INSIDE = (
     f"{sysconfig.get_path('stdlib')}/contextlib.py",
 )
 _HOST_LANE = "host"
-
-
-class About(NamedTuple):
-    """What a task is, for the trace."""
-
-    kind: Kind
-    correlation: int
-    collective: Collective | None = None
-    sequence: int = -1
-    work: Work | None = None
 
 
 class Use(NamedTuple):
@@ -69,6 +58,16 @@ class Kernel:
     meet: Callable[[], Meeting] | None = None
 
 
+class About(NamedTuple):
+    """What a task is of."""
+
+    kind: Kind
+    correlation: int
+    collective: Collective | None
+    line: Line | None
+    work: Work | None
+
+
 class Memory:
     """A block of device memory that a tensor and its views share."""
 
@@ -87,7 +86,9 @@ class Memory:
     ) -> torch.Tensor:
         start = self.block.offset // dtype.itemsize
         storage = self.block.segment.storage
-        return torch.empty(0, dtype=dtype).set_(storage, start, shape, stride)
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(
+            storage, start, shape, stride
+        )
 
     def __del__(self) -> None:
         self.device.release(self)
@@ -140,7 +141,7 @@ class Device:
         self.host = 0.0  # the host's clock, ns
         self.order = Order()
         self.schedule = Schedule(self._ended, self._waited)
-        self.allocator = Allocator(machine.capacity, f"GPU 0 (a virtual {machine.name})")
+        self.allocator = Allocator(machine.capacity, f"GPU 0 (a virtual {machine.name})", values)
         self.streams: dict[int, StreamState] = {}
         self.pinned: dict[int, Any] = {}
         self.shared: dict[int, HostMemory] = {}  # by address
@@ -157,7 +158,6 @@ class Device:
         self._correlation = 0
         self._made: dict[int, int] = {}
         self.current = self.add_stream(0, DEFAULT_STREAM, None).number
-        self._main = threading.main_thread().ident
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────
 
@@ -198,12 +198,7 @@ class Device:
 
     def line(self) -> Line | None:
         """The line of the program that the host is at."""
-        found = place(sys._getframe(1), _INSIDE)
-        if found is not None and threading.get_ident() != self._main:
-            found = None  # threading's own
-        if found is None and self._main is not None:  # the backward pass, in a thread of autograd
-            found = place(sys._current_frames().get(self._main), _INSIDE)
-        return found
+        return place(sys._getframe(1), _INSIDE)
 
     # ── Launching ────────────────────────────────────────────────────────────────────────────
 
@@ -238,15 +233,14 @@ class Device:
         self, kernel: Kernel, stream: int, ready: float, gap: float, correlation: int
     ) -> Task:
         """Hand a kernel to a stream; see what it races with."""
-        sequence = -1
         work = kernel.values if self.values else None
         task = Task(
             kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap,
             kernel.engine, kernel.meet() if kernel.meet is not None else None,
-            about=About(kernel.kind, correlation, kernel.collective, sequence, work),
+            about=About(kernel.kind, correlation, kernel.collective, kernel.line, work),
         )  # fmt: skip
         if work is not None:
-            task.finish = work.run
+            task.finish = partial(_computed, work.run, task)
         self._uses(kernel, task, work, stream)
         self.schedule.add(stream, task)
         return task
@@ -282,7 +276,7 @@ class Device:
         if work is None or task.end is not None:
             return
         if task.start is None:
-            task.begin = work.read
+            task.begin = partial(_computed, work.read, task)
         else:
             with self.as_device():
                 work.read()
@@ -509,8 +503,8 @@ class Device:
         assert task.start is not None and task.end is not None
         self._note(
             f"stream {task.stream}", task.name, task.start, task.end, about.kind,
-            stream=task.stream, correlation=about.correlation, collective=about.collective,
-            sequence=about.sequence,
+            stream=task.stream, correlation=about.correlation,
+            collective=about.collective,
         )  # fmt: skip
 
     def _waited(self, stream: int, start: float, end: float) -> None:
@@ -534,6 +528,17 @@ class Device:
 
     def races(self) -> Races:
         return Races(list(self._races.values()))
+
+
+def _computed(compute: Callable[[], None], task: Task) -> None:
+    """An error comes when the operation is played, as a GPU's does: so it names the operation."""
+    try:
+        compute()
+    except Exception as error:
+        where = task.about.line or "a line that is not known"
+        raise RuntimeError(
+            f"{task.name}, launched in {where}, failed on the virtual GPU: {error}"
+        ) from error
 
 
 def _hold(old: Access, new: Access, task: Task) -> None:

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from . import cuda
 from .model import H200, MACHINES, Machine
 from .processor import Device, environment_rank
-from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor
+from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
 
 _ready = False
 
@@ -46,6 +46,10 @@ class _Names(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        if func in (torch.tensor, torch.as_tensor) and _is_here(kwargs.get("device")):
+            return _from_data(func, args, kwargs)
         if func is torch.Tensor.cuda:
             later = kwargs.get("non_blocking", False)
             return args[0].to(gpu(), non_blocking=later)
@@ -53,18 +57,45 @@ class _Names(TorchFunctionMode):
             args = (args[0], gpu(), *args[2:])
         if _is_cuda(kwargs.get("device")):
             kwargs = {**kwargs, "device": gpu()}
+        if str(kwargs.get("device")) == "meta" and Dispatch.active is not None:
+            Dispatch.active.means_meta = True
+            try:
+                return func(*args, **kwargs)
+            finally:
+                Dispatch.active.means_meta = False
         return func(*args, **kwargs)
+
+
+def _is_here(device: Any) -> bool:
+    return _is_cuda(device) or str(device).partition(":")[0] == DEVICE_TYPE
+
+
+def _from_data(func: Any, args: Any, kwargs: Any) -> Any:
+    """torch.tensor copies to the device where no mode sees it."""
+    grad = kwargs.get("requires_grad", False)
+    made = func(*args, **{**kwargs, "device": "cpu", "requires_grad": False}).to(gpu())
+    return made.requires_grad_() if grad else made
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, **more: Any,
+) -> Any:  # fmt: skip
+    """In one kernel, as on a GPU, where PyTorch's CPU has one."""
+    plain = torch.nn.functional.scaled_dot_product_attention
+    masked = attn_mask is not None
+    fused = isinstance(query, VirtualTensor) and query.dim() == 4 and not dropout_p
+    if not fused or masked or more.get("enable_gqa") or query.dtype is torch.float64:
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, **more)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, scale=more.get("scale")
+    )[0]
 
 
 def _is_cuda(device: Any) -> bool:
     if isinstance(device, str):
         return device == "cuda" or device.startswith("cuda:")
     return isinstance(device, torch.device) and device.type == "cuda"
-
-
-def gpu() -> torch.device:
-    """The device of tensors on the virtual GPU."""
-    return torch.device(DEVICE_TYPE, 0)
 
 
 def _prepare() -> None:
@@ -75,6 +106,7 @@ def _prepare() -> None:
     from torch.optim import optimizer
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+    # Only so that there is such a name: to C++ the tensors are others (see VirtualTensor).
     _setup_privateuseone_for_python_backend(DEVICE_TYPE, _Backend(f"torch.{DEVICE_TYPE}"))
     # Optimizers then take several tensors in one operation, as they do on a GPU.
     if VirtualTensor not in optimizer._foreach_supported_types:

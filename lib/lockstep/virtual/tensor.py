@@ -17,10 +17,11 @@ from .work import NotModelled, Op, Work, flat, generator_at
 
 DEVICE_TYPE = "virtual"
 aten = torch.ops.aten
-_CPU = torch.device("cpu")
+_CPU, _META = torch.device("cpu"), torch.device("meta")
 _PAGE = 64 << 10  # bytes; of less, cudaMemcpy of pageable memory returns before it is copied
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 _UNKNOWN_DRAWS = ("poisson", "_standard_gamma", "binomial", "_sample_dirichlet")
+_HERE = (DEVICE_TYPE, "meta", "cuda")
 _CHANGES_SHAPE = (
     *("resize_", "resize_as_", "set_", "swap_dims_", "swapaxes_", "t_", "transpose_"),
     *("squeeze_", "unsqueeze_", "as_strided_"),
@@ -29,6 +30,9 @@ _CHANGES_SHAPE = (
 
 class VirtualTensor(torch.Tensor):
     """A tensor on the virtual GPU.
+
+    To PyTorch's C++ it is a meta tensor, as FakeTensor is: autograd then runs its backward pass in
+    the thread that asks for it, and what C++ makes beside it arrives here as a meta tensor's.
 
     _inner: its memory, as a tensor of the CPU; what is in there is what the device has written so
     far. _memory: the block of device memory.
@@ -43,7 +47,7 @@ class VirtualTensor(torch.Tensor):
         shape, stride = tuple(inner.shape), inner.stride()
         tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
             cls, shape, strides=stride, storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            device=torch.device(DEVICE_TYPE, 0),
+            device=_META,
         )  # fmt: skip
         tensor._inner, tensor._memory = inner, memory
         tensor._key = (shape, stride, inner.dtype)
@@ -88,6 +92,27 @@ class VirtualTensor(torch.Tensor):
         memo[id(self)] = copied
         return copied
 
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return gpu()
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        return False
+
+    def get_device(self) -> int:
+        return 0
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        to, dtype, later, form = _to(*args, **kwargs)
+        same = (to is None or to.type in _HERE) and dtype in (None, self.dtype)
+        if same and form in (None, torch.preserve_format) and not kwargs.get("copy"):
+            return self
+        return aten._to_copy(self, dtype=dtype, device=to, non_blocking=later, memory_format=form)
+
+    def cpu(self, memory_format: Any = torch.preserve_format) -> Any:
+        return self.to("cpu", memory_format=memory_format)
+
     def numpy(self, *, force: bool = False) -> Any:
         if force:
             return self.detach().cpu().numpy()
@@ -100,7 +125,8 @@ class VirtualTensor(torch.Tensor):
         return self.detach().cpu().tolist()
 
     def data_ptr(self) -> int:
-        return self._inner.data_ptr()
+        first = int(self._inner.storage_offset()) * self._inner.element_size()
+        return self._memory.block.segment.address + first
 
     def record_stream(self, stream: Any) -> None:
         """This tensor is used on that stream, too: its memory must not be given away before."""
@@ -120,6 +146,34 @@ class VirtualTensor(torch.Tensor):
         return False
 
 
+def gpu() -> torch.device:
+    """The device of tensors on the virtual GPU."""
+    return torch.device(DEVICE_TYPE, 0)
+
+
+def _to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+    """(device, dtype, non_blocking, memory_format) of a call of Tensor.to."""
+    to, dtype = kwargs.get("device"), kwargs.get("dtype")
+    flags = []
+    for one in args:
+        if isinstance(one, torch.dtype):
+            dtype = one
+        elif isinstance(one, torch.Tensor):
+            to, dtype = one.device, one.dtype
+        elif isinstance(one, str | torch.device | int) and not isinstance(one, bool):
+            to = one
+        else:
+            flags.append(one)
+    other = kwargs.get("other")
+    if other is not None:
+        to, dtype = other.device, other.dtype
+    if isinstance(to, int):
+        to = gpu()
+    to = torch.device(to) if to is not None else None
+    later = bool(kwargs.get("non_blocking", flags[0] if flags else False))
+    return to, dtype, later, kwargs.get("memory_format")
+
+
 class Dispatch(TorchDispatchMode):
     """Makes launches of operations on tensors of `device`; leaves the CPU's as they are."""
 
@@ -131,6 +185,7 @@ class Dispatch(TorchDispatchMode):
         self._ops: dict[Any, Op] = {}
         self._shapes: dict[Any, Any] = {}
         self._marks: list[tuple[str, float]] = []
+        self.means_meta = False  # whether the program itself has said "meta"
 
     @staticmethod
     def of(args: Iterable[Any]) -> Dispatch:
@@ -148,7 +203,7 @@ class Dispatch(TorchDispatchMode):
         op = self._ops.get(func)
         if op is None:
             op = self._ops[func] = Op(func)
-        call = _Call(args, kwargs)
+        call = _Call(args, kwargs, self.means_meta)
         if not call.on_device:
             return self._on_host(op, call, args, kwargs)
         if op.namespace == "c10d":
@@ -173,7 +228,7 @@ class Dispatch(TorchDispatchMode):
             return self._look(op, call)
         stream = device.stream_of_call()
         known = None
-        if op.needs_values:
+        if op.needs_values and (op.name not in _INDEXING or _has_mask(call)):
             known = self._known(op, call, stream)
             if not isinstance(known, torch.Tensor | tuple | list):
                 return known
@@ -209,7 +264,7 @@ class Dispatch(TorchDispatchMode):
             self._draw(op, work)
         costs = cost(
             device.machine, op.func, [one._inner for one in read], [one._inner for one in made],
-            call.args,
+            call.args, returned,
         )  # fmt: skip
         kernel = Kernel(
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
@@ -245,11 +300,14 @@ class Dispatch(TorchDispatchMode):
     def _try_shape(self, op: Op, call: _Call) -> Any:
         args, kwargs = _mapped(call.args, _on_meta), _mapped(call.kwargs, _on_meta)
         try:
-            return _shapes_of(op.func(*args, **kwargs))
+            returned = op.func(*args, **kwargs)
         except (NotImplementedError, RuntimeError):  # it has no such kernel: let the CPU say it
             args, kwargs = _mapped(call.args, _likely), _mapped(call.kwargs, _likely)
             with generator_at(torch.default_generator.get_state()):
-                return _shapes_of(op.func(*args, **kwargs))
+                returned = op.func(*args, **kwargs)
+        if any(one.layout is not torch.strided or one.is_quantized for one in flat(returned)):
+            raise NotModelled(f"the virtual GPU does not model {op}: its result is not dense")
+        return _shapes_of(returned)
 
     def _draw(self, op: Op, work: Work) -> None:
         """Let random numbers be those of the program's order, whenever they are computed."""
@@ -274,7 +332,7 @@ class Dispatch(TorchDispatchMode):
         self._need_values(str(op))
         uses = [Use(one._memory, one._inner, False) for one in call.tensors]
         inner = [one._inner for one in call.tensors]
-        costs = cost(device.machine, op.func, inner, (), call.args)
+        costs = cost(device.machine, op.func, inner, (), call.args, None)
         kernel = Kernel(
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
             line=device.line(),
@@ -345,9 +403,9 @@ class Dispatch(TorchDispatchMode):
         else:
             source, later = args[0], bool(kwargs.get("non_blocking"))
             to = kwargs.get("device") or source.device
-            if isinstance(source, VirtualTensor) and to.type == DEVICE_TYPE:
+            if isinstance(source, VirtualTensor) and to.type in _HERE:
                 return None
-            if to.type not in (DEVICE_TYPE, "cpu"):
+            if to.type not in (*_HERE, "cpu"):
                 raise NotModelled(f"the virtual GPU cannot copy to {to}")
             with device.as_device():
                 plain = {"dtype": kwargs.get("dtype"), "memory_format": None}
@@ -459,7 +517,8 @@ class _Call:
     tensors: those of the device; hosts: those of the CPU. key: all that shapes can depend on.
     """
 
-    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any], means_meta: bool) -> None:
+        self._here = (DEVICE_TYPE,) if means_meta else (DEVICE_TYPE, "meta")
         self.tensors: list[VirtualTensor] = []
         self.hosts: list[torch.Tensor] = []
         self.on_device = False
@@ -482,7 +541,7 @@ class _Call:
             return [self._taken(one) for one in value]
         if kind is torch.device:
             self.key.append(value.type)
-            if value.type == DEVICE_TYPE:
+            if value.type in self._here:
                 self.on_device = True
                 return _CPU
             return value
@@ -515,6 +574,10 @@ def _written(
             found += some  # type: ignore[arg-type]
             where.append(place if place < len(args) else name)
     return found, where
+
+
+def _has_mask(call: _Call) -> bool:
+    return any(one.dtype in (torch.bool, torch.uint8) for one in (*call.tensors[1:], *call.hosts))
 
 
 def _wrapped(inner: Any, memory: Memory) -> Any:
