@@ -45,7 +45,6 @@ class Block:
     offset: int
     size: int
     free: bool = True
-    wanted: int = 0
 
     @property
     def address(self) -> int:
@@ -62,6 +61,7 @@ class Allocator:
     def __init__(self, capacity: int, device: str, values: bool) -> None:
         self.capacity, self._device, self._values = capacity, device, values
         self.segments: dict[tuple[Pool, int, bool], list[Segment]] = {}
+        self._unused: dict[tuple[Pool, int, bool], list[Block]] = {}  # blocks that are free
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
         self._next = 0
         self._waiting: list[tuple[Block, Sequence[Callable[[], bool]]]] = []
@@ -73,7 +73,8 @@ class Allocator:
         key = (pool, stream, small)
         block = self._fitting(key, size) or self._new_segment(key, size)
         self._split(block, size, small)
-        block.free, block.wanted = False, nbytes
+        block.free = False
+        self._unused[key].remove(block)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
@@ -100,17 +101,14 @@ class Allocator:
                 self._drop(segments)
 
     def _drop(self, segments: list[Segment]) -> None:
-        unused = [one for one in segments if len(one.blocks) == 1 and one.blocks[0].free]
-        self.reserved -= sum(one.size for one in unused)
-        segments[:] = [one for one in segments if one not in unused]
+        for segment in [*segments]:
+            if len(segment.blocks) == 1 and segment.blocks[0].free:
+                segments.remove(segment)
+                self._unused[segment.key].remove(segment.blocks[0])
+                self.reserved -= segment.size
 
     def _fitting(self, key: tuple[Pool, int, bool], size: int) -> Block | None:
-        fitting = [
-            block
-            for segment in self.segments.get(key, ())
-            for block in segment.blocks
-            if block.free and block.size >= size
-        ]
+        fitting = [block for block in self._unused.get(key, ()) if block.size >= size]
         return min(fitting, key=lambda block: block.size, default=None)
 
     def _new_segment(self, key: tuple[Pool, int, bool], size: int) -> Block:
@@ -139,6 +137,7 @@ class Allocator:
         block = Block(segment, 0, length)
         segment.blocks.append(block)
         self.segments.setdefault(key, []).append(segment)
+        self._unused.setdefault(key, []).append(block)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
@@ -158,18 +157,24 @@ class Allocator:
         rest = block.size - size
         if rest < LEAST if small else rest <= SMALL:
             return
-        blocks = block.segment.blocks
-        blocks.insert(blocks.index(block) + 1, Block(block.segment, block.offset + size, rest))
+        segment = block.segment
+        other = Block(segment, block.offset + size, rest)
+        segment.blocks.insert(segment.blocks.index(block) + 1, other)
+        self._unused[segment.key].append(other)
         block.size = size
 
     def _free(self, block: Block) -> None:
         block.free = True
-        blocks = block.segment.blocks
+        blocks, unused = block.segment.blocks, self._unused[block.segment.key]
         at = blocks.index(block)
         if at + 1 < len(blocks) and blocks[at + 1].free:
-            block.size += blocks.pop(at + 1).size
+            after = blocks.pop(at + 1)
+            unused.remove(after)
+            block.size += after.size
         if at and blocks[at - 1].free:
             blocks[at - 1].size += blocks.pop(at).size
+        else:
+            unused.append(block)
 
     def _end_waiting(self) -> None:
         if self._waiting:

@@ -47,20 +47,20 @@ class Machine:
     capacity: int
     sms: int
     link: float
-    dispatch: float = 2_900.0
+    dispatch: float = 3_400.0
     view: float = 1_000.0
-    launch: float = 4_060.0
+    launch: float = 3_800.0
     latency: float = 6_210.0
-    gap: float = 1_120.0
-    graph_latency: float = 8_840.0
+    gap: float = 1_150.0
+    graph_latency: float = 8_800.0
     graph_launch: float = 840.0
-    graph_gap: float = 416.0
-    synchronise: float = 4_150.0
-    event: float = 410.0
+    graph_gap: float = 450.0
+    synchronise: float = 3_700.0
+    event: float = 420.0
     kernel: float = 1_060.0
     k_step: float = 190.0
     pinned: float = 64e9
-    pageable: float = 24.9e9
+    pageable: float = 24.3e9
     collective: float = 10_400.0
     clock: float = 1.98e9
     depth: int = 1024
@@ -83,6 +83,8 @@ class Machine:
             each = max(2e9 * rows * columns * k / rate, steps)
             if waves * each < best[0] * 0.999:
                 best = (waves * each, min(tiles / (waves * self.sms), 1.0))
+            if tiles >= self.sms:
+                break
         return self.kernel + best[0], max(best[1], 1 / self.sms)
 
     def elementwise(self, elements: int) -> float:
@@ -110,12 +112,11 @@ def _rates(bf16: float, tf32: float, single: float, double: float) -> Mapping[st
     return MappingProxyType(known)
 
 
-# Of an H200 the recordings say launch, latency, gaps and the least kernel, both copies, the
-# collective's floor and link (data/traces, data/sweeps), bf16 products (10-layer MLP there, and
-# 8192³ beside an all-reduce) and memory (its ReLUs); the rest is NVIDIA's data sheet. `dispatch`
-# is what the host's recorded pace leaves after the launch, less what the profiler adds; `view` is
-# assumed. The others have the H200's host, and of a data sheet's peaks what the H200 reached.
-_REACHED, _REACHED_MEMORY = 790 / 989.5, 4.45 / 4.8
+# What of an H200 is recorded, `fit` reads from data/traces and data/sweeps, and says how; `view`
+# and `k_step`'s part of a small product are estimates, the rest is NVIDIA's data sheet. The others have
+# the H200's host and latencies, and of their data sheet's peaks the part that the H200 reaches. For
+# A100 and B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800 for 900 GB/s).
+_REACHED, _REACHED_MEMORY = 790 / 989.5, 4.5 / 4.8
 _SHEET = "NVIDIA's data sheet, times what an H200 reaches of its own"
 
 
@@ -136,7 +137,7 @@ H200 = Machine(
     "recordings of 4 H200s, else NVIDIA's data sheet",
     _rates(790e12, 395e12, 67e12 * _REACHED, 67e12 * _REACHED),
     vector=67e12,
-    memory=4.45e12,
+    memory=4.5e12,
     capacity=141_000_000_000,
     sms=132,
     link=320e9,

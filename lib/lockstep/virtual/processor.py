@@ -264,10 +264,13 @@ class Device:
     ) -> list[tuple[Access, Access]]:  # fmt: skip
         size = view.element_size()
         first = int(view.storage_offset()) * size - memory.base
-        extent = sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True)) + 1
-        last = first + extent * size if view.numel() else first
+        contiguous = view.is_contiguous()
+        extent = view.numel()
+        if extent and not contiguous:
+            extent = sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True)) + 1
+        last = first + extent * size
         new = Access(task, name, stream, number, first, last, view, writes, line)
-        whole = view.is_contiguous() and first == 0 and last >= memory.nbytes
+        whole = contiguous and first == 0 and last >= memory.nbytes
         return [(old, new) for old in memory.history.add(new, clock, whole)]
 
     def _read_early(self, task: Task) -> None:

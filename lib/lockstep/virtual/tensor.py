@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
-from .costs import cost
+from .costs import Cost, cost
 from .processor import Device, HostMemory, Kernel, Memory, Use
 from .schedule import Engine
 from .work import NotModelled, Op, Work, flat, generator_at
@@ -184,6 +184,7 @@ class Dispatch(TorchDispatchMode):
         self.device = device
         self._ops: dict[Any, Op] = {}
         self._shapes: dict[Any, Any] = {}
+        self._costs: dict[Any, Cost] = {}
         self._marks: list[tuple[str, float]] = []
         self.means_meta = False  # whether the program itself has said "meta"
 
@@ -251,7 +252,8 @@ class Dispatch(TorchDispatchMode):
         if op.name == "fill_" or op.name == "zero_":
             read = []
         made = [*written, *fresh]
-        uses = [Use(one._memory, one._inner, False) for one in read if one not in in_(written)]
+        here = {id(one) for one in written}
+        uses = [Use(one._memory, one._inner, False) for one in read if id(one) not in here]
         uses += [Use(one._memory, one._inner, True) for one in made]
         for one in read:
             device.inside_backward(one._memory, stream, False)
@@ -262,10 +264,7 @@ class Dispatch(TorchDispatchMode):
             work.results = list(zip(work.made, flat(known), strict=True))
         elif op.is_random:
             self._draw(op, work)
-        costs = cost(
-            device.machine, op.func, [one._inner for one in read], [one._inner for one in made],
-            call.args, returned,
-        )  # fmt: skip
+        costs = self._cost_of(op, call, read, made, returned)
         kernel = Kernel(
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(),
@@ -291,11 +290,23 @@ class Dispatch(TorchDispatchMode):
 
     def _shape_of(self, op: Op, call: _Call) -> Any:
         """Shape, stride and dtype of what an operation returns; nothing is computed."""
-        key = (op.func, *call.key)
+        key = (op, *call.key)
         if key not in self._shapes:
             with self.device.as_device():
                 self._shapes[key] = self._try_shape(op, call)
         return self._shapes[key]
+
+    def _cost_of(
+        self, op: Op, call: _Call, given: Sequence[VirtualTensor], made: Sequence[VirtualTensor],
+        returned: Any,
+    ) -> Cost:  # fmt: skip
+        key = (op, torch.backends.cuda.matmul.allow_tf32, *call.key)
+        if key not in self._costs or op.needs_values:
+            self._costs[key] = cost(
+                self.device.machine, op.func, [one._inner for one in given],
+                [one._inner for one in made], call.args, returned,
+            )  # fmt: skip
+        return self._costs[key]
 
     def _try_shape(self, op: Op, call: _Call) -> Any:
         args, kwargs = _mapped(call.args, _on_meta), _mapped(call.kwargs, _on_meta)
@@ -331,8 +342,7 @@ class Dispatch(TorchDispatchMode):
         device = self.device
         self._need_values(str(op))
         uses = [Use(one._memory, one._inner, False) for one in call.tensors]
-        inner = [one._inner for one in call.tensors]
-        costs = cost(device.machine, op.func, inner, (), call.args, None)
+        costs = self._cost_of(op, call, call.tensors, (), None)
         kernel = Kernel(
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
             line=device.line(),
@@ -367,8 +377,7 @@ class Dispatch(TorchDispatchMode):
         device.stream_of_call()
         device.host += device.machine.view
         base = call.tensors[0]
-        with device.as_device():
-            inner = func(*call.args, **call.kwargs)
+        inner = func(*call.args, **call.kwargs)
         return _wrapped(inner, base._memory)
 
     def _check(self, op: Op, call: _Call) -> None:
@@ -551,13 +560,6 @@ class _Call:
             return value
         self.key.append((kind, value) if kind in (int, float, bool, complex) else value)
         return value
-
-
-class in_(list[Any]):
-    """A list that is searched by identity: `==` of tensors compares values."""
-
-    def __contains__(self, wanted: object) -> bool:
-        return any(one is wanted for one in self)
 
 
 def _written(
