@@ -48,7 +48,7 @@ trace/joins.py  trace/steps.py  trace/matching.py
 trace/device.py
 trace/read  trace/ask  trace/write
 trace
-timeline
+timeline  virtual
 summary.py
 course/syllabus.py  course/predict.py  course/progress.py  course/source.py
 course/exercises.py
