@@ -50,6 +50,7 @@ trace/read  trace/ask  trace/write
 trace
 timeline  virtual
 summary.py
+compiled
 course/syllabus.py  course/predict.py  course/progress.py  course/source.py
 course/exercises.py
 course/judging

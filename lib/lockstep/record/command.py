@@ -12,6 +12,7 @@ from .. import machine as machines
 from ..figures.table import Table
 from . import (
     backends,
+    compile,
     hang,
     launching,
     manifest,
@@ -35,6 +36,7 @@ EXPERIMENTS = (
     launching.EXPERIMENT,
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
+    compile.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
 )
