@@ -175,47 +175,13 @@ lockstep.claim(
 # the same backwards: few rounds *and* few bytes, but the partners are far apart. The **tree** adds up
 # from pairs to one rank, and passes the sum back down.
 #
-# ### Exercise 2: a tree
-#
-# **Goal:** `tree_all_reduce(x)` leaves the sum in `x` on all ranks, for *any* number of ranks, with
-# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 7
-# ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
-
-# %% id="tree_all_reduce"
-import torch
-import torch.distributed as dist
-
-
-def tree_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    distances = [1 << k for k in range(20) if 1 << k < n]
-    # BEGIN SOLUTION
-    for d in distances:  # up: after it, every 2d-th rank has the sum of the 2d from itself on
-        if rank % (2 * d) == d:
-            dist.send(x, rank - d)
-        elif rank % (2 * d) == 0 and rank + d < n:
-            dist.recv(buffer, rank + d)
-            x.add_(buffer)
-    for d in reversed(distances):  # down: after it, every d-th rank has the sum of all
-        if rank % (2 * d) == d:
-            dist.recv(x, rank - d)
-        elif rank % (2 * d) == 0 and rank + d < n:
-            dist.send(x, rank + d)
-    # END SOLUTION
-
-
-# %% id="tree_all_reduce-check"
-lockstep.check("tree_all_reduce", tree_all_reduce)
-
-# %% [markdown] id="double-text"
-# In your tree most ranks wait most of the time, and all of `x` is in every message. NCCL mends both. It
+# In such a tree most ranks wait most of the time, and all of `x` is in every message. NCCL mends both. It
 # cuts `x` into small pieces, so that all levels work at once; and it has *two* trees, each for half of
 # the pieces, in which the ranks without children in one have children in the other
 # ([NCCL 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/),
 # "Double binary trees"). What is left is in the table's last line.
 #
-# ### Exercise 3: where two lines cross
+# ### Exercise 2: where two lines cross
 #
 # **Goal:** `crossing(n, alpha, beta)` is the size in bytes from which on a ring all-reduce is faster
 # than recursive doubling, by the α–β model and the table above. `n` is a power of two, 4 or more.
@@ -238,12 +204,16 @@ lockstep.check("crossing", crossing)
 
 # %% [markdown] id="live-text"
 # Now live, on `RANKS` ranks of yours. First their α and β, by a *shift*: all send to the next one at the
-# same time, as in a step of a ring. (The first cell only measures: click to see how.) **Predict** from
+# same time, as in a step of a ring. (The first cell only measures: click to see how. Ring and
+# doubling are those of lab 03; the tree is an exercise below the recap.) **Predict** from
 # this α and β: from how many *kilobytes* on should a ring be faster than recursive doubling, on these
 # ranks?
 
-
 # %% id="sweep" tags=["plumbing"]
+import torch
+import torch.distributed as dist
+
+
 def sweep(functions, sizes, repeats=9):
     """For each function [(bytes, median seconds, quartiles)], of the slowest rank each time."""
     import time
@@ -301,7 +271,7 @@ lockstep.compare(predicted=prediction, computed=expected / 1000, unit="kB")
 all_reduces = {
     "ring": lockstep.carry_on("ring_all_reduce"),
     "doubling": lockstep.carry_on("doubling_all_reduce"),
-    "tree": lockstep.carry_on("tree_all_reduce", tree_all_reduce),
+    "tree": lockstep.carry_on("tree_all_reduce"),
 }
 measured_job = lockstep.torchrun(sweep, all_reduces, SIZES, **ranks)
 formulas = dict(
@@ -418,8 +388,8 @@ lockstep.compare(predicted=prediction, measured=took["Simple"][256] * 1e6, unit=
 # %% [markdown] id="topology-text"
 # ## 4 · Which bytes leave the node
 #
-# So far all ranks were equally near. They are not. The GPUs of a **node** are joined by NVLink. Each GPU
-# has a network card for the other nodes; cards of the same place in every node often meet in one switch,
+# So far all ranks were equally near. They are not. The GPUs of a **node** are joined by NVLink. In large
+# clusters each has a network card for the other nodes; cards of the same place in every node often meet in one switch,
 # a **rail**. What one card carries is the scarce thing:
 #
 # | | GB/s from one GPU | |
@@ -431,7 +401,7 @@ lockstep.compare(predicted=prediction, measured=took["Simple"][256] * 1e6, unit=
 # A ring all-reduce sends 2(n − 1)/n of its bytes over *each* of its hops, from a rank to the next one,
 # and from the last to the first. Hops between nodes go over the cards.
 #
-# ### Exercise 4: bytes that leave a node
+# ### Exercise 3: bytes that leave a node
 #
 # **Goal:** `node_traffic(rings, node_of, nbytes)`. `rings` is a list of rings, each a list of ranks in
 # the order in which they pass on; a rank may be in several. Each ring does *one* all-reduce of `nbytes`.
@@ -488,7 +458,7 @@ lockstep.compare(predicted=prediction, measured=left["dealt"] / left["blocks"])
 #
 # ### Claim: "tensor parallelism belongs inside of a node"
 #
-# Everybody says so; [Llama 3](https://arxiv.org/abs/2407.21783) (section 3.3.2) orders its axes [TP, CP,
+# People say so; [Llama 3](https://arxiv.org/abs/2407.21783) (section 3.3.2) orders its axes [TP, CP,
 # PP, DP], the innermost within a server. Take 8 GPUs on 2 nodes, TP 4 × DP 2. A step of a small model:
 # 100 all-reduces of 32 MB of activations in each TP group, one of 1 GB of gradients in each DP group.
 # It holds if fewer bytes leave a node with each TP group in one node than with each DP group in one.
@@ -528,9 +498,9 @@ lockstep.claim(
 #
 # Ranks lie in a grid, a row for each node. `inside` is the group of this rank's node, `across` the group
 # of the ranks with the same place in every node: a rail. An all-reduce on **two levels** sends most
-# bytes over the first kind of link.
+# bytes over NVLink, inside.
 #
-# ### Exercise 5: an all-reduce on two levels
+# ### Exercise 4: an all-reduce on two levels
 #
 # **Goal:** `hierarchical_all_reduce(x, inside, across)` leaves the sum over all ranks in `x`, by calls
 # on these two groups. Into those on `across` each rank puts only x's bytes divided by the ranks of a
@@ -675,7 +645,7 @@ lockstep.table(
 # constants say: they are not Summit's, and "up to 180x" was read off a curve that is not published as
 # numbers. A model that is right within a factor of three told the decision right: trees.
 #
-# ### Exercise 6: a step on more GPUs
+# ### Exercise 5: a step on more GPUs
 #
 # Now whole training steps. Keep the batch, and take more GPUs: work is shared, t falls as 1/n. But
 # something stays: communication that nothing hides, launches, the pipeline's bubble. The simplest model
@@ -772,16 +742,57 @@ lockstep.claim(
 # ## Recap
 #
 # - A call has a launch, rounds, and bytes. On a host the launch hides what is shorter than itself.
-# - Ring: fewest bytes, 2(N − 1) rounds. Trees: 2 log₂ N rounds. Among thousands, rounds decide.
+# - Ring: fewest bytes, 2(N − 1) rounds. Trees: 2 log₂ N rounds. Among thousands, rounds decide for small
+#   messages.
 # - LL writes flags with the data: quick and wasteful. Simple is for large messages, LL128 in between.
 # - Count what leaves the busiest node. Who is in a group is your choice; the order of its ring NCCL's.
 # - Two levels send 1/g of the bytes between nodes. Flat rings over all cards do that, too, with more α.
-# - A step is work/n + fixed. With one batch the fixed part grows to be most of it; with larger models and
-#   batches it need not.
+# - A step is work/n + fixed. With one batch the fixed part is a larger share on more GPUs; with larger
+#   models and batches it need not be.
 # - A model is worth its use where it is wrong by a factor and the decision is not.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("15")
+
+# %% [markdown] id="further-tree"
+# ## Further: a tree
+#
+# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 15 minutes. It needs
+# sends and receives (lab 02).
+
+# %% [markdown] id="tree-text"
+# **Further exercise: a tree**
+#
+# **Goal:** `tree_all_reduce(x)` leaves the sum in `x` on all ranks, for *any* number of ranks, with
+# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 7
+# ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
+
+# %% id="tree_all_reduce"
+import torch
+import torch.distributed as dist
+
+
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    # BEGIN SOLUTION
+    for d in distances:  # up: after it, every 2d-th rank has the sum of the 2d from itself on
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+    for d in reversed(distances):  # down: after it, every d-th rank has the sum of all
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+    # END SOLUTION
+
+
+# %% id="tree_all_reduce-check"
+lockstep.check("tree_all_reduce", tree_all_reduce)
 
 # %% [markdown] id="further-picks"
 # ## Further: what NCCL picks
@@ -940,7 +951,7 @@ lockstep.claim(
 
 # %% [markdown] id="llama-text"
 # [Llama 3](https://arxiv.org/abs/2407.21783) (table 4) trains 405 billion parameters with batches of
-# 2,048 sequences of 8,192 tokens: on 8,192 GPUs at 430 TFLOP/s a GPU, on 16,384 at 400. A GPU holds
+# 2,048 sequences of 8,192 tokens: on 8,192 GPUs at 430 TFLOP/s a GPU, and on 16,384. A GPU holds
 # 1/(8·16) of the parameters, TP 8 × PP 16. Per step it gathers these over the network, in 2 bytes each,
 # and reduce-scatters their gradients in 4 bytes (FP32, section 3.3.2), over a card of 50 GB/s. A step
 # computes 6 × parameters × tokens.
@@ -965,6 +976,6 @@ print(
 lockstep.compare(predicted=prediction, published=v["teraflops_a_gpu"][1], unit="TFLOP/s")
 
 # %% [markdown] id="llama-explained"
-# The model explains less than half of what was lost, and FSDP hides most of that communication. The
-# paper names another cause: half the sequences for each replica are half the microbatches, so the
+# The model explains less than half of what was lost, and FSDP is built to hide that communication. The
+# paper names another cause: the smaller batch of each replica. That is half the microbatches, so the
 # pipeline's bubble is a larger part of the step.

@@ -107,92 +107,6 @@ for _mistake, _guess in {
 ring_seconds.shows("counted", _counted)
 
 
-# ── tree_all_reduce ──────────────────────────────────────────────────────────────────────────
-
-
-@judged("tree_all_reduce", lab="15", in_place=0)
-def tree(draw: random.Random) -> Iterator[Trial]:
-    """`tree_all_reduce(x)`: the sum in place, by a tree to one rank and back; for any N."""
-    wide = draw.sample(WIDE, 2)
-    yield from whole(draw, (4, "float32"), (7, wide[0]), (draw.choice((9, 10)), wide[1]))
-
-
-def _rounds(run: Run) -> int:
-    """After how many rounds all is done, if a rank can be in one message at a time."""
-    waiting = [
-        [call for call in run.calls(rank) if call.operation in POINT_TO_POINT] for rank in run.ranks
-    ]
-    clock = [0] * run.nproc
-    moved = True
-    while moved:
-        moved = False
-        for rank, calls in enumerate(waiting):
-            if not calls or calls[0].operation != "send" or calls[0].peer is None:
-                continue
-            peer = calls[0].peer
-            other = waiting[peer]
-            if other and (other[0].operation, other[0].peer) == ("recv", rank):
-                clock[rank] = clock[peer] = max(clock[rank], clock[peer]) + 1
-                del calls[0], other[0]
-                moved = True
-    return max(clock)
-
-
-def _missing_subtree(run: Run, rank: int) -> Any:
-    """Whether a rank talks to one beyond the last, where N is no power of two."""
-    beyond = [c.peer for c in run.calls(rank) if c.peer is not None and c.peer >= run.nproc]
-    return bool(beyond) and run.nproc & (run.nproc - 1) > 0 and {"peer": beyond[0]}
-
-
-def _only_up(run: Run, rank: int) -> Any:
-    return incomplete(run, rank) and one_rank_only(run, rank)
-
-
-def _too_many_messages(run: Run, rank: int) -> Any:
-    messages, enough = sum(len(run.sends(one)) for one in run.ranks), 2 * (run.nproc - 1)
-    return messages > enough and {"messages": messages, "enough": enough}
-
-
-def _too_many_rounds_for_a_tree(run: Run, rank: int) -> Any:
-    """As the goal says; with two children a rank, too, it can be done in so many."""
-    rounds = _rounds(run)
-    return run.nproc == 7 and rounds > _MOST_ROUNDS and {"rounds": rounds, "tree": _MOST_ROUNDS}
-
-
-def _star(run: Run, rank: int) -> Any:
-    """Whether a rank receives from all the others, or sends to all."""
-    receives = Counter(call.peer for call in run.receives(rank))
-    every = max(len(receives), len(run.sent_to(rank))) == run.nproc - 1
-    return every and _too_many_rounds_for_a_tree(run, rank)
-
-
-def _not_down(run: Run, rank: int) -> Any:
-    """Whether some ranks have the sum, and the others a part of it."""
-    correct = sorted(set(run.ranks) - set(run.wrong))
-    return (
-        bool(correct)
-        and incomplete(run, rank)
-        and {
-            "holders": ranks_text(correct),
-            "have": "has" if len(correct) == 1 else "have",
-        }
-    )
-
-
-tree.fails("power-of-two-only", _missing_subtree)
-tree.fails("all-wait", all_wait)
-tree.shows("only-up", _only_up)
-tree.shows("adds-coming-down", added_twice)
-tree.shows("only-copies", only_copies)
-add_signs_of_sums(tree)
-tree.shows("too-many-messages", _too_many_messages)
-tree.shows("not-down", _not_down)
-tree.demands("uses-a-collective", only_messages)
-tree.demands("too-many-messages", _too_many_messages)
-tree.demands("star", _star)
-tree.demands("too-many-rounds", _too_many_rounds_for_a_tree)
-
-
 # ── crossing ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -542,3 +456,89 @@ for _mistake, _guesses in {
     "work-only": [lambda t: [t.work]],
 }.items():
     step_seconds.gives(_mistake, *_guesses)
+
+
+# ── tree_all_reduce ──────────────────────────────────────────────────────────────────────────
+
+
+@judged("tree_all_reduce", lab="15", in_place=0, further=True)
+def tree(draw: random.Random) -> Iterator[Trial]:
+    """`tree_all_reduce(x)`: the sum in place, by a tree to one rank and back; for any N."""
+    wide = draw.sample(WIDE, 2)
+    yield from whole(draw, (4, "float32"), (7, wide[0]), (draw.choice((9, 10)), wide[1]))
+
+
+def _rounds(run: Run) -> int:
+    """After how many rounds all is done, if a rank can be in one message at a time."""
+    waiting = [
+        [call for call in run.calls(rank) if call.operation in POINT_TO_POINT] for rank in run.ranks
+    ]
+    clock = [0] * run.nproc
+    moved = True
+    while moved:
+        moved = False
+        for rank, calls in enumerate(waiting):
+            if not calls or calls[0].operation != "send" or calls[0].peer is None:
+                continue
+            peer = calls[0].peer
+            other = waiting[peer]
+            if other and (other[0].operation, other[0].peer) == ("recv", rank):
+                clock[rank] = clock[peer] = max(clock[rank], clock[peer]) + 1
+                del calls[0], other[0]
+                moved = True
+    return max(clock)
+
+
+def _missing_subtree(run: Run, rank: int) -> Any:
+    """Whether a rank talks to one beyond the last, where N is no power of two."""
+    beyond = [c.peer for c in run.calls(rank) if c.peer is not None and c.peer >= run.nproc]
+    return bool(beyond) and run.nproc & (run.nproc - 1) > 0 and {"peer": beyond[0]}
+
+
+def _only_up(run: Run, rank: int) -> Any:
+    return incomplete(run, rank) and one_rank_only(run, rank)
+
+
+def _too_many_messages(run: Run, rank: int) -> Any:
+    messages, enough = sum(len(run.sends(one)) for one in run.ranks), 2 * (run.nproc - 1)
+    return messages > enough and {"messages": messages, "enough": enough}
+
+
+def _too_many_rounds_for_a_tree(run: Run, rank: int) -> Any:
+    """As the goal says; with two children a rank, too, it can be done in so many."""
+    rounds = _rounds(run)
+    return run.nproc == 7 and rounds > _MOST_ROUNDS and {"rounds": rounds, "tree": _MOST_ROUNDS}
+
+
+def _star(run: Run, rank: int) -> Any:
+    """Whether a rank receives from all the others, or sends to all."""
+    receives = Counter(call.peer for call in run.receives(rank))
+    every = max(len(receives), len(run.sent_to(rank))) == run.nproc - 1
+    return every and _too_many_rounds_for_a_tree(run, rank)
+
+
+def _not_down(run: Run, rank: int) -> Any:
+    """Whether some ranks have the sum, and the others a part of it."""
+    correct = sorted(set(run.ranks) - set(run.wrong))
+    return (
+        bool(correct)
+        and incomplete(run, rank)
+        and {
+            "holders": ranks_text(correct),
+            "have": "has" if len(correct) == 1 else "have",
+        }
+    )
+
+
+tree.fails("power-of-two-only", _missing_subtree)
+tree.fails("all-wait", all_wait)
+tree.shows("only-up", _only_up)
+tree.shows("adds-coming-down", added_twice)
+tree.shows("only-copies", only_copies)
+add_signs_of_sums(tree)
+tree.shows("too-many-messages", _too_many_messages)
+tree.shows("not-down", _not_down)
+tree.demands("uses-a-collective", only_messages)
+tree.demands("too-many-messages", _too_many_messages)
+tree.demands("star", _star)
+tree.demands("too-many-rounds", _too_many_rounds_for_a_tree)
