@@ -12,6 +12,7 @@ when the host lets go of the tensor, at once, whatever streams still do with it:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,7 @@ class Allocator:
         self.segments: dict[tuple[Pool, int, bool], list[Segment]] = {}
         self._unused: dict[tuple[Pool, int, bool], list[Block]] = {}  # blocks that are free
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
+        self.users: Counter[Pool] = Counter()  # how many graphs have a pool
         self._next = 0
         self._waiting: list[tuple[Block, Sequence[Callable[[], bool]]]] = []
 
@@ -88,10 +90,10 @@ class Allocator:
             self._free(block)
 
     def empty_cache(self) -> None:
-        """Give segments that nobody uses back to the device."""
+        """Give segments that nobody uses, and no graph keeps, back to the device."""
         self._end_waiting()
         for key, segments in self.segments.items():
-            if key[0] == EVERYBODY:
+            if not self.users[key[0]]:
                 self._drop(segments)
 
     def drop_pool(self, pool: Pool) -> None:

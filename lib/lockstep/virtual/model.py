@@ -113,9 +113,9 @@ def _rates(bf16: float, tf32: float, single: float, double: float) -> Mapping[st
 
 
 # What of an H200 is recorded, `fit` reads from data/traces and data/sweeps, and says how; `view`
-# and `k_step`'s part of a small product are estimates, the rest is NVIDIA's data sheet. The others have
-# the H200's host and latencies, and of their data sheet's peaks the part that the H200 reaches. For
-# A100 and B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800 for 900 GB/s).
+# and `k_step` are estimates, the rest is NVIDIA's data sheet. The other machines have the H200's
+# host and latencies, and of their data sheets' peaks the part that the H200 reaches. Of A100 and
+# B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800 for 900 GB/s).
 _REACHED, _REACHED_MEMORY = 790 / 989.5, 4.5 / 4.8
 _SHEET = "NVIDIA's data sheet, times what an H200 reaches of its own"
 

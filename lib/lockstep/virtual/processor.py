@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ _HOST_LANE = "host"
 class Use(NamedTuple):
     """A tensor's memory as an operation uses it."""
 
-    memory: Memory | HostMemory
+    memory: Memory | HostMemory | Extent
     view: torch.Tensor
     writes: bool
 
@@ -56,6 +56,7 @@ class Kernel:
     line: Line | None = None
     collective: Collective | None = None
     meet: Callable[[], Meeting] | None = None
+    draw: Callable[[], torch.Tensor] | None = None  # takes random numbers, says from what state
 
 
 class About(NamedTuple):
@@ -118,15 +119,80 @@ class StreamState:
         return f"`{name}` (stream {self.number})" if name else f"stream {self.number}"
 
 
+@dataclass(eq=False)
+class Extent:
+    """A piece of memory that does not keep it: captured kernels know addresses, not tensors."""
+
+    history: History
+    base: int
+    nbytes: int
+
+
+class Captured(NamedTuple):
+    """What a stream was told while it was captured: a kernel, or a marker to record or wait for."""
+
+    stream: int
+    kernel: Kernel | None = None
+    record: Marker | None = None
+    wait: Marker | None = None
+
+
 class Capture:
-    """What the streams of a graph are told while it is captured."""
+    """What the streams of a graph are told while it is captured, and what that orders."""
 
     def __init__(self, pool: Pool, origin: int) -> None:
         self.pool, self.origin = pool, origin
         self.streams: set[int] = {origin}
-        self.items: list[tuple[int, Kernel | Marker, bool]] = []
-        self.kept: list[Any] = []
-        self.broken: str | None = None
+        self.items: list[Captured] = []
+        self.order = Order()
+        self.kept: list[Block] = []  # freed, but used on other streams of the capture
+        self.broken = ""
+        self._recorded: dict[Marker, Clock] = {}
+
+    def launch(self, stream: int, kernel: Kernel) -> None:
+        self.order.launch(stream)
+        uses = [
+            Use(Extent(memory.history, memory.base, memory.nbytes), view, writes)
+            for memory, view, writes in kernel.uses
+        ]
+        self.items.append(Captured(stream, kernel=replace(kernel, uses=uses)))
+
+    def record(self, stream: int) -> tuple[Marker, Clock]:
+        marker = Marker()
+        self._recorded[marker] = self.order.record(stream)
+        self.items.append(Captured(stream, record=marker))
+        return marker, self._recorded[marker]
+
+    def wait(self, stream: int, marker: Marker) -> bool:
+        """A wait for what was captured makes a stream part of the graph; False for other waits."""
+        if marker not in self._recorded:
+            if stream in self.streams:
+                self.broken = "a wait for an event that was recorded outside of the capture"
+                raise RuntimeError(
+                    "CUDA error: dependency created on uncaptured work in another stream"
+                )
+            return False
+        if stream not in self.streams:
+            self.streams.add(stream)
+            self.order.launch(stream)
+        self.order.wait(stream, self._recorded[marker])
+        self.items.append(Captured(stream, wait=marker))
+        return True
+
+    def check(self) -> None:
+        """Raises RuntimeError as the end of a capture does."""
+        if self.broken:
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture "
+                f"({self.broken})"
+            )
+        joined = self.order.of(self.origin)
+        for stream in sorted(self.streams):
+            if not self.order.is_before(stream, self.order.of(stream)[stream], joined):
+                raise RuntimeError(
+                    f"CUDA error: capturing stream has unjoined work: stream {stream} was given "
+                    "work that the capturing stream does not wait for"
+                )
 
 
 class Device:
@@ -208,7 +274,7 @@ class Device:
         began = self.host
         self.host += machine.dispatch
         if self.capture is not None and stream in self.capture.streams:
-            self.capture.items.append((stream, kernel, False))
+            self.capture.launch(stream, kernel)
             self._note(_HOST_LANE, operator, began, self.host, Kind.OPERATOR)
             return None
         self.wait_for_room(stream)
@@ -230,10 +296,15 @@ class Device:
             self.host = max(self.host, self.schedule.now)
 
     def enqueue(
-        self, kernel: Kernel, stream: int, ready: float, gap: float, correlation: int
-    ) -> Task:
-        """Hand a kernel to a stream; see what it races with."""
+        self, kernel: Kernel, stream: int, ready: float, gap: float, correlation: int,
+        again: bool = False,
+    ) -> Task:  # fmt: skip
+        """Hand a kernel to a stream; see what it races with. again: of a graph."""
         work = kernel.values if self.values else None
+        if work is not None:
+            work = work.again() if again else work
+            if kernel.draw is not None:
+                work.before = kernel.draw()
         task = Task(
             kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap,
             kernel.engine, kernel.meet() if kernel.meet is not None else None,
@@ -259,7 +330,7 @@ class Device:
                     self._read_early(task)
 
     def _use(
-        self, memory: Memory | HostMemory, view: torch.Tensor, writes: bool, stream: int,
+        self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, stream: int,
         number: int, clock: Clock, task: Task | None, name: str, line: Line | None,
     ) -> list[tuple[Access, Access]]:  # fmt: skip
         size = view.element_size()
@@ -301,32 +372,56 @@ class Device:
     # ── Events ───────────────────────────────────────────────────────────────────────────────
 
     def record(self, stream: int) -> tuple[Marker, Clock]:
-        marker = Marker()
         if self.capture is not None and stream in self.capture.streams:
-            self.capture.items.append((stream, marker, True))
-            return marker, self.order.record(stream)
+            return self.capture.record(stream)
+        marker = Marker()
         self.schedule.add(stream, Record(marker, self.host))
         return marker, self.order.record(stream)
 
     def wait(self, stream: int, marker: Marker, recorded: Clock) -> None:
+        if self.capture is not None and self.capture.wait(stream, marker):
+            return
         self.order.wait(stream, recorded)
-        capture = self.capture
-        if capture is not None:
-            inside = any(item is marker for _, item, records in capture.items if records)
-            if inside:
-                capture.streams.add(stream)
-            if inside or stream in capture.streams:
-                if not inside:
-                    raise RuntimeError(
-                        "CUDA error: dependency created on uncaptured work in another stream"
-                    )
-                capture.items.append((stream, marker, False))
-                return
         self.schedule.add(stream, Await(marker, self.host))
 
     def wait_stream(self, stream: int, other: int) -> None:
         if stream != other:
             self.wait(stream, *self.record(other))
+
+    # ── Graphs ───────────────────────────────────────────────────────────────────────────────
+
+    def replay(self, items: Sequence[Captured], branches: dict[int, int]) -> None:
+        """Launch all that was captured at once; branches: captured stream → the graph's own.
+
+        What the origin was told goes to the current stream (-1).
+        """
+        self.refuse_in_capture("cudaGraphLaunch")
+        self.leave_backward()
+        machine, current = self.machine, self.current
+        nodes = sum(item.kernel is not None for item in items)
+        self._correlation += 1
+        called = self.host
+        self.host += machine.launch + nodes * machine.graph_launch
+        self._note(
+            _HOST_LANE, "cudaGraphLaunch", called, self.host, Kind.LAUNCH,
+            correlation=self._correlation,
+        )  # fmt: skip
+        ready = called + machine.graph_latency
+        points: dict[Marker, tuple[Marker, Clock]] = {}
+        for item in items:
+            stream = branches[item.stream]
+            stream = current if stream < 0 else stream
+            if item.kernel is not None:
+                kernel, gap = item.kernel, machine.graph_gap
+                self.enqueue(kernel, stream, ready, gap, self._correlation, again=True)
+            elif item.record is not None:
+                marker = Marker()
+                self.schedule.add(stream, Record(marker, ready))
+                points[item.record] = marker, self.order.record(stream)
+            elif item.wait is not None:
+                marker, clock = points[item.wait]
+                self.order.wait(stream, clock)
+                self.schedule.add(stream, Await(marker, ready))
 
     # ── The host waits ───────────────────────────────────────────────────────────────────────
 
@@ -477,7 +572,9 @@ class Device:
         """The host has let go of the last tensor that has this memory."""
         block = memory.block
         others = memory.recorded - {memory.stream}
-        if others and self.capture is None:
+        if others and self.capture is not None and memory.block.segment.key[0] == self.capture.pool:
+            self.capture.kept.append(block)
+        elif others:
             waits = [self.record(stream) for stream in sorted(others)]
             clocks = [partial(self.is_done, *point) for point in waits]
             self.allocator.give_back(block, clocks)

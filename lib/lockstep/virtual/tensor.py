@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -262,12 +262,11 @@ class Dispatch(TorchDispatchMode):
         work = Work(op.func, call.args, call.kwargs, [one._inner for one in fresh], where)
         if known is not None:
             work.results = list(zip(work.made, flat(known), strict=True))
-        elif op.is_random:
-            self._draw(op, work)
+        draw = self._draw(op, work) if op.is_random else None
         costs = self._cost_of(op, call, read, made, returned)
         kernel = Kernel(
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
-            work if device.values else None, line=device.line(),
+            work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
         device.launch(kernel, stream, str(op))
         if op.returns_written:
@@ -320,8 +319,8 @@ class Dispatch(TorchDispatchMode):
             raise NotModelled(f"the virtual GPU does not model {op}: its result is not dense")
         return _shapes_of(returned)
 
-    def _draw(self, op: Op, work: Work) -> None:
-        """Let random numbers be those of the program's order, whenever they are computed."""
+    def _draw(self, op: Op, work: Work) -> Callable[[], torch.Tensor]:
+        """What lets random numbers be those of the program's order, whenever they are computed."""
         if op.name in _UNKNOWN_DRAWS:
             raise NotModelled(
                 f"the virtual GPU does not model {op}: how many random numbers it draws depends on "
@@ -332,10 +331,15 @@ class Dispatch(TorchDispatchMode):
                 f"Expected a '{DEVICE_TYPE}' device type for generator but found 'cpu'"
             )
         device = self.device
-        work.before = device.state
-        with device.as_device(), generator_at(device.state) as drawing:
-            op.func(*_mapped(work.args, _likely), **_mapped(work.kwargs, _likely))
-        device.state = drawing.after
+
+        def draw() -> torch.Tensor:
+            before = device.state
+            with device.as_device(), generator_at(before) as drawing:
+                op.func(*_mapped(work.args, _likely), **_mapped(work.kwargs, _likely))
+            device.state = drawing.after
+            return before
+
+        return draw
 
     def _known(self, op: Op, call: _Call, stream: int) -> Any:
         """The result of what has a shape, or an answer, that depends on values: the host waits."""
@@ -441,6 +445,8 @@ class Dispatch(TorchDispatchMode):
         if target is None:
             target = self._made(shape, stream)[0]
         pinned = self.is_pinned(source)
+        if not pinned and source.dim():
+            device.refuse_in_capture("a copy of memory that is not pinned")
         if source.dim() == 0 or not pinned:
             with device.as_device():
                 staged = source.detach().clone()
