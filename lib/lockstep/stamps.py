@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from .material import DATA
 from .words import printable
-
-_DATA = Path(__file__).parents[2] / "data"
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,11 @@ def recorded(file: str) -> Recording:
 
     Raises FileNotFoundError, naming the recordings that there are, for an unknown one.
     """
-    manifest = json.loads((_DATA / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
         if entry["file"] == file:
             said = [entry["machine"], f"PyTorch {entry['versions']['torch']}"]
             said += [f"{name}: {value}" for name, value in (entry["conditions"] or {}).items()]
-            return Recording(_DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
+            return Recording(DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
     known = ", ".join(entry["file"] for entry in manifest)
-    raise FileNotFoundError(f"there is no recording {file!r} in {_DATA}; there are: {known}")
+    raise FileNotFoundError(f"there is no recording {file!r} in {DATA}; there are: {known}")

@@ -1,0 +1,95 @@
+"""Links in and between notebooks: the same in a checkout and in a learner's copies of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from urllib.parse import quote
+
+from ..material import LABS
+from .syllabus import LABS as SYLLABUS
+from .syllabus import Lab
+
+_HEADING = re.compile(r"^(?P<level>#{2,4}) (?P<title>.+)$", re.MULTILINE)
+_OTHER_LAB = re.compile(r"\b[Ll]ab (?P<number>\d\d)\b(?![^\[\n]*\]\()")  # but in a link's text
+_AS_IT_IS = re.compile(r"(```[\s\S]*?```|`[^`\n]*`|^#.*$)", re.MULTILINE)  # code, headings
+
+
+def file_name(lab: Lab) -> str:
+    return f"{lab.number}_{lab.name}.ipynb"
+
+
+def anchor(heading: str) -> str:
+    """The address of a heading in its notebook, as JupyterLab makes it: its text with hyphens."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return "#" + quote(re.sub(r"[`*]", "", text).strip().replace(" ", "-"))
+
+
+def sections(texts: Sequence[str]) -> list[str]:
+    """The headings `## ` of a notebook's Markdown cells, in order."""
+    return [
+        found["title"]
+        for text in texts
+        for found in _HEADING.finditer(text)
+        if len(found["level"]) == 2
+    ]
+
+
+@cache
+def exercise_address(number: str, name: str) -> str:
+    """The address of the heading above an exercise in its lab; "" where the lab has it not."""
+    heading = ""
+    for path in LABS.glob(f"{number}_*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["id"] == name:
+                return anchor(heading) if heading else ""
+            if cell["cell_type"] == "markdown":
+                for found in _HEADING.finditer("".join(cell["source"])):
+                    heading = found["title"]
+    return ""
+
+
+def linked(text: str, lab: Lab) -> str:
+    """A lab's Markdown, in which the other labs that it names and `solutions/` are links."""
+    files = {one.number: file_name(one) for one in SYLLABUS if one != lab}
+
+    def link(found: re.Match[str]) -> str:
+        file = files.get(found["number"])
+        return f"[{found[0]}]({file})" if file else found[0]
+
+    parts = _AS_IT_IS.split(text)
+    for at, part in enumerate(parts):
+        if at % 2 == 0:
+            parts[at] = _OTHER_LAB.sub(link, part)
+        elif part == "`solutions/`":
+            parts[at] = f"[{part}](../solutions/{file_name(lab)})"
+    return "".join(parts)
+
+
+def table_of_contents(titles: Sequence[str]) -> str:
+    """A line with a link to each section; another with those that go further, if there are any."""
+    lines: dict[str, list[str]] = {"Sections": [], "Further": []}
+    for title in titles:
+        further = title.startswith("Further: ")
+        shown = title.removeprefix("Further: ").replace("[", "").replace("]", "")
+        lines["Further" if further else "Sections"].append(f"[{shown}]({anchor(title)})")
+    return "\n\n".join(f"**{name}:** {' · '.join(links)}" for name, links in lines.items() if links)
+
+
+def neighbours(lab: Lab, folder: str) -> str:
+    """A line with links to the labs before and after this one, and to its other form.
+
+    folder: "labs" or "solutions", which the notebook is in.
+    """
+    at = SYLLABUS.index(lab)
+    other, called = ("solutions", "solution") if folder == "labs" else ("labs", "the blank lab")
+    links = [f"[{called}](../{other}/{file_name(lab)})"]
+    if at > 0:
+        before = SYLLABUS[at - 1]
+        links.insert(0, f"← [{before.number} · {before.title}]({file_name(before)})")
+    if at + 1 < len(SYLLABUS):
+        after = SYLLABUS[at + 1]
+        links.append(f"**[{after.number} · {after.title}]({file_name(after)}) →**")
+    return " | ".join(links)
