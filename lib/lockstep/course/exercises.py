@@ -15,7 +15,6 @@ import random
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..material import SOLUTIONS
