@@ -213,7 +213,7 @@ def test_what_is_the_course_s_is_not_counted():
 
 
 def test_the_next_exercise_is_addressed_by_its_heading():
-    assert exercise_address("01", "meet") == "#Exercise-2%3A-rendezvous-by-hand"
+    assert exercise_address("01", "meet") == "#cell-id=meet-text"
     assert exercise_address("01", "nowhere") == exercise_address("99", "meet") == ""
 
 

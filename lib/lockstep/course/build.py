@@ -88,7 +88,7 @@ def _texts(source: Path, cells: list[Any], folder: str) -> dict[str, str]:
     The line of links to the labs before and after stands below the title, and where the core ends.
     """
     texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
-    titles = links.sections(list(texts.values()))
+    titles = links.sections(texts)
     lab = next((one for one in LABS if f"{one.number}_{one.name}" == source.stem), None)
     if lab is None:  # a test's
         return texts

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from urllib.parse import quote
 
 from ..material import LABS
 from .syllabus import LABS as SYLLABUS
@@ -21,17 +20,17 @@ def file_name(lab: Lab) -> str:
     return f"{lab.number}_{lab.name}.ipynb"
 
 
-def anchor(heading: str) -> str:
-    """The address of a heading in its notebook, as JupyterLab makes it: its text with hyphens."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-    return "#" + quote(re.sub(r"[`*]", "", text).strip().replace(" ", "-"))
+def address(cell: str) -> str:
+    """A cell's address in its notebook. JupyterLab knows it; that of a heading it takes for another
+    one where there is more in it than ASCII."""
+    return f"#cell-id={cell}"
 
 
-def sections(texts: Sequence[str]) -> list[str]:
-    """The headings `## ` of a notebook's Markdown cells, in order."""
+def sections(texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The headings `## ` of a notebook's Markdown cells, in order, each with its cell's id."""
     return [
-        found["title"]
-        for text in texts
+        (found["title"], cell)
+        for cell, text in texts.items()
         for found in _HEADING.finditer(text)
         if len(found["level"]) == 2
     ]
@@ -40,14 +39,13 @@ def sections(texts: Sequence[str]) -> list[str]:
 @cache
 def exercise_address(number: str, name: str) -> str:
     """The address of the heading above an exercise in its lab; "" where the lab has it not."""
-    heading = ""
+    headed = ""
     for path in LABS.glob(f"{number}_*.ipynb"):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["id"] == name:
-                return anchor(heading) if heading else ""
-            if cell["cell_type"] == "markdown":
-                for found in _HEADING.finditer("".join(cell["source"])):
-                    heading = found["title"]
+                return address(headed or name)
+            if cell["cell_type"] == "markdown" and _HEADING.search("".join(cell["source"])):
+                headed = cell["id"]
     return ""
 
 
@@ -68,13 +66,13 @@ def linked(text: str, lab: Lab) -> str:
     return "".join(parts)
 
 
-def table_of_contents(titles: Sequence[str]) -> str:
+def table_of_contents(titles: Sequence[tuple[str, str]]) -> str:
     """A line with a link to each section; another with those that go further, if there are any."""
     lines: dict[str, list[str]] = {"Sections": [], "Further": []}
-    for title in titles:
+    for title, cell in titles:
         further = title.startswith("Further: ")
         shown = title.removeprefix("Further: ").replace("[", "").replace("]", "")
-        lines["Further" if further else "Sections"].append(f"[{shown}]({anchor(title)})")
+        lines["Further" if further else "Sections"].append(f"[{shown}]({address(cell)})")
     return "\n\n".join(f"**{name}:** {' · '.join(links)}" for name, links in lines.items() if links)
 
 
