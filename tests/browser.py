@@ -379,7 +379,32 @@ class Page:
         picture.save(path)
 
 
+    def picture(self, cells: list[str], path: Path) -> None:
+        """These cells with their outputs, one below the other, none of them marked."""
+        self._page.evaluate(MARK_THE_FIRST)
+        self._page.set_viewport_size({"width": WIDTH, "height": 2500})
+        nodes = [self._page.evaluate_handle(CELL, cell).as_element() for cell in cells]
+        parts = [Image.open(io.BytesIO(node.screenshot())) for node in nodes if node]
+        whole = Image.new("RGB", (WIDTH, sum(part.height for part in parts)), "white")
+        for at, part in enumerate(parts):
+            whole.paste(part, (0, sum(before.height for before in parts[:at])))
+        width = max(part.width for part in parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole.crop((0, 0, width, whole.height)).save(path, optimize=True)
+
+
 # ── What runs in the page ────────────────────────────────────────────────────────────────────
+
+MARK_THE_FIRST = """() => {
+    const {content} = window.jupyterapp.shell.currentWidget;
+    content.deselectAll();
+    content.activeCellIndex = 0;
+}"""
+
+CELL = """cell => {
+    const {content} = window.jupyterapp.shell.currentWidget;
+    return content.widgets.find(widget => widget.model.id === cell).node;
+}"""
 
 IS_IN_VIEW = """cell => {
     const widgets = window.jupyterapp.shell.currentWidget.content.widgets;
