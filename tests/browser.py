@@ -378,7 +378,6 @@ class Page:
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
 
-
     def picture(self, cells: list[str], path: Path) -> None:
         """These cells with their outputs, one below the other, none of them marked."""
         self._page.evaluate(MARK_THE_FIRST)

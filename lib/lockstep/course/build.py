@@ -90,13 +90,14 @@ def _texts(source: Path, cells: list[Any], folder: str) -> dict[str, str]:
     texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
     titles = links.sections(texts)
     lab = next((one for one in LABS if f"{one.number}_{one.name}" == source.stem), None)
-    if lab is None:  # a test's
+    if lab is None or not texts:  # a test's
         return texts
     texts = {name: links.linked(text, lab) for name, text in texts.items()}
-    *_, last = (cell.id for cell in core(cells) if cell.id in texts)
+    first = next(iter(texts))
+    last = [first, *(cell.id for cell in core(cells) if cell.id in texts)][-1]
     around = links.neighbours(lab, folder)
-    texts[cells[0].id] += f"\n\n{links.table_of_contents(titles)}\n\n{around}"
-    if last != cells[0].id:
+    texts[first] += f"\n\n{links.table_of_contents(titles)}\n\n{around}"
+    if last != first:
         texts[last] += f"\n\n{around}"
     return texts
 

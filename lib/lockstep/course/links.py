@@ -38,14 +38,19 @@ def sections(texts: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @cache
 def exercise_address(number: str, name: str) -> str:
-    """The address of the heading above an exercise in its lab; "" where the lab has it not."""
-    headed = ""
+    """The address of the heading above an exercise in its lab; "" where the lab has it not.
+
+    In what goes further, of that section's: the others may be folded away.
+    """
+    headed, folding = name, ""
     for path in LABS.glob(f"{number}_*.ipynb"):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["id"] == name:
-                return address(headed or name)
-            if cell["cell_type"] == "markdown" and _HEADING.search("".join(cell["source"])):
+                return address(folding or headed)
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "markdown" and _HEADING.search(text):
                 headed = cell["id"]
+                folding = headed if text.startswith("## Further: ") else folding
     return ""
 
 
