@@ -206,6 +206,12 @@ def test_a_pass_says_what_is_done_and_leads_to_the_next_open_exercise(monkeypatc
     assert card("one")[0].startswith("✓ PASS · one · 2 of 3")
 
 
+def test_after_the_last_exercise_comes_the_next_lab():
+    shown = html(lockstep.check("average", mean))
+    assert said(shown) == "✓ PASS · average · 1 of 1 · next lab →"
+    assert [link.get("href") for link in shown.iter("a")] == ["01_communicators.ipynb"]
+
+
 def test_what_is_the_course_s_is_not_counted():
     lockstep.solution("average")
     outcome = lockstep.check("average", checks._given["average"])
