@@ -57,8 +57,8 @@ fall under load, the cost of an event between streams, threads of the host, othe
 shared links. So times are estimates, best where kernels are large or all is launch-bound.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
-tensor's shape in place, IPC, external streams and events, random numbers that depend on values, what DDP
-needs of a `Work`. torch.compile knows nothing of this device.
+tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
+what DDP needs of a `Work`. torch.compile knows nothing of this device.
 
 `values=False` makes a device of times only, for tensors of any size.
 
