@@ -3,6 +3,7 @@
 Each notebook is executed once: the solutions in test_notebooks.py, the labs in test_browser.py.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -33,10 +34,22 @@ def text(cell) -> str:
     return "".join(parts)
 
 
+def shows(notebook, identity: str) -> bool:
+    """Whether a cell's last line is one that shows something, or some line prints."""
+    (cell,) = [cell for cell in notebook.cells if cell.id == identity]
+    if cell.source.startswith("%%torchrun"):
+        return True
+    code = re.sub(r"^%.*$", "", cell.source, flags=re.MULTILINE)
+    last = ast.parse(code).body[-1]
+    prints = re.search(r"^(?:print|lockstep\.(?:table|chart|compare|claim))\(", code, re.MULTILINE)
+    return prints is not None or (isinstance(last, ast.Expr) and ".close()" not in code)
+
+
 def test_every_source_is_a_lab_and_every_lab_has_a_source():
     assert ids == [f"{lab.number}_{lab.name}" for lab in LABS]
 
 
+STAMP = re.compile(r"^(live|recorded|published|simulated) · .", re.MULTILINE)
 NEEDS = {"cpu": "CPU", "1 gpu": "1 GPU", "2 gpus": "2 GPUs"}
 
 
@@ -87,7 +100,10 @@ def test_a_solution_is_what_its_source_says_and_shows_results(source):
     stored = nbformat.read(ROOT / "solutions" / f"{source.stem}.ipynb", 4)
     assert [c.source for c in stored.cells] == [c.source for c in build.solution(source).cells]
     cells = [cell for cell in stored.cells if cell.cell_type == "code"]
-    assert len([cell for cell in cells if text(cell)]) >= len(cells) / 2
+    silent = [cell.id for cell in cells if not cell.outputs and "unpublished" not in tags(cell)]
+    assert [name for name in silent if shows(stored, name)] == []
+    drawn = [c for c in cells if any("image/png" in o.get("data", {}) for o in c.outputs)]
+    assert [c.id for c in drawn if not STAMP.search(text(c))] == []
     checks = [cell for cell in cells if "lockstep.check(" in cell.source]
     assert checks and all(text(cell).startswith("PASS") for cell in checks)
 
@@ -229,6 +245,37 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
         "# ## 2 · Second\n#\n# (Goes on from section 3.)",
         "00_tiny.py, section 2 · Second: Goes on from section 3, which is not before",
     ),
+    # length, and what goes further
+    "too many cells": (
+        '# %% id="shown"\n',
+        "".join(f'# %% id="more-{at}"\n1\n\n' for at in range(80)) + '# %% id="shown"\n',
+        "00_tiny.py: its core has 90 cells, and 80 are the most",
+    ),
+    "a long core without a break": (
+        '# %% id="shown"\n',
+        "".join(f'# %% id="more-{at}"\n1\n\n' for at in range(40)) + '# %% id="shown"\n',
+        r"00_tiny.py: a core of 50 cells has one line that begins with \"\*\*Break",
+    ),
+    "an exercise of the core that goes further": (
+        '# %% [markdown] id="first"\n# ## 1 · First',
+        '# %% [markdown] id="first"\n# ## Further: first',
+        "exercise average: its check says further=False, and it stands below the lab's core",
+    ),
+    "further inside of a cell": (
+        "# ## 2 · Second",
+        "# The end.\n#\n# ## Further: more",
+        'text second: "## Further: …" is the first line of a cell',
+    ),
+    "a further heading of a lower level": (
+        "# ## 2 · Second",
+        "# ### Further: more",
+        'text second: "## Further: …" is the first line of a cell',
+    ),
+    "further that goes on from a section": (
+        "# ## 2 · Second",
+        "# ## Further: more\n#\n# Goes on from section 1.",
+        "text second: what goes further stands on its own",
+    ),
     # answers
     "two wrong answers": (
         "# %% average: four\ndef average():\n    return sqrt(16)\n",
@@ -271,6 +318,27 @@ def test_a_source_that_keeps_to_the_rules_is_taken(tmp_path):
     text = source.read_text().replace("2 · Second", "2 · Second\n#\n# Goes on from section 1.")
     source.write_text(text)
     verify(source)
+
+
+def test_what_goes_further_comes_last(tmp_path):
+    further = TINY.replace("# ## 2 · Second", "# ## Further: more")
+    written(tmp_path).write_text(further)
+    verify(tmp_path / "00_tiny.py")
+    after = '\n# %% [markdown] id="last"\n# ## 3 · Last\n'
+    (tmp_path / "00_tiny.py").write_text(further + after)
+    with pytest.raises(SourceError, match="text last: a section below"):
+        verify(tmp_path / "00_tiny.py")
+
+
+def test_what_is_folded(tmp_path):
+    source = written(tmp_path, "## 2 · Second", "## Further: more")
+    plumbing = source.read_text().replace('id="shown"', 'id="shown" tags=["plumbing"]')
+    source.write_text(plumbing)
+    for form in build.lab, build.solution:
+        metadata = {cell.id: dict(cell.metadata) for cell in form(source).cells}
+        assert metadata["second"] == {"jp-MarkdownHeadingCollapsed": True}
+        assert metadata["shown"] == {"tags": ["plumbing"], "jupyter": {"source_hidden": True}}
+        assert metadata["first"] == metadata["average"] == {}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -364,7 +432,8 @@ def test_what_is_published():
         "picture": ([], [picture]),
         "stream": ([], [stream]),
         "silent": ([], []),
-        "varies": (["varies"], [stream, display]),
+        "varies": (["varies"], [stream]),
+        "machine": (["unpublished"], [stream, display]),
     }
     notebook = nbformat.v4.new_notebook()
     for identity, (named, outputs) in shown.items():
@@ -380,12 +449,14 @@ def test_what_is_published():
         "stream": [],
         "silent": [],
         "varies": ["varies"],
+        "machine": ["unpublished"],
     }
     assert [output.data for output in cells["rich"].outputs + cells["picture"].outputs] == [
         {"text/plain": "4", "image/png": "AAAA"},
         {"image/png": "AAAA"},
     ]
-    assert cells["stream"].outputs == [stream] and cells["varies"].outputs == []
+    assert cells["stream"].outputs == cells["varies"].outputs == [stream]
+    assert cells["machine"].outputs == []
     assert all(set(cell.metadata) == {"tags"} for cell in cells.values())
     nbformat.validate(notebook)
 

@@ -428,6 +428,16 @@ def two_labs(monkeypatch):
         monkeypatch.setattr(f"{module}.LABS", labs)
 
 
+def test_what_goes_further_is_named_and_not_counted(home):
+    lab = LabExercises("01", "Communicators", ("meet", "shrink"), frozenset({"shrink"}))
+    record("01", "shrink", "passed")
+    progress = Progress([lab])
+    assert "0 of 1" in str(progress) and "✓ shrink (further)" in str(progress)
+    record("01", "meet", "passed")
+    assert progress.now().labs[0].share == "1 of 1"
+    assert "1 of 1 exercises" in str(progress)
+
+
 def test_all_labs_or_one(two_labs):
     start, end = lockstep.progress().now().labs
     assert (start.title, [one.name for one in start.exercises]) == ("Start here", ["average"])
@@ -457,7 +467,15 @@ def test_command_as_json(home):
             {
                 "number": "00",
                 "title": "Start here",
-                "exercises": [{"name": "average", "passed": False, "tries": 1, "solution": False}],
+                "exercises": [
+                    {
+                        "name": "average",
+                        "passed": False,
+                        "tries": 1,
+                        "solution": False,
+                        "further": False,
+                    }
+                ],
             }
         ],
         "stored_in": str(stored(home)),

@@ -36,8 +36,8 @@ from .launch import (
     gpu_count,
     torchrun,
 )
-from .models import cost
-from .stamps import live, recorded, simulated
+from .models import cost, pipeline
+from .stamps import live, published, recorded, simulated
 from .trace import Trace
 
 __version__ = "0.1.0"
@@ -70,7 +70,9 @@ __all__ = [
     "grid",
     "hint",
     "live",
+    "pipeline",
     "progress",
+    "published",
     "recorded",
     "simulated",
     "solution",
@@ -107,6 +109,7 @@ def progress(lab: str | None = None) -> Progress:
             one.number,
             one.title,
             tuple(exercise.name for exercise in exercises() if exercise.lab == one.number),
+            frozenset(exercise.name for exercise in exercises() if exercise.further),
         )
         for one in LABS
         if lab in (None, one.number)

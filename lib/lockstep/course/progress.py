@@ -112,6 +112,7 @@ class LabExercises:
     number: str  # "00"
     title: str
     exercises: tuple[str, ...]
+    further: frozenset[str] = frozenset()  # exercises that are no part of a lab's core
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,18 @@ class ExerciseStanding:
     passed: bool = False
     tries: int = 0  # that failed
     solution: bool = False  # whether it was shown
+    further: bool = False
 
     @property
     def note(self) -> str:
         """What the sign before its name does not say."""
+        further = "further" if self.further else ""
         if self.passed:
-            return "after the solution" if self.solution else ""
-        tries = "1 try" if self.tries == 1 else f"{self.tries} tries" if self.tries else ""
-        return ", ".join(filter(None, [tries, "solution shown" if self.solution else ""]))
+            said = [further, "after the solution" if self.solution else ""]
+        else:
+            tries = "1 try" if self.tries == 1 else f"{self.tries} tries" if self.tries else ""
+            said = [further, tries, "solution shown" if self.solution else ""]
+        return ", ".join(filter(None, said))
 
 
 @dataclass(frozen=True)
@@ -141,14 +146,18 @@ class LabStanding:
     exercises: tuple[ExerciseStanding, ...]
 
     @property
+    def count(self) -> int:
+        """The exercises of its core; what goes further counts neither here nor in `done`."""
+        return sum(not exercise.further for exercise in self.exercises)
+
+    @property
     def done(self) -> int:
-        return sum(exercise.passed for exercise in self.exercises)
+        return sum(exercise.passed and not exercise.further for exercise in self.exercises)
 
     @property
     def share(self) -> str:
-        """In words: "3 of 7"."""
-        count = len(self.exercises)
-        return f"{self.done} of {count}" if count else "no exercises"
+        """In words: "3 of 6"."""
+        return f"{self.done} of {self.count}" if self.count else "no exercises"
 
 
 @dataclass(frozen=True)
@@ -190,7 +199,10 @@ class Progress:
                 lab.number,
                 lab.title,
                 tuple(
-                    exercises.get((lab.number, name), ExerciseStanding(name))
+                    replace(
+                        exercises.get((lab.number, name), ExerciseStanding(name)),
+                        further=name in lab.further,
+                    )
                     for name in lab.exercises
                 ),
             )
@@ -294,13 +306,13 @@ def _wrapped(items: list[str], between: str, width: int) -> list[str]:
 
 def _filled(lab: LabStanding) -> int:
     """Characters of the bar: full only when all is done, and empty only when nothing is."""
-    return max(lab.done * _BAR // len(lab.exercises), 1) if lab.done else 0
+    return max(lab.done * _BAR // lab.count, 1) if lab.done else 0
 
 
 def _foot(standing: Standing) -> list[str]:
     """The total, and where it is stored."""
     done = sum(lab.done for lab in standing.labs)
-    count = sum(len(lab.exercises) for lab in standing.labs)
+    count = sum(lab.count for lab in standing.labs)
     said = [f"{done} of {count} exercises"]
     if standing.problem:
         said.append(f"cannot be read: {standing.problem}")
@@ -335,7 +347,7 @@ def _html(standing: Standing) -> str:
 
 def _row(lab: LabStanding) -> str:
     """Title, bar and names beside each other; below each other where there is no room."""
-    percent = 100 * lab.done // len(lab.exercises) if lab.exercises else 0
+    percent = 100 * lab.done // lab.count if lab.count else 0
     name = f"{_escape(lab.number)} {_escape(lab.title)}"
     bar = (
         f'<span role="img" aria-label="{name}: {_escape(lab.share)} done" style="display:'

@@ -2,7 +2,8 @@
 
 Every exercise has its check and wrong answers, and the other way round; a number that is asked for
 is never in the lab, and below its question is a cell that takes it; no text speaks of a reading, as
-learners have none; and each section (`## `) can be started on its own: what its cells read is bound
+learners have none; a lab's core is no longer than can be done at one sitting, and what goes further
+comes after it; and each section (`## `) can be started on its own: what its cells read is bound
 by cells before them in the section, or by the lab's first cells, those above all sections. A
 section that cannot do without another one says so to the learner, below its heading: "Goes on from
 section 4". An exercise's answer is there in every section, `lockstep.carry_on("name")`.
@@ -20,13 +21,28 @@ from pathlib import Path
 from typing import Any
 
 from .exercises import exercises
-from .source import ASKED, SourceError, answers, asked, complete, is_exercise, read, tags
+from .source import (
+    ASKED,
+    SourceError,
+    answers,
+    asked,
+    complete,
+    core,
+    goes_further,
+    is_exercise,
+    read,
+    tags,
+)
 
 FEWEST_WRONG_ANSWERS = 3
+MOST_CELLS, MOST_EXERCISES = 80, 6  # of a lab's core
+_LONG = 40  # cells: a longer core has a break
 _QUESTIONS = {"Predict": "prediction", "Guess": "guess"}
 _ASKS = re.compile(r"\*\*(Predict|Guess)\b")
 _READING = re.compile(r"\bthe reading\b", re.IGNORECASE)
 _HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
+_FURTHER = re.compile(r"^#+ Further\b(?! exercise: ).*$", re.MULTILINE)
+_BREAK = re.compile(r"^\*\*Break\.\*\*", re.MULTILINE)
 _GOES_ON = re.compile(r"\bgoes on from section (?P<number>\d+)", re.IGNORECASE)
 _ALWAYS_THERE = {*dir(builtins), "display", "get_ipython"}
 
@@ -37,6 +53,7 @@ def verify(source: Path) -> None:
     if not any("parameters" in tags(cell) for cell in cells):
         raise SourceError(f"{source.name}: no cell is tagged parameters")
     _verify_exercises(source, cells)
+    _verify_length(source, cells)
     _verify_texts(source, cells)
     _verify_sections(source, cells)
 
@@ -76,6 +93,48 @@ def _verify_texts(source: Path, cells: list[Any]) -> None:
                 raise SourceError(f"{where}: asks for a {_QUESTIONS[word]}, no cell below takes it")
         if _READING.search(text):
             raise SourceError(f"{where}: learners have no reading; name a source, or say people")
+
+
+def _verify_length(source: Path, cells: list[Any]) -> None:
+    inside = core(cells)
+    exercises_inside = [cell.id for cell in inside if is_exercise(cell)]
+    for one in exercises():
+        if one.lab == source.name[:2] and one.further == (one.name in exercises_inside):
+            raise SourceError(
+                f"{source.name}, exercise {one.name}: its check says further={one.further}, and it "
+                f"stands {'in' if one.further else 'below'} the lab's core"
+            )
+    for what, count, most in (
+        ("cells", len(inside), MOST_CELLS),
+        ("exercises", len(exercises_inside), MOST_EXERCISES),
+    ):
+        if count > most:
+            raise SourceError(
+                f"{source.name}: its core has {count} {what}, and {most} are the most: cut, or put "
+                'what goes further below a heading "## Further: …", after the recap'
+            )
+    breaks = [
+        cell.id for cell in inside if cell.cell_type == "markdown" and _BREAK.search(cell.source)
+    ]
+    if len(inside) > _LONG and len(breaks) != 1:
+        raise SourceError(
+            f"{source.name}: a core of {len(inside)} cells has one line that begins with "
+            f'"**Break.**", in about its middle; this has {len(breaks)}'
+        )
+    for at, cell in enumerate(cells):
+        where = f"{source.name}, text {cell.id}"
+        if cell.cell_type != "markdown":
+            continue
+        if _FURTHER.search(cell.source) and not goes_further(cell):
+            raise SourceError(
+                f'{where}: "## Further: …" is the first line of a cell, so that it can be folded'
+            )
+        if at >= len(inside) and _GOES_ON.search(cell.source):
+            raise SourceError(f"{where}: what goes further stands on its own")
+        if at >= len(inside) and _HEADING.search(cell.source) and not goes_further(cell):
+            raise SourceError(
+                f'{where}: a section below "## Further: …" that does not go further would be folded'
+            )
 
 
 # ── Sections ─────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,10 @@ A comment above it is what the lab says there instead of "your number":
     # your number, between 0 and 1
     prediction = 3 / 11
 
+A lab's core is what stands above its first heading `## Further: …`: each of these is the first line
+of its own cell, and what stands below it goes further. Learners find it folded, and a cell tagged
+`plumbing` with its code hidden.
+
 `solutions/source/wrong/NN.py` has wrong answers, `right/NN.py` right ones in another style than the
 solution's. Each is the exercise's whole function (or class, or variable) under its exercise and its
 name, which for a wrong answer is the mistake. What stands above the first is there for all:
@@ -83,6 +87,16 @@ def tags(cell: Any) -> list[str]:
 def asked(cell: Any) -> str | None:
     """What the learner says in this cell: "prediction", "guess" or nothing."""
     return next((name for name in ASKED if name in tags(cell)), None)
+
+
+def goes_further(cell: Any) -> bool:
+    """Whether a section that goes further than the lab's core begins with this cell."""
+    return cell.cell_type == "markdown" and cell.source.startswith("## Further: ")
+
+
+def core(cells: list[Any]) -> list[Any]:
+    """The cells above all that goes further."""
+    return cells[: next((at for at, one in enumerate(cells) if goes_further(one)), len(cells))]
 
 
 def is_exercise(cell: Any) -> bool:

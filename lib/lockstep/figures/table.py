@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from ..stamps import Stamp, each
+from ..stamps import Stamp, each, required
 from ..words import in_one_line, printable
 
 
@@ -78,9 +78,4 @@ def table(
     The first column names the rows. Raises ValueError where a row has another length, or where
     there is no stamp.
     """
-    if not stamp:
-        raise ValueError(
-            f"the table {caption!r} has no stamp: say where its figures come from, by stamp= "
-            "lockstep.live(job), lockstep.recorded(file).stamp or lockstep.simulated(model)"
-        )
-    return Table(caption, columns, rows, stamp)
+    return Table(caption, columns, rows, required(stamp, f"the table {caption!r}"))

@@ -336,18 +336,19 @@ def judged(
     may_change: tuple[int, ...] = (),
     called: str = "",
     silent: bool = False,
+    further: bool = False,
 ) -> Callable[[Trials], Judged]:
     """Register an exercise above its trials, a generator that draws them.
 
     play: `play(answer, *given)` on each rank, where an answer is not simply called with what the
     rank is given: it calls `answer`, once or several times, and may return what counts as the
-    result. Everything else as for `Judged`.
+    result. further: it is no part of the lab's core. Everything else as for `Judged`.
     """
 
     def register(trials: Trials) -> Judged:
         result = "the result" if in_place is None else "x"
         one = Judged(name, lab, trials, play, in_place, may_change, called or result, silent)
-        exercises.exercise(name, lab=lab, hints=one.words.hints)(one.check)
+        exercises.exercise(name, lab=lab, hints=one.words.hints, further=further)(one.check)
         return one
 
     return register
