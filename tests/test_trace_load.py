@@ -222,11 +222,13 @@ def recorder(facts: dict[str, Any], external: int) -> str:
     return event("cpu_op", "record_param_comms", START, 9, **{"External id": external}, **facts)
 
 
-@pytest.mark.parametrize("way", ["metadata", "external id", "launch"])
+@pytest.mark.parametrize("way", ["metadata", "external id", "launch", "launch's external id"])
 def test_evidence_beats_the_name(way: str, tmp_path: Path) -> None:
     facts = FACTS if way == "metadata" else {}
-    link = {} if way == "launch" else {"External id": 31}
-    call = {"External id": 31, "correlation": 5}
+    link = {} if way.startswith("launch") else {"External id": 31}
+    # By its place, or by a number that is found although the thread is another.
+    call = {"External id": 31, "tid": 5} if "external" in way else {"tid": PID}
+    call["correlation"] = 5
     trace = load(
         tmp_path,
         [
@@ -240,7 +242,7 @@ def test_evidence_beats_the_name(way: str, tmp_path: Path) -> None:
     one = trace[row]
     assert (one.name, one.sequence, one.correlation) == ("no_name_one_knows", 12, 5)
     found = one.collective
-    assert found.evidence == ("metadata" if way == "metadata" else "external id")
+    assert found.evidence == way.removeprefix("launch's ")
     assert (found.operation, found.group, found.ranks) == ("all_gather", "7", (0, 2, 4, 6))
     assert (found.bytes_in, found.bytes_out, found.dtype) == (200, 800, "BFloat16")
     assert trace.about[0]["communication"]["by_name"] == 0

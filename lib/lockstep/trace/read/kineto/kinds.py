@@ -3,8 +3,8 @@
 Kinds come from the event's category. Only a kernel can be communication on a GPU, and it is one if
 
 1. its own metadata names a collective (PyTorch ≥ 2.3),
-2. or its external id is that of an operator which records a collective (`record_param_comms`, an
-   operation of symmetric memory),
+2. or an operator which records a collective (`record_param_comms`, an operation of symmetric
+   memory) launched it, by the place of the launch or else by the External id: see `recorders`,
 3. or its *function's* name, without template arguments and parameters, is one that a communication
    library gives to its kernels. An operator or Python function of such a name is none.
 
