@@ -459,7 +459,7 @@ def test_whatever_the_trace_holds_the_segments_tile_the_path(slices):
     try:
         path = critical_path(trace)
     except TraceError as error:
-        assert "no work" in str(error) and not device
+        assert ("no work" in str(error) or "no kernels" in str(error)) and not device
         return
     if device:
         assert path.last >= max(one.end for one in device)

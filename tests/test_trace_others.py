@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from kineto_files import START, event, kernel, write
-from lockstep.trace import Kind, Trace
+from kineto_files import START, event, head, kernel, write
+from lockstep.trace import Kind, Trace, TraceError
 from painted import differences
 from shapes import REDUCED, SENT, old_recorder
 
@@ -69,3 +69,84 @@ def test_an_external_id_counts_only_where_its_operator_ran_at_the_launch(tmp_pat
     told = {trace.names[trace.name[row]] for row in trace.where(Kind.COMMUNICATION)}
     assert told == {"at once", "before the recording began"}
     assert {one.evidence for one in trace.known} == {"external id"}
+
+
+# ── Ranks whose device's work is not there ───────────────────────────────────────────────────
+
+
+def ran(**more: object) -> list[str]:
+    """A step with an operator of 50 µs, its launch and its kernel, the last of 20 µs."""
+    return [
+        event("user_annotation", "ProfilerStep#3", START, 100_000),
+        event("cpu_op", "aten::mm", START, 50_000),
+        event("cuda_runtime", "cudaLaunchKernel", START + 10_000, 5_000, correlation=1),
+        kernel("gemm", START + 20_000, 20_000, correlation=1, **more),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"),
+    [
+        (["kernel"], "makes 1 call that launches something"),
+        (["kernel", "cuda_runtime"], "other ranks have some"),
+    ],
+)
+def test_a_rank_that_lost_its_kernels_is_left_out_and_said_first(lost, why, tmp_path):
+    write(tmp_path / "rank0.json", ran(), head(0, 2))
+    kept = [one for one in ran() if not any(f'"cat": "{category}"' in one for category in lost)]
+    write(tmp_path / "rank1.json", kept, head(1, 2))
+    found = Trace.load(tmp_path, cache=False).breakdown()
+    assert found.of(0).compute == 20_000
+    with pytest.raises(TraceError, match=f"rank 1 has no kernels.*{why}"):
+        found.of(1)
+    assert why in str(found).splitlines()[0]
+    assert why in found._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize(
+    "category", ["mtia_ccp_events", "mtia_insight", "cuda_profiler_range", "hpu_op", "FEE", ""]
+)
+@pytest.mark.parametrize("question", ["breakdown", "critical_path", "kernels", "launches"])
+def test_slices_of_an_unknown_device_are_no_idle_time(category, question, tmp_path):
+    """MTIA, Habana, NVIDIA's range profiler, viztracer; XLA's profiler writes no category."""
+    work = [event(category, f"op {at}", START + at, 10, pid=9, tid=8) for at in range(7)]
+    trace = load(tmp_path, [event("cpu_op", "aten::mm", START, 50), *work])
+    which = category or "none"
+    assert f"7 slices of categories that are not known here ({which})" in trace.notes[0]
+    with pytest.raises(TraceError, match=rf"no kernels.*7 slices .*\({which}\)"):
+        getattr(trace, question)()
+
+
+def test_a_cpu_rank_beside_a_gpu_is_said_to_be_that_of_the_cpu(tmp_path):
+    events = [event("cpu_op", "aten::mm", START, 50)]
+    said = str(load(tmp_path, events).breakdown())
+    assert "its machine has a GPU (NVIDIA H200)" in said
+    events.append(event("user_annotation", "gloo:all_reduce", START + 50, 10))
+    for with_gloo, gpu in ((events, "NVIDIA H200"), (events[:1], None)):
+        assert "its machine" not in str(load(tmp_path, with_gloo, head(gpu=gpu)).breakdown())
+
+
+def test_each_gpu_of_a_process_has_its_own_breakdown(tmp_path):
+    """Two GPUs that compute by turns are each busy for half the time, and none for all of it."""
+    steps = [event("user_annotation", "ProfilerStep#3", START, 100_000)]
+    work = [kernel("gemm", START + at * 10_000, 10_000, device=at % 2) for at in range(10)]
+    trace = load(tmp_path, steps + work)
+    found = trace.breakdown()
+    for gpu in (0, 1):
+        assert found.of(0, device=gpu).compute == found.of(0, 3, device=gpu).compute == 50_000
+        assert found.of(0, device=gpu).length == 100_000
+        assert f"0, GPU {gpu}  1" in str(found)
+    with pytest.raises(TraceError, match="several GPUs: say which, device= one of 0, 1"):
+        found.of(0)
+    with pytest.raises(TraceError, match="no GPU 2"):
+        found.of(0, device=2)
+    assert "its 2 GPUs count together" in str(trace.launches())
+
+
+@pytest.mark.parametrize(
+    "runtime", ["xpu_runtime", "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"]
+)
+def test_other_makers_runtimes_launch(runtime, tmp_path):
+    events = [one.replace("cuda_runtime", runtime) for one in ran()]
+    spent = load(tmp_path, events).breakdown().of(0)
+    assert (spent.host_bound, spent.dependency, spent.compute) == (15_000, 5_000, 20_000)

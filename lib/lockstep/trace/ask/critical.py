@@ -33,6 +33,7 @@ from ...words import milliseconds, printable
 from ..joins import innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
+from ..unseen import refuse_unseen, unseen
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
 KINDS = ("compute", "transfer", "copy", "host", "launch", "waiting")
@@ -161,7 +162,8 @@ def critical_path(trace: Slices) -> CriticalPath:
     came is on the path; the path then goes on with what that rank did before. Graph replays: the
     kernels of one replay are held together by stream order and timing, the first by its launch.
 
-    Raises TraceError for a trace without work, and for recorded traces of several ranks that
+    Raises TraceError for a trace without work, for one without what the devices did (see
+    `unseen`), and for recorded traces of several ranks that
     have no common clock yet.
     """
     if not trace.has_one_clock:
@@ -169,6 +171,7 @@ def critical_path(trace: Slices) -> CriticalPath:
             f"these are the clocks of {len(trace.ranks)} ranks, and a path across them would jump "
             "in time: call align() first, and ask the trace that it returns"
         )
+    refuse_unseen(trace)
     work = _Predecessors(trace)
     path = _Path(trace, work)
     path.walk()
@@ -500,5 +503,6 @@ class _Path:
             by_rank=dict(sorted(by_rank, key=lambda one: -one[1])),
             links=dict(self.links),
             unmatched=self.unmatched,
+            notes=tuple(f"{why}: the path has only its host" for why in unseen(trace).values()),
             stamp=trace.provenance,
         )

@@ -15,6 +15,7 @@ from ..intervals import union
 from ..joins import innermost, launch_of, on_device
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps
+from ..unseen import refuse_unseen
 from .wording import shortened, with_notes
 
 PHASES = ("forward and the rest", "backward", "optimizer")
@@ -123,12 +124,14 @@ def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
     autograd's nodes, "optimizer" inside of `Optimizer.…`, the forward pass and all else together.
     What has no launch in the trace, or one outside of steps or annotations, is unattributed.
 
-    Raises TraceError for another `by`, and for a top below 1.
+    Raises TraceError for another `by`, for a top below 1, and for a trace without what the devices
+    did (see `unseen`).
     """
     if by not in _KEYS:
         raise TraceError(f"by={by!r}: kernels are grouped by {', '.join(_KEYS)}")
     if top < 1:
         raise TraceError(f"top={top}: the number of groups to show is 1 or more")
+    refuse_unseen(trace)
     rows = on_device(trace)
     keys, names = _KEYS[by](trace, rows)
     groups, unattributed = _groups(trace, rows, keys, names)

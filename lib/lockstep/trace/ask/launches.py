@@ -17,13 +17,12 @@ from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
+from ..unseen import LAUNCHES, refuse_unseen
 from .wording import with_notes
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")
 _GRAPH = re.compile("GraphLaunch", re.IGNORECASE)
-# cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
-_LAUNCHES = re.compile("Launch|Memcpy|Memset", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +171,10 @@ def launches(trace: Slices) -> Launches:
     A call is a graph's if it launched more than one thing or is named so, a copy's if it launched
     a copy or memset, else a kernel's. Of a graph, latencies are those of its first kernel. A kernel
     is queued from the return of its call until it begins; not at all if it begins before that.
-    Calls and latencies are of the whole trace, queues of its steps.
+    Calls and latencies are of the whole trace, queues of its steps. Several GPUs of one rank
+    count together. Raises TraceError for a trace without what the devices did (see `unseen`).
     """
+    refuse_unseen(trace)
     device = on_device(trace)
     calls = launch_of(trace, device)
     own: dict[int, list[Step]] = {}
@@ -270,7 +271,7 @@ def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
             f"rank {rank}: the launches of {lost:,} of {len(rows):,} kernels and copies are not in "
             "the trace; they count nowhere here"
         )
-    named = np.array([bool(_LAUNCHES.search(name[:1000])) for name in trace.names], bool)
+    named = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     made = trace.where(Kind.LAUNCH, rank=rank)
     made = made[named[trace.name[made]]]
     if idle := int(np.count_nonzero(~np.isin(made, calls))):
@@ -278,6 +279,9 @@ def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
             f"rank {rank}: what {idle:,} of {len(made):,} launching calls launched is not in the "
             "trace; they count nowhere here"
         )
+    gpus = {lane.device for lane in trace.lanes if lane.rank == rank and lane.on_device}
+    if len(gpus) > 1:
+        notes.append(f"rank {rank}: its {len(gpus)} GPUs count together: idle is when all are")
     early = np.count_nonzero(
         trace.start[rows] < np.where(calls == NONE, _NEVER, trace.start[calls])
     )

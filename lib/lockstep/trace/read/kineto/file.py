@@ -86,7 +86,8 @@ def args_of(path: Path, origin: int) -> dict[str, Any]:
 def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> File:
     columns = rows.columns()
     names, places = list(rows.names), list(rows.places)
-    columns["kind"] = _kinds(columns, list(rows.categories), names)
+    categories = list(rows.categories)
+    columns["kind"] = _kinds(columns, categories, names)
     keep = _usable(columns, places, notes)
     columns = {column: values[keep] for column, values in columns.items()}
     if not len(columns["start"]):
@@ -100,6 +101,7 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     order = np.lexsort((-columns["duration"], columns["start"], columns["lane"]))
     columns = {column: values[order] for column, values in columns.items()}
     about = about_file(says, path, columns)
+    about |= _unread(columns["category"], categories, notes)
     known = find_communications(columns, names, list(rows.said), about, notes)
     columns["name"], names = _used(columns["name"], names, notes)
     columns = {column: columns[column].astype(COLUMNS[column], copy=False) for column in SAVED}
@@ -112,6 +114,24 @@ def _kinds(columns: dict[str, Column], categories: list[str], names: list[str]) 
     pairs, row = np.unique(pair, return_inverse=True)
     found = [kinds.kind(categories[one // len(names)], names[one % len(names)]) for one in pairs]
     return np.array(found, np.uint8)[row]
+
+
+def _unread(column: Column, categories: list[str], notes: list[str]) -> dict[str, Any]:
+    """ "unread": category → number of slices, of categories that nobody here knows."""
+    many = np.bincount(column, minlength=len(categories)).tolist()
+    unread = {
+        one or "none": count
+        for one, count in zip(categories, many, strict=True)
+        if count and not kinds.is_known(one)
+    }
+    if not unread:
+        return {}
+    which = ", ".join(list(unread)[:5])
+    notes.append(
+        f"{_count(sum(unread.values()), 'slice')} of categories that are not known here ({which}): "
+        "they count in no answer"
+    )
+    return {"unread": unread}
 
 
 def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> Mask:

@@ -31,6 +31,11 @@ _CATEGORIES = {
     "cuda_driver": Kind.LAUNCH,
     "hip_runtime": Kind.LAUNCH,
     "hip_driver": Kind.LAUNCH,
+    "xpu_runtime": Kind.LAUNCH,
+    "xpu_driver": Kind.LAUNCH,
+    "mtia_runtime": Kind.LAUNCH,
+    "privateuse1_runtime": Kind.LAUNCH,
+    "privateuse1_driver": Kind.LAUNCH,
     "runtime": Kind.LAUNCH,
     "driver": Kind.LAUNCH,
     "kernel": Kind.COMPUTE,
@@ -40,6 +45,13 @@ _CATEGORIES = {
     "memset": Kind.SET,
     "gpu_user_annotation": Kind.GPU_ANNOTATION,
     "cuda_sync": Kind.WAIT,
+    "xpu_sync": Kind.WAIT,
+    # Known, and no work: the profiler's own time, and moments.
+    "overhead": Kind.OTHER,
+    "trace": Kind.OTHER,
+    "cpu_instant_event": Kind.OTHER,
+    "cuda_event": Kind.OTHER,
+    "external_correlation": Kind.OTHER,
 }
 _STEP = re.compile(r"ProfilerStep\s*#\s*\d+")
 _ON_CPU = re.compile(r"gloo:\w")
@@ -116,6 +128,11 @@ def kind(category: str, name: str) -> Kind:
     if found is Kind.ANNOTATION and _ON_CPU.match(name):
         return Kind.COMMUNICATION
     return found
+
+
+def is_known(category: str) -> bool:
+    """Whether this reader knows what slices of a category are."""
+    return category.lower() in _CATEGORIES
 
 
 def is_communication(kernel: str) -> bool:

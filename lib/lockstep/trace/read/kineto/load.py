@@ -38,7 +38,8 @@ def load(
     Times are nanoseconds since the epoch where the files say so, exact to the nanosecond. What had
     to be repaired, left out or guessed stands in `notes`. `about[rank]` has what is known of
     "file", "world_size", "backend", "groups" (dicts of name, description, size, ranks), "gpu",
-    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), and "communication":
+    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), "unread" (slices of
+    categories that are not known here, by category), and "communication":
     how many "slices", "kernels", how many were recognised "by_name" only or have an "unknown"
     operation, and their "time", "time_by_name", "time_unknown" (ns).
 
