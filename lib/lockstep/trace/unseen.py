@@ -9,7 +9,6 @@ import numpy as np
 from .joins import on_device
 from .slices import Column, Kind, Slices, TraceError, once
 
-
 # cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
 LAUNCHES = re.compile("Launch|Memcpy|Memset", re.IGNORECASE)
 
@@ -38,6 +37,15 @@ def refuse_unseen(trace: Slices) -> None:
         raise TraceError("; ".join(silent.values()))
 
 
+def damaged(trace: Slices) -> dict[int, str]:
+    """Rank → a sentence: ranks whose file is damaged, so that what it lost looks like idle time."""
+    return {
+        rank: f"rank {rank}'s file is damaged, and what it lost looks idle: {'; '.join(damage)}"
+        for rank, about in trace.about.items()
+        if (damage := about.get("damage"))
+    }
+
+
 def doubtful(trace: Slices) -> dict[int, str]:
     """Rank → a sentence: ranks taken for CPU-only whose machine has a GPU."""
     silent = unseen(trace)
@@ -62,8 +70,8 @@ def _why(trace: Slices, rank: int, kinds: Column, others: bool) -> str:
         return f"it has {where}: of a device, or of another program, that cannot be read yet"
     launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     called = trace.where(Kind.LAUNCH, rank=rank)
-    if many := int(launching[trace.name[called]].sum()):
-        calls = "1 call that launches" if many == 1 else f"{many:,} calls that launch"
+    if count := int(launching[trace.name[called]].sum()):
+        calls = "1 call that launches" if count == 1 else f"{count:,} calls that launch"
         return f"it makes {calls} something: what ran was not recorded, or is cut off"
     if others and not (kinds == Kind.COMPUTE).any():
         return "other ranks have some: what ran was not recorded, or is cut off"

@@ -17,7 +17,7 @@ from ..intervals import Intervals, Times, covered, join, union
 from ..joins import computes_on_host, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
-from ..unseen import doubtful, unseen
+from ..unseen import damaged, doubtful, unseen
 from .wording import with_notes
 
 
@@ -76,6 +76,7 @@ class Breakdown:
     A rank whose process drives several GPUs has an entry for each of them. left_out: for each
     rank, the numbers of the steps that `skip` left out. notes: what the numbers do not say by
     themselves, in sentences. unseen: rank → why nothing can be said of it; it has no entry.
+    doubts: why numbers may be wrong, in sentences.
     """
 
     steps: tuple[Spent, ...]
@@ -84,6 +85,7 @@ class Breakdown:
     notes: tuple[str, ...]
     stamp: Stamp
     unseen: dict[int, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
     def of(self, rank: int, step: int | None = None, *, device: int | None = None) -> Spent:
         """What the time of this rank went to in this step; of all its steps without a step.
@@ -118,13 +120,13 @@ class Breakdown:
 
     def __str__(self) -> str:
         shown = repr(self._table(self.totals))
-        return printable("\n".join([*self._silent(), shown, *self.notes]))
+        return printable("\n".join([*self._first(), shown, *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._table(self.totals), [*self._silent(), *self.notes])
+        return with_notes(self._table(self.totals), [*self._first(), *self.notes])
 
-    def _silent(self) -> list[str]:
-        return [f"{why}: left out" for why in self.unseen.values()]
+    def _first(self) -> list[str]:
+        return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]
 
     def _table(self, every: Sequence[Spent]) -> Table:
         columns = ["rank", "step"] if every is self.steps else ["rank", "steps"]
@@ -208,7 +210,7 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     every: list[Spent] = []
     totals: list[Spent] = []
     left_out: dict[int, tuple[int, ...]] = {}
-    notes = list(doubtful(trace).values())
+    notes: list[str] = []
     for rank, own in of_rank.items():
         if rank in silent:
             continue
@@ -227,12 +229,13 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
             starts, ends = bounds[skip:-1].tolist(), bounds[skip + 1 :].tolist()
             numbers = [step.number for step in own[skip:]]
             of_steps = zip(numbers, starts, ends, columns.T.tolist(), strict=True)
-            every += [Spent(rank, *of_step, *values, gpu) for *of_step, values in of_steps]
-            sums = columns.sum(axis=1).tolist()
-            totals.append(Spent(rank, None, starts[0], ends[-1], *sums, gpu))
+            every += [Spent(rank, *of, *[*values, gpu]) for *of, values in of_steps]
+            sums = [*columns.sum(axis=1).tolist(), gpu]
+            totals.append(Spent(rank, None, starts[0], ends[-1], *sums))
         notes += _notes(rank, own[skip:], work, bounds[skip:])
     return Breakdown(
-        tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance, dict(silent)
+        *(tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance, dict(silent)),
+        doubts=(*damaged(trace).values(), *doubtful(trace).values()),
     )
 
 

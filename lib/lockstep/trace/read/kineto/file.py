@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,17 @@ def read(path: Path) -> File:
             gather(rows, decode(batch, DECIMALS), number, batch)
         number += len(found)
     notes = [*text.damage]
+    damage = list(notes)
     if rows.unreadable:
         many = _count(len(rows.unreadable), "event")
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
     if lost := join_halves(rows):
         notes.append(f"{_count(lost, 'event')} of begin or end without the other half left out")
     if not rows.pieces:
-        damage = f" ({'; '.join(notes)})" if notes else ""
-        raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{damage}")
-    return _finish(rows, path, text.about, notes)
+        because = f" ({'; '.join(notes)})" if notes else ""
+        raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{because}")
+    file = _finish(rows, path, text.about, notes)
+    return replace(file, about=file.about | ({"damage": damage} if damage else {}))
 
 
 def args_of(path: Path, origin: int) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     lanes = add_lanes(columns, places, rows.labels)
     order = np.lexsort((-columns["duration"], columns["start"], columns["lane"]))
     columns = {column: values[order] for column, values in columns.items()}
-    about = about_file(says, path, columns)
+    about = about_file(says, path, columns, notes)
     about |= _unread(columns["category"], categories, notes)
     known = find_communications(columns, names, list(rows.said), about, notes)
     columns["name"], names = _used(columns["name"], names, notes)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....stamps import Recording, Stamp
+from ....words import printable
 from ...slices import COLUMNS, NONE, Lane, Numbering, Slices, TraceError
 from .cache import open_store
 from .file import SAVED, File, args_of
@@ -49,8 +50,8 @@ def load(
     if isinstance(source, Recording):
         stamp = stamp or source.stamp
         source = source.path
-    paths, in_folder = find(source)
     notes: list[str] = []
+    paths, in_folder = find(source, notes)
     with open_store(paths, cache) as store:
         found = read_all(paths, store, processes, in_folder, notes)
         ranks = ranks_of([one.path for one in found], [one.file for one in found], notes)
@@ -64,7 +65,7 @@ def load(
         return Slices(
             **_merge(files),
             stamp=stamp or _stamp(list(about.values())),
-            notes=notes,
+            notes=[printable(note) for note in notes],
             about=about,
             fetch=_fetch_from(of_rank),
         )
