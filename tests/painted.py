@@ -49,7 +49,8 @@ def painted(
         category, args = one.get("cat", "").lower(), one.get("args") or {}
         if one.get("ph") != "X" or not isinstance(one.get("pid"), int) or "dur" not in one:
             continue
-        start, end = int(one["ts"] * 1000), int(one["ts"] * 1000) + int(one["dur"] * 1000)
+        start = int(Fraction(one["ts"]) * 1000)
+        end = start + int(Fraction(one["dur"]) * 1000)
         spans.append((start, end, one["name"], category, one["tid"]))
         number = int(args.get("correlation") or 0)
         if category in ("kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
+import broken
 import pytest
 from kineto_files import START, event, head, kernel, write
 from lockstep.trace import Kind, Trace, TraceError
-from painted import differences
+from painted import COLOURS, differences, painted
 from shapes import REDUCED, SENT, old_recorder
 
 
@@ -150,3 +152,47 @@ def test_other_makers_runtimes_launch(runtime, tmp_path):
     events = [one.replace("cuda_runtime", runtime) for one in ran()]
     spent = load(tmp_path, events).breakdown().of(0)
     assert (spent.host_bound, spent.dependency, spent.compute) == (15_000, 5_000, 20_000)
+
+
+# ── Broken files ─────────────────────────────────────────────────────────────────────────────
+
+
+def answer(path: Path) -> tuple[list[dict[str, int]], set[str]]:
+    """What the breakdown says of each step, and every word that comes with it."""
+    trace = Trace.load(path, cache=False)
+    found = trace.breakdown()
+    for question in (trace.critical_path, trace.kernels, trace.launches, trace.collectives):
+        with contextlib.suppress(TraceError):
+            str(question())
+    said = {*trace.notes, *found.notes, *found.unseen.values(), *found.doubts}
+    said |= {f"of GPU {one.device}" for one in found.totals}
+    colours = ("length", *COLOURS)
+    return [{name: getattr(one, name) for name in colours} for one in found.steps], said
+
+
+def test_a_broken_file_gives_right_numbers_or_says_so(tmp_path):
+    """Right is what a painter says of the same file, or what the whole file gave."""
+    (whole,) = old_recorder(tmp_path, ranks=1, rounds=3)
+    right, said_of_whole = answer(whole)
+    count, wrong = 0, []
+    for what, name, content in broken.kinds(whole.read_bytes()):
+        count += 1
+        path = tmp_path / name
+        path.write_bytes(content)
+        try:
+            numbers, said = answer(path)
+        except TraceError as error:
+            if name not in str(error) and "rank 0" not in str(error):
+                wrong.append(f"{what}: whose? {error}")
+            continue
+        except Exception as error:
+            wrong.append(f"{what}: {type(error).__name__}: {error}")
+            continue
+        if numbers == right or said - said_of_whole:
+            continue
+        with contextlib.suppress(Exception):
+            if numbers == painted(path):
+                continue
+        wrong.append(f"{what}: silently {numbers}")
+    assert count > 400
+    assert not wrong, "\n".join(wrong)

@@ -90,7 +90,9 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     names, places = list(rows.names), list(rows.places)
     categories = list(rows.categories)
     columns["kind"] = _kinds(columns, categories, names)
-    keep = _usable(columns, places, notes)
+    known = np.array([kinds.is_known(one) for one in categories], bool)[columns["category"]]
+    spans = known & (columns["kind"] == Kind.OTHER)
+    keep = _usable(columns, places, spans, notes)
     columns = {column: values[keep] for column, values in columns.items()}
     if not len(columns["start"]):
         because = f" ({'; '.join(notes)})" if notes else ""
@@ -136,10 +138,13 @@ def _unread(column: Column, categories: list[str], notes: list[str]) -> dict[str
     return {"unread": unread}
 
 
-def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> Mask:
-    """Which rows are slices of threads and streams with a time that can be; says what is not."""
+def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: list[str]) -> Mask:
+    """Which rows are slices of threads and streams with a time that can be; says what is not.
+
+    spans: rows that are no work, as of the profiler itself, which may stand nowhere.
+    """
     is_place = np.array([isinstance(p, int) and isinstance(t, int) for p, t in places], bool)
-    keep = is_place[columns["place"]]  # the profiler's own spans are no work of a thread
+    keep = np.ones(len(columns["place"]), bool)
     start, duration = columns["start"], columns["duration"]
 
     def leave_out(which: Mask, why: str) -> None:
@@ -148,6 +153,9 @@ def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> 
             notes.append(f"{_count(many, 'slice')} {why}: left out")
             keep = keep & ~which
 
+    nowhere = ~is_place[columns["place"]]
+    keep &= ~(nowhere & spans)
+    leave_out(nowhere, "whose process and thread are not both numbers")
     leave_out(
         (start == BAD_TIME) | (duration == BAD_TIME), "without a start or duration that is a number"
     )
