@@ -90,8 +90,8 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     names, places = list(rows.names), list(rows.places)
     categories = list(rows.categories)
     columns["kind"] = _kinds(columns, categories, names)
-    known = np.array([kinds.is_known(one) for one in categories], bool)[columns["category"]]
-    spans = known & (columns["kind"] == Kind.OTHER)
+    familiar = np.array([kinds.is_known(one) for one in categories], bool)
+    spans = familiar[columns["category"]] & (columns["kind"] == Kind.OTHER)
     keep = _usable(columns, places, spans, notes)
     columns = {column: values[keep] for column, values in columns.items()}
     if not len(columns["start"]):
