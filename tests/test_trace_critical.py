@@ -339,6 +339,41 @@ def test_a_thread_that_only_waits_leads_to_the_thread_that_worked():
     assert told(path_of(*backward, watchdog)) == told(path)
 
 
+@pytest.mark.parametrize("notified", [1_004_000, 1_200_000, 900_000, 500_000])
+def test_a_program_that_polls_inside_of_an_annotation_waits_for_what_it_launched_last(notified):
+    """DeepSeek's dispatch: a kernel tells the host how many tokens come, and may go on a while."""
+    path = path_of(
+        cpu("dispatch", 0, 1_010_000, Kind.ANNOTATION),
+        cpu("cudaLaunchKernel", 10_000, 20_000, LAUNCH, correlation=1),
+        cpu("cudaLaunchKernel", 30_000, 40_000, LAUNCH, correlation=2),
+        gpu("gemm", 20_000, 300_000, correlation=1),
+        gpu("notify", 300_000, notified, stream=8, correlation=2),
+        gpu("later", 500_000, 980_000, stream=9),
+        cpu("cudaLaunchKernel", 1_010_000, 1_020_000, LAUNCH, correlation=3),
+        gpu("dispatch", 1_500_000, 1_600_000, stream=10, correlation=3),
+    )
+    if notified > 1_000_000:
+        assert (0, "compute", "notify", 300_000, min(notified, 1_010_000)) in told(path)
+        assert path.links["launched last"] == 1
+    else:  # it was over long before: what the program did then, nobody knows
+        assert (0, "waiting", "dispatch", 40_000, 1_010_000) in told(path)
+    assert path.by_kind["host"] < 50_000
+
+
+def test_short_times_without_operators_are_the_hosts_own():
+    path = path_of(
+        cpu("forward", 0, 500_000, Kind.ANNOTATION),
+        cpu("aten::mm", 99_999, 200_000),
+        cpu("aten::mm", 300_000, 400_001),
+        cpu("aten::mm", 500_000, 500_010),
+    )
+    assert [one.kind for one in path.segments if one.name == "forward"] == [
+        "host",
+        "waiting",
+        "host",
+    ]
+
+
 def test_without_a_gpu_communication_on_threads_leads_across_ranks():
     def gloo(start, end, rank):
         return Slice(

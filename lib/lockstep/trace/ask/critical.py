@@ -13,9 +13,12 @@ and, by timing only (that two things follow each other does not prove that one c
 - a slice of another stream of the rank that ended at most `AT_ONCE` before (an event was waited
   for, perhaps);
 - the device's work that ended last before the host's synchronising call came back;
+- what a thread launched last, if that runs until a long time without operators is over: programs
+  poll (for the tokens that experts get, say) in Python or C++ that the trace does not tell of;
 - another thread's work that ended last while this thread did nothing that the trace tells of.
 
-Of several, the one that ended last is what the next had to wait for.
+Of several, the one that ended last is what the next had to wait for. What a thread does inside of
+an annotation, but outside of operators, for `UNTOLD` or longer, is unknown: "waiting".
 """
 
 from __future__ import annotations
@@ -36,10 +39,14 @@ from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, Tr
 from ..unseen import refuse_unseen, unseen
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
+UNTOLD = 100_000  # ns: longer than Python takes from one operator to the next
 KINDS = ("compute", "transfer", "copy", "host", "launch", "waiting")
 _COMPUTE, _TRANSFER, _COPY, _HOST, _LAUNCH, _WAITING = range(len(KINDS))
 EVIDENCE = ("stream order", "launch", "collective", "thread order")
-TIMING = ("another stream's end", "synchronisation", "another thread's end")
+TIMING = (
+    *("another stream's end", "synchronisation", "another thread's end"),
+    "launched last",
+)
 
 _PATH_KIND = np.full(256, _HOST, np.int64)
 _PATH_KIND[Kind.COMPUTE], _PATH_KIND[Kind.COMMUNICATION] = _COMPUTE, _TRANSFER
@@ -57,7 +64,8 @@ class Segment(NamedTuple):
 
     kind: "compute" (of a rank without a GPU: its operators), "transfer" (a communication, from when
     its last rank had come), "copy" (and memset), "host" (the CPU), "launch" (from the launching
-    call's end to the kernel's start), or "waiting" (nothing that the trace tells of).
+    call's end to the kernel's start), or "waiting" (nothing that the trace tells of, or of which it
+    has only an annotation's name).
     """
 
     rank: int
@@ -286,6 +294,8 @@ class _Thread:
         self.owner = np.concatenate(([NONE], owner)) if len(bounds) else np.array([NONE])
         self.kind = np.where(self.owner == NONE, Kind.OTHER, trace.kind[np.maximum(self.owner, 0)])
         self.loose = np.isin(self.kind, _LOOSE)
+        named = np.isin(self.kind, (Kind.ANNOTATION, Kind.STEP))
+        self.untold = named & (self.end - self.start >= UNTOLD)
 
 
 class _Threads:
@@ -305,6 +315,15 @@ class _Threads:
         self.copied = {
             int(call): int(copy) for call, copy in zip(calls, copies, strict=True) if call != NONE
         }
+        mine = work.rows[trace.rank[work.rows] == rank]
+        calls = launch_of(trace, mine)
+        mine, calls = mine[calls != NONE], calls[calls != NONE]
+        order = np.argsort(calls, kind="stable")  # of one lane: in order of time
+        self.launched = {
+            lane: (calls[here], mine[here])
+            for lane in lanes
+            if len(here := order[trace.lane[calls[order]] == lane])
+        }
         synchronises = np.array(["ynchronize" in name for name in trace.names] or [False], bool)
         blocking = np.zeros(len(trace) + 1, bool)  # the last one is for pieces of nobody
         blocking[:-1] = synchronises[trace.name] & np.isin(trace.kind, (Kind.LAUNCH, Kind.WAIT))
@@ -315,7 +334,7 @@ class _Threads:
         }
         self.stop: dict[int, Column] = {}  # lane → for each piece, the last one to stop at by then
         for lane, one in self.threads.items():
-            stops = (one.kind == Kind.COMMUNICATION) | blocking[one.owner]
+            stops = (one.kind == Kind.COMMUNICATION) | blocking[one.owner] | one.untold
             for (ends, _), here in zip(self.others[lane], (one.loose, ~one.loose), strict=True):
                 at = np.searchsorted(ends, one.end, side="right") - 1
                 stops |= here & (at >= 0) & (np.append(ends, _BEGIN)[at] > one.start)
@@ -349,6 +368,12 @@ class _Threads:
             row = int(_last_ended(*self.ended, np.array(time))) if len(self.ended[0]) else NONE
             if row != NONE and ended[row] > start:
                 return "synchronisation", row, int(ended[row])
+        if one.untold[piece] and lane in self.launched:
+            calls, rows = self.launched[lane]
+            at = int(np.searchsorted(self.work.start[calls], start, side="right")) - 1
+            row = int(rows[at])
+            if at >= 0 and self.work.start[row] < time and ended[row] > max(start, time - AT_ONCE):
+                return "launched last", row, min(time, int(ended[row]))
         ends, lanes = self.others[lane][0 if one.loose[piece] else 1]
         at = int(np.searchsorted(ends, time, side="right")) - 1
         if at >= 0 and ends[at] > start:
@@ -456,7 +481,8 @@ class _Path:
                 continue
             link, target, when = found
             if when < time:
-                self.add(owner, lane, _WAITING if owner == NONE else _HOST, when, time)
+                untold = owner == NONE or one.untold[stop]
+                self.add(owner, lane, _WAITING if untold else _HOST, when, time)
             self.links[link] += 1
             if link != "another thread's end":
                 return target, when
@@ -467,7 +493,7 @@ class _Path:
         end = one.end[first : last + 1].copy()
         end[-1] = time
         owner, kind = one.owner[first : last + 1], _PATH_KIND[one.kind[first : last + 1]]
-        kind = np.where(owner == NONE, _WAITING, kind)
+        kind = np.where((owner == NONE) | one.untold[first : last + 1], _WAITING, kind)
         self.links["thread order"] += last + 1 - first
         self.add(owner, np.full(len(end), lane), kind, one.start[first : last + 1], end)
 
