@@ -2,10 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
+from lockstep.trace import Collective, Kind, Slice, Trace, TraceError, joins
 from lockstep.trace.ask.clock import Certificate
 from lockstep.trace.ask.critical import Segment, critical_path
 
@@ -499,3 +500,22 @@ def test_whatever_the_trace_holds_the_segments_tile_the_path(slices):
     if device:
         assert path.last >= max(one.end for one in device)
     assert_tiles(path, last=path.last)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=14),
+    times=st.lists(st.integers(-2, 45), max_size=9),
+    block=st.integers(1, 5),
+)
+def test_the_innermost_interval_is_found_whatever_the_blocks_are(spans, times, block):
+    spans.sort(key=lambda one: (one[0], -one[1]))
+    start = np.array([one[0] for one in spans], np.int64)
+    end = start + np.array([one[1] for one in spans], np.int64)
+    wanted = [
+        max((at for at in range(len(spans)) if start[at] <= time < end[at]), default=-1)
+        for time in times
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joins, "_BLOCK", block)
+        assert joins.innermost(start, end, np.array(times, np.int64)).tolist() == wanted
