@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kineto_files import BASE, PID, START, event, head, kernel, write
 from lockstep.stamps import Stamp
 from lockstep.trace import Kind, Trace, TraceError
-from lockstep.trace.read.kineto import cache, files
+from lockstep.trace.read.kineto import cache, files, workers
 from lockstep.trace.read.kineto import text as kineto_text
 
 LIBRARY = str(Path(files.__file__).parents[4])
@@ -648,6 +648,17 @@ def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) 
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     rows = len(Trace.load(run, cache=False, processes=1))
     assert done.stdout == f"{rows} [0, 0]\n", done.stderr
+
+
+def test_as_many_processes_as_cores_may_be_used(run: Path, monkeypatch: Any) -> None:
+    started: list[Any] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(0) or popen(*a, **k))
+    for cores, processes in ((1, 0), (2, 2)):  # usable cores: affinity and quotas of cgroups
+        monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
+        started.clear()
+        Trace.load(run, cache=False)
+        assert len(started) == processes
 
 
 def test_processes_read_the_same_and_pass_errors_on(run: Path, tmp_path: Path) -> None:

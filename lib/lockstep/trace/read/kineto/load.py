@@ -34,7 +34,7 @@ def load(
     source: a folder (all *.json and *.json.gz in it), a path, several paths, or a recording. stamp:
     where the trace comes from; what the files say of it, if not given. cache: keep the columns of
     large files in the user's cache folder, for as long as the file stays the same. processes: how
-    many read at a time; as many as there are cores, if not given.
+    many read at a time; as many as this process may use cores (affinity, quota), if not given.
 
     Times are nanoseconds since the epoch where the files say so, exact to the nanosecond. What had
     to be repaired, left out or guessed stands in `notes`. `about[rank]` has what is known of
