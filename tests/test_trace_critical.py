@@ -413,9 +413,10 @@ def test_a_trace_without_work_is_refused():
 
 def test_it_says_what_it_found_in_words_and_escapes_names():
     path = path_of(gpu("<b>kernel</b>", 0, 750_000), reduce(750_000, 1_000_000, rank=0))
-    assert str(path).splitlines()[:3] == [
+    assert str(path).splitlines()[:4] == [
         "critical path of 1.000 ms: 75 % compute, 25 % transfer",
         "most of it on rank 0 (100 %), which is there for 0.750 ms compute, 0.250 ms transfer",
+        "the longest: compute <b>kernel</b> 0.750 ms; transfer nccl 0.250 ms",
         "1 links by evidence, 0 by timing only",
     ]
     later = path_of(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from pathlib import Path
 
 import broken
 import pytest
 from kineto_files import START, event, head, kernel, write
+from lockstep import summary
 from lockstep.trace import Kind, Trace, TraceError
 from painted import COLOURS, differences, painted
 from shapes import REDUCED, SENT, old_recorder
@@ -137,7 +139,7 @@ def test_each_gpu_of_a_process_has_its_own_breakdown(tmp_path):
     for gpu in (0, 1):
         assert found.of(0, device=gpu).compute == found.of(0, 3, device=gpu).compute == 50_000
         assert found.of(0, device=gpu).length == 100_000
-        assert f"0, GPU {gpu}  1" in str(found)
+        assert re.search(rf"\n0, GPU {gpu} +1 ", str(found))
     with pytest.raises(TraceError, match="several GPUs: say which, device= one of 0, 1"):
         found.of(0)
     with pytest.raises(TraceError, match="no GPU 2"):
@@ -196,3 +198,88 @@ def test_a_broken_file_gives_right_numbers_or_says_so(tmp_path):
         wrong.append(f"{what}: silently {numbers}")
     assert count > 400
     assert not wrong, "\n".join(wrong)
+
+
+# ── The headline ─────────────────────────────────────────────────────────────────────────────
+
+
+def program(*, gaps: int = 0, late: int = 0, talk: int = 0, copy: int = 0) -> list[str]:
+    """Ten rounds of a product of 100 µs; before each launch `gaps` ns pass; then a copy, a transfer
+    that was launched at once, and `late` ns of nothing before the next, which was launched, too."""
+    events, now, number = [], START, 0
+    for _ in range(10):
+        now += gaps
+        work = (("gemm", 100_000, 7), ("Memcpy", copy, 7), ("ncclKernel", talk, 8))
+        for name, last, stream in work:
+            if last:
+                number += 1
+                call = {"correlation": number}
+                events.append(event("cuda_runtime", "cudaLaunchKernel", now - 2, 1, **call))
+                ran = kernel(name, now, last, stream=stream, **call)
+                is_copy = name == "Memcpy"
+                events.append(ran.replace('"kernel"', '"gpu_memcpy"') if is_copy else ran)
+                now += last
+        now += late
+        number += 1
+        call = {"correlation": number}
+        events.append(event("cuda_runtime", "cudaLaunchKernel", now - late, 1, **call))
+        events.append(kernel("gemm", now, 10, **call))
+    first = event("user_annotation", "ProfilerStep#1", START, now - START)
+    return [first, *events]
+
+
+@pytest.mark.parametrize(
+    ("what", "first", "last"),
+    [
+        ({}, "Computation holds the steps back: it takes 100.0% of the time", "kernels()"),
+        ({"gaps": 100_000}, "The host holds the steps back: for 50.0% of the", "launches()"),
+        ({"late": 100_000}, "Dependencies hold the steps back: for 50.0% of", "critical_path()"),
+        ({"talk": 100_000}, "Communication holds the steps back: 50.0% of the", "all ranks"),
+        ({"copy": 100_000}, "Copies hold the steps back: for 50.0% of the time", "pinned"),
+    ],
+)
+def test_three_sentences_say_what_holds_the_step_back(what, first, last, tmp_path):
+    write(tmp_path / "rank0.json", program(**what))
+    _, sections = summary.of(tmp_path)
+    said = sections[0][1].splitlines()
+    assert len(said) == 3 and said[0].startswith(first) and last in said[2]
+
+
+def test_a_headline_says_first_what_is_missing(tmp_path):
+    for rank, events in enumerate((program(gaps=100_000), [event("cpu_op", "aten::mm", START, 9)])):
+        write(tmp_path / f"rank{rank}.json", events, head(rank, 2))
+    _, sections = summary.of(tmp_path)
+    assert sections[0][1].startswith("rank 1 has no kernels in the trace, although other ranks")
+    (tmp_path / "rank0.json").unlink()
+    write(tmp_path / "rank1.json", [event("mtia_ccp_events", "dma", START, 9)], head(1, 2))
+    _, sections = summary.of(tmp_path)
+    assert sections[0][1].startswith("What holds the steps back cannot be said: rank 1 has no")
+
+
+def test_questions_of_several_ranks_align_by_themselves(tmp_path):
+    old_recorder(tmp_path)
+    trace = Trace.load(tmp_path, cache=False)
+    by_hand = trace.align()
+    assert trace.certificate is None
+    for question in ("collectives", "critical_path"):
+        mine, other = getattr(trace, question)(), getattr(by_hand, question)()
+        certificate = str(by_hand.certificate)
+        assert mine.notes == (*other.notes, certificate)
+        assert certificate in str(mine) and certificate not in str(other)
+    assert trace.collectives().waiting == by_hand.collectives().waiting
+    assert trace.collectives().trace is trace.collectives().trace  # aligned once
+
+
+def test_numbers_end_below_each_other_and_paths_name_kernels(tmp_path):
+    trace = load(tmp_path, program(gaps=30_000))
+    head_line, rule, row = str(trace.breakdown()).splitlines()[1:4]
+    assert len(row) == len(head_line) == len(rule)
+    assert "the longest: compute gemm" in str(trace.critical_path())
+    assert "/" in str(trace.launches())
+    assert str(trace.launches()).count(str(trace.stamp)) == 1
+
+
+def test_without_a_gpu_there_are_no_empty_tables(tmp_path):
+    trace = load(tmp_path, [event("cpu_op", "aten::mm", START, 50)], head(gpu=None))
+    assert str(trace.launches()) == "nothing was launched on a GPU"
+    assert str(trace.kernels()) == "nothing ran on a GPU"

@@ -133,7 +133,9 @@ class Breakdown:
         columns += ["length", "compute", "exposed communication", "exposed copies"]
         columns += ["host-bound", "dependency", "other idle", "communication", "overlap"]
         rows = [[_whose(spent), self._step(spent), *_cells(spent)] for spent in every]
-        return table(f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp)
+        return table(
+            f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp, right=True
+        )
 
     def _step(self, spent: Spent) -> str:
         if spent.step is None:
@@ -167,7 +169,9 @@ def _cells(spent: Spent) -> list[str]:
         spent.dependency,
         spent.other,
     ]
-    overlap = "no communication" if spent.overlap is None else f"{spent.overlap:.1%}"
+    overlap = (
+        "no communication" if spent.overlap is None else f"{spent.overlap:.1%} of communication"
+    )
     length = max(spent.length, 1)
     return [
         milliseconds(spent.length),

@@ -38,6 +38,7 @@ from ..joins import innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
 from ..unseen import refuse_unseen, unseen
+from .wording import shortened
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
 UNTOLD = 100_000  # ns: longer than Python takes from one operator to the next
@@ -192,7 +193,13 @@ class CriticalPath:
             f"critical path of {milliseconds(whole)} ms: {self._shares()}",
             f"most of it on rank {rank} ({100 * most / whole:.0f} %), which is there for "
             + ", ".join(f"{milliseconds(ns)} ms {kind}" for kind, ns in self.on(rank).items()),
-            f"{self.by_evidence} links by evidence, {self.by_timing} by timing only",
+            "the longest: "
+            + "; ".join(
+                f"{kind} {shortened(name, 48) or '(unknown)'} {milliseconds(ns)} ms"
+                + (f" in {count:,} pieces" if count > 1 else "")
+                for kind, name, count, ns in self.top(5)
+            ),
+            f"{self.by_evidence:,} links by evidence, {self.by_timing:,} by timing only",
         ]
         if self.unmatched:
             lines.append(
@@ -204,11 +211,17 @@ class CriticalPath:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         whole = max(self.last - self.first, 1)
         rows = [
-            (name[:80], kind, count, milliseconds(ns), f"{100 * ns / whole:.1f} %")
+            (
+                shortened(name, 80) or "(unknown)",
+                kind,
+                f"{count:,}",
+                milliseconds(ns),
+                f"{100 * ns / whole:.1f} %",
+            )
             for kind, name, count, ns in self.top()
         ]
         columns = ("what", "kind", "times", "ms", "of the path")
-        shown = table(str(self), columns, rows, stamp=self.stamp)
+        shown = table(str(self), columns, rows, stamp=self.stamp, right=True)
         return {**shown._repr_mimebundle_(), "text/plain": str(self)}
 
 

@@ -76,6 +76,8 @@ class Kernels:
         return self.unattributed / self.total if self.total else 0.0
 
     def __str__(self) -> str:
+        if not self.count:
+            return "nothing ran on a GPU"
         return printable("\n".join([repr(self._table()), *self._notes()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -107,6 +109,7 @@ class Kernels:
                 for name, group in zip(names, self.groups, strict=True)
             ],
             stamp=self.stamp,
+            right=True,
         )
 
     def _notes(self) -> list[str]:

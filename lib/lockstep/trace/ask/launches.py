@@ -118,7 +118,11 @@ class Launches:
         raise TraceError(f"rank {rank} has nothing on a GPU; ranks that have: {known}")
 
     def __str__(self) -> str:
-        return printable("\n".join([*(repr(one) for one in self._tables()), *self.notes]))
+        if not self.queues:
+            return "nothing was launched on a GPU"
+        calls, queues = self._tables()
+        above = repr(calls).removesuffix(f"\n{self.stamp}")
+        return printable("\n".join([above, "", repr(queues), *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         calls, queues = self._tables()
@@ -127,7 +131,7 @@ class Launches:
 
     def _tables(self) -> tuple[Table, Table]:
         calls = table(
-            "launches · µs: median, 90th percentile, largest",
+            "launches · µs: median / 90th percentile / largest",
             [
                 *("rank", "launches", "calls", "kernels or copies", "per call", "host per call"),
                 *("host per kernel or copy", "call to begin", "return to begin"),
@@ -142,14 +146,15 @@ class Launches:
                 for one in self.calls
             ],
             stamp=self.stamp,
+            right=True,
         )
         queues = table(
-            "queue of the GPU · depth: median, 90th percentile, largest · ms",
+            "queue of the GPU · depth: median / 90th percentile / largest · ms",
             ["rank", "length", "queued", "nothing queued", "host-bound", "stretches", "longest"],
             [
                 [
                     *(one.rank, milliseconds(one.length)),
-                    ", ".join(f"{depth:,}" for depth in one.depth),
+                    " / ".join(f"{depth:,}" for depth in one.depth),
                     f"{milliseconds(one.empty)} ({one.empty / max(one.length, 1):.1%})",
                     f"{milliseconds(one.host_bound)} ({one.share:.1%})",
                     *(f"{one.stretches:,}", milliseconds(one.longest)),
@@ -157,12 +162,13 @@ class Launches:
                 for one in self.queues
             ],
             stamp=self.stamp,
+            right=True,
         )
         return calls, queues
 
 
 def _micro(times: tuple[int, int, int]) -> str:
-    return ", ".join(microseconds(time, 2) for time in times)
+    return " / ".join(microseconds(time, 2) for time in times)
 
 
 def launches(trace: Slices) -> Launches:
