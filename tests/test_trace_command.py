@@ -1,5 +1,6 @@
 """`lockstep trace`: the summary, the page and the trace for Perfetto, from a shell."""
 
+import csv
 import gzip
 import json
 from html import escape
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from kineto_files import event, head, kernel, write
 from lockstep.__main__ import main
+from lockstep.trace import Trace
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
 START = 1_000_000_000
@@ -72,3 +74,30 @@ def test_a_page_that_cannot_be_written(tmp_path, capsys):
     folder, page = str(DATA / "experts"), tmp_path / "no" / "page.html"
     assert main(["trace", folder, "--html", str(page)]) == 2
     assert str(page) in capsys.readouterr().err
+
+
+def test_answers_as_json_and_csv(tmp_path, capsys):
+    folder = str(DATA / "slow-rank")
+    assert main(["trace", folder, "--skip", "1", "--json", "--csv", str(tmp_path / "csv")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    trace = Trace.load(folder)
+    spent = trace.breakdown(skip=1).of(2)
+    (row,) = (r for r in report["answers"]["breakdown"] if (r["rank"], r["step"]) == (2, None))
+    assert (row["compute"], row["exposed"]) == (spent.compute, spent.exposed)
+    waited = sum(one["waited"] for one in report["answers"]["collectives"])
+    assert waited == trace.collectives().waiting
+    on_path = sum(one["time"] for one in report["answers"]["critical_path"])
+    assert on_path == sum(trace.critical_path().by_kind.values())
+    assert len(report["headline"]) == 3 and report["refused"] == {}
+    for name, rows in report["answers"].items():
+        with (tmp_path / "csv" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            assert len(list(csv.DictReader(file))) == len(rows) > 0
+
+
+def test_json_says_what_has_no_answer(tmp_path, capsys):
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", [kernel("gemm", START, 7_000)], head(rank, 2))
+    assert main(["trace", str(tmp_path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["refused"]) == {"collectives", "critical_path"}
+    assert report["answers"]["kernels"][0]["total"] == 14_000

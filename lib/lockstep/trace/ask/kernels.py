@@ -46,9 +46,9 @@ class Kernels:
     """The groups with the largest totals, largest first.
 
     by: "name", "step", "phase", "annotation", "operator" or "module". groups: the top ones. count,
-    total: of all that the GPUs ran, these or not; kernels that run at the same time are counted both. distinct: the
-    number of groups there are. unattributed: nanoseconds of what could not be put in any group, as
-    its launch is not in the trace or lies in no step or annotation.
+    total: of all that the GPUs ran, these or not; kernels that run at the same time are counted
+    both. distinct: the number of groups there are. unattributed: nanoseconds of what could not be
+    put in any group, as its launch is not in the trace or lies in no step or annotation.
     """
 
     by: str
