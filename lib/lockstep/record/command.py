@@ -12,10 +12,12 @@ from .. import machine as machines
 from ..figures.table import Table
 from . import (
     backends,
+    compile,
     hang,
     launching,
     manifest,
     new_group,
+    protocols,
     sweeps,
     time_out,
     traces,
@@ -33,6 +35,8 @@ EXPERIMENTS = (
     backends.EXPERIMENT,
     launching.EXPERIMENT,
     sweeps.EXPERIMENT,
+    protocols.EXPERIMENT,
+    compile.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
 )

@@ -39,6 +39,8 @@ CONDITIONS = (
     "TORCH_NCCL_",
     "TORCH_SYMM",
 )
+# Of these, what only says what is installed: that is among the versions.
+INSTALLED = ("_HOME", "_PATH", "_VERSION")
 _PATH = re.compile(r"(?<![\w.:/])(?:/[\w.+@-]+){2,}")
 _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
@@ -58,7 +60,11 @@ def entry(
     links = {link for row in machine.links or () for link in row} - {"X"}
     set_by_it = {name: value for name, value in result.environment.items() if value is not None}
     kept = {name: value for name, value in environment.items() if name not in result.environment}
-    conditions = {name: value for name, value in kept.items() if name.startswith(CONDITIONS)}
+    conditions = {
+        name: value
+        for name, value in kept.items()
+        if name.startswith(CONDITIONS) and not name.endswith(INSTALLED)
+    }
     noted: dict[str, Any] = without_names(
         {
             "file": result.file,
