@@ -45,7 +45,7 @@ launch/nodes
 launch
 trace/slices.py  trace/intervals.py
 trace/joins.py  trace/steps.py  trace/matching.py
-trace/device.py
+trace/device.py  trace/unseen.py
 trace/read  trace/ask  trace/write
 trace
 timeline  virtual

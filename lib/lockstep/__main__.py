@@ -127,6 +127,8 @@ def _main(argv: list[str]) -> int:
     )
     trace.add_argument("paths", nargs="+", type=Path, metavar="FOLDER", help="or the files")
     trace.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
+    trace.add_argument("--json", action="store_true", help="print JSON: every answer in plain rows")
+    trace.add_argument("--csv", type=Path, metavar="FOLDER", help="write a table of each answer")
     trace.add_argument("--html", type=Path, metavar="FILE", help="write one page, for any browser")
     trace.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write one trace of all ranks for Perfetto"
@@ -284,12 +286,21 @@ def _agent(arguments: argparse.Namespace) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     from . import summary
     from .trace import TraceError
-    from .trace.write import perfetto, perfetto_page
+    from .trace.write import perfetto, perfetto_page, rows
 
     paths = arguments.paths
     try:
         trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
-        print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
+        if arguments.json or arguments.csv is not None:
+            answers, refused = rows.rows_of(trace, arguments.skip)
+        if arguments.json:
+            said = {title: text for title, text in sections if title in ("What was read", "Clock")}
+            report = {"stamp": sections[0][0], "headline": sections[0][1].splitlines(), **said}
+            print(json.dumps(report | {"answers": answers, "refused": refused}, indent=2))
+        else:
+            print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
+        if arguments.csv is not None:
+            rows.write_csv(answers, arguments.csv)
         if arguments.html is not None:
             from .timeline import page
 
