@@ -750,3 +750,33 @@ def test_other_makers_and_ages(maker: str, style: str, tmp_path: Path) -> None:
     away = 1000 if style == "whole" else 1  # which also changes the order of some
     assert np.abs(np.sort(trace.start) - np.sort(usual.start)).max() < away
     assert kf.GPUS[maker] in str(trace.stamp)
+
+
+def test_only_the_files_own_list_of_events_counts(tmp_path: Path) -> None:
+    decoy = f'{{"meta": {{"traceEvents": [{kernel("decoy", START, 1)}]}}, '
+    path = tmp_path / "rank0.json"
+    path.write_text(decoy + kf.text([kernel("k", START, 1)])[1:])
+    trace = Trace.load(path, cache=False)
+    assert ([one.name for one in trace], trace.notes) == (["k"], ())
+
+
+def test_links_and_pipes_are_called_what_they_are(tmp_path: Path) -> None:
+    for name, target in (("rank1.json", "nowhere"), ("rank2.json", "rank2.json")):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(TraceError, match=f"{name} cannot be read: it is a link to {target}"):
+            Trace.load(tmp_path / name)
+    os.mkfifo(tmp_path / "rank3.json")
+    with pytest.raises(TraceError, match="is a pipe or a device, and no file"):
+        Trace.load(tmp_path / "rank3.json")
+    write(tmp_path / "rank0.json", [kernel("k", START, 1)])
+    notes = [note for note in Trace.load(tmp_path).notes if note.startswith("left out")]
+    assert len(notes) == 3
+
+
+@pytest.mark.parametrize("what", ["rank", "world_size"])
+@pytest.mark.parametrize("value", [-1, 0.5, 10**8, 10**9, 10**30])
+def test_numbers_of_ranks_that_cannot_be(what: str, value: float, tmp_path: Path) -> None:
+    about = head(0, 4, groups=[])
+    about["distributedInfo"][what] = value
+    notes = " ".join(load(tmp_path, [kernel("k", START, 1)], about).notes)
+    assert f"its {what} is {value}, which cannot be: ignored" in notes
