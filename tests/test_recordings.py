@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lockstep import Trace, recorded
+from lockstep import Trace, recorded, torchrun
 from lockstep.__main__ import main
 from lockstep.machine import Gpu, Machine, Torch
-from lockstep.record import backends, launching, new_group, time_out, waits
+from lockstep.record import backends, launching, new_group, protocols, sweeps, time_out, waits
 from lockstep.record.command import EXPERIMENTS, find, record
 from lockstep.record.experiment import (
     CannotRecord,
@@ -271,16 +271,16 @@ MACHINE = Machine(
 
 
 def test_how_many_ranks_an_experiment_takes():
-    sweeps, traces, times = find(["sweeps", "traces", "time-out"])
-    assert sweeps.ranks_on(MACHINE, None) == 2  # one on each GPU
-    assert sweeps.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
+    sweeping, traces, times = find(["sweeps", "traces", "time-out"])
+    assert sweeping.ranks_on(MACHINE, None) == 2  # one on each GPU
+    assert sweeping.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
     assert traces.ranks_on(MACHINE, 2) == 2
     assert times.ranks_on(MACHINE, None) == 1
     refusals = [
         (traces, MACHINE, None, "can use 2 GPUs here: .* or say -n 2"),
         (times, replace(MACHINE, gpus=(), gpu_error="old driver"), None, r"no GPU here \(old dri"),
         (times, replace(MACHINE, torch=None), None, "needs PyTorch"),
-        (sweeps, replace(MACHINE, torch=replace(MACHINE.torch, backends=())), 2, "needs NCCL"),
+        (sweeping, replace(MACHINE, torch=replace(MACHINE.torch, backends=())), 2, "needs NCCL"),
         (traces, replace(MACHINE, torch=replace(MACHINE.torch, triton=None)), 2, "needs Triton"),
     ]
     for one, machine, asked, said in refusals:
@@ -370,10 +370,10 @@ def test_the_list_says_what_is_needed_and_when_it_was_recorded(capsys, tmp_path)
     assert main(["record"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [one.name for one in EXPERIMENTS]
-    (sweeps,) = (line for line in lines if line.startswith("sweeps"))
+    (listed,) = (line for line in lines if line.startswith("sweeps"))
     newest = max(one["date"] for one in entries(DATA) if one["experiment"] == "sweeps")
-    assert f"  {newest} on " in sweeps
-    assert "  2 or more GPUs  " in sweeps
+    assert f"  {newest} on " in listed
+    assert "  2 or more GPUs  " in listed
     assert main(["record", "--to", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("  never  ") == len(EXPERIMENTS)
 
@@ -400,6 +400,46 @@ def test_what_gloo_can_do():
         assert answers.keys() == said.keys()
     unable = [name for name, answer in said.items() if answer != "yes"]
     assert unable == ["broadcast, float8", "all_gather, uneven"]
+
+
+def _sweep_everything():
+    return {name: sweeps.measure(make, (256, 1 << 14), 3) for name, make in sweeps.SWEEPS.items()}
+
+
+def test_what_is_swept_under_gloo():
+    job = torchrun(_sweep_everything, nproc_per_node=2, backend="gloo", show=False)
+    for name, rows in recorded("sweeps/h200-x2.json").content["sweeps"].items():
+        assert [row["bytes"] for row in job[0][name]] == [256, 1 << 14]
+        for row in job[0][name]:
+            assert row.keys() == rows[0].keys()
+            assert 0 < row["lower_quartile"] <= row["seconds"] <= row["upper_quartile"] < 1
+    assert job[0].keys() == sweeps.SWEEPS.keys()
+    gathered = {call.bytes for call in job.calls[0] if "all_gather" in call.operation}
+    assert gathered == {128, 1 << 13}, {call.operation for call in job.calls[0]}
+
+
+def test_each_protocol_is_a_file_and_a_call_of_a_graph_is_one_call(monkeypatch):
+    asked = []
+
+    def swept(module, file, *, nproc, environment):
+        asked.append(environment["NCCL_PROTO"])
+        rows = [{"bytes": size, "seconds": 20e-6} for size in (256, 1 << 30)]
+        found = {"all_reduce": rows, "captured": [dict(row) for row in rows]}
+        file.write_text(json.dumps({"world_size": nproc, "sweeps": found}))
+
+    monkeypatch.setattr(protocols, "by_torchrun", swept)
+    results = protocols.run(replace(MACHINE, gpus=(H200, H200)), 2)
+    assert [result.file for result in results] == [
+        "protocols/h200-x2.json",
+        "protocols/h200-x2-ll.json",
+        "protocols/h200-x2-ll128.json",
+        "protocols/h200-x2-simple.json",
+    ]
+    assert asked == [None, "LL", "LL128", "Simple"]
+    for result in results:
+        called, captured = result.content["sweeps"].values()
+        assert [row["seconds"] for row in called] == [20e-6, 20e-6]
+        assert [row["seconds"] for row in captured] == pytest.approx([2e-6, 10e-6])
 
 
 def test_failures_are_told_by_the_place_in_the_cell():

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from hypothesis import strategies as st
 from lockstep.stamps import simulated
 from lockstep.timeline import Timeline, page
 from lockstep.timeline import widget as widget_module
+from lockstep.timeline.picture import is_light
 from lockstep.timeline.scene import (
     COMPUTES,
     EXPOSED,
+    GROUP,
+    GROUPS,
     HIDDEN,
+    LOOKS,
     Scene,
     coverage,
     levels,
@@ -193,6 +198,109 @@ def test_times_of_days_are_whole_nanoseconds_in_the_browser() -> None:
     assert columns[0].tolist() == [0, long]
 
 
+# ── Groups ───────────────────────────────────────────────────────────────────────────────────
+
+PIPELINE = {"forward": r"F\d+", "backward": r"B\d+"}
+
+
+def pipeline() -> Trace:
+    """Two stages: F0 and B0 of 100 and 200 ns, and what only begins like them."""
+    slices = []
+    for rank in range(2):
+        slices += [
+            Slice(rank, "stage", "F0", 100 * rank, 100, Kind.COMPUTE),
+            Slice(rank, "stage", "B0", 500 - 200 * rank, 200, Kind.COMPUTE),
+            Slice(rank, "stage", "F0 again", 800, 200, Kind.COMPUTE),
+        ]
+    return Trace.from_slices(slices, stamp=MODEL)
+
+
+def test_a_group_is_the_slices_whose_whole_name_matches() -> None:
+    shown = scene(pipeline(), groups=PIPELINE)
+    kinds = {shown.names[name]: kind for name, kind in zip(shown.name, shown.kind, strict=True)}
+    assert kinds == {"F0": GROUP, "B0": GROUP + 1, "F0 again": Kind.COMPUTE}
+    assert [one.groups for one in shown.times] == [(100, 200)] * 2
+    head = json.loads(pack(shown)[0])
+    labels = {head["kinds"][str(kind)]["label"] for kind in head["legend"]}
+    assert labels == {"forward", "backward", "compute"}
+    looks = {(look["colour"], look["pattern"]) for look in head["kinds"].values()}
+    assert len(looks) == 3
+    assert "are in forward 10.0 % to" not in head["alt"]
+    assert "are in forward 10.0 to 11.1 %, are in backward 20.0 to 22.2 %" in head["alt"]
+    # What a band says of overlap, and what collectives are, groups do not change.
+    plain, grouped = scene(step(2)), scene(step(2), groups={"gemms": "gemm.*", "reduce": "nccl.*"})
+    assert [replace(one, groups=()) for one in grouped.times] == list(plain.times)
+    assert [one.groups for one in grouped.times] == [(2000, 2000), (2000, 1700)]
+    assert grouped.communications.tolist() == plain.communications.tolist()
+    assert {GROUP, GROUP + 1} <= set(overview(grouped).kind.tolist())
+
+
+def test_a_group_that_cannot_be_told_is_refused() -> None:
+    for groups, said in (
+        ({"forward": "F("}, r"group 'forward': 'F\(' is not a regular expression: .*position 1"),
+        ({"forward": "F"}, r"'F' matches no slice's whole name; names are 'B0', 'F0', 'F0 again'$"),
+        ({"all": ".*", "forward": "F0"}, r"'F0' is in two groups: 'all' and 'forward'"),
+        ({"compute": "F0"}, r"group 'compute': take another label, the legend has"),
+        ({" ": "F0"}, r"group ' ': take another label, this one is empty"),
+        ({str(one): f"F{one}" for one in range(5)}, r"5 groups \(.*\): there are colours for 4"),
+    ):
+        with pytest.raises(TraceError, match=said):
+            Timeline(pipeline(), groups=groups)
+    with pytest.raises(TraceError, match="matches no slice"):  # it is there, but is not drawn
+        trace = Trace.from_slices([Slice(0, "a", "F0", 0, 9), Slice(1, "a", "B0", 0, 9)])
+        Timeline(trace, ranks=[0], groups={"backward": "B0"})
+
+
+def seen(colour: str, matrix: list[list[float]]) -> Any:
+    """A colour in CIELAB, as somebody sees it: matrix from Machado and others, 2009."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    values = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    white = np.array(to_xyz).sum(axis=1)
+    x, y, z = np.cbrt(np.array(to_xyz) @ np.clip(np.array(matrix) @ linear, 0, 1) / white)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+EYES = {
+    "all colours": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "no blue": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_colours_of_groups_are_told_apart(eyes: str) -> None:
+    groups = [colour for colour, _ in GROUPS]
+    others = [LOOKS[kind].colour for kind in (Kind.COMPUTE, Kind.COMMUNICATION, Kind.WAIT)]
+    for at, colour in enumerate(groups):
+        for other in [*groups[:at], *others]:
+            assert np.linalg.norm(seen(colour, EYES[eyes]) - seen(other, EYES[eyes])) > 22
+    patterns = {pattern for _, pattern in GROUPS}
+    assert len(patterns) == 4
+    assert not patterns & {LOOKS[kind].pattern for kind in (Kind.COMMUNICATION, Kind.WAIT)}
+
+
+@pytest.mark.parametrize(
+    "colour", [look.colour for look in LOOKS.values()] + [c for c, _ in GROUPS]
+)
+def test_a_label_has_contrast(colour: str) -> None:
+    values = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
+    luminance = float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+    contrast = (luminance + 0.05) / 0.05 if is_light(colour) else 1.05 / (luminance + 0.05)
+    assert contrast >= 4.5
+
+
+def test_a_colour_and_pattern_has_one_line_in_the_legend() -> None:
+    shown = scene(step())
+    looks = [(shown.looks[kind].colour, shown.looks[kind].pattern) for kind in shown.legend]
+    assert len(looks) == len(set(looks))
+    labels = [shown.looks[kind].label for kind in shown.legend]
+    hidden = LOOKS[HIDDEN].label
+    assert labels == ["compute", "communication", "launch", "operator", "annotation", hidden]
+
+
 # ── Outputs ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -219,12 +327,30 @@ def test_a_row_of_a_picture_is_as_full_as_its_slices_say() -> None:
     assert blue([20] * 500) == pytest.approx(full, rel=0.1)  # few enough to be drawn one by one
 
 
+def test_a_group_has_its_colour_in_a_picture_and_a_column_in_its_table() -> None:
+    def count(trace: Trace, groups: dict[str, str], at: int) -> tuple[int, str]:
+        bundle = Timeline(trace, groups=groups)._repr_mimebundle_()
+        png = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
+        colour = [int(GROUPS[at][0][i : i + 2], 16) for i in (1, 3, 5)]
+        pixels = (np.asarray(png.convert("RGB")) == colour).all(axis=2)
+        return int(pixels.sum()), bundle["text/html"]
+
+    few, table = count(pipeline(), PIPELINE, 0)
+    assert few > 1000  # the legend's alone is less than that
+    assert re.search("exposed communication</th>.*forward</th>.*backward</th>", table, re.DOTALL)
+    assert count(pipeline(), {"backward": r"B\d+"}, 0)[0] > 1.5 * few  # it lasts twice as long
+    assert count(pipeline(), PIPELINE, 2)[0] == 0
+    many = [Slice(0, "a", f"F{n}", 20 * n, 20, Kind.COMPUTE) for n in range(4000)]
+    assert count(Trace.from_slices(many), {"forward": r"F\d+"}, 0)[0] > 10_000  # as areas
+
+
 def test_text_of_a_trace_is_data() -> None:
     slices = [Slice(0, NASTY, NASTY, 0, 10), Slice(0, NASTY, "x" * 10_000_000, 20, 10)]
     trace = Trace.from_slices(slices, stamp=simulated(NASTY))
-    bundle = Timeline(trace, title=NASTY)._repr_mimebundle_()
+    groups = {NASTY: re.escape(NASTY)}
+    bundle = Timeline(trace, title=NASTY, groups=groups)._repr_mimebundle_()
     assert "<img src=x" not in bundle["text/html"]
-    text = page(trace, title=NASTY, sections=[(NASTY, NASTY)])
+    text = page(trace, title=NASTY, sections=[(NASTY, NASTY)], groups=groups)
     assert "<img src=x" not in text
     assert len(text) + len(bundle["text/html"]) < 500_000
     assert len(pack(scene(trace))[0]) < 10_000
@@ -480,7 +606,7 @@ def test_it_is_told_to_those_who_do_not_see_it(opened: Opened) -> None:
         "37.5 %",
     ]
     assert opened.text(".ls-stamp") == "simulated · two streams"
-    assert "exposed communication" in opened.text(".ls-legend")
+    assert "communicates while it computes" in opened.text(".ls-legend")
 
 
 def test_nothing_is_asked_for_and_no_text_becomes_html(opened: Opened) -> None:
@@ -505,6 +631,33 @@ def test_dense_pixels_are_exact(context: playwright.BrowserContext, tmp_path: Pa
         for kind, times in coverage(shown, row, edges).items():
             assert busy[str(kind)] == pytest.approx(times.tolist(), abs=1e-3)
     assert found.data()["slices"] == str(len(trace))
+    assert found.problems == []
+
+
+def test_a_group_is_drawn_and_told_in_the_browser(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    found = Opened(context, tmp_path / "groups.html", page(pipeline(), groups=PIPELINE))
+    found.data()  # after a frame
+    for name, colour in zip(("F0", "B0"), [colour for colour, _ in GROUPS[:2]], strict=True):
+        x, y = found.find(name)
+        pixels = found.page.evaluate(
+            "([x, y]) => { const canvas = document.querySelector('.ls-rows');"
+            "const box = canvas.getBoundingClientRect();"
+            "const data = canvas.getContext('2d')"
+            "  .getImageData(x - box.x - 16, y - box.y - 8, 32, 16).data;"
+            "return [...new Uint32Array(data.buffer)]; }",
+            [x, y],
+        )
+        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+        share = pixels.count(255 << 24 | blue << 16 | green << 8 | red) / len(pixels)
+        assert 0.4 < share < 1  # and between them the pattern
+        found.page.mouse.move(x, y)
+        label = "forward" if name == "F0" else "backward"
+        assert found.text(".ls-tip").split("\n")[1] == f"rank 0 · stage · {label}"
+        assert label in found.text(".ls-legend")
+    cells = found.page.locator(".ls-unseen tr").nth(1).locator("td").all_inner_texts()
+    assert cells[-2:] == ["10.0 %", "20.0 %"]
     assert found.problems == []
 
 

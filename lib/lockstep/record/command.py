@@ -16,6 +16,7 @@ from . import (
     launching,
     manifest,
     new_group,
+    protocols,
     sweeps,
     time_out,
     traces,
@@ -33,6 +34,7 @@ EXPERIMENTS = (
     backends.EXPERIMENT,
     launching.EXPERIMENT,
     sweeps.EXPERIMENT,
+    protocols.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
 )

@@ -13,12 +13,14 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from .. import device
 from ..machine import Machine
 from .experiment import Experiment, Result, by_torchrun, gpu_name
 
@@ -108,64 +110,74 @@ SWEEPS: dict[str, Make] = {
 
 
 def buffer(size: int) -> torch.Tensor:
-    return torch.zeros(max(size // 4, 1), device="cuda")
+    return torch.zeros(max(size // 4, 1), device=device())
 
 
 def chunks(size: int) -> list[torch.Tensor]:
     return list(buffer(size).chunk(dist.get_world_size()))
 
 
-def seconds(call: Callable[[], object], calls: int) -> list[float]:
+def seconds(call: Callable[[], object], calls: int, batches: int) -> list[float]:
     """Seconds a call of each batch, on the slowest rank."""
     for _ in range(5):
         call()
-    batches = []
-    for _ in range(BATCHES):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
+    found = [batch(call, calls) / calls for _ in range(batches)]
+    slowest = torch.tensor(found, device=device(), dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return [float(each) for each in slowest.tolist()]
+
+
+def batch(call: Callable[[], object], calls: int) -> float:
+    """Seconds from the first call's start to the last one's end: on a GPU, by its own clock."""
+    if device().type == "cpu":
         dist.barrier()
-        begin.record()
+        start = time.perf_counter()
         for _ in range(calls):
             call()
-        end.record()
-        torch.cuda.synchronize()
-        batches.append(begin.elapsed_time(end) / 1000 / calls)
-    slowest = torch.tensor(batches, device="cuda", dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    found: list[float] = slowest.tolist()
-    return found
+        return time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    dist.barrier()
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1000
 
 
-def sweep(file: Path) -> None:
-    """What each rank does; rank 0 writes the file."""
+def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[dict[str, float]]:
+    """A row for each size: seconds a call, the batches' median and quartiles."""
+    rows = []
+    for size in sizes:
+        calls = 50 if size <= 1 << 20 else 20 if size <= 1 << 26 else 5
+        times = sorted(seconds(make(size), calls, batches))
+        quarter = len(times) // 4
+        rows.append(
+            {
+                "bytes": size,
+                "seconds": statistics.median(times),
+                "lower_quartile": times[quarter],
+                "upper_quartile": times[-1 - quarter],
+            }
+        )
+    return rows
+
+
+def sweep(file: Path, makes: Mapping[str, Make]) -> None:
+    """What each rank of torchrun does under NCCL; rank 0 writes the file."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-    algorithm = os.environ.get("NCCL_ALGO", "")
-    found: dict[str, list[dict[str, float]]] = {}
-    for name, make in SWEEPS.items():
-        if algorithm and name != "all_reduce":
-            continue  # the others have one algorithm
-        found[name] = []
-        for size in SIZES:
-            calls = 50 if size <= 1 << 20 else 20 if size <= 1 << 26 else 5
-            times = sorted(seconds(make(size), calls))
-            quarter = len(times) // 4
-            found[name].append(
-                {
-                    "bytes": size,
-                    "seconds": statistics.median(times),
-                    "lower_quartile": times[quarter],
-                    "upper_quartile": times[-1 - quarter],
-                }
-            )
+    found = {}
+    for name, make in makes.items():
+        found[name] = measure(make, SIZES)
         if dist.get_rank() == 0:
-            rate = SIZES[-1] / found[name][-1]["seconds"] / 1e9
-            print(name, f"{rate:.0f} GB/s", file=sys.stderr, flush=True)
+            print(name, "measured", file=sys.stderr, flush=True)
     if dist.get_rank() == 0:
         content = {
             "world_size": dist.get_world_size(),
-            "algorithm": algorithm or "NCCL's choice",
+            "algorithm": os.environ.get("NCCL_ALGO", "NCCL's choice"),
             "batches": BATCHES,
             "sweeps": found,
         }
@@ -202,4 +214,5 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":  # a rank
-    sweep(Path(sys.argv[1]))
+    forced = "NCCL_ALGO" in os.environ  # of the others there is one algorithm
+    sweep(Path(sys.argv[1]), {"all_reduce": all_reduce} if forced else SWEEPS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..trace import Trace
 from .scene import pack, scene
@@ -28,13 +28,14 @@ def page(
     before: Trace | None = None,
     title: str = "",
     ranks: Sequence[int] | None = None,
+    groups: Mapping[str, str] | None = None,
 ) -> str:
     """A page with the timeline of a trace, to be written to a file.
 
     sections: (heading, text) each, shown below as they are; nothing of a trace or a text is taken
-    for HTML. before, title, ranks: as for `Timeline`. Raises TraceError as `Timeline` does.
+    for HTML. before, title, ranks, groups: as for `Timeline`. Raises TraceError as `Timeline` does.
     """
-    shown = scene(trace, before=before, ranks=ranks)  # the title stands above
+    shown = scene(trace, before=before, ranks=ranks, groups=groups)  # the title stands above
     head, columns = pack(shown)
     packed = [gzip.compress(bytes(part), 6, mtime=0) for part in (head.encode(), *columns)]
     data = "".join(

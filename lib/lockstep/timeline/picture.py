@@ -10,7 +10,7 @@ import numpy as np
 
 from ..figures.picture import Figure
 from ..words import NANOSECONDS, fitting
-from .scene import LOOKS, Column, Row, Scene, coverage, summary
+from .scene import Column, Row, Scene, coverage, summary
 
 _COLUMNS = 900  # of the picture, that a row's coverage is told by
 _MOST_ROWS = 44
@@ -106,6 +106,7 @@ def _plain(text: str) -> str:
 
 
 def _boxes(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any) -> None:
+    looks = scene.looks
     piece = slice(row.first, row.last)
     pixel = scene.span / _COLUMNS
     for kind in np.unique(scene.kind[piece]).tolist():
@@ -118,9 +119,9 @@ def _boxes(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
             axes.broken_barh(
                 np.stack((starts, lengths), axis=1),
                 (y - _HALF, 2 * _HALF),
-                facecolor=LOOKS[kind].colour,
+                facecolor=looks[kind].colour,
                 edgecolor=paper,
-                hatch=hatch.get(LOOKS[kind].pattern),
+                hatch=hatch.get(looks[kind].pattern),
                 linewidth=line,
             )
 
@@ -129,6 +130,7 @@ def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
     """An image: a shape with a thousand steps a row would take seconds."""
     from matplotlib.colors import to_rgb
 
+    looks = scene.looks
     edges = np.linspace(0, scene.span, _COLUMNS + 1).astype(np.int64)
     widths = np.diff(edges)
     image = np.zeros((_HIGH, _COLUMNS, 4), np.float32)
@@ -137,7 +139,7 @@ def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
     covers = coverage(scene, row, edges)
     # Faintly: something is here. To its height: how much of the pixel's time.
     most = np.array(list(covers))[np.argmax(np.stack(list(covers.values())), axis=0)]
-    colours = np.array([to_rgb(LOOKS[kind].colour) for kind in most.tolist()])
+    colours = np.array([to_rgb(looks[kind].colour) for kind in most.tolist()])
     some = sum(covers.values()) > 0
     image[:, some, :3] = 0.25 * colours[some] + 0.75 * paper
     image[:, some, 3] = 1
@@ -146,10 +148,10 @@ def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
     for kind, times in covers.items():
         done += times / np.maximum(widths, 1)
         above = np.where(times > 0, np.maximum(np.round(done * _HIGH), 1), below).astype(np.int64)
-        base = np.array(to_rgb(LOOKS[kind].colour))
+        base = np.array(to_rgb(looks[kind].colour))
         fill = (height >= below) & (height < above)
         image[fill, :3] = base
-        image[fill & _PATTERNS[LOOKS[kind].pattern](x, height), :3] = 0.55 * base + 0.45 * paper
+        image[fill & _PATTERNS[looks[kind].pattern](x, height), :3] = 0.55 * base + 0.45 * paper
         below = np.maximum(above, below)
     axes.imshow(
         image,
@@ -162,6 +164,7 @@ def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
 
 def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
     """Into the slices that are wide enough."""
+    looks = scene.looks
     piece = slice(row.first, row.last)
     letter = scene.span / 130  # about the width of one
     for at in np.flatnonzero(scene.duration[piece] > 4 * letter)[:60] + row.first:
@@ -171,20 +174,28 @@ def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
         room = int(scene.duration[at] / letter) - 1
         name = scene.operation(at) or _short(scene.names[scene.name[at]])
         name = name if len(name) <= room else name[: room - 1] + "…"
-        red, green, blue = (int(LOOKS[kind].colour[i : i + 2], 16) for i in (1, 3, 5))
-        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 125 else "white"
         axes.text(
             scene.start[at] / size + letter / size / 2,
             y,
             _plain(name),
             fontsize=7,
             va="center_baseline",
-            color=ink,
+            color="black" if is_light(looks[kind].colour) else "white",
             clip_on=True,
-            bbox={"facecolor": LOOKS[kind].colour, "edgecolor": "none", "pad": 0.8}
-            if LOOKS[kind].pattern
+            bbox={"facecolor": looks[kind].colour, "edgecolor": "none", "pad": 0.8}
+            if looks[kind].pattern
             else None,
         )
+
+
+def is_light(colour: str) -> bool:
+    """Whether black ink has more contrast on it than white: either then has 4.5 at least.
+
+    As WCAG 2 counts contrast, where black and white are even at a luminance of 0.179.
+    """
+    values = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179
 
 
 def _short(name: str) -> str:
@@ -199,15 +210,16 @@ def _short(name: str) -> str:
 def _legend(canvas: Any, scene: Scene, paper: Any) -> None:
     from matplotlib.patches import Patch
 
+    looks = scene.looks
     handles = [
         Patch(
-            facecolor=LOOKS[kind].colour,
+            facecolor=looks[kind].colour,
             edgecolor=paper,
             linewidth=0,
-            hatch=_HATCHES.get(LOOKS[kind].pattern),
-            label=LOOKS[kind].label,
+            hatch=_HATCHES.get(looks[kind].pattern),
+            label=_plain(looks[kind].label),
         )
-        for kind in scene.kinds
+        for kind in scene.legend
     ]
     canvas.legend(
         handles=handles,

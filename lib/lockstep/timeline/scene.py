@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,7 @@ Column = NDArray[Any]
 
 # What the band above a rank's lanes says; numbers as if they were kinds, beyond Kind's own.
 COMPUTES, HIDDEN, EXPOSED = 20, 21, 22
+GROUP = 30  # and on: of the first group of slices that the user named, and of those after it
 _LONGEST_NAME = 300  # characters; what is longer is cut in the picture
 
 
@@ -56,6 +58,9 @@ LOOKS: dict[int, Look] = {
     HIDDEN: Look("communicates while it computes", PALETTE[2], "x"),
     EXPOSED: Look("exposed communication", PALETTE[1], "/"),
 }
+# Colour and pattern of groups. Far from each other and from what computes, communicates and waits,
+# for those, too, who see no red, no green or no blue; not lost on white or black paper.
+GROUPS = (("#88CCEE", "."), ("#882020", "\\"), ("#F8C810", "-"), ("#332288", "|"))
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class RankTimes:
     communication: int
     exposed: int
     has_compute: bool
+    groups: tuple[int, ...] = ()  # nanoseconds in which slices of each group last
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class Scene:
     known: Column
     instance: Column
     collectives: tuple[dict[str, Any], ...]
+    groups: tuple[str, ...] = ()  # their labels
     is_overview: bool = False
 
     @property
@@ -164,10 +171,19 @@ class Scene:
         return "" if known == NONE else str(self.collectives[known]["operation"])
 
     @property
-    def kinds(self) -> list[int]:
-        """Those that occur, in the order of the legend."""
-        counts = np.bincount(self.kind, minlength=max(LOOKS) + 1)
-        return [kind for kind in LOOKS if counts[kind]]
+    def looks(self) -> dict[int, Look]:
+        """Of the kinds that occur."""
+        groups = {GROUP + at: Look(label, *GROUPS[at]) for at, label in enumerate(self.groups)}
+        counts = np.bincount(self.kind, minlength=GROUP + len(GROUPS))
+        return {kind: look for kind, look in (LOOKS | groups).items() if counts[kind]}
+
+    @property
+    def legend(self) -> list[int]:
+        """One kind for each colour and pattern: "compute" says what "computes only" looks like."""
+        first: dict[tuple[str, str], int] = {}
+        for kind, look in self.looks.items():
+            first.setdefault((look.colour, look.pattern), kind)
+        return list(first.values())
 
 
 def scene(
@@ -176,15 +192,19 @@ def scene(
     before: Trace | None = None,
     title: str = "",
     ranks: Sequence[int] | None = None,
+    groups: Mapping[str, str] | None = None,
 ) -> Scene:
     """Lay out a trace, below another one if `before` is given; each starts at its own 0.
 
-    ranks: only these. Raises TraceError where there is nothing to draw or a rank is not there.
+    ranks: only these. groups: by label a regular expression; slices of which it matches the whole
+    name are a kind of their own. Raises TraceError where there is nothing to draw, a rank is not
+    there, or a group cannot be told.
     """
+    patterns = _patterns(groups or {})
     traces = [trace] if before is None else [before, trace]
     labels = [""] if before is None else ["before", "after"]
     traces = [_of_ranks(one, ranks) for one in traces]
-    pieces = [_Piece(number, one) for number, one in enumerate(traces)]
+    pieces = [_Piece(number, one, patterns) for number, one in enumerate(traces)]
     parts, rows, times, columns = [], [], [], []
     names: list[str] = []
     collectives: list[dict[str, Any]] = []
@@ -234,6 +254,9 @@ def scene(
     joined: dict[str, Any] = {
         key: np.concatenate([one[key] for one in columns]) for key in columns[0]
     }
+    for at, label in enumerate(patterns):
+        if not (joined["kind"] == GROUP + at).any():
+            raise TraceError(_matches_nothing(label, patterns[label].pattern, names, joined))
     return Scene(
         title=title,
         parts=tuple(parts),
@@ -242,14 +265,52 @@ def scene(
         span=max(part.span for part in parts),
         names=tuple(names),
         collectives=tuple(collectives),
+        groups=tuple(patterns),
         **joined,
     )
+
+
+def _patterns(groups: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
+    if len(groups) > len(GROUPS):
+        said = ", ".join(map(repr, groups))
+        raise TraceError(f"{len(groups)} groups ({said}): there are colours for {len(GROUPS)}")
+    taken = {look.label for look in LOOKS.values()}
+    patterns = {}
+    for label, pattern in groups.items():
+        if not label.strip() or label in taken:
+            why = "the legend has this one already" if label in taken else "this one is empty"
+            raise TraceError(f"group {label!r}: take another label, {why}")
+        try:
+            patterns[label] = re.compile(pattern)
+        except (re.error, TypeError) as error:
+            what = f"{pattern!r} is not a regular expression: {error}"
+            raise TraceError(f"group {label!r}: {what}") from None
+    return patterns
+
+
+def _matches_nothing(label: str, pattern: str, names: list[str], columns: dict[str, Any]) -> str:
+    drawn = columns["name"][np.isin(columns["kind"], (COMPUTES, HIDDEN, EXPOSED), invert=True)]
+    some = sorted({names[one] for one in np.unique(drawn).tolist()})
+    said = ", ".join(repr(name[:40]) for name in some[:5]) + (", …" if len(some) > 5 else "")
+    return f"group {label!r}: {pattern!r} matches no slice's whole name; names are {said}"
+
+
+def _groups(names: Sequence[str], patterns: dict[str, re.Pattern[str]]) -> Column:
+    """For each name the group that it is in, or NONE."""
+    found = np.full(len(names), NONE, np.int64)
+    for at, name in enumerate(names):
+        mine = [label for label, pattern in patterns.items() if pattern.fullmatch(name)]
+        if len(mine) > 1:
+            raise TraceError(f"{name[:40]!r} is in two groups: {mine[0]!r} and {mine[1]!r}")
+        if mine:
+            found[at] = list(patterns).index(mine[0])
+    return found
 
 
 class _Piece:
     """The rows of one trace. position: for each row of the trace, where it is in the scene."""
 
-    def __init__(self, part: int, trace: Trace):
+    def __init__(self, part: int, trace: Trace, patterns: dict[str, re.Pattern[str]]):
         self.trace = trace
         first, last = trace.span
         self.span = max(last - first, 1)
@@ -258,6 +319,9 @@ class _Piece:
         self.rows: list[Row] = []
         self.times: list[RankTimes] = []
         self.position = np.empty(len(trace), np.int64)
+        group = _groups(trace.names, patterns)[trace.name] if patterns else None
+        kinds = trace.kind if group is None else np.where(group == NONE, trace.kind, GROUP + group)
+        kinds = kinds.astype(np.uint8)
         start, duration, name, kind = [], [], [], []
         at = 0
         # Streams stand above threads: what the GPUs do is what one looks for.
@@ -268,7 +332,12 @@ class _Piece:
             mine = [lane for lane in lanes if trace.lanes[lane].rank == rank]
             pieces = [trace.rows_of(lane) for lane in mine]
             band, times = _band(trace, part, rank, pieces, first)
-            self.times.append(times)
+            rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
+            lasts = (
+                _covers(trace, rows[kinds[rows] == GROUP + at], first).total
+                for at in range(len(patterns))
+            )
+            self.times.append(replace(times, groups=tuple(lasts)))
             if len(band[0]):
                 self.rows.append(Row(part, rank, "", 0, at, at + len(band[0])))
                 start.append(band[0])
@@ -290,7 +359,7 @@ class _Piece:
                 start.append(trace.start[rows] - first)
                 duration.append(trace.duration[rows])
                 name.append(trace.name[rows])
-                kind.append(trace.kind[rows])
+                kind.append(kinds[rows])
                 at += len(rows)
         self.start, self.duration = np.concatenate(start), np.concatenate(duration)
         self.name, self.kind = np.concatenate(name), np.concatenate(kind)
@@ -514,14 +583,16 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
                 "communication": one.communication,
                 "exposed": one.exposed,
                 "hasCompute": one.has_compute,
+                "groups": one.groups,
             }
             for one in scene.times
         ],
         "span": scene.span,
         "names": scene.names,
         "collectives": scene.collectives,
-        "kinds": {kind: vars(LOOKS[kind]) for kind in scene.kinds},
-        "legend": scene.kinds,
+        "kinds": {kind: vars(look) for kind, look in scene.looks.items()},
+        "legend": scene.legend,
+        "groups": scene.groups,
         "isOverview": scene.is_overview,
         "alt": summary(scene),
         "columns": [[key, values.dtype.name] for key, values in columns.items()],
@@ -577,6 +648,8 @@ def summary(scene: Scene) -> str:
             shares.append(("communicate", [(one.communication, one.span) for one in times]))
         if both := [one for one in computing if one.communication]:
             shares.append(("communicate exposed", [(one.exposed, one.span) for one in both]))
+        for at, group in enumerate(scene.groups):
+            shares.append((f"are in {group}", [(one.groups[at], one.span) for one in times]))
         label = f"{part.label}: " if part.label else ""
         words = ", ".join(f"{what} {_range(values)}" for what, values in shares)
         said += [f"{label}ranks {words} of the time"] if words else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -29,14 +29,15 @@ _STYLE = (
 
 
 class Timeline:
-    """What every rank did, drawn: lanes by rank and stream, to zoom, search and compare.
+    r"""What every rank did, drawn: lanes by rank and stream, to zoom, search and compare.
 
     trace: with its stamp. before: another trace, drawn above on the same scale, each from its own
-    first start. ranks: only these. In a notebook it shows a widget and, folded below it, a picture
-    (PNG) with the shares of each rank, which is all that a saved notebook shows. Its text says
-    what there is and where it comes from, without a measured time.
+    first start. ranks: only these. groups: up to four, as {"forward": r"F\d+"}: slices whose whole
+    name a pattern matches have a colour and a pattern of their own. In a notebook it shows a widget
+    and, folded below it, a picture (PNG) with the shares of each rank, which is all that a saved
+    notebook shows. Its text says what there is and where it comes from, without a measured time.
 
-    Raises TraceError where there is nothing to draw.
+    Raises TraceError where there is nothing to draw, and where a group is none.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class Timeline:
         before: Trace | None = None,
         title: str = "",
         ranks: Sequence[int] | None = None,
+        groups: Mapping[str, str] | None = None,
     ):
-        self.scene = scene(trace, before=before, title=title, ranks=ranks)
+        self.scene = scene(trace, before=before, title=title, ranks=ranks, groups=groups)
 
     @cached_property
     def _picture(self) -> Figure:
@@ -97,10 +99,11 @@ def _shares(scene: Scene) -> Table:
             percent(one.compute, one.span) if known else "unknown",
             percent(one.communication, one.span),
             percent(one.exposed, one.span) if known else "unknown",
+            *(percent(lasts, one.span) for lasts in one.groups),
         ]
         rows.append((rank, *cells))
     caption = "of the time from a rank's first start to its last end"
-    columns = ("", "computes", "communicates", "exposed communication")
+    columns = ("", "computes", "communicates", "exposed communication", *scene.groups)
     return Table(caption, columns, rows, stamp=None)
 
 

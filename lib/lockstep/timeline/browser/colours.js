@@ -5,7 +5,15 @@ export const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2)
 export const mix = (a, b, share) => a.map((value, at) => Math.round(value * (1 - share) + b[at] * share));
 export const word = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 export const css = (colour) => `rgb(${colour.join(" ")})`;
-export const isLight = ([r, g, b]) => 0.299 * r + 0.587 * g + 0.114 * b > 125;
+
+// Whether black ink has more contrast on it than white (WCAG 2): as in picture.py.
+export function isLight(colour) {
+  const [r, g, b] = colour.map((value) => {
+    const share = value / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179;
+}
 
 const PATTERNS = {
   "": () => false,

@@ -109,13 +109,14 @@ function makeTable(head) {
     "table",
     {},
     make("caption", { textContent: head.alt }),
-    cells("th", ["rank", "computes", "communicates", "exposed"]),
+    cells("th", ["rank", "computes", "communicates", "exposed", ...head.groups]),
     ...head.times.map((one) =>
       cells("td", [
         `${head.parts[one.part].label} rank ${one.rank}`.trim(),
         one.hasCompute ? percent(one.compute, one.span) : "unknown",
         percent(one.communication, one.span),
         one.hasCompute ? percent(one.exposed, one.span) : "unknown",
+        ...one.groups.map((lasts) => percent(lasts, one.span)),
       ]),
     ),
   );
