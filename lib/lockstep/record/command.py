@@ -12,6 +12,7 @@ from .. import machine as machines
 from ..figures.table import Table
 from . import (
     backends,
+    cases,
     hang,
     launching,
     manifest,
@@ -37,6 +38,7 @@ EXPERIMENTS = (
     protocols.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
+    cases.EXPERIMENT,
 )
 
 
