@@ -220,7 +220,7 @@ def diagnoses():
 def diagnoses():
     found = {}
     for letter, *said in [
-        ("F", 0, "checkpoint", 0.6),
+        ("F", 0, "checkpoint", 0.5),
         ("A", 1, "straggler", 0.2),
         ("D", None, "launch-bound", 0.7),
         ("C", None, "starved input", 0.43),
@@ -233,14 +233,15 @@ def diagnoses():
 
 # %% diagnoses: rough
 def diagnoses():
-    return dict(
-        A=(1, "straggler", 0.15),
-        B=(None, "exposed communication", 0.75),
-        C=(None, "starved input", 0.4),
-        D=(None, "launch-bound", 0.9),
-        E=(2, "recompile", 0.85),
-        F=(0, "checkpoint", 0.55),
-    )
+    rows = [
+        (1, "straggler", 0.1),
+        (None, "exposed communication", 0.75),
+        (None, "starved input", 0.4),
+        (None, "launch-bound", 0.9),
+        (2, "recompile", 0.6),
+        (0, "checkpoint", 0.35),
+    ]
+    return dict(zip("ABCDEF", rows, strict=True))
 
 
 # %% diagnoses: computed-for-two
@@ -267,7 +268,7 @@ def diagnoses():
         "C": (None, "starved input", 0.42),
         "D": (2, "launch-bound", 0.72),
         "E": (2, "RECOMPILE", 0.77),
-        "F": (0, "checkpoint", 0.58),
+        "F": (0, "checkpoint", 0.55),
     }
 
 

@@ -9,7 +9,7 @@ RIGHT = {
     "C": (None, "starved input", 0.42),
     "D": (None, "launch-bound", 0.7),
     "E": (2, "recompile", 0.8),
-    "F": (0, "checkpoint", 0.58),
+    "F": (0, "checkpoint", 0.55),
 }
 
 
@@ -49,7 +49,7 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
     last = repeat * cycle if repeat else steps
-    return [s for s in range(max(last, steps) if not repeat else last) if s % cycle >= wait + warmup]
+    return [step for step in range(last) if step % cycle >= wait + warmup]
 
 
 # %% recorded_steps: from-one
@@ -95,7 +95,7 @@ def offsets(ends):
 
 # %% offsets: median-of-ends
 def offsets(ends):
-    middle = [statistics.median(column) for column in zip(*ends)]
+    middle = [statistics.median(column) for column in zip(*ends, strict=True)]
     return [one - middle[0] for one in middle]
 
 

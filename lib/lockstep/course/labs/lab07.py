@@ -342,36 +342,49 @@ def case(letter: str) -> Trace:
 @cache
 def truth(letter: str) -> Case:
     """What a case's trace says, by each way in which its share can be taken from it."""
-    trace = case(letter)
-    totals = {one.rank: one for one in trace.breakdown(skip=1).totals}
-    late = max(totals, key=lambda rank: totals[rank].length - totals[rank].exposed)
-    own, others = totals[late], [one for rank, one in totals.items() if rank != late]
+    shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
+    ranks, cause = {
+        "A": ((1,), "straggler"),
+        "B": ((None,), "exposed communication"),
+        "C": ((None,), "starved input"),
+        "D": ((None, _latest(letter)), "launch-bound"),
+        "E": ((2,), "recompile"),
+        "F": ((0,), "checkpoint"),
+    }[letter]
+    return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
 
-    def more(part: str) -> float:
+
+def _latest(letter: str) -> int:
+    """The rank that waits least for the others."""
+    totals = case(letter).breakdown().totals
+    return max(totals, key=lambda one: one.length - one.exposed).rank
+
+
+def _shares(letter: str, skip: int) -> list[float]:
+    trace = case(letter)
+    totals = trace.breakdown(skip=skip).totals
+    own = max(totals, key=lambda one: one.length - one.exposed)
+    others = [one for one in totals if one is not own]
+
+    def share(part: str) -> list[float]:
+        """The rank's own, and how much that is more than of the others."""
         rest = statistics.median(getattr(one, part) / one.length for one in others)
-        return float(getattr(own, part) / own.length - rest)
+        mine = getattr(own, part) / own.length
+        return [mine, mine - rest]
 
     waiting = statistics.median(one.exposed / one.length for one in others)
     if letter == "A":
-        shares = [more("compute"), waiting, _range(trace, late, "the slow part")]
-        return _case((late,), "straggler", shares)
+        return [share("compute")[1], waiting, _range(trace, own.rank, "the slow part")]
     if letter == "B":
-        talking = [one.exposed / one.length for one in totals.values()]
-        return _case((None,), "exposed communication", talking)
+        return [one.exposed / one.length for one in totals]
     if letter == "C":
-        host = [one.host_bound / one.length for one in totals.values()]
-        ranges = [_range(trace, rank, "input", host=True) for rank in totals]
-        return _case((None,), "starved input", [*host, *ranges])
+        ranges = [_range(trace, one.rank, "input", host=True) for one in totals]
+        return [*(one.host_bound / one.length for one in totals), *ranges]
     if letter == "D":
-        return _case((None, late), "launch-bound", [own.host_bound / own.length, 1.0])
+        return [own.host_bound / own.length, 1.0]  # or all of the critical path
     if letter == "E":
-        return _case((late,), "recompile", [more("compute"), own.compute / own.length, waiting])
-    saving = [more("other"), own.other / own.length, waiting - own.exposed / own.length]
-    return _case((late,), "checkpoint", saving)
-
-
-def _case(ranks: tuple[int | None, ...], cause: str, shares: Sequence[float]) -> Case:
-    return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
+        return [*share("compute"), waiting]
+    return [*share("other"), waiting - own.exposed / own.length]
 
 
 def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
@@ -399,7 +412,8 @@ def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
     """What is wrong with the first of the cases, in order."""
     for letter in _FILES:
         if letter in _said(run):
-            found = wrong(letter, *_said(run)[letter], truth(letter))
+            rank, cause, share = _said(run)[letter]
+            found = wrong(letter, rank, cause, share, truth(letter))
             if found:
                 return {"case": letter, **(found if isinstance(found, dict) else {})}
     return False
@@ -415,14 +429,15 @@ def _missing(run: Run, _: int) -> Any:
 
 
 def _no_triple(run: Run, _: int) -> Any:
-    for letter in _FILES:
-        one = _said(run).get(letter)
-        right = isinstance(one, tuple | list) and len(one) == 3
-        if not right or not isinstance(one[1], str) or not _is_number(one[2]):
-            return {"case": letter}
-        if one[0] is not None and type(one[0]) is not int:
-            return {"case": letter}
-    return False
+    wrong = (letter for letter in _FILES if not _is_diagnosis(_said(run).get(letter)))
+    return next(({"case": letter} for letter in wrong), False)
+
+
+def _is_diagnosis(one: Any) -> bool:
+    if not isinstance(one, tuple | list) or len(one) != 3:
+        return False
+    rank, cause, share = one
+    return (rank is None or type(rank) is int) and isinstance(cause, str) and _is_number(share)
 
 
 def _is_number(value: Any) -> bool:
