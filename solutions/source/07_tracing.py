@@ -82,7 +82,8 @@ lockstep.compare(predicted=prediction, measured=count)
 # the others. Its steps come in *cycles*: first `wait` steps in which the profiler is off, then `warmup`
 # steps in which it runs and throws away what it sees, then `active` steps that it keeps. After `repeat`
 # cycles it stays off; with `repeat=0` cycles go on as long as the loop does. Steps are counted from 0.
-# The warm-up is there because a profiler is slow when it starts.
+# The first steps under a profiler are its slowest
+# ([pytorch/kineto #328](https://github.com/pytorch/kineto/issues/328)); the warm-up keeps them out.
 
 # %% id="schedule"
 # %%torchrun -n 1 --no-init

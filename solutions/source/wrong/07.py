@@ -182,6 +182,15 @@ def charged(arrivals, resolution):
     return found
 
 
+# %% charged: at-the-resolution
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[row.index(max(row))] += sum(wait for wait in waits if wait > resolution)
+    return found
+
+
 # %% charged: longest-wait
 def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
@@ -241,6 +250,11 @@ def diagnoses():
 # %% diagnoses: percent
 def diagnoses():
     return RIGHT | {"D": (None, "launch-bound", 70)}
+
+
+# %% diagnoses: unknown-rank
+def diagnoses():
+    return RIGHT | {"A": (4, "straggler", 0.15)}
 
 
 # %% diagnoses: victim-named

@@ -246,6 +246,8 @@ def charged(draw: random.Random) -> Iterator[Trial]:
             if at % 3 != 1:  # somebody comes so little earlier that the clocks cannot tell
                 near = draw.choice([one for one in range(nproc) if one != late])
                 rows[near] = time - draw.randrange(1, resolution)
+            if at == 1:  # exactly as long as they can tell
+                rows[(late + 1) % nproc] = time - resolution
             if at == count - 1:  # nobody is late
                 rows = [time - draw.randrange(1, resolution) for _ in rows]
                 rows[late] = time
@@ -281,6 +283,7 @@ def _after_the_first(arrivals: Sequence[Sequence[int]], resolution: int) -> list
 charged.gives("the-first", _guess(lambda a, r: _charged(a, r, who=min)))
 charged.gives("who-waited", _guess(_waited), _guess(lambda a, r: _waited(a, 0)))
 charged.gives("every-wait", _guess(lambda a, r: _charged(a, 0)))
+charged.gives("at-the-resolution", _guess(lambda a, r: _charged(a, r + 1)))
 charged.gives(
     "longest-wait", *(_guess(lambda a, r, one=one: _charged(a, r * one, of=max)) for one in (1, 0))
 )
@@ -461,6 +464,14 @@ def _percent(run: Run, _: int) -> Any:
     return _first(run, lambda letter, rank, cause, share, right: not 0 <= share <= 1)
 
 
+def _no_rank(run: Run, _: int) -> Any:
+    def absent(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
+        there = (None, *case(letter).ranks)
+        return rank not in there and {"named": rank, "last": there[-1]}
+
+    return _first(run, absent)
+
+
 def _victim(run: Run, _: int) -> Any:
     """A rank that waits is named, where another one makes it wait."""
 
@@ -508,6 +519,7 @@ diagnoses.demands("missing-case", _missing)
 diagnoses.demands("no-triple", _no_triple)
 diagnoses.demands("unknown-cause", _unknown)
 diagnoses.demands("percent", _percent)
+diagnoses.demands("unknown-rank", _no_rank)
 diagnoses.demands("victim-named", _victim)
 diagnoses.demands("not-all", _not_all)
 diagnoses.demands("not-one", _not_one)
