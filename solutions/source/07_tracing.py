@@ -39,7 +39,8 @@ def recording(name):
 # about the trace becomes easier. (Under Nsight Systems `torch.cuda.nvtx.range` does the same.)
 #
 # The next cell does that on every rank: `--trace` starts a profiler there. A model with two linear
-# layers is trained for three steps; each parameter's gradient is averaged by an all-reduce of its own.
+# layers goes forward and backward in three steps; each parameter's gradient is averaged by an all-reduce
+# of its own.
 #
 # **Predict:** how many all-reduces will be in the trace of *one* rank?
 
@@ -66,6 +67,7 @@ for number in range(3):
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
+        model.zero_grad()
 
 # %% id="first-measured"
 trace = lockstep.Trace.of(job)
