@@ -95,18 +95,13 @@ def _told(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
     return first[1:-1], said[1][1], said[2][1], stamps
 
 
-def gather(root: Path) -> tuple[list[Tested], list[tuple[str, str]]]:
-    """The claims of all published solutions, and (lab, cell) of those whose cell says nothing."""
-    found, silent = [], []
+def gather(root: Path) -> list[Tested]:
+    """The claims of all published solutions."""
+    found = []
     for lab in LABS:
         path = root / "solutions" / f"{lab.number}_{lab.name}.ipynb"
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        own = of_notebook(lab.number, notebook)
-        found += own
-        told = {one.cell for one in own}
-        cells = [cell["id"] for cell, _ in cells_with_claims(notebook)]
-        silent += [(lab.number, cell) for cell in cells if cell not in told]
-    return found, silent
+        found += of_notebook(lab.number, json.loads(path.read_text(encoding="utf-8")))
+    return found
 
 
 def as_toml(claims: list[Tested]) -> str:
@@ -128,7 +123,7 @@ def read(path: Path) -> list[Tested]:
     return [Tested(**{**one, "measured": tuple(one["measured"])}) for one in content]
 
 
-def as_markdown(claims: list[Tested], silent: list[tuple[str, str]]) -> str:
+def as_markdown(claims: list[Tested]) -> str:
     """A page: how many hold, and a table for each lab."""
     counts = Counter(one.verdict for one in claims)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
@@ -153,9 +148,6 @@ def as_markdown(claims: list[Tested], silent: list[tuple[str, str]]) -> str:
         parts.append(
             "\n".join([f"## {link}\n", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
         )
-    if silent:
-        names = ", ".join(f"{lab} `{cell}`" for lab, cell in silent)
-        parts.append(f"Without a stored result in the published solutions: {names}.\n")
     return "\n".join(parts)
 
 
@@ -167,8 +159,8 @@ def _cell(text: str) -> str:
 
 def main(root: Path) -> None:
     """Write both files anew."""
-    claims, silent = gather(root)
-    for name, text in zip(FILES, (as_toml(claims), as_markdown(claims, silent)), strict=True):
+    claims = gather(root)
+    for name, text in zip(FILES, (as_toml(claims), as_markdown(claims)), strict=True):
         (root / name).write_text(text, encoding="utf-8")
         print(f"wrote {name}: {len(claims)} claims")
 

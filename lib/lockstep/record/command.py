@@ -13,6 +13,7 @@ from ..figures.table import Table
 from . import (
     backends,
     cases,
+    compile,
     hang,
     launching,
     manifest,
@@ -36,6 +37,7 @@ EXPERIMENTS = (
     launching.EXPERIMENT,
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
+    compile.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
     cases.EXPERIMENT,

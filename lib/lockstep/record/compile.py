@@ -1,0 +1,390 @@
+"""torch.compile's modes on three models, compile time flat and by regions, and generated code.
+
+There are two processes: the first compiles with caches that are empty, one for each mode ("cold"),
+the second takes what the first has left ("warm"). The seconds of a compilation are those of the
+first call, less those of a later one; what a process does once for all compilations is done before.
+A step is a forward pass without gradients; its time is a batch's, divided by the steps in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._inductor.utils import clear_inductor_caches
+from torch.nn import functional
+
+from ..compiled import look
+from ..launch import torchrun
+from ..machine import Machine
+from .experiment import Experiment, Result, gpu_name
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+BATCHES = 15
+PER_BATCH = 10
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of the models: tokens, width and depth of each; experts of the third; numbers of blocks."""
+
+    dense: tuple[int, int, int] = (4096, 4096, 2)
+    small: tuple[int, int, int] = (16, 256, 12)
+    experts: tuple[int, int, int] = (4096, 1024, 8)
+    blocks: tuple[int, ...] = (1, 3, 6)
+    dtype: str = "bfloat16"
+
+
+SIZES = Sizes()
+ON_CPU = Sizes((256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 2, 4), "float32")
+
+
+# ── Models ───────────────────────────────────────────────────────────────────────────────────
+
+
+class Block(nn.Module):
+    """x + W2·gelu(W1·norm(x)), its hidden part `wide` times as wide."""
+
+    def __init__(self, width: int, wide: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, wide * width), nn.Linear(wide * width, width)
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        return x_BD + self.down(functional.gelu(self.up(self.norm(x_BD))))
+
+
+class Experts(nn.Module):
+    """Each token goes to two of the experts, of whom each takes a fixed number of tokens.
+
+    B tokens, D width, E experts, C the tokens that an expert takes; those beyond are dropped.
+    """
+
+    def __init__(self, width: int, experts: int):
+        super().__init__()
+        self.gate = nn.Linear(width, experts, bias=False)
+        self.up_EDF = nn.Parameter(torch.randn(experts, width, 2 * width) / width**0.5)
+        self.down_EFD = nn.Parameter(torch.randn(experts, 2 * width, width) / width**0.5)
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        (tokens, width), experts = x_BD.shape, self.up_EDF.shape[0]
+        capacity = 5 * tokens // (2 * experts)  # a quarter more than an even share of 2 · tokens
+        weights_B2, chosen_B2 = self.gate(x_BD).float().softmax(-1).topk(2, dim=-1)
+        flat_S = chosen_B2.flatten()
+        one_hot_SE = functional.one_hot(flat_S, experts)
+        place_S = (one_hot_SE.cumsum(0) * one_hot_SE).sum(-1) - 1
+        kept_S = place_S < capacity
+        slot_S = torch.where(kept_S, flat_S * capacity + place_S, experts * capacity)
+        rows_SD = x_BD.repeat_interleave(2, dim=0)
+        room = x_BD.new_zeros(experts * capacity + 1, width).index_copy(0, slot_S, rows_SD)
+        in_ECD = room[:-1].view(experts, capacity, width)
+        out_ECD = functional.silu(in_ECD @ self.up_EDF) @ self.down_EFD
+        out_SD = functional.pad(out_ECD.flatten(0, 1), (0, 0, 0, 1))[slot_S]
+        scaled_SD = out_SD * (weights_B2.flatten() * kept_S)[:, None].to(out_SD.dtype)
+        return x_BD + scaled_SD.view(tokens, 2, width).sum(1)
+
+
+def models(sizes: Sizes) -> dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]]:
+    """By name: what makes the model, and the shape of its input."""
+    tokens, width, depth = sizes.dense
+    few, narrow, layers = sizes.small
+    many, wide, experts = sizes.experts
+    return {
+        "dense": (lambda: stack(depth, width, 4), (tokens, width)),
+        "small": (lambda: stack(layers, narrow, 1), (few, narrow)),
+        "experts": (lambda: Experts(wide, experts), (many, wide)),
+    }
+
+
+def stack(depth: int, width: int, wide: int) -> nn.Sequential:
+    return nn.Sequential(*(Block(width, wide) for _ in range(depth)))
+
+
+def ten_lines(
+    x_BD: torch.Tensor, w_DF: torch.Tensor, b_F: torch.Tensor, gain_F: torch.Tensor
+) -> torch.Tensor:
+    h_BF = x_BD @ w_DF + b_F
+    h_BF = torch.relu(h_BF)
+    mean_B1 = h_BF.mean(-1, keepdim=True)
+    centred_BF = h_BF - mean_B1
+    scale_B1 = torch.rsqrt(centred_BF.square().mean(-1, keepdim=True) + 1e-5)
+    normed_BF = centred_BF * scale_B1 * gain_F
+    gate_BF = torch.sigmoid(normed_BF)
+    return (normed_BF * gate_BF).sum()
+
+
+def swish(x_BD: torch.Tensor) -> torch.Tensor:
+    """Four operations on each number by itself."""
+    return torch.relu(x_BD * torch.sigmoid(x_BD) + 1)
+
+
+def softmax(x_BD: torch.Tensor) -> torch.Tensor:
+    """By hand: two reductions over a row, and what is done to each number."""
+    shifted_BD = torch.exp(x_BD - x_BD.amax(-1, keepdim=True))
+    return shifted_BD / shifted_BD.sum(-1, keepdim=True)
+
+
+def between(x_BD: torch.Tensor) -> torch.Tensor:
+    """A matrix product with something before and something after it."""
+    return torch.sigmoid(torch.relu(x_BD) @ x_BD.T) * 2
+
+
+def views(x_BD: torch.Tensor) -> torch.Tensor:
+    """Views between operations on each number: they move nothing."""
+    return (x_BD.T * 2).reshape(-1).view(x_BD.shape[1], -1).T + x_BD
+
+
+FUSION = (swish, softmax, between, views)
+
+
+# ── On a rank ────────────────────────────────────────────────────────────────────────────────
+
+
+def where() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    synchronize()
+    began = time.perf_counter()
+    call()
+    synchronize()
+    return time.perf_counter() - began
+
+
+def warm_up() -> None:
+    """What a process does once: imports, the device's context, the compilers' own set-up."""
+    x = torch.randn(64, 64, device=where())
+    torch.compile(lambda x: (x * 2 + 1).sin())(x)
+    torch.compile(lambda x: (x * 3 + 1).cos(), mode="reduce-overhead")(x)
+    torch.compiler.reset()
+
+
+def steps(call: Callable[[], Any]) -> dict[str, float]:
+    """Seconds of a step: median and quartiles of batches."""
+
+    def batch() -> None:
+        for _ in range(PER_BATCH):
+            call()
+
+    seconds(batch)
+    times = [seconds(batch) / PER_BATCH for _ in range(BATCHES)]
+    lower, median, upper = statistics.quantiles(times, n=4)
+    return {"seconds": median, "lower_quartile": lower, "upper_quartile": upper}
+
+
+def given() -> int:
+    """Bytes that the allocator has given out."""
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
+def memory(call: Callable[[], Any], before: int) -> dict[str, int]:
+    """Bytes that steps have at most, and that the allocator holds for them, beyond those `before`:
+    of the model and its input. (A CUDA graph's are held, and not given out.)"""
+    if not torch.cuda.is_available():
+        return {}
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(3):
+        call()
+    synchronize()
+    peak, held = torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved()
+    return {"peak_bytes": peak - before, "reserved_bytes": held - before}
+
+
+def launches(call: Callable[[], Any]) -> dict[str, int]:
+    """Kernels that ran in a step, and the host's calls that launched them or a graph of them."""
+    if not torch.cuda.is_available():
+        return {}
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profiler:
+        seconds(call)
+    events: Any = profiler.events()
+    on_gpu = [one.name for one in events if "CUDA" in str(one.device_type)]
+    launched = [one.name for one in events if "CUDA" not in str(one.device_type)]
+    others = ("Memcpy", "Memset", "##", "Torch-Compiled")  # copies, and what annotates
+    return {
+        "kernels": sum(not name.startswith(others) for name in on_gpu),
+        "launches": sum("LaunchKernel" in name for name in launched),
+        "graph_launches": sum("GraphLaunch" in name for name in launched),
+    }
+
+
+def measure(sizes: Sizes, caches: Path, cold: bool) -> dict[str, dict[str, dict[str, Any]]]:
+    """By mode and model: the seconds of compiling it; if cold, also what its steps take."""
+    warm_up()
+    found = {}
+    for mode in MODES:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches / mode)
+        os.environ["TRITON_CACHE_DIR"] = str(caches / mode / "triton")
+        clear_inductor_caches()  # those in memory
+        found[mode] = by_model(sizes, mode, cold)
+        print(mode, "measured", file=sys.stderr, flush=True)
+    return found
+
+
+def by_model(sizes: Sizes, mode: str, cold: bool) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, (make, shape) in models(sizes).items():
+        torch.manual_seed(0)
+        dtype = getattr(torch, sizes.dtype)
+        model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
+        compiled = torch.compile(model, mode=mode, dynamic=False)
+        call = partial(compiled, x_BD)
+        before = given()
+        with torch.no_grad():
+            first = seconds(call)
+            for _ in range(3):  # CUDA graphs are captured after a first run
+                seconds(call)
+            found[name] = {"compile_seconds": first - seconds(call)}
+            if cold:
+                found[name] |= memory(call, before) | steps(call) | launches(call)
+        del compiled, call, model, x_BD
+        torch.compiler.reset()
+        gc.collect()
+    return found
+
+
+def eager(sizes: Sizes) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, (make, shape) in models(sizes).items():
+        torch.manual_seed(0)
+        dtype = getattr(torch, sizes.dtype)
+        model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
+        call = partial(model, x_BD)
+        before = given()
+        with torch.no_grad():
+            call()
+            found[name] = memory(call, before) | steps(call) | launches(call)
+    return found
+
+
+def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
+    """Seconds to compile a stack of equal blocks: as one, or block by block.
+
+    Each stack has a width of its own, so that none is helped by what was compiled for another.
+    """
+    warm_up()
+    found: list[dict[str, float]] = []
+    for number, count in enumerate(counts):
+        took: dict[str, float] = {"blocks": count}
+        for kind, width in (("flat", 256 + 32 * number), ("regional", 272 + 32 * number)):
+            model = stack(count, width, 4).to(where())
+            x_BD = torch.randn(64, width, device=where())
+            for part in [model] if kind == "flat" else model:
+                part.compile(dynamic=False)
+            with torch.no_grad():
+                first = seconds(partial(model, x_BD))
+                took[f"{kind}_seconds"] = first - seconds(partial(model, x_BD))
+            torch.compiler.reset()
+        found.append(took)
+    return found
+
+
+def fusion(size: int = 1024) -> dict[str, dict[str, Any]]:
+    """By function, on a square of float32: kernels of a call, eager and compiled, where there is a
+    GPU; kernels that Inductor wrote, and the bytes that it says they and the library's move."""
+    from torch._inductor import metrics
+
+    warm_up()
+    x_BD = torch.randn(size, size, device=where())
+    found: dict[str, dict[str, Any]] = {}
+    for function in FUSION:
+        metrics.reset()
+        compiled = torch.compile(function, dynamic=False)
+        compiled(x_BD)
+        found[function.__name__] = {
+            "eager": launches(partial(function, x_BD)),
+            "compiled": launches(partial(compiled, x_BD)),
+            "written": metrics.generated_kernel_count,
+            "bytes": metrics.num_bytes_accessed,
+            "square_bytes": x_BD.nbytes,
+        }
+    torch.compiler.reset()
+    return found
+
+
+def code() -> dict[str, Any]:
+    """The stages of the ten-line function, forward and backward."""
+    torch.manual_seed(0)
+    x_BD = torch.randn(512, 256, device=where())
+    w_DF = torch.randn(256, 1024, device=where(), requires_grad=True)
+    b_F, gain_F = (torch.randn(1024, device=where(), requires_grad=True) for _ in range(2))
+    return look(ten_lines, x_BD, w_DF, b_F, gain_F).plain
+
+
+# ── Here ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def apart(function: Callable[..., Any], *args: object, cache: Path) -> Any:
+    """What a function returns in a process of its own, with this folder for all caches."""
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
+    return torchrun(
+        function, *args, nproc_per_node=1, init=False, env=variables, show=False, timeout=600
+    )[0]
+
+
+def everything(sizes: Sizes) -> dict[str, Any]:
+    """All that is recorded, for models of these sizes."""
+    modes: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
+        caches = Path(folder)
+        modes["eager"] = apart(eager, sizes, cache=caches / "eager")
+        cold, warm = (
+            apart(measure, sizes, caches, first, cache=caches / "set-up") for first in (True, False)
+        )
+        for mode in MODES:
+            modes[mode] = {
+                name: {
+                    "cold_seconds": found.pop("compile_seconds"),
+                    "warm_seconds": warm[mode][name]["compile_seconds"],
+                    **found,
+                }
+                for name, found in cold[mode].items()
+            }
+        by_count = apart(blocks, sizes.blocks, cache=caches / "blocks")
+        fused = apart(fusion, cache=caches / "code")
+        stages = apart(code, cache=caches / "code")
+    return {
+        "sizes": asdict(sizes),
+        "modes": modes,
+        "blocks": by_count,
+        "fusion": fused,
+        "code": stages,
+    }
+
+
+def run(machine: Machine, _: int) -> list[Result]:
+    name, sizes = (gpu_name(machine), SIZES) if machine.gpus else ("cpu", ON_CPU)
+    what = (
+        "torch.compile's modes on three models: compile time, steps, memory, kernels; and its code"
+    )
+    return [Result(f"compile/{name}.json", what, everything(sizes))]
+
+
+EXPERIMENT = Experiment(
+    "compile",
+    "torch.compile's modes on three models, compile time by regions, generated code",
+    minutes=3,
+    run=run,
+    ranks=1,
+    most=1,
+    gpus=False,
+)
