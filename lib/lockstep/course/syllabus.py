@@ -22,4 +22,5 @@ LABS = (
     Lab("01", "communicators", "Communicators", "100–130", "cpu"),
     Lab("02", "point_to_point", "Point-to-point", "130–170", "cpu"),
     Lab("03", "collectives", "Collectives", "150–180", "cpu"),
+    Lab("05", "torch_compile", "torch.compile modes", "90", "cpu"),
 )

@@ -285,25 +285,22 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
 
 
 def fusion(size: int = 1024) -> dict[str, dict[str, Any]]:
-    """By function, on a square of float32: kernels of a call, eager and compiled, where there is a
-    GPU; kernels that Inductor wrote, and the bytes that it says they and the library's move."""
-    from torch._inductor import metrics
-
+    """By function, on a square of float32: kernels of its compiled form, and the bytes that they
+    move; where there is a GPU, also the kernels that ran, eager and compiled."""
     warm_up()
     x_BD = torch.randn(size, size, device=where())
     found: dict[str, dict[str, Any]] = {}
     for function in FUSION:
-        metrics.reset()
+        seen = look(function, x_BD)
         compiled = torch.compile(function, dynamic=False)
         compiled(x_BD)
         found[function.__name__] = {
             "eager": launches(partial(function, x_BD)),
             "compiled": launches(partial(compiled, x_BD)),
-            "written": metrics.generated_kernel_count,
-            "bytes": metrics.num_bytes_accessed,
+            "kernels": [kernel.language for kernel in seen.kernels],
+            "moved": seen.moved[0],
             "square_bytes": x_BD.nbytes,
         }
-    torch.compiler.reset()
     return found
 
 
