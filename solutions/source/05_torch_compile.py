@@ -94,9 +94,8 @@ view(seen, stamp=stamp)
 # `matmul` has become `aten.mm`: AOTAutograd writes PyTorch's two thousand operations with some hundred
 # simple ones. The views of the joint graph (`permute`, `expand`, `alias`) are in no kernel that moves
 # anything: they are only another way to count the same memory.
-
-# %% [markdown] id="gpu-code-text"
-# On a GPU the first two stages are the same, and Inductor writes Triton.
+#
+# On a GPU the first two stages are the same, and Inductor writes Triton:
 
 # %% id="gpu-code" tags=["plumbing"]
 try:
@@ -123,6 +122,17 @@ shown
 # | `relu(q)` | 1 | 1 |
 #
 # **Predict:** eagerly this moves 9 tensors. How many does one kernel move?
+#
+# The cell below compiles that function, `swish`, and three more. `x` is always a square:
+#
+# ```python
+# def softmax(x):                                  def between(x):
+#     e = torch.exp(x - x.amax(-1, keepdim=True))      return torch.sigmoid(torch.relu(x) @ x.T) * 2
+#     return e / e.sum(-1, keepdim=True)
+#                                                  def views(x):
+#                                                      y = (x.T * 2).reshape(-1)
+#                                                      return y.view(x.shape[1], -1).T + x
+# ```
 
 # %% id="fusion-prediction" tags=["prediction"]
 prediction = 2  # x is read once, the result written once
@@ -147,21 +157,7 @@ result
 # %% id="fusion-measured"
 fused, stamp = found(job, "fusion")
 moved = {name: one["moved"] / one["square_bytes"] for name, one in fused.items()}
-lockstep.compare(predicted=prediction, measured=moved["swish"])
-
-# %% [markdown] id="fusion-table-text"
-# The cell has compiled three more functions, `x` always a square:
-#
-# ```python
-# def softmax(x):                                  def between(x):
-#     e = torch.exp(x - x.amax(-1, keepdim=True))      return torch.sigmoid(torch.relu(x) @ x.T) * 2
-#     return e / e.sum(-1, keepdim=True)
-#                                                  def views(x):
-#                                                      y = (x.T * 2).reshape(-1)
-#                                                      return y.view(x.shape[1], -1).T + x
-# ```
-
-# %% id="fusion-table"
+print(lockstep.compare(predicted=prediction, measured=moved["swish"]))
 lockstep.table(
     "What Inductor made of four functions",
     ["function", "kernels", "of which the library's", "squares moved"],
@@ -652,7 +648,8 @@ lockstep.table(
 )
 
 # %% [markdown] id="by_block-text"
-# The price: nothing fuses from one block into the next, and each block has its own guards to ask.
+# The price: nothing fuses from one block into the next, and each block has its own guards to ask. A second
+# process need not pay at all: what was compiled lies in a cache, and one of the last sections hands it on.
 #
 # ### Exercise 4: block by block
 #
@@ -675,89 +672,6 @@ def by_block(model, backend):
 
 # %% id="by_block-check"
 lockstep.check("by_block", by_block)
-
-# %% [markdown] id="cache-text"
-# ### Caches
-#
-# Graphs, generated code and tuning results are kept in a folder (`TORCHINDUCTOR_CACHE_DIR`). A second
-# process that finds them only traces and looks up. Where processes have no folder in common,
-# `torch.compiler.save_cache_artifacts()` makes bytes of them, and `load_cache_artifacts(…)` takes them.
-#
-# ### Claim: "compiled once, a later process need not compile again"
-#
-# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other.
-
-# %% id="cache-guess" tags=["guess"]
-guess = "holds"
-
-
-# %% id="cache"
-def compile_and_save(artifacts):
-    """Seconds of the first call, whether kernels were found in a cache, and all artifacts."""
-    import time
-
-    import torch
-    from lockstep.compiled import require
-    from lockstep.record.compile import stack, warm_up
-    from torch._dynamo.utils import counters
-
-    require()
-    warm_up()
-    if artifacts:
-        torch.compiler.load_cache_artifacts(artifacts)
-    torch.manual_seed(0)
-    model, x = torch.compile(stack(2, 40, 2)), torch.ones(8, 40)
-    counters.clear()
-    began = time.perf_counter()
-    with torch.no_grad():
-        model(x)
-    seconds = time.perf_counter() - began
-    hits = (
-        counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
-    )
-    return {"seconds": seconds, "hits": hits, "artifacts": torch.compiler.save_cache_artifacts()[0]}
-
-
-# %% id="cache-run" tags=["varies"]
-import tempfile
-from pathlib import Path
-
-bytes_of_first, cached = None, []
-for _ in range(2):
-    with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
-        job = lockstep.torchrun(
-            compile_and_save,
-            bytes_of_first,
-            nproc_per_node=1,
-            init=False,
-            show=False,
-            env=variables(Path(folder)),
-            may_fail=True,
-        )
-    if not job.ok:
-        break
-    cached.append({name: job[0][name] for name in ("seconds", "hits")})
-    bytes_of_first = job[0]["artifacts"]
-    # cached has what each process so far took, and bytes_of_first what the last one would hand on
-cached
-
-# %% id="cache-claim" tags=["varies"]
-cold, warm = (one["seconds"] for one in cached) if len(cached) == 2 else (None, None)
-hits = [one["hits"] for one in cached]
-lockstep.claim(
-    "Compiled once, a later process need not compile again.",
-    guess=guess,
-    verdict="holds" if len(cached) == 2 and hits[0] == 0 < hits[1] else "does not hold",
-    because=f"first call: {cold:.2f} s in the first process, {warm:.2f} s in the second; "
-    f"found in a cache: {hits[0]} and {hits[1]}"
-    if len(cached) == 2
-    else "nothing could be compiled here",
-    stamp=lockstep.live(job),
-)
-
-# %% [markdown] id="cache-explained"
-# What is left is Dynamo's tracing, which happens in every process. To leave out that, too, and Python with
-# it, `torch.export` and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
 
 # %% [markdown] id="ranks-text"
 # ## 7 · Many ranks
@@ -868,8 +782,8 @@ lockstep.check("beside", beside)
 # - Compile the block, not the stack; keep the caches.
 # - A collective in a graph is a start and a wait, and what lies between them is yours.
 #
-# **What goes further** is folded below, each on its own: a rank that compiles alone, DDP's graphs,
-# custom operators, the mask of FlexAttention, and what compiling may change in the last bits.
+# **What goes further** is folded below, each on its own: a rank that compiles alone, caches, DDP's
+# graphs, custom operators, the mask of FlexAttention, and what compiling may change in the last bits.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("05")
@@ -940,6 +854,92 @@ dist.barrier()
 # %% [markdown] id="disagree-explained"
 # The `if` is about a Python number, so there is no graph break and no warning: one graph has the collective
 # and the other does not. What ranks decide by must be the same on all of them.
+
+# %% [markdown] id="cache-text"
+# ## Further: a second process that starts warm
+#
+# About 10 minutes; one rank and a compiler. What the first process has compiled is handed to a second one,
+# and both are timed.
+#
+# Graphs, generated code and tuning results are kept in a folder (`TORCHINDUCTOR_CACHE_DIR`). A second
+# process that finds them only traces and looks up. Where processes have no folder in common,
+# `torch.compiler.save_cache_artifacts()` makes bytes of them, and `load_cache_artifacts(…)` takes them.
+#
+# ### Claim: "compiled once, a later process need not compile again"
+#
+# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other.
+
+# %% id="cache-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="cache"
+def compile_and_save(artifacts):
+    """Seconds of the first call, whether kernels were found in a cache, and all artifacts."""
+    import time
+
+    import torch
+    from lockstep.compiled import require
+    from lockstep.record.compile import stack, warm_up
+    from torch._dynamo.utils import counters
+
+    require()
+    warm_up()
+    if artifacts:
+        torch.compiler.load_cache_artifacts(artifacts)
+    torch.manual_seed(0)
+    model, x = torch.compile(stack(2, 40, 2)), torch.ones(8, 40)
+    counters.clear()
+    began = time.perf_counter()
+    with torch.no_grad():
+        model(x)
+    seconds = time.perf_counter() - began
+    hits = (
+        counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
+    )
+    return {"seconds": seconds, "hits": hits, "artifacts": torch.compiler.save_cache_artifacts()[0]}
+
+
+# %% id="cache-run" tags=["varies"]
+import tempfile
+from pathlib import Path
+
+bytes_of_first, cached = None, []
+for _ in range(2):
+    with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
+        job = lockstep.torchrun(
+            compile_and_save,
+            bytes_of_first,
+            nproc_per_node=1,
+            init=False,
+            show=False,
+            env=variables(Path(folder)),
+            may_fail=True,
+        )
+    if not job.ok:
+        break
+    cached.append({name: job[0][name] for name in ("seconds", "hits")})
+    bytes_of_first = job[0]["artifacts"]
+    # cached has what each process so far took, and bytes_of_first what the last one would hand on
+cached
+
+# %% id="cache-claim" tags=["varies"]
+cold, warm = (one["seconds"] for one in cached) if len(cached) == 2 else (None, None)
+hits = [one["hits"] for one in cached]
+lockstep.claim(
+    "Compiled once, a later process need not compile again.",
+    guess=guess,
+    verdict="holds" if len(cached) == 2 and hits[0] == 0 < hits[1] else "does not hold",
+    because=f"first call: {cold:.2f} s in the first process, {warm:.2f} s in the second; "
+    f"found in a cache: {hits[0]} and {hits[1]}"
+    if len(cached) == 2
+    else "nothing could be compiled here",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="cache-explained"
+# What is left is Dynamo's tracing, which happens in every process. To leave out that, too, and Python with
+# it, `torch.export` and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
 
 # %% [markdown] id="ddp-text"
 # ## Further: DDP's graphs

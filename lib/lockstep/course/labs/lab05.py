@@ -423,7 +423,7 @@ def _kind(node: Any) -> str:
 
 @judged("beside", lab="05", play=_beside, called="the result")
 def beside(draw: random.Random) -> Iterator[Trial]:
-    """`beside(x, a, b, group)`: x summed over the ranks, and meanwhile a product, which is added."""
+    """`beside(x, a, b, group)`: x summed over the ranks, and meanwhile a product, added to it."""
     for nproc in draw.sample((2, 3), 2):
         whole = lambda n: [float(draw.randint(-9, 9)) for _ in range(n)]  # noqa: E731
         mine, left, right = ([whole(4) for _ in range(nproc)] for _ in range(3))
