@@ -361,7 +361,7 @@ lockstep.claim(
 prediction = 3  # up to the if; from there to int(); from there to the end
 
 # %% id="break-explain"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --env TORCH_LOGS=-dynamo --into job
 import torch
 
 
@@ -415,8 +415,8 @@ torch.compile(f, fullgraph=True, backend="eager")(torch.ones(3))
 import torch
 
 x = torch.tensor([1.0, -2.0, 3.0])
-print(torch.where(x.sum() > 0, x, -x))
-print(torch.cond(x.sum() > 0, lambda x: x, lambda x: -x, (x,)))
+print(torch.where(x.sum() > 0, x * 2, -x))
+print(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: -x, (x,)))
 
 # %% [markdown] id="adjust-text"
 # ### Exercise 2: without a break
@@ -512,8 +512,8 @@ guess = "does not hold"
 # %% id="limit-prediction" tags=["prediction"]
 prediction = 8  # the limit; the other four sizes run as plain Python
 
-# %% id="limit" tags=["varies"]
-# %%torchrun -n 1 --no-init --into job
+# %% id="limit"
+# %%torchrun -n 1 --no-init --env TORCH_LOGS_FORMAT=%(message)s --into job
 import torch
 from torch._dynamo.utils import counters
 
@@ -538,8 +538,10 @@ lockstep.claim(
 # **storm**: the same shape each time, and a graph for each call. Look for what the guard is about.
 
 # %% id="storm" tags=["varies"]
-# %%torchrun -n 1 --no-init --env TORCH_LOGS=recompiles
+# %%torchrun -n 1 --no-init
 import torch
+
+torch._logging.set_logs(recompiles=True)  # the same as TORCH_LOGS=recompiles
 
 
 class Layer(torch.nn.Module):
@@ -611,13 +613,17 @@ from torch._dynamo.utils import counters
 model = stack(3, 8, 2)
 for block in model:
     block.compile(backend="eager")
-model(torch.ones(4, 8))
+with torch.no_grad():
+    model(torch.ones(4, 8))
 counters["stats"]["unique_graphs"]
 
 # %% id="blocks-measured"
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="blocks-time-text"
+# (Without `no_grad` there are two: the input of the first block needs no gradient, and that of the others
+# does. That is a guard, too.)
+#
 # Now with Inductor, and a clock. **Predict:** the seconds for 4 blocks as one graph, divided by the seconds
 # for 1 block?
 
@@ -694,7 +700,8 @@ names = []
 
 
 def backend(module, inputs):
-    names.append([node.name for node in module.graph.nodes if node.op.startswith("call")])
+    calls = [node.target for node in module.graph.nodes if node.op.startswith("call")]
+    names.append([getattr(call, "__name__", call) for call in calls])
     return module
 
 
@@ -947,14 +954,15 @@ lockstep.claim(
 # About 8 minutes; two ranks. DDP sends gradients in buckets while the backward pass goes on. In one compiled
 # backward graph nothing could be sent before its end. So Dynamo cuts the graph where a bucket ends.
 #
-# Four linear layers of 256 × 256 without bias have 0.25 MB of gradients each. **Predict:** how many graphs with
-# `bucket_cap_mb=0.5`, of which the first bucket counts like the others?
+# Four linear layers of 512 × 512 without bias have 1 MB of gradients each. Gradients come from the last layer to
+# the first. The first bucket is full with 1 MB, so that sending begins early; each other one with
+# `bucket_cap_mb`. **Predict:** how many graphs are there with `bucket_cap_mb=2`?
 
 # %% id="ddp-prediction" tags=["prediction"]
-prediction = 2  # two layers fill a bucket
+prediction = 3  # the last layer; two more; the first one
 
 # %% id="ddp"
-# %%torchrun -n 2 --backend gloo --into job
+# %%torchrun -n 2 --backend gloo --env TORCH_LOGS=-dynamo --into job
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -967,18 +975,18 @@ def graphs(bucket_cap_mb):
         sizes.append(sum(node.op.startswith("call") for node in module.graph.nodes))
         return module
 
-    layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(4)]
+    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb)
-    torch.compile(model, backend=backend)(torch.ones(2, 256)).sum().backward()
+    torch.compile(model, backend=backend)(torch.ones(2, 512)).sum().backward()
     return sizes
 
 
-{cap: graphs(cap) for cap in (0.25, 0.5, 25)}
+{cap: graphs(cap) for cap in (1, 2, 25)}
 
 # %% id="ddp-measured"
 for cap, sizes in job[0].items():
     print(f"{cap:>5} MB: {len(sizes)} graphs, with {sizes} calls")
-lockstep.compare(predicted=prediction, measured=len(job[0][0.5]))
+lockstep.compare(predicted=prediction, measured=len(job[0][2]))
 
 # %% [markdown] id="ddp-explained"
 # These are graph breaks that you want: each part's backward pass ends with a full bucket, which then travels.
@@ -1018,6 +1026,7 @@ def _(x):
 
 
 def graphs(inner):
+    torch.compiler.reset()
     counters.clear()
     f = torch.compile(lambda x: inner(x * 2) + 1, backend="eager")
     assert f(torch.tensor([3.0, 1.0])).tolist() == [3.0, 7.0]
@@ -1117,11 +1126,13 @@ lockstep.check("bound", bound)
 # %% id="right-guess" tags=["guess"]
 guess = "does not hold"
 
+# %% id="right-carry"
+bound = lockstep.carry_on("bound", bound)
+
 # %% id="right-run"
 # %%torchrun -n 1 --no-init --into job
 import torch
 
-bound = lockstep.carry_on("bound")
 torch.manual_seed(0)
 x, w = torch.randn(32, 1024, dtype=torch.float64), torch.randn(1024, 32, dtype=torch.float64)
 exact, parts = x @ w, {}

@@ -44,7 +44,8 @@ def adjust(x):
 # %% adjust: by-an-index
 def adjust(x):
     both = torch.stack([x * 4, x / 2])
-    return both[(x.sum() > 0).long()] + (x > 0).float().sum()
+    chosen = both.index_select(0, (x.sum() > 0).long().reshape(1))
+    return chosen[0] + (x > 0).float().sum()
 
 
 # %% adjust: lerp
@@ -124,6 +125,21 @@ def by_block(model, backend):
         return x
 
     return all_of_it
+
+
+# %% by_block: closures
+def by_block(model, backend):
+    def bound_to(block):
+        return torch.compile(lambda x: block(x), backend=backend)
+
+    parts = [bound_to(block) for block in model]
+
+    def run(x):
+        for part in parts:
+            x = part(x)
+        return x
+
+    return run
 
 
 # %% by_block: the-class

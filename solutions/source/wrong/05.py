@@ -123,17 +123,16 @@ def by_block(model, backend):
 
 # %% by_block: a-graph-each
 def by_block(model, backend):
-    def bound_to(block):
-        return torch.compile(lambda x: block(x), backend=backend)
+    @torch.compile(backend=backend, dynamic=False)
+    def run(x, at):
+        return model[at](x)
 
-    parts = [bound_to(block) for block in model]
-
-    def run(x):
-        for part in parts:
-            x = part(x)
+    def all_of_it(x):
+        for at in range(len(model)):
+            x = run(x, at)
         return x
 
-    return run
+    return all_of_it
 
 
 # %% by_block: one-block-only
