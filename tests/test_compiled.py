@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
+import torch
 from lockstep import compiled, simulated, torchrun
 from lockstep.compiled import CannotCompile, Compiled, Kernel, Node, found, require, variables, view
 from lockstep.record import compile as recorder
@@ -225,3 +226,10 @@ def test_everything_is_written_where_the_machine_says(monkeypatch):
     monkeypatch.setattr(recorder, "everything", lambda sizes: {"sizes": sizes})
     (result,) = recorder.run(SimpleNamespace(gpus=()), 1)
     assert result.file == "compile/cpu.json" and result.content["sizes"] == recorder.ON_CPU
+
+
+def test_a_function_that_names_operations_of_torch_travels():
+    own = {"__name__": "__main__", "torch": torch}  # as a function of a notebook has it
+    exec("def named():\n    return str(torch.ops._c10d_functional.wait_tensor)", own)
+    job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
+    assert job[0] == "_c10d_functional.wait_tensor"

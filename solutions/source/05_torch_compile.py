@@ -91,9 +91,9 @@ view(seen, stamp=stamp)
 # from `mm` costs less than keeping it in memory. So the joint graph is cut where little has to be kept:
 # that is the *partitioner's* work.
 #
-# `matmul` has become `aten.mm`: AOTAutograd writes PyTorch's two thousand operations with some hundred
-# simple ones. The views of the joint graph (`permute`, `expand`, `alias`) are in no kernel that moves
-# anything: they are only another way to count the same memory.
+# `matmul` has become `aten.mm`: AOTAutograd writes PyTorch's many operations with fewer, simpler ones.
+# Nodes such as `permute` and `alias` are in no kernel: they are only another way to look at the same
+# memory.
 #
 # On a GPU the first two stages are the same, and Inductor writes Triton:
 

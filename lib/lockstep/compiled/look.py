@@ -116,10 +116,16 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
         captured.append(read(module.graph))
         return compile_fx(module, inputs)
 
+    def take_joint(graph: Any) -> None:
+        joint.append(read(graph))
+
+    def take_forward(graph: Any) -> None:
+        if not joint:  # of a function without gradients there is none
+            take_joint(graph)
+
     settings = {
-        "joint_custom_pre_pass": lambda graph: joint.append(read(graph)),
-        # of a function without gradients there is no joint graph
-        "post_grad_custom_post_pass": lambda graph: joint or joint.append(read(graph)),
+        "joint_custom_pre_pass": take_joint,
+        "post_grad_custom_post_pass": take_forward,
         "trace.provenance_tracking_level": 1,
         "fx_graph_cache": False,
     }
@@ -205,8 +211,8 @@ def _kernels(code: str, nodes: dict[str, list[str]], phase: str) -> Iterator[Ker
     body = code[code.index("def call(") :]
     body = body[: body.index("return (")] if "return (" in body else body
     by_name: dict[str, list[list[str]]] = {}
-    for handle, held in nodes.items():  # "extern_kernels.mm:1": the first call of all
-        by_name.setdefault(handle.rpartition(":")[0], []).append(held)
+    for handle, computed in nodes.items():  # "extern_kernels.mm:1": the first call of all
+        by_name.setdefault(handle.rpartition(":")[0], []).append(computed)
     for call in _CALLED.finditer(body):
         name = call["name"].removesuffix(".run")
         if name not in defined and not name.startswith(_LIBRARY):

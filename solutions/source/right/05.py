@@ -5,21 +5,19 @@ import torch
 
 # %% traffic: sets-as-it-goes
 def traffic(operations, kept, size):
-    eager, made, read = 0, set(), set()
+    eager, made, read = 0, [], []
     for inputs, output in operations:
         eager += size * (len({*inputs}) + 1)
-        read.update(name for name in inputs if name not in made)
-        made.add(output)
-    return eager, size * (len(read) + len(kept))
+        read += [name for name in inputs if name not in made]
+        made.append(output)
+    return eager, size * (len({*read}) + len(kept))
 
 
 # %% traffic: list-of-two
 def traffic(operations, kept, size):
     made = [output for _, output in operations]
     eager = sum(size * len(set(inputs)) + size for inputs, _ in operations)
-    outside = set()
-    for inputs, _ in operations:
-        outside |= {name for name in inputs if name not in made}
+    outside = {name for inputs, _ in operations for name in inputs if name not in made}
     return (eager, size * len(outside) + size * len(set(kept)))
 
 
@@ -103,7 +101,14 @@ def serve(model, x, sizes):
 
 # %% by_block: torch-compile-each
 def by_block(model, backend):
-    return torch.nn.Sequential(*[torch.compile(block, backend=backend) for block in model])
+    parts = [torch.compile(block, backend=backend) for block in model]
+
+    def run(x):
+        for part in parts:
+            x = part(x)
+        return x
+
+    return run
 
 
 # %% by_block: replaced-in-place
