@@ -253,8 +253,7 @@ from lockstep.record.compile import Sizes, eager, measure
 
 require()
 sizes = Sizes(dense=(128, 128, 1), small=(4, 32, 3), experts=(64, 32, 4), dtype="float32")
-found_here = {"eager": eager(sizes), "default": measure(sizes, "default", True)}
-found_here
+{"eager": eager(sizes), "default": measure(sizes, "default", True)}
 
 
 # %% id="gains-table" tags=["plumbing", "varies"]
@@ -361,8 +360,10 @@ lockstep.claim(
 prediction = 3  # up to the if; from there to int(); from there to the end
 
 # %% id="break-explain"
-# %%torchrun -n 1 --no-init --env TORCH_LOGS=-dynamo --into job
+# %%torchrun -n 1 --no-init --into job
 import torch
+
+torch._logging.set_logs(dynamo=40)  # errors only
 
 
 def f(x):
@@ -513,10 +514,11 @@ guess = "does not hold"
 prediction = 8  # the limit; the other four sizes run as plain Python
 
 # %% id="limit"
-# %%torchrun -n 1 --no-init --env TORCH_LOGS_FORMAT=%(message)s --into job
+# %%torchrun -n 1 --no-init --into job
 import torch
 from torch._dynamo.utils import counters
 
+torch._logging.set_logs(dynamo=40)  # errors only: here is no warning
 f = torch.compile(lambda x: x * 2 + 1, backend="eager", dynamic=False)
 right = [bool((f(torch.ones(size, 4)) == 3).all()) for size in range(2, 14)]
 {"right": sum(right), "of": len(right), "graphs": counters["stats"]["unique_graphs"]}
@@ -533,15 +535,16 @@ lockstep.claim(
 )
 
 # %% [markdown] id="storm-text"
-# That is worse than an error: a warning in a log, and from then on eager code without the gain. To find
-# the cause, set `TORCH_LOGS=recompiles`: it prints the guard that did not hold. The next cell is a
-# **storm**: the same shape each time, and a graph for each call. Look for what the guard is about.
+# That is worse than an error: a warning in a log (left out above), and from then on eager code without the
+# gain. `TORCH_LOGS=recompiles` prints each guard that did not hold. As `fullgraph=True` does for breaks,
+# `torch._dynamo.config.error_on_recompile` makes an error of it. The next cell is **broken on purpose**: the
+# same shape in each call, and yet a recompilation. Look in the report for the guard.
 
-# %% id="storm" tags=["varies"]
-# %%torchrun -n 1 --no-init
+# %% id="storm"
+# %%torchrun -n 1 --no-init --may-fail
 import torch
 
-torch._logging.set_logs(recompiles=True)  # the same as TORCH_LOGS=recompiles
+torch._dynamo.config.error_on_recompile = True
 
 
 class Layer(torch.nn.Module):
@@ -559,8 +562,8 @@ for _ in range(3):
     layer(torch.ones(3))
 
 # %% [markdown] id="storm-explained"
-# An integer that a module holds is taken as fixed, and this one changes at each call. Count outside of the
-# compiled part, or keep the count in a tensor.
+# An integer that a module holds is taken as fixed, and this one changes at each call: a **storm**, a graph for
+# every call up to the limit. Count outside of the compiled part, or keep the count in a tensor.
 #
 # ### Exercise 3: batches for a serving engine
 #
@@ -962,21 +965,29 @@ lockstep.claim(
 prediction = 3  # the last layer; two more; the first one
 
 # %% id="ddp"
-# %%torchrun -n 2 --backend gloo --env TORCH_LOGS=-dynamo --into job
+# %%torchrun -n 2 --backend gloo --into job
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+torch._logging.set_logs(dynamo=40)  # errors only
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        parts = (torch.nn.Linear(512, 512, bias=False) for _ in range(4))
+        self.layers = torch.nn.Sequential(*parts)
+
+    def forward(self, x):
+        return self.layers(x)
 
 
 def graphs(bucket_cap_mb):
     torch.compiler.reset()
     sizes = []
-
-    def backend(module, inputs):
-        sizes.append(sum(node.op.startswith("call") for node in module.graph.nodes))
-        return module
-
-    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_cap_mb)
+    count = lambda graph: sum(node.op.startswith("call") for node in graph.nodes)
+    backend = lambda module, inputs: sizes.append(count(module.graph)) or module
+    model = DistributedDataParallel(Net(), bucket_cap_mb=bucket_cap_mb)
     torch.compile(model, backend=backend)(torch.ones(2, 512)).sum().backward()
     return sizes
 

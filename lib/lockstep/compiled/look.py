@@ -55,7 +55,7 @@ class Kernel:
     code: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A function through all stages. captured: Dynamo's graph. joint: AOTAutograd's; of a function
     without gradients, its forward graph. kernels: in the order of their calls. moved: bytes that,
@@ -67,6 +67,15 @@ class Compiled:
     joint: tuple[Node, ...]
     kernels: tuple[Kernel, ...]
     moved: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        parts = {
+            "lines": self.source,
+            "nodes captured": self.captured,
+            "in the joint graph": self.joint,
+        }
+        said = [f"{len(held)} {name}" for name, held in parts.items()]
+        return f"<Compiled: {', '.join(said)}, {len(self.kernels)} calls of kernels>"
 
     @property
     def plain(self) -> dict[str, Any]:
