@@ -3,10 +3,13 @@
 import os
 import textwrap
 import time
+import weakref
 
 import lockstep
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 from kernel import Kernel
 from lockstep.launch.explain import standstill
 
@@ -169,12 +172,16 @@ STANDSTILLS = {
     ),
     "a subgroup": (
         "half = dist.new_group([0, 1])\nif rank == 0:\n    dist.all_reduce(x, group=half)",
-        ["Rank 0 waits in all_reduce #0", "[0, 1]", "for rank 1, which already left"],
+        ["Rank 0 waits in all_reduce #0", "on group half (ranks 0, 1)", "for rank 1, which"],
         {7: "    dist.all_reduce(x, group=half)"},
     ),
     "new_group in another order": (
         "for pair in sorted([[0, 1], [1, 2]], reverse=rank == 1):\n    dist.new_group(pair)",
-        ["in new_group", "Every rank must call new_group, in the same order"],
+        [
+            "as call #0 of new_group, ranks 0, 2, 3 called new_group([0, 1]), rank 1 called",
+            "rank 1: in new_group([1, 2]) #0",
+            "Every rank must call new_group, in the same order",
+        ],
         {6: "    dist.new_group(pair)"},
     ),
     "crosswise": (
@@ -202,6 +209,161 @@ def test_standstill_is_found_and_explained(run, case):
     for number, line in lines.items():
         assert f"this cell, line {number}" in reply.error
         assert f"→ {number:>4} │ {line}" in reply.error
+
+
+def story(work, nproc=4):
+    job = lockstep.torchrun(work, nproc_per_node=nproc, backend="gloo", may_fail=True, show=False)
+    return job.report
+
+
+def test_a_report_tells_one_story_of_a_new_group_that_one_rank_left_out():
+    def work():
+        if dist.get_rank() != 3:
+            dist.new_group([0, 1])
+        dist.new_group([0, 1, 2, 3])
+
+    verdict, waiting = story(work).split("\n\n")
+    assert (
+        "as call #0 of new_group, ranks 0–2 called new_group([0, 1]), "
+        "rank 3 called new_group([0, 1, 2, 3])." in verdict
+    )
+    assert waiting.splitlines()[:2] == [
+        "ranks 0–2: in new_group([0, 1, 2, 3]) #1",
+        "rank 3: in new_group([0, 1, 2, 3]) #0",
+    ]
+
+
+def test_new_group_waits_for_its_members_only_under_gloo():
+    def work():
+        rank, x = dist.get_rank(), torch.ones(1)
+        if rank == 0:
+            dist.new_group([0, 1])
+        if rank == 1:
+            dist.all_reduce(x)
+
+    verdict = story(work).split("\n\n")[0]
+    assert "Rank 0 waits in new_group([0, 1]) #0 for rank 1;" in verdict
+    assert "rank 1 waits in all_reduce #0 of float32[1] on the default group for ranks " in verdict
+
+
+# ── Groups are named as the program named them ───────────────────────────────────────────────
+
+
+def test_crossed_groups_have_their_names():
+    def work():
+        grid = {"row": [[0, 1], [2, 3]], "column": [[0, 2], [1, 3]]}
+        rank, made = dist.get_rank(), {}
+        for axis, lists in grid.items():
+            for ranks in lists:
+                one = dist.new_group(ranks)
+                if rank in ranks:
+                    made[axis] = one
+        del one
+        row, column = made["row"], made["column"]
+        for group in (row, column) if rank in (0, 3) else (column, row):
+            dist.all_reduce(torch.ones(3), group=group)
+
+    verdict, *waiting = story(work).split("\n\n")
+    for rank, group in enumerate(
+        (
+            "row (ranks 0, 1)",
+            "column (ranks 1, 3)",
+            "column (ranks 0, 2)",
+            "row (ranks 2, 3)",
+        )
+    ):
+        call = f"in all_reduce #0 of float32[3] on group {group}"
+        assert f"ank {rank} waits {call} for rank " in verdict
+        assert f"rank {rank}: {call}" in waiting[0]
+
+
+def test_two_groups_of_the_same_ranks_are_told_apart_by_name():
+    def work():
+        everybody = range(dist.get_world_size())
+        gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
+        for group in (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients):
+            dist.all_reduce(torch.ones(1), group=group)
+
+    verdict = story(work, 3).split("\n\n")[0]
+    assert verdict == (
+        "Rank 0 waits in all_reduce #0 of float32[1] on group gradients (ranks 0–2) for ranks 1, 2;"
+        " ranks 1, 2 wait in all_reduce #0 of float32[1] on group metrics (ranks 0–2) for rank 0. "
+        "Ranks that share several groups must call their collectives in the same order, over all "
+        "these groups together."
+    )
+
+
+@pytest.mark.parametrize("nproc", [2, 3, 8])
+def test_a_hang_in_a_subgroup_names_it(nproc):
+    def sync(x, group):
+        dist.all_reduce(x, group=group)
+
+    def work():
+        gradients = dist.new_group([0, dist.get_world_size() - 1])
+        if dist.get_rank() == 0:
+            sync(torch.ones(1), group=gradients)
+
+    where = f"all_reduce #0 of float32[1] on group gradients (ranks 0, {nproc - 1})"
+    assert f"Rank 0 waits in {where} for rank {nproc - 1}, which already left" in story(work, nproc)
+
+
+class Holder:
+    def __init__(self, group):
+        self.replica = group
+
+
+NAMED = {
+    "a list": ("groups = [dist.new_group([0, 1])]; group = groups[0]", "groups[0] (ranks 0, 1)"),
+    "a dict": ("made = {'dp': dist.new_group([0, 1])}; group = made['dp']", "made['dp'] (ranks"),
+    "an attribute": ("own = Holder(dist.new_group([0, 1])); group = own.replica", "own.replica ("),
+    "no name": ("group = dist.new_group([0, 1])", "1 [0, 1]"),
+    "another name on each rank": (
+        "globals()[f'mine{rank}'] = group = dist.new_group([0, 1])",
+        "1 [",
+    ),
+    "one name for two": (
+        "for one in (dist.new_group([0, 1]), dist.new_group([0, 1])):\n    dist.barrier(one)\n"
+        "group = one",
+        "2 [0, 1]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_names_are_those_that_are_seen(case):
+    made, said = NAMED[case]
+    program = (
+        f"rank = dist.get_rank()\n{made}\nif rank == 0:\n    dist.broadcast(x, 1, group=group)"
+    )
+    if case == "another name on each rank":
+        program += "\nelse:\n    dist.broadcast(x[:2], 1, group=group)"
+
+    def work():
+        exec(
+            compile(program, "cell-1.py", "exec"),
+            {"dist": dist, "x": torch.ones(4), "Holder": Holder},
+        )
+
+    assert f"group {said}" in story(work, 2)
+
+
+def test_looking_for_names_keeps_nothing_alive_and_takes_nothing_away():
+    def work():
+        pair, x = dist.new_group([0, 1]), torch.ones(1)
+        seen = weakref.ref(x)
+        dist.barrier(pair)
+        del x
+        return seen() is None
+
+    def with_locals():
+        pair = dist.new_group([0, 1])
+        kept = locals()
+        dist.barrier(pair)
+        return sorted(kept)
+
+    assert lockstep.torchrun(work, nproc_per_node=2, show=False).results == [True, True]
+    kept = lockstep.torchrun(with_locals, nproc_per_node=2, show=False)[0]
+    assert "pair" in kept
 
 
 def test_wrong_dtypes_are_found_though_nothing_hangs(run):
@@ -253,7 +415,7 @@ def test_a_rank_that_destroyed_its_group_and_left_is_missed_in_new_group(run):
         dist.new_group([0, 1])
     """
     reply = run(OWN_START + textwrap.dedent(body))
-    assert "Rank 0 waits in new_group([0, 1]) for rank 1, which already left" in reply.error
+    assert "Rank 0 waits in new_group([0, 1]) #0 for rank 1, which already left" in reply.error
 
 
 def test_ranks_that_look_for_each_other_in_different_places_are_found(run):

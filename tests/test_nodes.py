@@ -107,7 +107,7 @@ def test_results_output_and_record_come_back(nodes):
     broadcast = "broadcast #0 with root 1 of float32[3] on group"
     assert said[0] == said[3] == [all_reduce]
     assert said[1] == said[2] and said[1][0] == all_reduce and said[1][1].startswith(broadcast)
-    assert [str(calls[-1]) for calls in job.setup] == ["new_group([1, 2])"] * 4
+    assert [str(calls[-1]) for calls in job.setup] == ["new_group([1, 2]) #0"] * 4
 
 
 def test_clocks_of_the_hosts_are_brought_together(nodes):

@@ -49,8 +49,8 @@ print("everybody prints this line, so you see it once")
 # %% [markdown] id="memory-text"
 # ## What is a rank?
 #
-# A rank is a process. **Predict before you run:** the cell below adds its rank's number to
-# `counter`, on every rank. What will `counter` be *in this notebook* afterwards?
+# A rank is a process, with a memory of its own. **Predict before you run:** the cell below adds its
+# rank's number to `counter`, on every rank. What will `counter` be *in this notebook* afterwards?
 
 # %% id="memory-prediction" tags=["prediction"]
 counter = 100
@@ -94,8 +94,8 @@ x.item()
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="job-text"
-# `--into job` kept the whole run in a variable: `job[0]` is the value of rank 0, `job.output(2)`
-# is what rank 2 printed, and `job.calls` is what every rank asked of the communication library.
+# `--into job` kept the whole run in a variable: `job[0]` is the value of rank 0, `job.output(1)`
+# is what rank 1 printed, and `job.calls` is what every rank asked of the communication library.
 
 # %% id="job"
 for call in job.calls[0]:
@@ -126,8 +126,8 @@ dist.all_reduce(torch.ones(1))
 lockstep.compare(predicted=prediction, measured=job.calls[-1][0].seconds, unit="s")
 
 # %% [markdown] id="waiting-explained"
-# The sum needs every rank's number, so nobody has it before the last one has come. Most of the time
-# that programs seem to spend in communication is this: *waiting*. Half of this course is about
+# The sum needs every rank's number, so nobody has it before the last one has come. Much of the time
+# that programs seem to spend in communication is this: *waiting*. A large part of this course is about
 # telling the two apart.
 #
 # **What changes under NCCL:** this cell asked for gloo, where a call returns when the sum is there.

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 01 · Communicators
 #
-# **100–130 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # Before a rank can send one byte, ranks must have found each other, counted each other, and agreed
 # who belongs together. That agreement is a *communicator*; PyTorch calls it a *process group*.
@@ -11,8 +11,10 @@
 # - make ranks meet by hand, and so know what `init_process_group` waits for when it hangs,
 # - say what each backend can do on each device, because you asked it,
 # - cut a world into data, tensor and pipeline parallel groups, and translate ranks between them,
-# - explain the hang that `new_group` makes, and build a smaller world after ranks have died,
-# - write a process group of your own, in Python.
+# - explain the hang that `new_group` makes.
+#
+# There is a break in the middle. What goes further stands folded below the recap: a smaller world after
+# ranks have died, a process group of your own, and how long groups wait, and for whom.
 #
 # Lab 00 comes first: it shows the cells, the strips under them, and the checks.
 
@@ -30,28 +32,27 @@ import lockstep
 # | word | what it is | its number |
 # | --- | --- | --- |
 # | process | what the operating system runs | its PID |
-# | node | one machine | node rank (`GROUP_RANK`) |
+# | node | one machine | node rank: `GROUP_RANK` |
 # | world | all processes of a job | `WORLD_SIZE` says how many |
 # | rank | a process's number in the world | `RANK`: 0 to `WORLD_SIZE` - 1 |
 # | local rank | its number on its node | `LOCAL_RANK`: 0 to `LOCAL_WORLD_SIZE` - 1 |
-# | role | what a process is there for; here all have one role | `ROLE_RANK`: its number in its role |
 # | process group | some of the ranks, who communicate | a *group rank* for each member |
 #
-# A rank is told all of this by environment variables before its first line runs. The cell below
-# prints eight of them, on every rank of one node.
+# (The *group* in `GROUP_RANK` is the ranks of one node. It is not a process group.)
 #
-# **Predict:** how many of the eight have *another value on each rank*?
+# A rank is told all of this by environment variables before its first line runs. The cell below
+# prints the table's five, on every rank. All ranks are on one node here.
+#
+# **Predict:** how many of the five have *another value on each rank*?
 
 # %% id="who-prediction" tags=["prediction"]
-prediction = 3  # RANK; LOCAL_RANK, as there is one node; ROLE_RANK, as there is one role
+prediction = 2  # RANK; and LOCAL_RANK, as there is one node
 
 # %% id="who"
 # %%torchrun -n {NPROC} --no-init --into job
 import os
 
-first = ["RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK"]
-second = ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR"]
-for name in first + second:
+for name in ["RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]:
     print(f"{name}={os.environ[name]}")
 
 # %% id="who-measured"
@@ -80,8 +81,8 @@ lockstep.table(
 # ### Exercise 1: every rank to its own GPU
 #
 # **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the
-# index of the GPU that this rank should use, an int. On any number of nodes, with any number of
-# GPUs in each.
+# index of the GPU that this rank should use, an int. There is a GPU for each rank, on any number of
+# nodes, with any number of GPUs in each.
 
 
 # %% id="local_gpu"
@@ -198,8 +199,8 @@ print("the group's size is", dist.get_world_size())
 
 # %% [markdown] id="init-hang-text"
 # Who does not come is waited for, and the store says nothing about it. The next cell is **broken on
-# purpose**: four ranks are there, and each asks for a world of *five*. Look in the report for the call
-# that they are in, and for what it says of the fifth.
+# purpose**: four ranks are there, and each asks for a world of *five*. The report's first sentence puts
+# the two numbers side by side; below it stands the call in which all four wait.
 
 # %% id="init-hang"
 # %%torchrun -n 4 --no-init --may-fail
@@ -211,18 +212,24 @@ store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
 dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=5)
 
 # %% [markdown] id="init-hang-explained"
-# Left alone it would have waited for half an hour. A job that "hangs at the start" nearly always
+# Left alone it would have waited for half an hour, which is gloo's time limit. A job that "hangs at the start" nearly always
 # hangs here: a node that did not come up, a `WORLD_SIZE` that is too large, a `MASTER_ADDR` that
 # means another machine on each node, a firewall.
-#
+
+# %% [markdown] id="backends-text"
 # ## 3 · Backends
 #
 # PyTorch knows what an `all_reduce` is; a **backend** carries it out. Which operations it has
 # depends on the backend *and* on where the tensor is. Documentation has tables of that, and they
-# age. You can ask instead: try each operation on two ranks, and note what raises.
+# age. You can ask instead: try each operation on two ranks, and note what raises. People say that gloo
+# has the basic collectives, and that what large models need, only NCCL has: averaging (`AVG`),
+# `reduce_scatter`, `all_to_all`, and messages in batches (`batch_isend_irecv`).
+#
+# The next two cells, whose code is hidden, hold the questions. The third asks them of gloo, here, and
+# puts beside the answers what GPUs have answered.
 
 
-# %% id="operations"
+# %% id="operations" tags=["plumbing"]
 def operations(device, rank, size):
     """Ways to call c10d, by name: small ones, on every rank of a group of two."""
     import torch
@@ -251,7 +258,7 @@ def operations(device, rank, size):
     }
 
 
-# %% id="probe"
+# %% id="probe" tags=["plumbing"]
 def attempt(name, device):
     """Try one operation: "yes", or the type of the error that it raised on this rank."""
     import torch
@@ -278,29 +285,8 @@ def probe(backend, device):
     return answers, job
 
 
-# %% [markdown] id="probe-predict-text"
-# ### Claim: "gloo has the basic collectives; what large models need, only NCCL has"
-#
-# People say so. Large models also need averaging (`AVG`), `reduce_scatter`, `all_to_all` and messages
-# in batches. **Guess** whether gloo lacks them, with tensors on the CPU: `"holds"`, `"does not hold"` or
-# `"depends"` (on which)?
-
-# %% id="probe-guess" tags=["guess"]
-guess = "does not hold"
-
-# %% id="probe-run"
-gloo, job = probe("gloo", "cpu")
-needed = ["all_reduce, AVG", "reduce_scatter", "all_to_all", "batch_isend_irecv"]
-able = [name for name in needed if gloo[name] == "yes"]
-lockstep.claim(
-    "gloo has the basic collectives; what large models need, only NCCL has.",
-    guess=guess,
-    verdict={0: "holds", len(needed): "does not hold"}.get(len(able), "depends"),
-    because=f"on the CPU gloo has: {'; '.join(able) or 'none of them'}",
-    stamp=lockstep.live(job),
-)
-
 # %% id="probe-table"
+gloo, job = probe("gloo", "cpu")
 recording = lockstep.recorded("backends/nccl-h200.json")
 columns = {"gloo · cpu (live)": gloo}
 columns |= {f"{name} (recorded)": answers for name, answers in recording.content.items()}
@@ -312,54 +298,18 @@ lockstep.table(
 )
 
 # %% [markdown] id="probe-explained"
-# Read it by columns. gloo on the CPU has nearly everything, whatever old pages say. With tensors on a
-# GPU it has the plain collectives, but no all-to-all; and a send did not even raise: it ended the
-# process, which no `except` can help. NCCL has nothing for tensors on the CPU (its barrier needs
-# none). Backend and device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists:
-# one group, a backend for each device.
+# Look at the four names first. gloo on the CPU has them all, and nearly everything else, whatever
+# people say. With tensors on a GPU gloo has the plain collectives, but no all-to-all; and a send did
+# not even raise: it ended the process, which no `except` can help. NCCL has nothing for tensors on the
+# CPU (its barrier needs none). Backend and device must fit, which is why
+# `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
 #
 # The recorded columns come from the same questions, asked where there were GPUs. On a machine that has
 # two, `lockstep record backends` asks them anew.
-
-# %% [markdown] id="timeout-text"
-# ### Claim: "a process group waits half an hour before it gives up"
 #
-# Many pages say so. A group's options say what is true. **Guess**
-# first: `"holds"`, `"does not hold"` or `"depends"`? (Without a GPU, NCCL's answer is a recorded one.)
-
-# %% id="timeout-guess" tags=["guess"]
-guess = "depends"
-
-
-# %% id="timeout-claim"
-def minutes_to_time_out():
-    import torch.distributed as dist
-
-    options = dist.group.WORLD._get_backend(lockstep.device()).options
-    return options._timeout.total_seconds() / 60
-
-
-gloo_job = lockstep.torchrun(minutes_to_time_out, backend="gloo", show=False)
-if lockstep.gpu_count():
-    job = lockstep.torchrun(minutes_to_time_out, nproc_per_node=1, backend="nccl", show=False)
-    minutes, stamp = {"nccl": job[0]}, lockstep.live(job)
-else:
-    recording = lockstep.recorded("backends/time-out-nccl.json")
-    minutes, stamp = recording.content, recording.stamp
-minutes = {"gloo": gloo_job[0], **minutes}
-lockstep.claim(
-    "A process group waits half an hour before it gives up.",
-    guess=guess,
-    verdict="holds" if set(minutes.values()) == {30} else "depends",
-    because=", ".join(f"{name}: {value:g} minutes" for name, value in minutes.items()),
-    stamp=[lockstep.live(gloo_job), stamp],
-)
-
-# %% [markdown] id="timeout-explained"
-# In both it is `init_process_group(timeout=…)` that sets it.
-# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of that call has both
-# numbers: "10 minutes for NCCL and 30 minutes for other backends". A hang costs that long times every
-# GPU of the job, before anybody is told.
+# **Break.** Ranks can find each other now, and you know what carries their messages. What comes next is
+# about groups *inside* a world. It starts on its own: run the first two code cells of this lab, then go
+# on here.
 
 # %% [markdown] id="context-text"
 # ## 4 · Contexts: groups of the same ranks
@@ -368,8 +318,10 @@ lockstep.claim(
 # group, and in a group their order. (Messages from one rank to another also have a sender and, under
 # gloo, a tag: lab 02.) MPI calls this the *context* of a communicator.
 #
-# Two async all-reduces, of 1 and of 10. Rank 0 starts with the 1, rank 1 with the 10. First in the
-# *same* group. **Predict:** what does rank 0 then hold in the tensor that was 1?
+# With `async_op=True` a call returns a handle at once; `handle.wait()` waits for its end. So a rank can
+# start two all-reduces before the first has ended. They are of `x`, which holds 1 on both ranks, and of
+# `y`, which holds 10. Rank 0 starts with `x`, rank 1 starts with `y`, first in the *same* group.
+# **Predict:** what does rank 0 then hold in `x`?
 
 # %% id="context-prediction" tags=["prediction"]
 prediction = 11  # rank 0's first call meets rank 1's first: 1 + 10
@@ -391,7 +343,7 @@ x.item(), y.item()
 lockstep.compare(predicted=prediction, measured=job[0][0])
 
 # %% [markdown] id="context-two-text"
-# No error, and both results are wrong: the first call of one rank met the first call of the other.
+# No error, and both results are wrong: `x` should be 2 and `y` 20. The first call of one rank met the first call of the other.
 # Sizes and types were the same, so nothing could notice. Now each tensor in a group of its own;
 # the two groups have the same members:
 
@@ -418,11 +370,14 @@ x.item(), y.item()
 #
 # ## 5 · `new_group`
 #
-# `new_group([0, 1])` makes a group of some ranks. The documentation says that *every* rank of the
-# world must call it, those who are not in it as well. What happens if only the members do?
+# `new_group([0, 1])` makes a group of some ranks.
 #
-# **Guess** about the sentence "`new_group` hangs unless every rank calls it": `"holds"`,
-# `"does not hold"` or `"depends"`?
+# ### Claim: "`new_group` hangs unless every rank calls it"
+#
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of `new_group` asks
+# that "all processes in the main group" enter it, those who are not in the new group as well. What
+# happens if only the members do? gloo is asked here, NCCL's answer is a recorded one. **Guess:**
+# `"holds"`, `"does not hold"`, or `"depends"` on the backend?
 
 # %% id="new-group-guess" tags=["guess"]
 guess = "depends"
@@ -439,10 +394,11 @@ if dist.get_rank() < 2:  # only the members
 x.item()
 
 # %% [markdown] id="new-group-nccl-text"
-# And under NCCL? The same cell, run on four GPUs when they are here; otherwise what four H200s said.
+# gloo ran through. And NCCL? The next cell, whose code is hidden, runs the same program on four GPUs when
+# they are here. Otherwise it shows what four GPUs have said.
 
 
-# %% id="new-group-nccl"
+# %% id="new-group-nccl" tags=["plumbing"]
 def only_members():
     import torch
     import torch.distributed as dist
@@ -481,8 +437,8 @@ lockstep.claim(
 # that somebody makes. PyTorch names groups by counting: the first that a rank makes is "1", the next
 # "2". Two ranks that have counted differently look for each other under different names.
 #
-# The next cell is **broken on purpose**. Find in the report what each rank did *before* the call in
-# which it hangs.
+# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. The report numbers
+# each rank's calls of `new_group` from `#0`.
 
 # %% id="new-group-hang"
 # %%torchrun -n 4 --backend gloo --may-fail
@@ -493,16 +449,17 @@ if dist.get_rank() != 3:
 everybody = dist.new_group([0, 1, 2, 3])
 
 # %% [markdown] id="new-group-explained"
-# All four ranks hang in the *same* line, the second `new_group`, which is correct. The mistake is in
-# the line before it, on the rank that did not run it. A stack dump of the hanging ranks does not
-# show that; the record of what they called does, and the first sentence is made from it.
+# All four ranks hang in the *same* line, the second `new_group`, which is correct. Only the numbers
+# differ: for ranks 0–2 it is call `#1`, for rank 3 it is call `#0`. The mistake is in the line before, on
+# the rank that did not run it. A stack dump of the hanging ranks does not show that; the record of what
+# they called does, and the first sentence is made from it.
 #
 # ### Claim: "with `use_local_synchronization=True`, only the members call `new_group`"
 #
 # [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) says so of this
 # argument of `new_group`: "non-member ranks don't need to call into API". The name of such a group is
-# made from its members, and the count of the others stays as it was. **Guess** for gloo. The test: two
-# of four ranks make such a group, and then all four make another one.
+# made from its members, and not by counting. **Guess** for gloo. The test: two of four ranks make such a
+# group, and then all four make another one.
 
 # %% id="local-guess" tags=["guess"]
 guess = "holds"
@@ -617,14 +574,14 @@ def my_groups(plan):
 
 
 by_hand = lockstep.torchrun(my_groups, plan, nproc_per_node=8, show=False)
-print("rank 5:", by_hand[5])
 lockstep.compare(predicted=prediction, measured=by_hand[5]["pp"][1])
 
 # %% id="grid-figure"
 lockstep.grid(sizes, rank=5, groups=by_hand[5], stamp=lockstep.live(by_hand))
 
 # %% [markdown] id="mesh-text"
-# `DeviceMesh` does the same in a line. DTensor and FSDP take one; a stage of PyTorch's pipelines takes
+# `DeviceMesh` does the same in a line: it makes *all* groups of each axis, as your two functions do.
+# DTensor and FSDP take one; a stage of PyTorch's pipelines takes
 # a group (`PipelineStage(…, group=…)`), such as `mesh.get_group("pp")`. **Predict:** how many times does
 # *each rank* call `new_group` for this mesh, under gloo?
 
@@ -650,7 +607,7 @@ print(*made[:4], "…")
 lockstep.compare(predicted=prediction, measured=len(made))
 
 # %% [markdown] id="mesh-explained"
-# Four groups along each of three axes, on every rank, though each rank is in three of them only.
+# Four groups along each of three axes, made by every rank, though a rank is in three of them only.
 #
 # **What changes under NCCL:** where ranks have been tied to their GPUs (`device_id`), `DeviceMesh` calls
 # `split_group` instead, once for each axis: three calls, each of which makes all groups of its axis.
@@ -704,69 +661,55 @@ def from_first(x, group):
 # %% id="from_first-check"
 lockstep.check("from_first", from_first)
 
-# %% [markdown] id="wait-text"
-# ### Claim: "`wait()` on a handle makes the ranks meet"
+# %% [markdown] id="recap"
+# ## Recap
 #
-# People name two ways to synchronise processes: `barrier`, and `wait()` on what an async call
-# returned. Test the second, on four ranks with gloo. One rank comes 0.3 seconds late, and rank 0 waits
-# for its own handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
+# - A rank is told who it is by variables; `LOCAL_RANK` picks its GPU.
+# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is a
+#   key that nobody writes.
+# - What a backend can do depends on the device, and can be asked.
+# - In a group, collectives match by order and by nothing else. Another group is another context.
+# - Every rank makes every group, in the same order. The hang comes later than the mistake.
+# - `src` and `dst` are global ranks.
+#
+# **What comes next:** so far nothing was said of time. In lab 02 ranks send to each other directly,
+# point to point, and you will measure what a message costs.
 
-# %% id="wait-guess" tags=["guess"]
-guess = "depends"
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("01")
 
-# %% id="wait" tags=["varies"]
-# %%torchrun -n 4 --backend gloo --into job
-import time
+# %% [markdown] id="shrink-text"
+# ## Further: a smaller world
+#
+# When a rank dies, those who are left make a new world, with new numbers. Here you write that.
+# 25 minutes, one exercise; a CPU is enough.
 
-import torch
+# %% [markdown] id="shrink-calls"
+# A group's members are said when it is made, and never change. When a rank dies, those who are left
+# end the world and make a smaller one. Its ranks have new numbers, because ranks go from 0 without
+# a gap. In lab 13 that happens with real losses; here rank by rank, in good order.
+#
+# Two calls are needed. `dist.destroy_process_group()` ends the default group and all others; then
+# `init_process_group` may be called again. `dist.PrefixStore("new", store)` is the same store with `new/`
+# before every key, so two worlds that use one store do not read each other's keys:
+
+# %% id="prefix"
+# %%torchrun -n 2 --no-init
+import os
+
 import torch.distributed as dist
 
+rank = int(os.environ["RANK"])
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+for world in ("first", "second"):
+    dist.init_process_group("gloo", store=dist.PrefixStore(world, store), rank=rank, world_size=2)
+    dist.barrier()  # nobody ends this world while another still connects
+    dist.destroy_process_group()
+store.set("second/note", "kept")
+print(dist.PrefixStore("second", store).get("note"))
 
-def seconds(start, late):
-    x = torch.ones(1)
-    dist.barrier()
-    if dist.get_rank() == late:
-        time.sleep(0.3)
-    begin = time.perf_counter()
-    start(x).wait()
-    return round(time.perf_counter() - begin, 4)
-
-
-{
-    "all_reduce, rank 3 late": seconds(lambda x: dist.all_reduce(x, async_op=True), 3),
-    "broadcast, rank 1 late": seconds(lambda x: dist.broadcast(x, src=0, async_op=True), 1),
-    "broadcast, rank 3 late": seconds(lambda x: dist.broadcast(x, src=0, async_op=True), 3),
-}
-
-# %% id="wait-claim"
-met = {name: took > 0.15 for name, took in job[0].items()}
-said = {True: "after it had come", False: "before it had come"}
-lockstep.claim(
-    "wait() on a handle makes the ranks meet.",
-    guess=guess,
-    verdict="holds" if all(met.values()) else "depends" if any(met.values()) else "does not hold",
-    because="; ".join(f"{name}: wait() on rank 0 returned {said[it]}" for name, it in met.items()),
-    stamp=lockstep.live(job),
-)
-
-# %% [markdown] id="wait-explained"
-# A handle knows about *this rank's part*. Nobody can have a sum before all have given their number,
-# so an `all_reduce` makes ranks meet. A broadcast goes down a tree. Of four ranks, gloo's root sends to
-# ranks 1 and 2, and a gloo send waits for its receiver; rank 3 gets it from another rank, and the root
-# does not wait for it. **What changes under NCCL:** it is weaker still. There `wait()` makes the GPU's
-# *stream* wait and returns to Python at once, for both.
-#
-# ## 7 · Membership is fixed
-#
-# A group's members are said when it is made, and never change. When a rank dies, those who are left
-# throw the world away and make a smaller one: with new numbers, because ranks go from 0 without a
-# gap. In lab 13 that happens with real losses; here rank by rank, in good order.
-#
-# Two calls for that. `dist.destroy_process_group()` closes the default group and all others; then
-# `init_process_group` may be called again. `dist.PrefixStore("new", store)` is the same store with
-# `new/` before every key, so that two worlds that use one store do not read each other's keys.
-#
-# ### Exercise 7: a smaller world
+# %% [markdown] id="shrink-goal"
+# ### Further exercise: a smaller world
 #
 # **Goal:** `shrink(store, me, alive, generation)` runs on each rank that is alive, while the old
 # default group is still there. `me` is the number that the rank had at the very start, `alive` is
@@ -811,38 +754,28 @@ if me != 1:  # rank 1 leaves
     print("was", me, "and is now", dist.get_rank(), "of", dist.get_world_size())
     print("a sum of ones over the new world:", x.item())
 
-# %% [markdown] id="mpi-text"
-# Newer versions of PyTorch have `dist.shrink_group`, which does this for NCCL without a new rendezvous. It,
-# too, makes a new group, and it destroys the old one; if that was the default group, all others as well.
+# %% [markdown] id="shrink-explained"
+# `dist.shrink_group` does this for NCCL without a new rendezvous. It, too, makes a new group, and it
+# destroys the old one; if that was the default group, all others as well.
+
+# %% [markdown] id="own-group-text"
+# ## Further: a process group of one's own
 #
-# ### MPI's words
+# What is the least that `dist.all_reduce` needs? You write a backend in Python and compare it with gloo.
+# 30 minutes, one exercise; a CPU is enough.
+
+# %% [markdown] id="own-goal"
+# `dist.all_reduce` needs an object with a method `allreduce`, which gets a list with one tensor and
+# options (`opts.reduceOp`), writes the result *into that tensor*, and returns a `Work`: a handle with
+# `wait()` and `is_completed()`. You have all it takes: a **store**, a dictionary that one process keeps and
+# all can reach. `set(key, value)` writes bytes; `get(key)` waits until somebody has written them.
 #
-# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both.
-#
-# | MPI | PyTorch | not quite the same |
-# | --- | --- | --- |
-# | communicator | `ProcessGroup` | |
-# | `MPI_COMM_WORLD` | `dist.group.WORLD` | PyTorch can destroy and remake it |
-# | group | the list of ranks given to `new_group` | |
-# | context | the group's name, a prefix of its keys in the store | |
-# | `MPI_Comm_split(color, key)` | `split_group`, under NCCL; else `new_group` for each group | ranks are sorted, there is no key |
-# | request | `Work` | |
-# | virtual topology (`MPI_Cart_create`) | `DeviceMesh` | |
-# | `MPI_Comm_rank(comm)` | `dist.get_rank(group)` | |
-# | `MPI_Group_translate_ranks` | `get_group_rank`, `get_global_rank` | |
-# | `mpirun` | `torchrun` | `torchrun` starts one agent on each node |
-#
-# ## 8 · A process group of one's own
-#
-# What is the least that `dist.all_reduce` needs? An object with a method `allreduce`, which gets a
-# list with one tensor and options (`opts.reduceOp`), writes the result *into that tensor*, and
-# returns a `Work`: a handle with `wait()` and `is_completed()`. You have all it takes: a store.
-#
-# ### Exercise 8: `StoreGroup`
+# ### Further exercise: `StoreGroup`
 #
 # **Goal:** an `allreduce` that goes through the store alone, for the sum and for the maximum
 # (`dist.ReduceOp.MAX`), called again and again, with tensors of any type and shape. It may finish
-# before it returns; `DoneWork` is the handle of such a call. `pickle.dumps` turns a tensor into bytes,
+# before it returns; `DoneWork` is the handle of such a call. `self.rank()` and `self.size()` say which
+# rank of how many this is. `pickle.dumps` turns a tensor into bytes,
 # `pickle.loads` turns them back.
 
 # %% id="StoreGroup"
@@ -890,11 +823,13 @@ lockstep.check("StoreGroup", StoreGroup)
 # Register it under a name, and `dist.all_reduce` uses it like any other. **Predict:** on 4 ranks, an
 # all-reduce of 4 MB. Every rank writes its tensor into the store and reads all four. How many MB go
 # in and out of the one process that keeps the store?
+#
+# (The code of the next two cells is hidden: a store that counts bytes, and the two all-reduces.)
 
 # %% id="own-prediction" tags=["prediction"]
 prediction = 4 * 4 + 4 * 4 * 4  # written by 4 ranks, 4 MB each; read by each of 4, 4 times 4 MB
 
-# %% id="own-counting"
+# %% id="own-counting" tags=["plumbing"]
 StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)
 
 
@@ -914,7 +849,7 @@ class Counting:
         return data
 
 
-# %% id="own"
+# %% id="own" tags=["plumbing"]
 def compare_groups(group_class, elements):
     """Bytes through the store, and seconds of an all-reduce by the store and by gloo."""
     import os
@@ -963,19 +898,127 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # DDP would not yet run on your group. It also wants `broadcast` and `allgather`, and handles with
 # `get_future()`. But you know now what a backend is: an object whose methods move bytes, plus a
 # meeting beforehand.
-#
-# ## Recap
-#
-# - A rank is told who it is by variables; `LOCAL_RANK` picks its GPU.
-# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is a
-#   key that nobody writes.
-# - What a backend can do depends on the device, and can be asked.
-# - In a group, collectives match by order and by nothing else. Another group is another context.
-# - Every rank makes every group, in the same order. The hang comes later than the mistake.
-# - `src` and `dst` are global ranks. Members never change; a smaller world is a new one.
-#
-# **What is slow here, and comes next:** everything went through one store. In lab 02 ranks send to
-# each other directly, point to point, and you will measure what a message costs.
 
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("01")
+# %% [markdown] id="waits-text"
+# ## Further: how long a group waits, and for whom
+#
+# Two sentences that people say, tested. 15 minutes, no exercise; a CPU is enough, and what only GPUs
+# can say is recorded.
+
+# %% [markdown] id="timeout-text"
+# ### Claim: "a process group waits half an hour before it gives up"
+#
+# Many pages say so. A group's options say what is true. **Guess**
+# first: `"holds"`, `"does not hold"` or `"depends"`? (Without a GPU, NCCL's answer is a recorded one. The
+# code that asks is hidden.)
+
+# %% id="timeout-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="timeout-claim" tags=["plumbing"]
+def minutes_to_time_out():
+    import torch.distributed as dist
+
+    options = dist.group.WORLD._get_backend(lockstep.device()).options
+    return options._timeout.total_seconds() / 60
+
+
+gloo_job = lockstep.torchrun(minutes_to_time_out, backend="gloo", show=False)
+if lockstep.gpu_count():
+    job = lockstep.torchrun(minutes_to_time_out, nproc_per_node=1, backend="nccl", show=False)
+    minutes, stamp = {"nccl": job[0]}, lockstep.live(job)
+else:
+    recording = lockstep.recorded("backends/time-out-nccl.json")
+    minutes, stamp = recording.content, recording.stamp
+minutes = {"gloo": gloo_job[0], **minutes}
+lockstep.claim(
+    "A process group waits half an hour before it gives up.",
+    guess=guess,
+    verdict="holds" if set(minutes.values()) == {30} else "depends",
+    because=", ".join(f"{name}: {value:g} minutes" for name, value in minutes.items()),
+    stamp=[lockstep.live(gloo_job), stamp],
+)
+
+# %% [markdown] id="timeout-explained"
+# In both it is `init_process_group(timeout=…)` that sets it.
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of that call has both
+# numbers: "10 minutes for NCCL and 30 minutes for other backends". A hang costs that long times every
+# GPU of the job, before anybody is told.
+
+# %% [markdown] id="wait-text"
+# ### Claim: "`wait()` on a handle makes the ranks meet"
+#
+# People name two ways to synchronise processes: `barrier`, and `wait()` on what an async call
+# returned. Test the second, on four ranks with gloo. One rank comes 0.3 seconds late, and rank 0 waits
+# for its own handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
+
+# %% id="wait-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="wait" tags=["varies"]
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def seconds(start, late):
+    x = torch.ones(1)
+    dist.barrier()
+    if dist.get_rank() == late:
+        time.sleep(0.3)
+    begin = time.perf_counter()
+    start(x, async_op=True).wait()
+    return time.perf_counter() - begin
+
+
+def waits():
+    from_0 = lambda x, async_op: dist.broadcast(x, src=0, async_op=async_op)
+    return [seconds(dist.all_reduce, 3), seconds(from_0, 1), seconds(from_0, 3)]
+
+
+job = lockstep.torchrun(waits, nproc_per_node=4, backend="gloo", show=False)
+names = ["all_reduce, rank 3 late", "broadcast, rank 1 late", "broadcast, rank 3 late"]
+rows = [[name, *(f"{s[at]:.3f}" for s in job.results)] for at, name in enumerate(names)]
+ranks = [f"rank {rank}" for rank in range(4)]
+lockstep.table("Seconds in wait()", ["", *ranks], rows, stamp=lockstep.live(job))
+
+# %% id="wait-claim"
+met = {name: took > 0.15 for name, took in zip(names, job[0], strict=True)}
+said = {True: "after it had come", False: "before it had come"}
+lockstep.claim(
+    "wait() on a handle makes the ranks meet.",
+    guess=guess,
+    verdict="holds" if all(met.values()) else "depends" if any(met.values()) else "does not hold",
+    because="; ".join(f"{name}: wait() on rank 0 returned {said[it]}" for name, it in met.items()),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="wait-explained"
+# A handle knows about *this rank's part*. Nobody can have a sum before all have given their number,
+# so an `all_reduce` makes ranks meet. A broadcast goes down a tree. Of four ranks, gloo's root sends to
+# ranks 1 and 2, and a gloo send waits for its receiver. Rank 3 gets it from rank 1: when rank 3 is late,
+# rank 1 waits, and the root does not.
+#
+# **What changes under NCCL:** it is weaker still. There `wait()` makes the GPU's *stream* wait and
+# returns to Python at once, for both.
+
+# %% [markdown] id="mpi-text"
+# ## Further: MPI's words
+#
+# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both. 3 minutes.
+
+# %% [markdown] id="mpi-table"
+# | MPI | PyTorch | not quite the same |
+# | --- | --- | --- |
+# | communicator | `ProcessGroup` | |
+# | `MPI_COMM_WORLD` | `dist.group.WORLD` | PyTorch can destroy and remake it |
+# | group | the list of ranks given to `new_group` | |
+# | context | the group's name, a prefix of its keys in the store | |
+# | `MPI_Comm_split(color, key)` | `split_group`, under NCCL; else `new_group` for each group | there is no key: `new_group` sorts ranks, unless told `sort_ranks=False` |
+# | request | `Work` | |
+# | virtual topology (`MPI_Cart_create`) | `DeviceMesh` | |
+# | `MPI_Comm_rank(comm)` | `dist.get_rank(group)` | |
+# | `MPI_Group_translate_ranks` | `get_group_rank`, `get_global_rank` | |
+# | `mpirun` | `torchrun` | `torchrun` starts one agent on each node |

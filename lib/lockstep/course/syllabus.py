@@ -19,7 +19,7 @@ class Lab:
 
 LABS = (
     Lab("00", "start_here", "Start here", "15", "cpu"),
-    Lab("01", "communicators", "Communicators", "100–130", "cpu"),
+    Lab("01", "communicators", "Communicators", "90", "cpu"),
     Lab("02", "point_to_point", "Point-to-point", "130–170", "cpu"),
     Lab("03", "collectives", "Collectives", "150–180", "cpu"),
     Lab("05", "torch_compile", "torch.compile modes", "90", "cpu"),

@@ -21,10 +21,13 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+
+from ..words import ranks_text
 
 SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
 HEADER = struct.Struct("<QQQQQQQQ")
@@ -60,10 +63,14 @@ def offset_of(place: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as one rank knows it."""
+    """A process group as one rank knows it.
+
+    called: the name that the rank's program had for it when it first used it, "" if none was seen.
+    """
 
     name: str
     ranks: tuple[int, ...]
+    called: str = field(default="", compare=False)
 
     @property
     def is_default(self) -> bool:
@@ -77,6 +84,8 @@ class Group:
     def __str__(self) -> str:
         if self.is_default:
             return "the default group"
+        if self.called:
+            return f"group {self.called} ({ranks_text(self.ranks)})"
         number = f" {self.name}" if len(self.name) < 4 else ""  # others are long hashes
         return f"group{number} {list(self.ranks)}"
 
@@ -129,7 +138,8 @@ class Call:
 
     def __str__(self) -> str:
         if self.group.is_internal:
-            return self.operation
+            # Which of the rank's calls of new_group it is makes the group's name.
+            return f"{self.operation}{f' #{self.number}' if is_new_group(self.operation) else ''}"
         what = f"{self.operation} #{self.number}"
         if self.operation in POINT_TO_POINT:
             way = "to" if self.operation == "send" else "from"
@@ -147,6 +157,10 @@ class Call:
         return f"{what} on {self.group}"
 
 
+def is_new_group(operation: str) -> bool:
+    return operation.startswith("new_group(")
+
+
 CallLine = tuple[Group, str, int | None, int]
 
 
@@ -154,6 +168,8 @@ def line_of(operation: str, peer: int | None, tag: int) -> tuple[str, int | None
     """The sequence, within a group, in which a call is counted."""
     if operation in ("destroy_process_group", SYNCHRONIZE):  # leaving is no partner of new_group
         return (operation, None, 0)
+    if is_new_group(operation):
+        return ("new_group", None, 0)
     return (operation, peer, tag) if operation in POINT_TO_POINT else ("", None, 0)
 
 
@@ -171,6 +187,7 @@ class Reader:
         self._before: dict[Any, int] = {}
         self._kept: list[tuple[int, bytes]] | None = None  # by a copy: what the sections held
         self.is_current = True
+        self._agreed: Mapping[Group, str] | None = None  # None: what this rank calls its groups
 
     @classmethod
     def of_nothing(cls, rank: int) -> Reader:
@@ -293,11 +310,14 @@ class Reader:
                 start, end, length, kind, waited = ENTRY.unpack_from(data, at)
                 body = data[at + ENTRY.size : at + ENTRY.size + length]
                 if kind == GROUP:
-                    number, name, ranks = _group.decode(body)
-                    groups[number] = Group(name, ranks)
+                    number, name, ranks, called = _group.decode(body)
+                    group = Group(name, ranks, called)
+                    if self._agreed is not None:
+                        group = replace(group, called=self._agreed.get(group, ""))
+                    groups[number] = group
                 elif kind == COUNT:
-                    group, line, count = _count.decode(body)
-                    self._before[(groups[group], *line)] = count
+                    one, line, count = _count.decode(body)
+                    self._before[(groups[one], *line)] = count
                 else:
                     call = _call.decode(body)
                     entries[place + at] = Call(
@@ -316,9 +336,30 @@ class Reader:
             at += ENTRY.size + length
 
 
+def agree(readers: Iterable[Reader]) -> None:
+    """From now on these readers call a group what all ranks that have a name for it call it.
+
+    Not where two ranks differ, and not by a name that a rank has had for two groups.
+    """
+    readers = list(readers)
+    said: dict[Group, set[str]] = {}
+    ambiguous: set[str] = set()
+    for reader in readers:
+        reader._agreed = None
+        own = {call.group: call.group.called for call in reader.log().values()}
+        names = [name for name in own.values() if name]
+        ambiguous |= {name for name in names if names.count(name) > 1}
+        for group, name in own.items():
+            said.setdefault(group, set()).update({name} - {""})
+    agreed = {group: names.pop() for group, names in said.items() if len(names) == 1}
+    agreed = {group: name for group, name in agreed.items() if name not in ambiguous}
+    for reader in readers:
+        reader._agreed = agreed
+
+
 # Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched.
 _call = msgspec.msgpack.Decoder(
     tuple[str, int, int, tuple[tuple[int, ...], ...], str, int, int | None, int, bool, bool]
 )
-_group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...]])
+_group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...], str])
 _count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .calls import agree
 from .channel import deaf
 from .errors import refusal
 from .explain import diagnose, report
@@ -153,6 +154,7 @@ class Ranks:
         return found and f"{found} Nothing hung this time, but the values cannot be trusted."
 
     def _mismatch(self) -> str:
+        agree(rank.reader for rank in self._ranks)
         verdict = diagnose.mismatch(self._seen())
         return verdict.sentence if verdict else ""
 
@@ -186,6 +188,7 @@ class Ranks:
         for node in self._nodes:
             node.look()
         self.close(gracefully=True)
+        agree(rank.reader for rank in self._ranks)
         failures = [self._failed(rank, kind) for rank in self._ranks]
         return self._outcome(
             state="interrupted" if kind == "interrupted" else "failed",

@@ -578,7 +578,14 @@ def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Any:
     return known
 
 
-@judged("shrink", lab="01", play=_worlds, called="what is known of the new worlds", silent=True)
+@judged(
+    "shrink",
+    lab="01",
+    play=_worlds,
+    called="what is known of the new worlds",
+    silent=True,
+    further=True,
+)
 def shrink(draw: random.Random) -> Iterator[Trial]:
     """`shrink(store, me, alive, generation)`: a new default group of those who are alive."""
     for nproc, deaths in ((draw.choice((4, 5)), (1, 1)), (6, draw.choice(((2, 1, 1), (1, 2, 1))))):
@@ -726,7 +733,14 @@ def _all_reduces(group_class: Any, given: list[tuple[Tensor, str]], late: int) -
     return tensors, done, wrote
 
 
-@judged("StoreGroup", lab="01", play=_all_reduces, called="what all_reduce left", silent=True)
+@judged(
+    "StoreGroup",
+    lab="01",
+    play=_all_reduces,
+    called="what all_reduce left",
+    silent=True,
+    further=True,
+)
 def store_group(draw: random.Random) -> Iterator[Trial]:
     """`StoreGroup`: a process group whose allreduce goes through the store."""
     shapes = [(2, 2), draw.choice(((2,), (3,), (5,)))]

@@ -12,7 +12,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...words import ranks_text
-from ..calls import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, SYNCHRONIZE, Call, CallLine, Reader
+from ..calls import (
+    ANY_SOURCE,
+    POINT_TO_POINT,
+    SAME_SIZE,
+    SYNCHRONIZE,
+    Call,
+    CallLine,
+    Reader,
+    is_new_group,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
     for rank, seen in ranks.items():
         for call in seen.reader.log().values():
             if call.group.is_internal:
-                if call.operation.startswith("new_group"):
+                if is_new_group(call.operation):
                     calls.setdefault((call.group, call.number), {})[rank] = call
                 elif call.end is None and (verdict := _too_large_a_world(call, len(ranks))):
                     return verdict
@@ -106,7 +115,9 @@ def contradiction(calls: Mapping[int, Call]) -> Verdict | None:
             return None
         said = _by_value({r: f"called {c.operation}" for r, c in calls.items()})
         return Verdict(
-            f"The ranks are in new_group for different groups: {said}. Every rank must call "
+            f"The ranks have made different groups: as call #{first.number} of new_group, {said}. "
+            "PyTorch names a group by how many its rank has made before; so these ranks look for "
+            "each other under different names, now or at a later call. Every rank must call "
             "new_group, in the same order, for the groups of the others too.",
             tuple(sorted(calls)),
         )
@@ -158,7 +169,10 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     if not blocked:
         return None
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
-    missing = {rank: _missing(call, reached, ranks.keys()) for rank, call in blocked.items()}
+    missing = {
+        rank: _missing(call, reached, ranks.keys(), ranks[rank].reader.on_gpu)
+        for rank, call in blocked.items()
+    }
     given_up = {rank: other for rank in blocked if (other := _forsaken(blocked[rank], ranks))}
     missing |= {rank: [other.rank] for rank, other in given_up.items()}
     movable = unfinished - blocked.keys()
@@ -256,7 +270,10 @@ def _anybody(call: Call) -> bool:
 
 
 def _missing(
-    call: Call, reached: Mapping[int, Mapping[CallLine, int]], everybody: Collection[int]
+    call: Call,
+    reached: Mapping[int, Mapping[CallLine, int]],
+    everybody: Collection[int],
+    on_gpu: bool,
 ) -> list[int]:
     """The ranks that must still enter a call before it can complete."""
     if _anybody(call):
@@ -272,7 +289,11 @@ def _missing(
         if there.get(mirror, 0) > call.number or (other == "recv" and there.get(anonymous, 0)):
             return []
         return [call.peer]
-    members = everybody if call.group.is_internal else call.group.ranks
+    members: Collection[int] = call.group.ranks
+    if call.group.is_internal:
+        members = everybody
+        if not on_gpu and (asked := re.fullmatch(r"new_group\(\[([\d, ]+)\]\)", call.operation)):
+            members = [int(rank) for rank in asked[1].split(",")]  # gloo connects no one else
     return [r for r in members if reached[r].get(call.line, 0) <= call.number]
 
 
@@ -341,7 +362,7 @@ def _tell(
         sentences.append(sentence)
     text = "; ".join(sentences) + "."
     text = text[0].upper() + text[1:]
-    if any(call.operation.startswith("new_group") for call in blocked.values()):
+    if any(is_new_group(call.operation) for call in blocked.values()):
         text += " Every rank must call new_group, in the same order, members or not."
     elif any(call.operation == "destroy_process_group" for call in blocked.values()):
         text += (
@@ -349,6 +370,20 @@ def _tell(
             "ever while a captured CUDA graph that holds NCCL work is alive: delete the graph "
             "first."
         )
+    elif operations and _collectives_of_several_groups(blocked.values()):
+        text += (
+            " Ranks that share several groups must call their collectives in the same order, over "
+            "all these groups together."
+        )
     else:
         text += " Every rank of a group must call the same collectives in the same order."
     return text
+
+
+def _collectives_of_several_groups(calls: Collection[Call]) -> bool:
+    groups = {call.group for call in calls}
+    return (
+        len(groups) > 1
+        and not any(group.is_internal for group in groups)
+        and not any(call.operation in POINT_TO_POINT for call in calls)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from ..calls import agree
 from . import diagnose
 from .diagnose import Seen, Verdict
 
@@ -64,6 +65,7 @@ class StandstillWatch:
 
     def _judge(self, ranks: Mapping[int, Seen]) -> None:
         self._judged = True
+        agree(seen.reader for seen in ranks.values())
         self._certain = diagnose.mismatch(ranks)
         self._likely = diagnose.deadlock(ranks) or diagnose.left_behind(ranks)
         calls = [call for seen in ranks.values() if (call := seen.blocked()) is not None]

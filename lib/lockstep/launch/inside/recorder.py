@@ -60,6 +60,7 @@ from ..calls import (
     offset_of,
     section_size,
 )
+from .naming import name_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -140,7 +141,7 @@ class Recorder:
             known = self._groups[key] = (self._groups_made, describe())
             self._groups_made += 1
             with self._lock:
-                self._append(math.nan, GROUP, (known[0], known[1].name, known[1].ranks))
+                self._append(math.nan, GROUP, _introduction(*known))
         return known
 
     def hold(self, group: Any) -> None:
@@ -217,7 +218,7 @@ class Recorder:
         U64.pack_into(self._memory, USED + 8 * (self._section % 2), 0)
         U64.pack_into(self._memory, SECTION, self._section)
         for number, group in self._groups.values():
-            self._write(math.nan, GROUP, _pack((number, group.name, group.ranks)))
+            self._write(math.nan, GROUP, _pack(_introduction(number, group)))
         for (number, *line), count in self._counts.items():
             self._write(math.nan, COUNT, _pack((number, line, count)))
 
@@ -336,6 +337,10 @@ class Recorder:
         finally:
             self.quiet = before
             self.end(place)
+
+
+def _introduction(number: int, group: Group) -> tuple[Any, ...]:
+    return (number, group.name, group.ranks, group.called)
 
 
 class _Watchers:
@@ -538,7 +543,7 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
         except (KeyError, ValueError):  # a group that is still being made
             ranks = list(range(group.size()))
         recorder.hold(group)
-        return Group(name, tuple(ranks))
+        return Group(name, tuple(ranks), "" if is_default else name_of(group))
 
     return recorder.group((group.group_name, group.size()), describe)
 
