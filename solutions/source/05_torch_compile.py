@@ -261,23 +261,19 @@ def rows(modes):
     """A row for each model and mode: how its steps compare with eager ones."""
     for model, plain in modes["eager"].items():
         for mode, models in modes.items():
-            one = models[model]
-            gain = plain["seconds"] / one["seconds"]
-            compile_time = one.get("cold_seconds", one.get("compile_seconds"))
-            saved = plain["seconds"] - one["seconds"]
-            pays = f"{compile_time / saved:,.0f}" if compile_time and saved > 0 else "–"
-            quartiles = f"{1e6 * one['lower_quartile']:,.0f}–{1e6 * one['upper_quartile']:,.0f}"
-            yield [
-                f"{model}, {mode}",
-                f"{1e6 * one['seconds']:,.0f}",
-                quartiles,
-                f"{gain:.2f}",
-                f"{compile_time:.1f}" if compile_time else "–",
-                f"{one['warm_seconds']:.1f}" if "warm_seconds" in one else "–",
-                pays if mode != "eager" else "–",
-                one.get("kernels", "–"),
-                one.get("launches", 0) + one.get("graph_launches", 0) or "–",
-                f"{one['reserved_bytes'] / 1e6:,.0f}" if "reserved_bytes" in one else "–",
+            one, say = models[model], lambda value, form: form.format(value) if value else "–"
+            compiling = one.get("cold_seconds", one.get("compile_seconds"))
+            saved = max(0, plain["seconds"] - one["seconds"])
+            quartiles = (1e6 * one[f"{which}_quartile"] for which in ("lower", "upper"))
+            yield [f"{model}, {mode}", f"{1e6 * one['seconds']:,.0f}"] + [
+                "–".join(f"{micros:,.0f}" for micros in quartiles),
+                f"{plain['seconds'] / one['seconds']:.2f}",
+                say(compiling, "{:.1f}"),
+                say(one.get("warm_seconds"), "{:.1f}"),
+                say(compiling and saved and compiling / saved, "{:,.0f}"),
+                say(one.get("kernels"), "{}"),
+                say(one.get("launches", 0) + one.get("graph_launches", 0), "{}"),
+                say(one.get("reserved_bytes", 0) / 1e6, "{:,.0f}"),
             ]
 
 
@@ -477,8 +473,7 @@ def graphs(sizes, mark=None, **how):
     torch.compiler.reset()
     counters.clear()
     f = torch.compile(lambda x: x * 2 + 1, backend="eager", **how)
-    for size in sizes:
-        x = torch.ones(size, 4)
+    for x in (torch.ones(size, 4) for size in sizes):
         if mark:
             mark(x, 0)
         f(x)
@@ -877,7 +872,8 @@ dist.barrier()
 #
 # ### Claim: "compiled once, a later process need not compile again"
 #
-# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other.
+# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other. In
+# the seconds of the first call is also what a process loads once.
 
 # %% id="cache-guess" tags=["guess"]
 guess = "holds"
@@ -890,11 +886,10 @@ def compile_and_save(artifacts):
 
     import torch
     from lockstep.compiled import require
-    from lockstep.record.compile import stack, warm_up
+    from lockstep.record.compile import stack
     from torch._dynamo.utils import counters
 
     require()
-    warm_up()
     if artifacts:
         torch.compiler.load_cache_artifacts(artifacts)
     torch.manual_seed(0)
@@ -972,14 +967,9 @@ from torch.nn.parallel import DistributedDataParallel
 torch._logging.set_logs(dynamo=40)  # errors only
 
 
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        parts = (torch.nn.Linear(512, 512, bias=False) for _ in range(4))
-        self.layers = torch.nn.Sequential(*parts)
-
-    def forward(self, x):
-        return self.layers(x)
+class Net(torch.nn.Sequential):
+    def forward(self, x):  # a frame of one's own: PyTorch's are not captured by themselves
+        return super().forward(x)
 
 
 def graphs(bucket_cap_mb):
@@ -987,7 +977,8 @@ def graphs(bucket_cap_mb):
     sizes = []
     count = lambda graph: sum(node.op.startswith("call") for node in graph.nodes)
     backend = lambda module, inputs: sizes.append(count(module.graph)) or module
-    model = DistributedDataParallel(Net(), bucket_cap_mb=bucket_cap_mb)
+    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
+    model = DistributedDataParallel(Net(*layers), bucket_cap_mb=bucket_cap_mb)
     torch.compile(model, backend=backend)(torch.ones(2, 512)).sum().backward()
     return sizes
 
@@ -1022,18 +1013,12 @@ import torch
 from torch._dynamo.utils import counters
 
 
-def by_hand(x):
+def by_hand(x: torch.Tensor) -> torch.Tensor:
     return torch.tensor(sorted(x.tolist()))
 
 
-@torch.library.custom_op("lab05::by_operator", mutates_args=())
-def by_operator(x: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(sorted(x.tolist()))
-
-
-@by_operator.register_fake
-def _(x):
-    return torch.empty_like(x)
+by_operator = torch.library.custom_op("lab05::by_operator", by_hand, mutates_args=())
+by_operator.register_fake(lambda x: torch.empty_like(x))
 
 
 def graphs(inner):

@@ -1,8 +1,8 @@
 """A compiled function, drawn: its lines, graph nodes and kernels side by side, and who became what.
 
 In a notebook one of them is chosen, by mouse or by the arrow keys, and what belongs to it is
-marked. It is HTML and a style sheet without any script: the choice is a radio button. Where there
-is no style sheet, as on GitHub, the lists can be read, and there is a picture.
+marked. It is HTML and a style sheet without any script: the choice is a radio button. What is
+published has a picture and the lists as text.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _INPUT = "input"
 _SHOWN = 48  # characters of a line in the picture
 _DASHES = ("-", "--", ":", "-.")  # of kernels, beside their colours
 _STYLE = """
-.lockstep-compiled .lockstep-columns{display:grid;grid-template-columns:repeat(4,auto);gap:0 1em;
+.lockstep-compiled .lockstep-columns{display:grid;gap:0 1em;
+grid-template-columns:repeat(3,auto) minmax(16em,1fr);
 overflow-x:auto;font-family:var(--jp-code-font-family,monospace);font-size:85%}
 .lockstep-compiled ol{list-style:none;margin:0;padding:0}
 .lockstep-compiled label{display:block;white-space:pre;padding:1px 4px;cursor:pointer;
 border-left:4px solid transparent}
+.lockstep-compiled section:last-child label{white-space:normal;overflow-wrap:anywhere}
 .lockstep-compiled input{position:absolute;opacity:0;width:0}
 .lockstep-compiled input:focus-visible+span{outline:2px solid currentColor}
 .lockstep-compiled details pre{max-height:22em;overflow:auto;font-size:90%}
-.lockstep-compiled .lockstep-picture{display:none}
 """
 
 
@@ -141,7 +142,6 @@ class View:
                 yield f"{item.text}  · {notes}" if notes else item.text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        png = self._figure._repr_mimebundle_()["image/png"]
         name = f"lockstep-compiled-{next(_numbers)}"
         columns = "".join(
             f"<section><strong>{html.escape(heading)}</strong><ol>"
@@ -161,10 +161,13 @@ class View:
             f'<div class="lockstep-columns" role="radiogroup" '
             f'aria-label="a line, a node or a kernel, to mark what belongs to it">{columns}</div>'
             f"{codes}<div {muted}>{html.escape(str(self.stamp))}</div>"
-            f'<img class="lockstep-picture" alt="{html.escape(self._figure.alt)}" '
-            f'src="data:image/png;base64,{png}"></div>'
+            "</div>"
         )
-        return {"text/plain": repr(self), "text/html": text, "image/png": png}
+        return {
+            "text/plain": repr(self),
+            "text/html": text,
+            "image/png": self._figure._repr_mimebundle_()["image/png"],
+        }
 
     @staticmethod
     def _choice(name: str, item: Item) -> str:

@@ -62,11 +62,8 @@ class _Pickler(cloudpickle.Pickler):
             make, parts = self.dispatch_table[types.CodeType](obj)
             return _code_of_cell, (name, text, make, parts)
         kind: type = type(obj)
-        name = getattr(obj, "__name__", None) if issubclass(kind, types.ModuleType) else None
-        if kind is not types.ModuleType and name and sys.modules.get(name) is obj:
-            return importlib.import_module, (
-                name,
-            )  # torch.ops, whose type cloudpickle does not know
+        if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:  # torch.ops is so
+            return importlib.import_module, (str(obj.__name__),)
         if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
             return _pybind11_type, (obj.__name__,)
         torch = sys.modules.get("torch")
