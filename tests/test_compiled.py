@@ -153,7 +153,7 @@ def _everything():
     return {
         "seen": seen,
         "eager": recorder.eager(tiny),
-        "default": recorder.measure(tiny, "default", True),
+        "default": recorder.by_model(tiny, "default", True),
         "blocks": recorder.blocks((1, 2)),
         "fusion": recorder.fusion(32),
     }

@@ -203,6 +203,20 @@ def test_a_recording_opens_and_says_where_it_is_from(entry):
     assert str(recording.stamp).endswith(f" · {entry['date']}")
 
 
+def test_a_long_stamp_is_drawn_to_its_end():
+    # Drawn in one line it would begin left of the picture: there its first column has ink.
+    from lockstep.figures.picture import wrapped
+
+    said = "recorded · " + " · ".join(f"NCCL_VARIABLE_{at}: on" for at in range(12))
+    lines = wrapped(f"{said}\nsimulated · short", 7.0).split("\n")
+    assert lines[-1] == "simulated · short" and " ".join(lines[:-1]) == said
+    assert len(lines) == 4 and max(map(len, lines)) <= 98
+    shown = [lockstep.figure(line, alt="A line.", stamp=simulated(text)) for text in ("b", said)]
+    short, long = (matplotlib.image.imread(io.BytesIO(pictures(one)[0])) for one in shown)
+    assert long.shape[0] > short.shape[0] and long.shape[1] == short.shape[1]
+    assert (long[:, :4, :3] == 1).all()
+
+
 def test_the_same_stamp_is_said_once():
     for shown in (
         lockstep.table("Caption", ["one"], [["a"]], stamp=[STAMP, STAMP]),
@@ -214,7 +228,7 @@ def test_the_same_stamp_is_said_once():
 
 def test_every_recording_is_in_the_manifest_small_and_names_no_place_of_its_machine():
     known = {DATA / entry["file"] for entry in MANIFEST}
-    for folder in DATA.glob("*/"):
+    for folder in (one for one in DATA.glob("*/") if one.name != "published"):
         for file in (one for one in folder.rglob("*") if one.is_file()):
             assert known & {file, file.parent}, f"{file} is not in the manifest"
             packed = file.read_bytes()
@@ -230,6 +244,24 @@ def test_an_unknown_recording():
         lockstep.recorded("manifest.json")  # a file, but no recording
     assert "no recording 'manifest.json'" in str(refused.value)
     assert all(entry["file"] in str(refused.value) for entry in MANIFEST)
+
+
+@pytest.mark.parametrize("file", sorted((DATA / "published").iterdir()), ids=lambda file: file.stem)
+def test_what_others_published_names_them_and_is_not_called_a_recording(file):
+    found = lockstep.published(file.stem)
+    assert all((found.authors, found.title, found.section, found.quote, found.values))
+    assert 2000 < found.year < 2100 and found.link.startswith("https://")
+    assert str(found.stamp) == f"published · {found.authors} {found.year}, {found.title}, " + (
+        found.section
+    )
+    assert found.quote in repr(found) and found.link in repr(found)
+
+
+def test_an_unknown_publication():
+    with pytest.raises(FileNotFoundError) as refused:
+        lockstep.published("../manifest")
+    assert "no publication '../manifest'" in str(refused.value)
+    assert "deepseek-v3, " in str(refused.value)
 
 
 def test_the_stamp_of_a_job_says_on_what_it_ran_and_not_how_it_ended():

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep.course import exercises, judging
-from lockstep.course.judging import Numbers, Tensor, Trial, judged, running, stores, words
+from lockstep.course.judging import Noted, Numbers, Tensor, Trial, judged, running, stores, words
 
 LABS = Path(exercises.__file__).parent / "labs"
 GENERAL = tomllib.loads(Path(words.__file__).with_suffix(".toml").read_text())
@@ -301,6 +301,16 @@ def test_a_check_that_fails_itself_gives_no_verdict(tiny, where):
     assert outcome.verdict == "NOT JUDGED"
     assert "the check itself failed (" in outcome.hint
     assert ("JSON object" if where == "play" else "not the learner's") in outcome.hint
+
+
+def test_what_a_play_noted_is_no_result_and_demands_read_it(tiny):
+    @judged("three", lab="99", play=lambda answer, x: Noted(answer(x), ["seen"] * dist.get_rank()))
+    def three(draw):
+        yield Trial(2, given=[(1,)] * 2, right=[3.0] * 2)
+
+    three.demands("rank-0", lambda run, rank: run.noted[rank] and {"length": len(run.noted[rank])})
+    assert lockstep.check("three", lambda x: 3.0).hint == "rank 1 is wrong, at length 1"
+    assert lockstep.check("three", lambda x: 2.0).mistake not in ("rank-0", None)
 
 
 def test_a_sign_may_say_that_there_is_no_verdict(tiny):

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from . import virtual
 from .course import labs  # noqa: F401 - they register their exercises
 from .course.doctor import Diagnosis
 from .course.exercises import carry_on, check, hint, solution
@@ -35,8 +36,8 @@ from .launch import (
     gpu_count,
     torchrun,
 )
-from .models import cost
-from .stamps import live, recorded, simulated
+from .models import cost, pipeline
+from .stamps import live, published, recorded, simulated
 from .trace import Trace
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ __all__ = [
     "claim",
     "compare",
     "cost",
+    "cuda",
     "device",
     "doctor",
     "figure",
@@ -68,13 +70,16 @@ __all__ = [
     "grid",
     "hint",
     "live",
+    "pipeline",
     "progress",
+    "published",
     "recorded",
     "simulated",
     "solution",
     "step",
     "table",
     "torchrun",
+    "virtual",
 ]
 
 
@@ -115,12 +120,39 @@ def progress(lab: str | None = None) -> Progress:
     return Progress(course)
 
 
+def cuda(*, virtual: bool | None = None) -> Any:
+    """`torch.cuda` where there is a GPU, else a virtual GPU with the same names.
+
+    virtual=True, or LOCKSTEP_VIRTUAL=1 in the environment: the virtual one in any case. It is the
+    same until the process ends; `lockstep.virtual.device` is for part of a program. From then on
+    `lockstep.device()` is this GPU. In a rank, never in the notebook's process.
+    """
+    import os
+
+    import torch
+
+    from .virtual import is_on, switch_on
+
+    if virtual is None:
+        virtual = is_on() or os.environ.get("LOCKSTEP_VIRTUAL") == "1"
+        virtual = virtual or not torch.cuda.is_available()
+    return switch_on() if virtual else torch.cuda
+
+
 def device() -> Any:
-    """The device of this rank (a `torch.device`): its GPU under NCCL, the CPU under gloo."""
+    """The device of this rank (a `torch.device`): its GPU under NCCL, the CPU under gloo.
+
+    Where `lockstep.cuda()` made a virtual GPU it is that one.
+    """
     import os
 
     import torch
     import torch.distributed as dist
+
+    from .virtual import gpu, is_on
+
+    if is_on():
+        return gpu()
 
     if dist.is_initialized() and dist.get_backend() != "nccl":
         return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Where a figure comes from: live, recorded or simulated. Every figure carries one such stamp."""
+"""Where a figure comes from: live, recorded, simulated or published by others. Each carries one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from .material import DATA
 from .words import printable
-
-_DATA = Path(__file__).parents[2] / "data"
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """kind: "live", "recorded" or "simulated". source: on what machine, or by which model."""
+    """kind: "live", "recorded", "simulated" or "published". source: on what machine, by which
+    model, or by whom and where."""
 
     kind: str
     source: str
@@ -79,11 +79,50 @@ def recorded(file: str) -> Recording:
 
     Raises FileNotFoundError, naming the recordings that there are, for an unknown one.
     """
-    manifest = json.loads((_DATA / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
         if entry["file"] == file:
             said = [entry["machine"], f"PyTorch {entry['versions']['torch']}"]
             said += [f"{name}: {value}" for name, value in (entry["conditions"] or {}).items()]
-            return Recording(_DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
+            return Recording(DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
     known = ", ".join(entry["file"] for entry in manifest)
-    raise FileNotFoundError(f"there is no recording {file!r} in {_DATA}; there are: {known}")
+    raise FileNotFoundError(f"there is no recording {file!r} in {DATA}; there are: {known}")
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Figures that others measured and published; nobody of this course saw them come about.
+
+    values: the figures. quote: a few words of the source that say so. stamp: for figures made of
+    them.
+    """
+
+    authors: str
+    year: int
+    title: str
+    section: str
+    link: str
+    quote: str
+    values: dict[str, Any]
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp("published", f"{self.authors} {self.year}, {self.title}, {self.section}")
+
+    def __str__(self) -> str:
+        return f"“{self.quote}”\n{self.stamp}\n{self.link}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def published(name: str) -> Publication:
+    """What is noted of a publication in `data/published/`, by its name: "megascale".
+
+    Raises FileNotFoundError, naming those that there are, for an unknown one.
+    """
+    files = {path.stem: path for path in (DATA / "published").glob("*.json")}
+    if name not in files:
+        known = ", ".join(sorted(files))
+        raise FileNotFoundError(f"there is no publication {name!r}; there are: {known}")
+    return Publication(**json.loads(files[name].read_text(encoding="utf-8")))

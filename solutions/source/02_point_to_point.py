@@ -1,18 +1,16 @@
 # %% [markdown] id="title"
 # # 02 · Point-to-point
 #
-# **130–170 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # One rank sends, one receives: everything else in this course is made of that. Afterwards you can
 #
 # - say which calls make the host wait, under gloo and under NCCL, and why the two differ,
 # - see from a report that ranks wait for each other's sends, and repair it in two ways,
 # - say what the two sides of a message must agree on, and what happens where they do not,
-# - measure latency and bandwidth, and predict a message's time from them,
-# - write a pipeline of stages with GPipe's and with 1F1B's schedule, and predict its idle time and
-#   its memory.
+# - measure latency and bandwidth, and predict a message's time from them.
 #
-# Lab 01 comes first: it says what ranks and groups are.
+# Lab 01 comes first: it says what ranks and groups are. Lab 10 makes a pipeline of these messages.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in this notebook
@@ -50,15 +48,15 @@ elif dist.get_rank() == last:
     print("from rank", dist.recv(x, 0), "I have", x.item())
 
 # %% [markdown] id="late-text"
-# The ranks between did nothing: a message concerns two ranks. When is the sender done with it? In
-# the next cell rank 1 comes 0.2 seconds late. gloo could take the 4 bytes, keep them somewhere,
-# and let rank 0 go on. **Predict:** how many seconds does rank 0 spend in `send`, under gloo?
+# The ranks between did nothing: a message concerns two ranks. When is the sender done with it? A
+# library can keep a copy and let the sender go on. gloo keeps none: the numbers go from the sender's
+# tensor to the receiver's, when both are there. In the next cell rank 1 comes 0.2 seconds late.
+# **Predict:** how many seconds does rank 0 spend in `send`, under gloo?
 
 # %% id="late-prediction" tags=["prediction"]
 prediction = 0.2
 
-
-# %% id="late-machine"
+# %% id="late-machine" tags=["plumbing"]
 import time
 
 import torch
@@ -119,7 +117,7 @@ WAYS = {
 print(*WAYS, sep="\n")
 
 
-# %% id="waits-table"
+# %% id="waits-table" tags=["plumbing"]
 def column(backend):
     said = {}
     for name, way in WAYS.items():
@@ -154,8 +152,7 @@ lockstep.table(
 # ### A deadlock of sends
 #
 # Two ranks swap a tensor. Both send first and then receive, as one would write it down. The cell is
-# **broken on purpose**. Look in the report for the call that each rank is in, and find in the code the
-# call of the other rank that would let it go on.
+# **broken on purpose**. Look in the report for the call that each rank is in.
 
 # %% id="deadlock"
 # %%torchrun -n 2 --backend gloo --may-fail
@@ -169,6 +166,9 @@ dist.send(mine, other)
 dist.recv(theirs, other)
 
 # %% [markdown] id="buffered-text"
+# Each rank is in its `send`, which ends when the other one is in its `recv`. That is the next line, and
+# neither gets there.
+#
 # ### Claim: "a small message is buffered, so that swap hangs only for large ones"
 #
 # Those who come from MPI say so: most MPI libraries send small messages at once (*eager*) and meet
@@ -376,14 +376,13 @@ got
 lockstep.compare(predicted=prediction, measured=job[1][2])
 
 # %% [markdown] id="match-text"
-# By group, sender and tag; and among those that agree in all three, by order. Now the content: rank
-# 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into four *int32*. In memory a float32 1.0 is the four
-# bytes `0x3F800000`, an int32 1 is `0x00000001`. (You may write either of them as your number.)
-# **Predict:** what is then in its element 1?
+# By group, sender and tag; and among those that agree in all three, by order. Now the content. A message is bytes: it says
+# neither a type nor a shape, and gloo writes the bytes into the receiver's memory, from its start on.
+# Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of them -1 before.
+# **Predict:** what is then in the last one?
 
 # %% id="match-prediction" tags=["prediction"]
-prediction = 0x3F800000
-
+prediction = -1
 
 # %% id="match"
 import torch
@@ -406,7 +405,7 @@ def received(dtype, shape):
     )
 
 
-lockstep.compare(predicted=prediction, measured=received("int32", [4])[1][1])
+lockstep.compare(predicted=prediction, measured=received("float32", [6])[1][-1])
 
 # %% id="match-table"
 CASES = ("float32", [2, 2]), ("int32", [4]), ("float64", [2]), ("float32", [6]), ("float32", [3])
@@ -423,10 +422,10 @@ lockstep.table(
 )
 
 # %% [markdown] id="match-explained"
-# A message is bytes. gloo compares no shape and no type: the bits of the float 1.0 are read as an
-# integer, two float32 become one float64, and of a tensor that is too large the rest keeps what was
-# there. No error in any of them. Only one that is too *small* is noticed, and then the process ends,
-# which no `except` can help.
+# gloo compares no shape and no type. In memory the float32 1.0 is the four bytes `0x3F800000`, which as
+# an int32 is 1065353216. Two float32 become one float64, and of a tensor that is too large the rest keeps
+# what was there. No error in any of them. Only one that is too *small* is noticed, and then the process
+# ends, which no `except` can help.
 #
 # **What changes under NCCL.** Its documentation asks for the same count and type on both sides and
 # promises nothing otherwise. And PyTorch says that NCCL does not support `tag`: there, order alone
@@ -458,48 +457,12 @@ x.item()
 # %% id="reuse-measured"
 lockstep.compare(predicted=prediction, measured=job[1])
 
-# %% [markdown] id="transfer-text"
+# %% [markdown] id="reuse-explained"
 # Nothing was copied. Until `wait()` has returned, the tensor belongs to the message; whether the old
 # or the new value arrives cannot be known.
 #
-# ### Exercise 4: a tensor that the receiver does not know
-#
-# The receiver must bring a tensor of the right size and type. But in a pipeline the last microbatch may
-# be shorter, and the next stage does not know. (Nor does `send` take every tensor: its numbers must lie
-# one behind the other in memory. `x.contiguous()` is such a tensor, a copy where `x` is not.)
-#
-# **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
-# to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
-# tensor: same values, shape and type. The data itself travels as a tensor, in one message; at most
-# four more may tell of it. All other ranks call nothing.
-
-# %% id="transfer"
-import lockstep
-import torch
-import torch.distributed as dist
-
-KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
-
-
-def transfer(x, src, dst):
-    # BEGIN SOLUTION
-    header = torch.zeros(10, dtype=torch.int64, device=lockstep.device())
-    if dist.get_rank() == src:
-        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
-        header[: len(about)] = torch.tensor(about)  # type, dimensions, lengths; the rest is 0
-        dist.send(header, dst)
-        dist.send(x.contiguous(), dst)
-    elif dist.get_rank() == dst:
-        dist.recv(header, src)
-        kind, dim, *shape = header.tolist()
-        x = torch.empty(shape[:dim], dtype=KINDS[kind], device=header.device)
-        dist.recv(x, src)
-        return x
-    # END SOLUTION
-
-
-# %% id="transfer-check"
-lockstep.check("transfer", transfer)
+# **Break.** You know who waits for whom, and what must match. What follows is what a message costs. The
+# next section starts on its own.
 
 # %% [markdown] id="cost-text"
 # ## 3 · What a message costs
@@ -512,7 +475,7 @@ lockstep.check("transfer", transfer)
 # measure it, and two ranks' clocks need not agree. So a message goes there and back, and one clock
 # times both.
 #
-# ### Exercise 5: ping-pong
+# ### Exercise 4: ping-pong
 #
 # **Goal:** `one_way(nbytes, repeats)` runs on two ranks, with a tensor of `nbytes` bytes on
 # `lockstep.device()`. One round trip that does not count (it makes the connection), then `repeats`
@@ -554,72 +517,74 @@ lockstep.check("one_way", one_way)
 # %% id="one-way-show"
 one_way = lockstep.carry_on("one_way", one_way)
 
-# %% [markdown] id="latency-text"
-# **Predict:** two processes of this machine, and a message of 4 bytes. How many *micro*seconds?
-
-# %% id="latency-prediction" tags=["prediction"]
-prediction = 100
-
-# %% id="latency" tags=["varies"]
-SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MB
+# %% [markdown] id="two-points-text"
+# Two sizes are enough for the two numbers. A message of 4 bytes takes α, nearly; one of 4 MB (2²² bytes)
+# takes α and 2²² β. Measure both.
 
 
+# %% id="two-points" tags=["varies"]
 def sweep(one_way, sizes):
     return [one_way(size, 50) for size in sizes]
 
 
-job = lockstep.torchrun(sweep, one_way, SIZES, nproc_per_node=2, backend=BACKEND, show=False)
-seconds = job[0]
-lockstep.compare(predicted=prediction, measured=1e6 * seconds[0], unit="µs")
+two = {"nproc_per_node": 2, "backend": BACKEND, "show": False}
+job = lockstep.torchrun(sweep, one_way, [4, 2**22], **two)
+small, large = job[0]
+print(f"4 bytes: {1e6 * small:.1f} µs · 2²² bytes: {1e6 * large:.1f} µs")
+print(lockstep.live(job))
 
-# %% [markdown] id="fit-text"
-# `lockstep.cost.fit` puts a line through the measured points (least squares of the *relative* misses, so
-# that small messages count as much as large ones). Both axes of the chart are logarithmic: each mark is ten
-# times the one before. On plain axes, with sizes from 4 B to 16 MB, nearly all points would lie in one
-# corner.
+# %% [markdown] id="third-text"
+# A model is worth something if it says what has not been measured. **Predict**, from `small` and `large`: how
+# many *milli*seconds does a message of 2²⁴ bytes (16 MB) take here?
 
-# %% id="fit" tags=["varies"]
-line = lockstep.cost.fit(SIZES, seconds)
-print(line)
-lockstep.chart(
-    {
-        "measured": list(zip(SIZES, seconds, strict=True)),
-        "α + βn": [(size, line(size)) for size in SIZES],
-    },
-    x="message (bytes)",
-    y="one way (seconds)",
-    alt="A message's time over its size: flat at first, then it rises along with the size.",
-    stamp=lockstep.live(job),
-)
+# %% id="third-prediction" tags=["prediction"]
+# your number, or how it comes from small and large
+prediction = 1000 * (small + (large - small) * 4)  # α, and four times what 2²² bytes add
 
-# %% [markdown] id="predict-large-text"
-# Flat on the left, where α decides; a slope on the right, where β does. (A point far above its
-# neighbours, by a few milliseconds: another process had the core. Measure again.)
-#
-# A model is worth something if it says what has not been measured. **Predict**, with `line.alpha` and
-# `line.beta`: how many *milli*seconds does a message of 2²⁵ bytes (32 MB) take here?
-
-# %% id="predict-large-prediction" tags=["prediction"]
-# your number, or how it comes from line.alpha and line.beta
-prediction = 1000 * (line.alpha + line.beta * 2**25)
-
-# %% id="predict-large" tags=["varies"]
-job = lockstep.torchrun(sweep, one_way, [2**25], nproc_per_node=2, backend=BACKEND, show=False)
+# %% id="third" tags=["varies"]
+job = lockstep.torchrun(sweep, one_way, [2**24], **two)
 lockstep.compare(predicted=prediction, measured=1000 * job[0][0], unit="ms")
 
-# %% [markdown] id="nvlink-text"
-# ### Between two GPUs
+# %% [markdown] id="fit-text"
+# More sizes show where the model is good. `lockstep.cost.fit` puts a line through measured points (least
+# squares of the *relative* misses, so that small messages count as much as large ones).
 #
-# The same ping-pong was recorded between two H200s that are connected by NVLink. First what the fit
-# says; then **predict** from its α and β: at which size, in MB (10⁶ bytes), does a message reach *half*
-# of the bandwidth 1/β, by the model?
+# Another program may take a core while you measure, and one point then lies far above its neighbours. So
+# beside your measurement stands one that was recorded on an idle machine, between two H200s that are
+# connected by NVLink. Both axes are logarithmic: each mark is ten times the one before. On plain axes,
+# with sizes from 4 B to 1 GB, nearly all points would lie in one corner. Dots are the model.
 
-# %% id="nvlink-fit"
+# %% id="fit" tags=["varies"]
+SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MB
+job = lockstep.torchrun(sweep, one_way, SIZES, **two)
+points = list(zip(SIZES, job[0], strict=True))
+line = lockstep.cost.fit(*zip(*points, strict=True))
+
 recording = lockstep.recorded("sweeps/h200-x4.json")
 trips = recording.content["sweeps"]["ping_pong"]  # a trip is two messages
 nvlink_points = [(trip["bytes"], trip["seconds"] / 2) for trip in trips]
 nvlink = lockstep.cost.fit(*zip(*nvlink_points, strict=True))
-print(nvlink, recording.stamp, sep="\n")
+print("here:", line)
+lockstep.chart(
+    {"here": points, "two H200s": nvlink_points},
+    models={
+        "here": [(size, line(size)) for size in SIZES],
+        "two H200s": [(size, nvlink(size)) for size, _ in nvlink_points],
+    },
+    x="message (bytes)",
+    y="one way (seconds)",
+    alt="A message's time over its size, here and on H200s: flat at first, then it rises.",
+    stamp=[lockstep.live(job), recording.stamp],
+)
+
+# %% [markdown] id="nvlink-text"
+# Flat on the left, where α decides; a slope on the right, where β does. The next cell prints the recorded
+# line. **Predict** from its α and β: at which size, in MB (10⁶ bytes), does a message between the two H200s
+# reach *half* of the bandwidth 1/β, by the model? (Half of the bandwidth is twice the time βn.)
+
+# %% id="nvlink-fit"
+print("two H200s:", nvlink)
+print(recording.stamp)
 
 # %% id="nvlink-prediction" tags=["prediction"]
 prediction = nvlink.alpha / nvlink.beta / 1e6  # n / (α + βn) = 1/(2β) where βn = α
@@ -629,18 +594,6 @@ largest = max(size / took for size, took in nvlink_points)
 half = next(size for size, took in nvlink_points if size / took > largest / 2)
 print(f"recorded: {largest / 1e9:.0f} GB/s at most, and half of it first at {half / 1e6:.1f} MB")
 lockstep.compare(predicted=prediction, computed=nvlink.alpha / nvlink.beta / 1e6, unit="MB")
-
-# %% id="nvlink-chart"
-lockstep.chart(
-    {
-        "measured": nvlink_points,
-        "α + βn": [(size, nvlink(size)) for size, _ in nvlink_points],
-    },
-    x="message (bytes)",
-    y="one way (seconds)",
-    alt="Between two H200s a message takes the same time from 256 bytes to 1 MB; then it rises.",
-    stamp=recording.stamp,
-)
 
 # %% [markdown] id="model-claim-text"
 # ### Claim: "latency plus bytes over bandwidth says what any message takes"
@@ -657,8 +610,7 @@ def worst(line, points):
     return max((abs(line(size) / took - 1), size) for size, took in points)
 
 
-here = zip(SIZES, seconds, strict=True)
-misses = {"here": worst(line, here), "NVLink": worst(nvlink, nvlink_points)}
+misses = {"here": worst(line, points), "NVLink": worst(nvlink, nvlink_points)}
 missed = [where for where, (miss, _) in misses.items() if miss > 0.25]
 lockstep.claim(
     "Latency plus bytes over bandwidth says what any message takes, within 25 %.",
@@ -716,7 +668,7 @@ lockstep.chart(
 # (Where the slope is zero, $c = \sqrt{(p - 2)\,\beta n / \alpha}$.) NCCL itself moves large messages
 # in pieces like that.
 #
-# ### Exercise 6: relay
+# ### Exercise 5: relay
 #
 # **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data,
 # and afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a
@@ -748,6 +700,32 @@ lockstep.check("relay", relay)
 # %% id="relay-show"
 relay = lockstep.carry_on("relay", relay)
 
+# %% id="relay-drawing" tags=["plumbing"]
+from lockstep.trace import Kind, Slice
+
+
+def arrivals(job):
+    """On each receiving rank: each piece from when both sides had begun until it was there."""
+    all_calls = [call for calls in job.calls for call in calls]
+    sent = {(c.rank, c.peer, c.tag, c.number): c for c in all_calls if c.operation == "send"}
+    slices, came = [], dict.fromkeys(range(job.nproc), 0)
+
+    def draw(call, name, kind, begin, end):
+        span = round(begin * 1e9), round((end - begin) * 1e9)
+        slices.append(Slice(call.rank, "receives", name, *span, kind))
+
+    for call in all_calls:
+        if call.operation == "recv":
+            there = sent[call.peer, call.rank, call.tag, call.number]
+            both = max(call.start, there.start)
+            if both > call.start:
+                draw(call, "waits", Kind.WAIT, call.start, both)
+            draw(call, f"piece {came[call.rank]}", Kind.COMMUNICATION, both, call.end)
+            came[call.rank] += 1
+    pieces = sorted({one.name for one in slices} - {"waits"})[:4]  # there are four colours
+    return lockstep.Trace.from_slices(slices, stamp=lockstep.live(job)), {n: n for n in pieces}
+
+
 # %% id="relay-run" tags=["varies"]
 job = lockstep.torchrun(
     lambda: relay(torch.zeros(4_000_000, device=lockstep.device()), 4),
@@ -755,460 +733,17 @@ job = lockstep.torchrun(
     backend=BACKEND,
     show=False,
 )
-receives = [call for call in lockstep.Trace.of(job) if call.name == "recv"]
-trace = lockstep.Trace.from_slices(receives, stamp=lockstep.live(job))
-lockstep.Timeline(trace, title="16 MB in four pieces: when they were received")
+trace, groups = arrivals(job)
+lockstep.Timeline(trace, title="16 MB in four pieces", groups=groups)
 
-# %% [markdown] id="pipeline-text"
-# The timeline is made from the record of the calls, and shows the receives. The last rank has its first
-# piece while the others still receive later ones: a **pipeline**. (The sends are left out: of an `isend`
-# the record sees the end only when somebody waits for it. Under NCCL it shows when the host *queued* a
-# call; what the GPU did when is in a trace, `%%torchrun --trace`.)
+# %% [markdown] id="relay-explained"
+# The timeline is made from the record of the calls. A piece is drawn on the rank that receives it, from the
+# time when both sides had begun until it was there; before that the receiver waits. Follow piece 0 from
+# rank to rank: the last rank has it while the others still receive later ones. That is a **pipeline**;
+# in lab 10 its pieces are microbatches, and its ranks have layers. (Under NCCL the record says when the host
+# *queued* a call; what the GPU did when is in a trace, `%%torchrun --trace`.)
 #
-# ## 4 · A pipeline of stages
-#
-# A model too large for one GPU is cut along its depth into *p* stages, one a rank. The batch is cut,
-# too, into *m* **microbatches**. Each goes forward through all stages (F), and its gradient comes back
-# (B), stage to stage, by messages. A stage keeps what a forward has seen until the backward of the same
-# microbatch: its **activations**.
-#
-# Our stage multiplies by a weight. While a GPU computes its host is free, so `sleep` stands for the
-# GPU's 20 ms here: then four stages on two cores do not get in each other's way.
-
-# %% id="stage"
-import time
-
-import torch
-import torch.distributed as dist
-
-
-class Stage:
-    """A stage that multiplies by `weight`: y = w·x, so dx = w·dy and dw = Σ dy·x."""
-
-    def __init__(self, weight, seconds=0.02):
-        self.weight, self.seconds, self.grad = weight, seconds, 0.0
-        self.saved, self.most_saved, self.boxes = {}, 0, []
-
-    def forward(self, number, x):
-        self.saved[number] = x
-        self.most_saved = max(self.most_saved, len(self.saved))
-        return self._work(f"F{number}", x * self.weight)
-
-    def backward(self, number, grad):
-        self.grad += (grad * self.saved.pop(number)).sum().item()
-        return self._work(f"B{number}", grad * self.weight)
-
-    def _work(self, name, result):
-        result.sum().item()  # the input is there; under NCCL the host only now knows it
-        begin = time.perf_counter()
-        time.sleep(self.seconds)
-        self.boxes.append((name, begin, time.perf_counter()))
-        return result
-
-
-# %% [markdown] id="gpipe-text"
-# GPipe's **schedule** is the simplest: every stage does all its forwards, then all its backwards. A
-# schedule is a list of steps for each stage.
-
-
-# %% id="gpipe"
-def gpipe(stage, stages, microbatches):
-    forwards = [f"F{number}" for number in range(microbatches)]
-    backwards = [f"B{number}" for number in range(microbatches)]
-    return forwards + backwards
-
-
-print(*gpipe(0, 4, 3))
-
-# %% [markdown] id="bubble-text"
-# When does each step run? A forward needs the forward of the stage before, a backward the backward of
-# the stage behind. The next cell plays a schedule through by a model, in which each step takes one unit
-# of time and messages take none.
-#
-# A stage that waits is idle; the idle share of all stages' time is the **bubble**. The last stage
-# begins when the first microbatch has gone through the *p* - 1 stages before it. So count, for 4 stages
-# and 8 microbatches, before you look at the picture. **Predict:** what share of the time is idle?
-
-# %% id="bubble-prediction" tags=["prediction"]
-# your number, between 0 and 1
-prediction = (4 - 1) / (8 + 4 - 1)
-
-
-# %% id="simulate"
-def simulate(schedule, stages, microbatches):
-    """Boxes (stage, step, start), one unit long each, when every step runs as soon as it can."""
-    todo = [list(schedule(stage, stages, microbatches)) for stage in range(stages)]
-    ends, free, boxes = {}, [0] * stages, []
-    while any(todo):
-        before = len(boxes)
-        for stage, steps in enumerate(todo):
-            neighbour = stage - 1 if steps and steps[0][0] == "F" else stage + 1
-            if not steps or (0 <= neighbour < stages and (neighbour, steps[0]) not in ends):
-                continue
-            start = max(free[stage], ends.get((neighbour, steps[0]), 0))
-            free[stage] = ends[stage, steps[0]] = start + 1
-            boxes.append((stage, steps.pop(0), start))
-        if len(boxes) == before:
-            raise RuntimeError(f"deadlock: {[steps[:1] for steps in todo]}")
-    return boxes
-
-
-def bubble(boxes, stages):
-    return 1 - len(boxes) / (stages * max(start + 1 for _, _, start in boxes))
-
-
-lockstep.compare(predicted=prediction, computed=bubble(simulate(gpipe, 4, 8), 4))
-
-# %% id="gpipe-timeline"
-from lockstep.trace import Kind, Slice
-
-
-def drawn(schedule, stages, microbatches, title):
-    slices = [
-        Slice(stage, "stage", step, start * 1_000_000, 1_000_000, Kind.COMPUTE)
-        for stage, step, start in simulate(schedule, stages, microbatches)
-    ]
-    stamp = lockstep.simulated("every step takes 1 ms, messages take no time")
-    return lockstep.Timeline(lockstep.Trace.from_slices(slices, stamp=stamp), title=title)
-
-
-drawn(gpipe, 4, 8, "GPipe")
-
-# %% [markdown] id="run-gpipe-text"
-# In general the bubble is $(p - 1) / (m + p - 1)$: more microbatches, less of it.
-#
-# Now with real ranks and messages. Each stage runs this program, with the calls that come to mind
-# first:
-
-
-# %% id="blocking"
-def blocking_stage(order, stage, inputs):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    for step in order:
-        way, number = step[0], int(step[1:])
-        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
-        if 0 <= came_from <= last:
-            x = torch.empty_like(inputs[number])
-            dist.recv(x, came_from)
-        else:  # the first stage has the inputs; the loss is a sum, so its gradient is 1
-            x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-        if 0 <= goes_to <= last:
-            dist.send(y, goes_to)
-
-
-# %% id="train"
-def train(run_stage, schedule, microbatches, weight=2.0):
-    rank, stages = dist.get_rank(), dist.get_world_size()
-    stage = Stage(weight)
-    inputs = [torch.ones(4, device=lockstep.device()) for _ in range(microbatches)]
-    if rank > 0:  # one message from stage to stage, which makes NCCL's connections
-        dist.recv(torch.empty_like(inputs[0]), rank - 1)
-    if rank < stages - 1:
-        dist.send(inputs[0], rank + 1)
-    dist.barrier()
-    run_stage(schedule(rank, stages, microbatches), stage, inputs)
-    return stage.boxes, stage.grad, stage.most_saved
-
-
-print(8 * 4 * 2.0 ** (NPROC - 1), "is the gradient of every weight, with 8 microbatches")
-
-# %% id="run-gpipe"
-job = lockstep.torchrun(
-    train, blocking_stage, gpipe, 8, nproc_per_node=NPROC, backend=BACKEND, show=False
-)
-gpipe_job = job
-print(*(grad for _, grad, _ in job.results), "are the gradients")
-print(*(most for _, _, most in job.results), "microbatches' activations were kept, at most")
-print(lockstep.live(job))
-
-
-# %% id="gpipe-live" tags=["varies"]
-def live_timeline(job, title):
-    """What each stage computed, and from the call record how long it waited for messages."""
-    computed = [
-        Slice(rank, "stage", name, round(begin * 1e9), round((end - begin) * 1e9), Kind.COMPUTE)
-        for rank, (boxes, _, _) in enumerate(job.results)
-        for name, begin, end in boxes
-    ]
-    calls = list(lockstep.Trace.of(job))
-    began = {call.rank: call.end for call in calls if call.name == "barrier"}
-    waits = [call for call in calls if call.name == "recv" and call.start >= began[call.rank]]
-    trace = lockstep.Trace.from_slices([*computed, *waits], stamp=lockstep.live(job))
-    return lockstep.Timeline(trace, title=title)
-
-
-live_timeline(gpipe_job, "GPipe")
-
-
-# %% id="gpipe-measured" tags=["varies"]
-def idle_share(job):
-    boxes = [box for stage_boxes, _, _ in job.results for box in stage_boxes]
-    span = max(end for _, _, end in boxes) - min(begin for _, begin, _ in boxes)
-    return 1 - sum(end - begin for _, begin, end in boxes) / (job.nproc * span)
-
-
-lockstep.compare(
-    predicted=lockstep.cost.bubble(NPROC, 8), measured=idle_share(gpipe_job), unit="of the time"
-)
-
-# %% [markdown] id="memory-text"
-# The gradients are right, and the bubble is about what was predicted (messages take their time, too).
-# But look at the memory: before the first backward every stage keeps the activations of *all*
-# microbatches. More of them make the bubble smaller and memory larger.
-#
-# ## 5 · One forward, one backward
-#
-# (Goes on from section 4, whose stages it runs.)
-#
-# **1F1B** begins the backwards earlier. The last stage can do B0 right after F0. The stage before it
-# gets that gradient one step later; meanwhile it does one forward more. And so on: each stage begins
-# with as many forwards as there are stages behind it, then alternates one forward and one backward, and
-# ends with the backwards that are left. **Predict:** with 4 stages and 8 microbatches, how many
-# microbatches' activations does stage 0 keep at most?
-
-# %% id="kept-prediction" tags=["prediction"]
-prediction = 4  # F0 to F3: three to fill, and the one before B0
-
-# %% [markdown] id="one-f-one-b-text"
-# ### Exercise 7: the schedule
-#
-# **Goal:** `one_f_one_b(stage, stages, microbatches)` returns the steps of one stage, as `gpipe` does.
-# There may be fewer microbatches than stages.
-
-
-# %% id="one_f_one_b"
-def one_f_one_b(stage, stages, microbatches):
-    # BEGIN SOLUTION
-    warm = min(stages - 1 - stage, microbatches)
-    steps = [f"F{number}" for number in range(warm)]
-    for number in range(microbatches - warm):
-        steps += [f"F{warm + number}", f"B{number}"]
-    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
-    # END SOLUTION
-
-
-# %% id="one_f_one_b-check"
-lockstep.check("one_f_one_b", one_f_one_b)
-
-# %% id="one-f-one-b-timeline"
-one_f_one_b = lockstep.carry_on("one_f_one_b", one_f_one_b)
-drawn(one_f_one_b, 4, 8, "1F1B")
-
-
-# %% id="kept"
-def kept(order):
-    """The most microbatches whose forward is done and whose backward is not."""
-    alive, most = 0, 0
-    for step in order:
-        alive += 1 if step[0] == "F" else -1
-        most = max(most, alive)
-    return most
-
-
-rows = [
-    [name, *(kept(schedule(stage, 4, 8)) for stage in range(4))]
-    for name, schedule in {"GPipe": gpipe, "1F1B": one_f_one_b}.items()
-]
-stamp = lockstep.simulated("counted in the schedules")
-columns = ["schedule", *(f"stage {stage}" for stage in range(4))]
-lockstep.table("Microbatches kept at most, of 8", columns, rows, stamp=stamp)
-
-# %% id="kept-measured"
-lockstep.compare(predicted=prediction, computed=kept(one_f_one_b(0, 4, 8)))
-
-# %% [markdown] id="kept-explained"
-# A stage keeps as many microbatches as there are stages from it to the end, however many there are in
-# the batch. So one can have many microbatches, a small bubble, *and* little memory.
-#
-# ### Claim: "p - 1 forwards to fill, then a forward and a backward in turn, then the backwards that are left"
-#
-# 1F1B is often told like that, as one list for all stages. Each step has a stage's number: filling is
-# the forward of microbatch *i* on stage *i*; the alternating part is on the last stage; the draining
-# goes from the last stage back. As a program:
-
-
-# %% id="one-list"
-def one_list(stages, microbatches):
-    """All steps in one list: (step, stage)."""
-    last = stages - 1
-    fill = [(f"F{i}", i) for i in range(last)]
-    turns = [
-        step
-        for i in range(last, microbatches)
-        for step in ((f"F{i}", last), (f"B{i - last}", last))
-    ]
-    drain = [(f"B{microbatches - last + k}", last - k) for k in range(last)]
-    return fill + turns + drain
-
-
-def as_written(stage, stages, microbatches):
-    return [step for step, where in one_list(stages, microbatches) if where == stage]
-
-
-def for_every_stage(stage, stages, microbatches):
-    """The same list, its stage numbers left out: each stage does all of it."""
-    return [step for step, _ in one_list(stages, microbatches)]
-
-
-for stage in range(4):
-    print(f"stage {stage} as written:", *as_written(stage, 4, 8))
-
-# %% [markdown] id="one-list-run-text"
-# **Guess** for which stages that is right: all (`"holds"`), some of them, or if one takes it in another
-# way (`"depends"`), none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: look in the
-# report for what the last rank did not have.
-
-# %% id="one-list-guess" tags=["guess"]
-guess = "depends"
-
-# %% id="one-list-run"
-job = lockstep.torchrun(
-    train,
-    blocking_stage,
-    as_written,
-    8,
-    nproc_per_node=4,
-    backend="gloo",
-    may_fail=True,
-    show=False,
-)
-print(job.report.splitlines()[0])
-
-# %% id="one-list-claim"
-right = {
-    name: [s for s in range(4) if schedule(s, 4, 8) == one_f_one_b(s, 4, 8)]
-    for name, schedule in {"as written": as_written, "for every stage": for_every_stage}.items()
-}
-lockstep.claim(
-    "Fill with p - 1 forwards, then alternate, then drain: that is 1F1B.",
-    guess=guess,
-    verdict="holds"
-    if len(right["as written"]) == 4
-    else "depends"
-    if any(right.values())
-    else "does not hold",
-    because="; ".join(
-        f"{name}: right on stages {stages or 'none'}" for name, stages in right.items()
-    )
-    + f"; stage 3 would keep {kept(for_every_stage(3, 4, 8))} instead of {kept(one_f_one_b(3, 4, 8))}",
-    stamp=[lockstep.simulated("orders compared, 4 stages, 8 microbatches"), lockstep.live(job)],
-)
-
-# %% [markdown] id="one-list-explained"
-# As written, each microbatch is forwarded on one stage only, and the last stage is to do the backward of
-# a microbatch that it has never seen. (And what stage 1 took for microbatch 1 was microbatch 0: a message
-# has no name.) Taken as the order of *every* stage, it is right for stage 0 and for no other: the
-# others would fill too long. The last stage has nothing to fill; it alternates from its first step.
-#
-# ### A bug to diagnose
-#
-# Now our 1F1B schedule with the program that ran GPipe. It is **broken on purpose**. Look at the
-# last two ranks in the report: the call that each is in, and the call that would follow it.
-
-# %% id="bug"
-job = lockstep.torchrun(
-    train, blocking_stage, one_f_one_b, 8, nproc_per_node=NPROC, backend="gloo", may_fail=True
-)
-
-# %% [markdown] id="bug-explained"
-# It is the deadlock of section 1 again. One stage sends an activation forward, the next one a gradient
-# back, to each other, and each would receive right afterwards. GPipe never had the two
-# directions at the same time.
-#
-# **What changes under NCCL.** The host goes on; the waiting is on the GPUs, and a hang shows at the next
-# synchronisation, far from its cause. NCCL's documentation says that sends and receives which need each
-# other to complete must be in *one* group call, and promises nothing otherwise. Megatron-LM therefore
-# batches "send forward, receive backward" into one. gloo needs less than that.
-#
-# ### Exercise 8: a stage that does not hang
-#
-# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for *every*
-# order that can work: GPipe's and 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
-# `inputs` has the first stage's microbatches, and all messages have their shape. The last stage's
-# gradient is ones. Nothing is left unfinished when it returns, and nothing is called but these
-# messages: one for each step and neighbour.
-
-# %% id="run_stage"
-import torch
-import torch.distributed as dist
-
-
-def run_stage(order, stage, inputs):
-    # BEGIN SOLUTION
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    sent = {}  # the last message each way, with its tensor, which must live until it has left
-    for step in order:
-        way, number = step[0], int(step[1:])
-        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
-        if 0 <= came_from <= last:
-            x = torch.empty_like(inputs[number])
-            dist.recv(x, came_from)
-        else:
-            x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
-        if 0 <= goes_to <= last:
-            if way in sent:  # one at a time, so that no more than two are kept
-                sent[way][0].wait()
-            sent[way] = dist.isend(y, goes_to), y
-    for handle, _ in sent.values():
-        handle.wait()
-    # END SOLUTION
-
-
-# %% id="run_stage-check"
-lockstep.check("run_stage", run_stage)
-
-# %% id="run-stage-show"
-run_stage = lockstep.carry_on("run_stage", run_stage)
-
-# %% id="run-1f1b"
-job = lockstep.torchrun(
-    train, run_stage, one_f_one_b, 8, nproc_per_node=NPROC, backend=BACKEND, show=False
-)
-one_f_one_b_job = job
-print(*(grad for _, grad, _ in job.results), "are the gradients")
-print(*(most for _, _, most in job.results), "microbatches' activations were kept, at most")
-print(lockstep.live(job))
-
-# %% id="1f1b-live" tags=["varies"]
-live_timeline(one_f_one_b_job, "1F1B")
-
-# %% [markdown] id="faster-text"
-# ### Claim: "1F1B makes the pipeline faster than GPipe"
-#
-# 1F1B is praised for its efficiency. Compare the bubbles: by the model, and as measured with `run_stage`
-# for both. **Guess** first.
-
-# %% id="faster-guess" tags=["guess"]
-guess = "does not hold"
-
-# %% id="faster-claim" tags=["varies"]
-schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
-paper = {name: bubble(simulate(each, NPROC, 8), NPROC) for name, each in schedules.items()}
-jobs = {
-    name: lockstep.torchrun(
-        train, run_stage, each, 8, nproc_per_node=NPROC, backend=BACKEND, show=False
-    )
-    for name, each in schedules.items()
-}
-measured = {name: idle_share(job) for name, job in jobs.items()}
-gains = [shares["GPipe"] - shares["1F1B"] for shares in (paper, measured)]
-lockstep.claim(
-    "1F1B makes the pipeline faster than GPipe.",
-    guess=guess,
-    verdict=["does not hold", "depends", "holds"][sum(gain > 0.05 for gain in gains)],
-    because="; ".join(
-        f"{name}: idle {paper[name]:.1%} computed, {measured[name]:.1%} measured" for name in jobs
-    ),
-    stamp=[lockstep.simulated("unit steps"), lockstep.live(jobs["1F1B"])],
-)
-
-# %% [markdown] id="faster-explained"
-# Both fill and drain the same pipeline, so with the same microbatches both wait as long. What 1F1B
-# saves is memory, and *that* can be spent on more microbatches.
-#
-# ## 6 · What point-to-point is bad at
+# ## 4 · What point-to-point is bad at
 #
 # Data-parallel ranks need the sum of everybody's gradient. With what you have: all send theirs to
 # rank 0, which adds them up and sends the sum back to each. **Predict:** `x` has 1 MB (10⁶ bytes) on each
@@ -1251,11 +786,53 @@ lockstep.compare(predicted=prediction, measured=megabytes[0])
 # - Until `wait()` has returned, a tensor belongs to its message.
 # - $\alpha + \beta n$ gives the shape of a message's time; cutting a message into pieces keeps all links
 #   of a chain busy.
-# - A pipeline's bubble is $(p - 1) / (m + p - 1)$, under GPipe as under 1F1B. GPipe keeps *m*
-#   microbatches, 1F1B at most as many as there are stages from here to the end.
 #
 # **What is slow here, and comes next:** everything went through rank 0, while the links between the
 # others were idle, and with each rank it gets worse. In lab 03 all ranks share that work: collectives.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("02")
+
+# %% [markdown] id="transfer-text"
+# ## Further: a tensor that the receiver does not know
+#
+# About 15 minutes; needs nothing but the lab's first cells. The receiver must bring a tensor of the right
+# size and type. But in a pipeline the last microbatch may be shorter, and the next stage does not know.
+#
+# `send` does not take every tensor: its numbers must lie one behind the other in memory. Those of a
+# transposed matrix, say, do not; `x.contiguous()` is a tensor whose numbers do, a copy where `x` is not.
+#
+# ### Further exercise: transfer
+#
+# **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
+# to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
+# tensor: same values, shape and type. The data itself travels as a tensor, in one message; at most
+# four more may tell of it. All other ranks call nothing.
+
+# %% id="transfer"
+import lockstep
+import torch
+import torch.distributed as dist
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    # BEGIN SOLUTION
+    header = torch.zeros(10, dtype=torch.int64, device=lockstep.device())
+    if dist.get_rank() == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        header[: len(about)] = torch.tensor(about)  # type, dimensions, lengths; the rest is 0
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(header, src)
+        kind, dim, *shape = header.tolist()
+        x = torch.empty(shape[:dim], dtype=KINDS[kind], device=header.device)
+        dist.recv(x, src)
+        return x
+    # END SOLUTION
+
+
+# %% id="transfer-check"
+lockstep.check("transfer", transfer)

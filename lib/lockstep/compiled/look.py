@@ -94,7 +94,7 @@ class Compiled:
         kernels = tuple(Kernel(**one | {"nodes": tuple(one["nodes"])}) for one in plain["kernels"])
         source = tuple(plain["source"])
         graphs = nodes(plain["captured"]), nodes(plain["joint"])
-        return cls(source, *graphs, kernels, tuple(plain["moved"]))
+        return cls(source, *graphs, kernels, tuple(plain.get("moved", ())))
 
 
 def look(function: Callable[..., Any], *args: Any) -> Compiled:

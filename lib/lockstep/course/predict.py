@@ -22,7 +22,7 @@ class Comparison:
     """A prediction and what came out; unit "" for counts and values, which must be exact.
 
     predicted: a number, None where there is none yet, or what was typed and is no number.
-    way: "measured", or "computed" where a formula or a model says it.
+    way: "measured", "computed" where a formula or a model says it, "published" where others do.
     """
 
     predicted: float | str | None
@@ -62,26 +62,31 @@ class Comparison:
 def compare(predicted: Any, measured: float, unit: str = "") -> Comparison: ...
 @overload
 def compare(predicted: Any, *, computed: float, unit: str = "") -> Comparison: ...
+@overload
+def compare(predicted: Any, *, published: float, unit: str = "") -> Comparison: ...
 def compare(
     predicted: Any,
     measured: float | None = None,
     unit: str = "",
     *,
     computed: float | None = None,
+    published: float | None = None,
 ) -> Comparison:
-    """Put a prediction beside what was measured, or beside what a formula or a model gives.
+    """Put a prediction beside what was measured, what a formula or a model gives, or what others
+    published.
 
     predicted: what the learner wrote: a number, a tensor with one, or text that says one ("4",
     "1/3", "1e-3 s"); anything else gets a sentence, and never an exception. unit: of a quantity
     that is measured with scatter ("s", "GB/s"); "" for what must be exact.
-    Raises TypeError unless it gets one of measured and computed.
+    Raises TypeError unless it gets one of measured, computed and published.
     """
     said = _number(predicted, unit)
-    if measured is not None and computed is None:
-        return Comparison(said, measured, unit)
-    if computed is not None and measured is None:
-        return Comparison(said, computed, unit, "computed")
-    raise TypeError("compare() takes what was measured, or what was computed: one of the two")
+    ways = {"measured": measured, "computed": computed, "published": published}
+    given = [(way, value) for way, value in ways.items() if value is not None]
+    if len(given) != 1:
+        raise TypeError("compare() takes what was measured, computed or published: one of them")
+    way, value = given[0]
+    return Comparison(said, value, unit, way)
 
 
 def _number(said: Any, unit: str) -> float | str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from ..machine import in_notebook
 from ..stamps import Stamp, required
 from ..words import in_one_line, printable, quantity
-from .picture import PALETTE, Figure
+from .picture import PALETTE, Figure, wrapped
 
 PLOTLY = "application/vnd.plotly.v1+json"
 Point = Sequence[float]  # (x, y) or (x, y, low, high)
@@ -33,7 +33,7 @@ _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
 # Plotly draws with the colours that it is told, on a paper of either theme: a grey that can be
 # read on both. JupyterLab's theme then has the last word, by a style in the words' output.
 _GREY, _FAINT = "#797979", "rgba(127,127,127,0.3)"
-_HEIGHT = 460
+_HEIGHT, _INCHES = 460, 7.0  # of plotly's chart in pixels, of the picture's width
 _CHART = ".jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-words)"
 _STYLE = (
     f"<style>{_CHART} .main-svg text:not(.hoverlayer *)"
@@ -83,7 +83,7 @@ class Chart:
     @cached_property
     def _picture(self) -> Figure:
         rows = len(self._lines) // _COLUMNS + str(self.stamp).count("\n")
-        return Figure(self._draw, alt=self.alt, stamp=self.stamp, size=(7.0, 3.8 + 0.2 * rows))
+        return Figure(self._draw, alt=self.alt, stamp=self.stamp, size=(_INCHES, 3.8 + 0.2 * rows))
 
     def __repr__(self) -> str:
         return f"chart: {self.alt}\n{self.stamp}"
@@ -118,8 +118,9 @@ class Chart:
         """The interactive chart as plotly's JSON; `plotly.graph_objects.Figure(…)` takes it, too,
         without `config`.
         """
+        said = wrapped(str(self.stamp), _INCHES)
         stamp = {
-            "text": _harmless(str(self.stamp)).replace("\n", "<br>"),
+            "text": _harmless(said).replace("\n", "<br>"),
             "showarrow": False,
             "xref": "paper",
             "yref": "paper",
@@ -135,7 +136,7 @@ class Chart:
             "template": {},
             "autosize": True,
             "height": _HEIGHT,
-            "margin": {"l": 80, "r": 20, "t": 60, "b": 80 + 16 * str(self.stamp).count("\n")},
+            "margin": {"l": 80, "r": 20, "t": 60, "b": 80 + 16 * said.count("\n")},
             "font": {"color": _GREY, "size": 14},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ _THEMES = {
     "light": {"ink": "#1a1a1a", "paper": "#ffffff"},
     "dark": {"ink": "#e6e6e6", "paper": "#111111"},
 }
+_CHARACTERS, _LINE = 14, 0.16  # of a stamp: how many an inch, and the inches of a line
 # Outputs follow JupyterLab's theme; elsewhere the light picture shows.
 _SWITCH = (
     "<style>.lockstep-dark{display:none}"
@@ -77,21 +79,32 @@ def figure(
     return Figure(draw, alt=alt, stamp=stamp, size=size)
 
 
+def wrapped(stamp: str, width: float) -> str:
+    """A stamp's text in lines that a picture of so many inches has room for."""
+    room = int(width * _CHARACTERS)
+    return "\n".join(
+        line for each in stamp.split("\n") for line in textwrap.wrap(each, room) or [""]
+    )
+
+
 def _png(draw: Callable[[Any], None], theme: str, stamp: str, size: tuple[float, float]) -> bytes:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
     ink, paper = _THEMES[theme]["ink"], _THEMES[theme]["paper"]
+    width, height = size
+    said = wrapped(stamp, width)
+    height += _LINE * (said.count("\n") - stamp.count("\n"))
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     style: Any = {**matplotlib.rcParamsDefault}  # not what the learner has set
     style |= {"figure.facecolor": paper, "axes.facecolor": paper, "font.size": 10.0}
     style |= dict.fromkeys(inked, ink)
     with matplotlib.rc_context(style):
-        canvas = Canvas(figsize=size, layout="constrained")
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(canvas)
         draw(canvas)
-        canvas.supxlabel(stamp, x=0.995, ha="right", fontsize=9)
+        canvas.supxlabel(said, x=0.995, ha="right", fontsize=9)
         file = io.BytesIO()
         # Without its metadata the picture is the same bytes at each execution.
         canvas.savefig(file, format="png", dpi=110, metadata={"Software": None})

@@ -1,1 +1,1 @@
-"""What things cost, by models: the α–β model of messages and collectives."""
+"""What things cost, by models: messages, collectives, and the schedules of pipelines."""

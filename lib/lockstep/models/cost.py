@@ -223,7 +223,8 @@ def ring_all_reduce(n: int, nbytes: float, line: Line) -> float:
     """2(n − 1)·α + 2(n − 1)/n·s·β: reduce-scatter, then all-gather, around a ring.
 
     Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations":
-    no algorithm sends fewer bytes from the busiest rank.
+    no algorithm in which ranks only send to each other sends fewer bytes from the busiest rank. A
+    switch that adds up (NVLink SHARP) is not modelled.
     """
     return ring_reduce_scatter(n, nbytes, line) + ring_all_gather(n, nbytes, line)
 
@@ -386,9 +387,10 @@ def bus_factor(operation: str, n: Sequence[float] | Array) -> Array: ...
 def bus_factor(operation: str, n: Any) -> Any:
     """Bus bandwidth is this × algorithm bandwidth; n may be an array.
 
-    It tells what the slowest link must have carried, so that it can be compared with the hardware
-    whatever n is: 2(n − 1)/n for all_reduce; (n − 1)/n for all_gather, reduce_scatter, all_to_all,
-    gather and scatter; 1 for broadcast, reduce, send and recv. NVIDIA's nccl-tests,
+    It tells what the slowest link must have carried if ranks only send to each other, so that it
+    can be compared with the hardware whatever n is: 2(n − 1)/n for all_reduce; (n − 1)/n for
+    all_gather, reduce_scatter, all_to_all, gather and scatter; 1 for broadcast, reduce, send and
+    recv. Where a switch adds up (NVLink SHARP), links carry less. NVIDIA's nccl-tests,
     doc/PERFORMANCE.md and, for all_to_all, gather, scatter and send, the sources.
 
     Raises ValueError for another operation, and for less than one rank.
@@ -423,15 +425,47 @@ def bus_bandwidth(operation: str, n: int, nbytes: float, seconds: float) -> floa
 # ── Pipelines ────────────────────────────────────────────────────────────────────────────────
 
 
-def bubble(stages: int, microbatches: int) -> float:
-    """(p − 1)/(m + p − 1): the part of a pipeline's time in which a stage has nothing to do.
+def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
+    """(p − 1)/(v·m + p − 1): the part of a pipeline's time in which a rank has nothing to do.
 
     Huang et al. 2019, "GPipe", for p equal stages, m equal microbatches, and messages that take no
-    time; 1F1B has the same. Narayanan et al. 2021 ("Efficient large-scale language model training
-    on GPU clusters using Megatron-LM") count the bubble against the useful time: (p − 1)/m.
+    time; 1F1B has the same. v: chunks of the model on each rank, for interleaved 1F1B, with m a
+    multiple of p: Narayanan et al. 2021, "Efficient large-scale language model training on GPU
+    clusters using Megatron-LM", section 2.2. They count the bubble against the useful time:
+    (p − 1)/(v·m).
     """
+    _require_work(stages, microbatches)
+    if chunks < 1:
+        raise ValueError(f"a rank has 1 chunk of the model or more, not {chunks}")
+    return (stages - 1) / (chunks * microbatches + stages - 1)
+
+
+def zero_bubble(
+    stages: int,
+    microbatches: int,
+    *,
+    forward: float = 1.0,
+    backward: float = 1.0,
+    weights: float = 1.0,
+) -> float:
+    """The idle part of ZB-H1, which fills the bubble of 1F1B with weight gradients.
+
+    (p − 1)(F + B − W) of a stage's time is idle, m(F + B + W) is not: Qi et al. 2023, "Zero bubble
+    pipeline parallelism", section 2.3, for m ≥ p and W no longer than F or B. forward, backward,
+    weights: how long a step takes, in any unit.
+    """
+    _require_work(stages, microbatches)
+    if not 0 <= weights <= min(forward, backward):
+        raise ValueError(
+            "the formula holds for weight steps that are no longer than forward and backward; "
+            f"these are {weights:g}, {forward:g} and {backward:g}"
+        )
+    idle = (stages - 1) * (forward + backward - weights)
+    return idle / (microbatches * (forward + backward + weights) + idle)
+
+
+def _require_work(stages: int, microbatches: int) -> None:
     if stages < 1 or microbatches < 1:
         raise ValueError(
             f"a pipeline needs 1 stage and 1 microbatch or more, not {stages} and {microbatches}"
         )
-    return (stages - 1) / (microbatches + stages - 1)

@@ -1,15 +1,17 @@
 """torch.compile's modes on three models, compile time flat and by regions, and generated code.
 
-Each mode has two processes: the first compiles with its caches empty ("cold"), the second takes
-what the first has left ("warm"). The seconds of a compilation are those of the first call, less
-those of a later one; what a process does once for all compilations is done before. A step is a
-forward pass without gradients; its time is a batch's, divided by the steps in it.
+There are two processes: the first compiles with caches that are empty, one for each mode ("cold"),
+the second takes what the first has left ("warm"). The seconds of a compilation are those of the
+first call, less those of a later one; what a process does once for all compilations is done before.
+A step is a forward pass without gradients; its time is a batch's, divided by the steps in it.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -39,7 +41,7 @@ class Sizes:
     dense: tuple[int, int, int] = (4096, 4096, 2)
     small: tuple[int, int, int] = (16, 256, 12)
     experts: tuple[int, int, int] = (4096, 1024, 8)
-    blocks: tuple[int, ...] = (1, 2, 4, 8)
+    blocks: tuple[int, ...] = (1, 3, 6)
     dtype: str = "bfloat16"
 
 
@@ -224,9 +226,22 @@ def launches(call: Callable[[], Any]) -> dict[str, int]:
     }
 
 
-def measure(sizes: Sizes, mode: str, cold: bool) -> dict[str, dict[str, Any]]:
-    """By model: the seconds of compiling it; if cold, also what its steps take."""
+def measure(sizes: Sizes, caches: Path, cold: bool) -> dict[str, dict[str, dict[str, Any]]]:
+    """By mode and model: the seconds of compiling it; if cold, also what its steps take."""
+    from torch._inductor.utils import clear_inductor_caches
+
     warm_up()
+    found = {}
+    for mode in MODES:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches / mode)
+        os.environ["TRITON_CACHE_DIR"] = str(caches / mode / "triton")
+        clear_inductor_caches()  # those in memory
+        found[mode] = by_model(sizes, mode, cold)
+        print(mode, "measured", file=sys.stderr, flush=True)
+    return found
+
+
+def by_model(sizes: Sizes, mode: str, cold: bool) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, (make, shape) in models(sizes).items():
         torch.manual_seed(0)
@@ -330,17 +345,17 @@ def everything(sizes: Sizes) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
         caches = Path(folder)
         modes["eager"] = apart(eager, sizes, cache=caches / "eager")
+        cold, warm = (
+            apart(measure, sizes, caches, first, cache=caches / "set-up") for first in (True, False)
+        )
         for mode in MODES:
-            cold, warm = (
-                apart(measure, sizes, mode, first, cache=caches / mode) for first in (1, 0)
-            )
             modes[mode] = {
                 name: {
                     "cold_seconds": found.pop("compile_seconds"),
-                    "warm_seconds": warm[name]["compile_seconds"],
+                    "warm_seconds": warm[mode][name]["compile_seconds"],
                     **found,
                 }
-                for name, found in cold.items()
+                for name, found in cold[mode].items()
             }
         by_count = apart(blocks, sizes.blocks, cache=caches / "blocks")
         fused = apart(fusion, cache=caches / "code")

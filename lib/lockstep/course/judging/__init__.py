@@ -38,11 +38,12 @@ gives no verdict.
 
 from .judge import Judged, judged
 from .numbers import Numbers
-from .running import Run, Step, Trial
+from .running import Noted, Run, Step, Trial
 from .values import Number, Other, Tensor, numbers_in, same
 
 __all__ = [
     "Judged",
+    "Noted",
     "Number",
     "Numbers",
     "Other",

@@ -88,9 +88,9 @@ class Run:
 
     record: for each rank, what the answer asked of process groups; where the ranks failed, what
     was asked at all. steps: for each rank, its calls of the answer; empty where the ranks failed.
-    ends: what each rank ended up with, to be compared with what is right. borrowed: the
-    exercises whose solutions the answer asked for. failure: "", "raised", "died", "stuck" or
-    "endless".
+    ends: what each rank ended up with, to be compared with what is right. noted: what a play saw on
+    each rank besides (`Noted`), for demands. borrowed: the exercises whose solutions the answer
+    asked for. failure: "", "raised", "died", "stuck" or "endless".
     """
 
     trial: Trial
@@ -98,6 +98,7 @@ class Run:
     record: list[list[Call]]
     steps: list[list[Step]] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
+    noted: list[Any] = field(default_factory=list)
     borrowed: set[str] = field(default_factory=set)
     failure: str = ""
 
@@ -217,7 +218,15 @@ def _call_once(answer: Watched, *args: Any) -> None:
     answer(*make(args))
 
 
-Seen = tuple[list[Step], Any, set[str]]
+@dataclass(frozen=True)
+class Noted:
+    """What a play returns that saw more than what the rank ended up with."""
+
+    end: Any
+    noted: Any
+
+
+Seen = tuple[list[Step], Any, Any, set[str]]
 
 
 class PlayFailed(Exception):
@@ -225,8 +234,8 @@ class PlayFailed(Exception):
 
 
 def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
-    """What was seen of the answer on this rank, what the play says it ended up with, and of
-    which exercises the course's answers were asked for."""
+    """What was seen of the answer on this rank, what the play says it ended up with and what it
+    noted besides, and of which exercises the course's answers were asked for."""
     watched = Watched(answer)
     try:
         end = play(watched, *given[int(os.environ["RANK"])])
@@ -236,7 +245,9 @@ def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
         if _of_the_answer(error) or _on_purpose(error):
             raise
         raise PlayFailed(f"{type(error).__name__}: {error}") from error
-    return watched.steps, see(end), exercises.shown()
+    noted = end.noted if isinstance(end, Noted) else None
+    end = end.end if isinstance(end, Noted) else end
+    return watched.steps, see(end), see(noted), exercises.shown()
 
 
 def _of_the_answer(error: BaseException) -> bool:
@@ -314,9 +325,9 @@ def _alone(answer: Any, play: Play, trial: Trial) -> Run:
 
 
 def _observed(trial: Trial, job: Job, ranks: Sequence[Seen]) -> Run:
-    steps, ends, borrowed = (list(one) for one in zip(*ranks, strict=True))
+    steps, ends, noted, borrowed = (list(one) for one in zip(*ranks, strict=True))
     record = [_within(calls, own) for calls, own in zip(job.calls, steps, strict=True)]
-    return Run(trial, job, record, steps, ends, set().union(*borrowed))
+    return Run(trial, job, record, steps, ends, noted, set().union(*borrowed))
 
 
 def _within(calls: Sequence[Call], steps: Sequence[Step]) -> list[Call]:

@@ -1,0 +1,908 @@
+"""Lab 10, pipeline parallelism: the trials of its exercises, and the signs of what goes wrong."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ...models import pipeline
+from ..judging import Noted, Number, Run, Tensor, Trial, judged, same
+from ..judging.values import make, show
+from .messages import collective, slow, tensors, too_small, waits_in
+
+MOST_SPARE = 6  # tensors of a stage that may be alive when a step begins, and are not needed
+
+
+# ── one_f_one_b ──────────────────────────────────────────────────────────────────────────────
+
+
+def _one_then_one(first: int, microbatches: int) -> list[str]:
+    """A schedule with so many forwards before the first backward."""
+    first = max(0, min(first, microbatches))
+    order = [f"F{number}" for number in range(first)]
+    for number in range(microbatches - first):
+        order += [f"F{first + number}", f"B{number}"]
+    return order + [f"B{number}" for number in range(microbatches - first, microbatches)]
+
+
+def _right_order(stage: int, stages: int, microbatches: int) -> list[str]:
+    """1F1B of one stage, as the field defines it (PipeDream-Flush; Narayanan and others, 2021)."""
+    return _one_then_one(stages - 1 - stage, microbatches)
+
+
+def _all_f_all_b(microbatches: int) -> list[str]:
+    return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
+
+
+def _planned(answer: Any, stage: int, stages: int, microbatches: int) -> Any:
+    """The steps, under a name: so that one that is not there is no matter of length."""
+    steps = answer(stage, stages, microbatches)
+    if isinstance(steps, list | tuple) and all(type(one) is str for one in steps):
+        return {"steps": list(steps)}
+    return steps
+
+
+@judged("one_f_one_b", lab="10", play=_planned, silent=True)
+def one_f_one_b(draw: random.Random) -> Iterator[Trial]:
+    """`one_f_one_b(stage, stages, microbatches)`: the order of one stage's work under 1F1B."""
+    few = draw.randint(5, 7)
+    for stages, microbatches in ((4, 8), (3, draw.randint(11, 13)), (few, few - 3), (2, 1)):
+        for stage in range(stages):
+            yield Trial(
+                0,
+                given=[(stage, stages, microbatches)],
+                right=[{"steps": _right_order(stage, stages, microbatches)}],
+                facts={"stage": stage, "stages": stages, "microbatches": microbatches},
+            )
+
+
+def _order(order: Callable[[int, int, int], list[str]]) -> Callable[[Trial], list[Any]]:
+    return lambda t: [{"steps": order(t.stage, t.stages, t.microbatches)}]
+
+
+def _steps(run: Run) -> list[str]:
+    return list(run.got(0)["steps"])
+
+
+def _incomplete(run: Run, rank: int) -> Any:
+    steps, wanted = _steps(run), _all_f_all_b(run.trial.microbatches)
+    if sorted(steps) == sorted(wanted):
+        return False
+    missing = [one for one in wanted if one not in steps]
+    other = [one for one in steps if one not in wanted]
+    twice = [one for one in wanted if steps.count(one) > 1]
+    why = (
+        f"{missing[0]} is not there"
+        if missing
+        else f"there is no {other[0]}"
+        if other
+        else f"{twice[0]} is there {steps.count(twice[0])} times"
+    )
+    return {"count": len(steps), "enough": len(wanted), "why": why}
+
+
+def _too_early(run: Run, rank: int) -> Any:
+    """A backward before its own forward."""
+    steps = _steps(run)
+    early = [
+        one for at, one in enumerate(steps) if one[0] == "B" and "F" + one[1:] not in steps[:at]
+    ]
+    return bool(early) and {"step": early[0], "forward": "F" + early[0][1:]}
+
+
+def _not_first_in_first_out(run: Run, rank: int) -> Any:
+    for way in "FB":
+        numbers = [int(one[1:]) for one in _steps(run) if one[0] == way]
+        if numbers != sorted(numbers):
+            return {"way": way, "numbers": ", ".join(map(str, numbers))}
+    return False
+
+
+def _before_a_backward(steps: list[str]) -> int:
+    return next(at for at, one in enumerate(steps) if one[0] == "B")
+
+
+def _wrong_warm_up(run: Run, rank: int) -> Any:
+    made, right = _before_a_backward(_steps(run)), _before_a_backward(run.right(0)["steps"])
+    behind = run.trial.stages - 1 - run.trial.stage
+    return made != right and {"made": made, "first": right, "behind": behind}
+
+
+def _wrong_turn(run: Run, rank: int) -> Any:
+    pairs = zip(_steps(run), run.right(0)["steps"], strict=True)
+    at, (step, other) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
+    return {"at": at, "step": step, "other": other}
+
+
+one_f_one_b.gives("all-then-all", _order(lambda stage, stages, m: _all_f_all_b(m)))
+one_f_one_b.gives("wrong-end", _order(lambda stage, stages, m: _one_then_one(stage, m)))
+one_f_one_b.gives(
+    "same-everywhere",
+    _order(lambda stage, stages, m: _one_then_one(stages - 1, m)),
+    _order(lambda stage, stages, m: _one_then_one(stages, m)),
+    _order(lambda stage, stages, m: _one_then_one(0, m)),
+    _order(lambda stage, stages, m: _one_then_one(1, m)),
+)
+one_f_one_b.shows("incomplete", _incomplete)
+one_f_one_b.shows("too-early", _too_early)
+one_f_one_b.shows("last-first", _not_first_in_first_out)
+one_f_one_b.shows("wrong-warm-up", _wrong_warm_up)
+one_f_one_b.shows("wrong-turn", _wrong_turn)
+
+
+# ── run_stage ────────────────────────────────────────────────────────────────────────────────
+
+
+class Stage:
+    """A stage of a pipeline that notes what it is given, and what of it stays alive.
+
+    A backward adds its number to what it passes on, so that no two gradients are the same.
+    """
+
+    def __init__(self, weight: float, inputs: Sequence[Any]):
+        self.weight = weight
+        self.did: list[str] = []
+        self.given: list[Any] = []
+        self.kept: dict[str, Any] = {}
+        self.most_spare = 0
+        self._inputs = {id(one) for one in inputs}  # which their owner keeps
+        self._needed: set[int] = set()  # of the forwards whose backward is still to come
+        self._seen: list[weakref.ref[Any]] = []
+
+    def forward(self, number: int, x: Any) -> Any:
+        self._note(f"F{number}", x)
+        self.kept[str(number)] = x
+        self._needed.add(id(x))
+        return self._returned(x * self.weight)
+
+    def backward(self, number: int, grad: Any) -> Any:
+        self._note(f"B{number}", grad)
+        if str(number) in self.kept:  # as it is now: a later message may be put into it
+            self._needed.discard(id(self.kept[str(number)]))
+            self.kept[str(number)] = self.kept[str(number)].clone()
+        return self._returned(grad * self.weight + int(number))
+
+    def _note(self, step: str, given: Any) -> None:
+        alive = {id(one) for ref in self._seen if (one := ref()) is not None}
+        self.most_spare = max(self.most_spare, len(alive - self._needed))
+        self._seen = [ref for ref in self._seen if ref() is not None]
+        self.did.append(step)
+        self.given.append(given.clone())
+        if id(given) not in self._inputs:
+            self._seen.append(weakref.ref(given))
+
+    def _returned(self, result: Any) -> Any:
+        self._seen.append(weakref.ref(result))
+        return result
+
+
+def _staged(
+    answer: Any, order: list[str], weight: float, inputs: list[Tensor], pauses: list[float]
+) -> Noted:
+    """What the stage did, what it was given, and what of that it had left for each backward."""
+    mine = make(inputs)
+    stage = Stage(weight, mine)
+    with slow("recv", pauses):
+        answer(list(order), stage, mine)
+    end = {"did": stage.did, "given": stage.given, "kept": list(stage.kept.values())}
+    return Noted(end, stage.most_spare)
+
+
+@judged("run_stage", lab="10", play=_staged, silent=True)
+def run_stage(draw: random.Random) -> Iterator[Trial]:
+    """`run_stage(order, stage, inputs)`: one stage of a pipeline, in any right order."""
+    for stages in draw.sample((2, 4), 1) + draw.sample((3, 5), 1):
+        for microbatches, scheduled in ((draw.randint(stages, 6), False), (16, True)):
+            yield _pipeline(draw, stages, microbatches, scheduled)
+
+
+def _pipeline(draw: random.Random, stages: int, microbatches: int, one_by_one: bool) -> Trial:
+    """All forwards, then all backwards, or 1F1B; one stage comes late to each of its messages."""
+    shape = (3,) if one_by_one else (1, 2)
+    dtype = "float64" if one_by_one else "float32"
+    inputs = tensors(draw, microbatches, dtype, shape)
+    weights = [draw.choice((-3.0, -0.5, 0.5, 1.5, 2.0)) for _ in range(stages)]
+    orders = [
+        _right_order(rank, stages, microbatches) if one_by_one else _all_f_all_b(microbatches)
+        for rank in range(stages)
+    ]
+    given: dict[tuple[int, str], Tensor] = {}  # by stage and step
+    for number, x in enumerate(inputs):
+        numbers = list(x.numbers)
+        for rank in range(stages):
+            given[rank, f"F{number}"] = Tensor.of(numbers, dtype, shape)
+            numbers = [one * weights[rank] for one in numbers]
+        grads = [1.0] * len(numbers)
+        for rank in reversed(range(stages)):
+            given[rank, f"B{number}"] = Tensor.of(grads, dtype, shape)
+            grads = [one * weights[rank] + number for one in grads]
+    right = [
+        {
+            "did": orders[rank],
+            "given": [given[rank, step] for step in orders[rank]],
+            "kept": [given[rank, f"F{number}"] for number in range(microbatches)],
+        }
+        for rank in range(stages)
+    ]
+    late = draw.randrange(stages)
+    pauses = [[0.001] * microbatches if rank == late else [] for rank in range(stages)]
+    return Trial(
+        stages,
+        given=[(orders[rank], weights[rank], inputs, pauses[rank]) for rank in range(stages)],
+        right=right,
+        facts={"microbatches": microbatches, "given_to": given},
+    )
+
+
+def _without_ends(run: Run, rank: int) -> Any:
+    """Whether the first stage waits for an input, or it and the last one are made neighbours."""
+    calls = run.calls(rank)
+    asks = [c for c in calls[:1] if rank == 0 and c.operation == "recv"]
+    around = [c for c in calls if run.nproc > 2 and {rank, c.peer} == {0, run.nproc - 1}]
+    return run.failure == "stuck" and bool(asks or around) and {"call": (asks or around)[0]}
+
+
+def _blocking_sends(run: Run, rank: int) -> Any:
+    """Whether this rank and the next one both wait for the end of a send."""
+    both = rank + 1 < run.nproc and waits_in(run, rank) == waits_in(run, rank + 1) == "send"
+    return both and {"next": rank + 1}
+
+
+def _neighbours_receive(run: Run, rank: int) -> Any:
+    both = rank + 1 < run.nproc and waits_in(run, rank) == waits_in(run, rank + 1) == "recv"
+    return both and {"next": rank + 1}
+
+
+def _own_order(run: Run, rank: int) -> Any:
+    did, right = run.got(rank)["did"], run.right(rank)["did"]
+    return did != right and {"did": " ".join(did) or "nothing", "order": " ".join(right)}
+
+
+def _overwritten(run: Run, rank: int) -> Any:
+    """A microbatch that was given rightly to a forward, and was another one at its backward."""
+    got, right = run.got(rank), run.right(rank)
+    if not same(got["given"], right["given"]):
+        return False
+    wrong = [at for at, x in enumerate(right["kept"]) if not same(got["kept"][at], x)]
+    return bool(wrong) and {"number": wrong[0]}
+
+
+def _wrong_given(run: Run, rank: int) -> tuple[str, Any, Tensor]:
+    """The first step to which this rank's stage was given something wrong, and the two."""
+    got, right = run.got(rank), run.right(rank)
+    for step, x, other in zip(right["did"], got["given"], right["given"], strict=True):
+        if not same(x, other):
+            return step, x, other
+    raise ValueError("it was given all that is right")
+
+
+def _last_gradient(run: Run, rank: int) -> Any:
+    last = run.nproc - 1
+    if last not in run.wrong or not _is_given(run, last, "B"):
+        return False
+    _, x, _ = _wrong_given(run, last)
+    return {"last": last, "given": show(x)}
+
+
+def _first_input(run: Run, rank: int) -> Any:
+    if 0 not in run.wrong or not _is_given(run, 0, "F"):
+        return False
+    step, x, other = _wrong_given(run, 0)
+    return {"number": step[1:], "given": show(x), "wanted": show(other)}
+
+
+def _is_given(run: Run, rank: int, way: str) -> bool:
+    """Whether the first wrong thing that was given to a rank's stage was for a step of this way."""
+    return not same(run.got(rank)["given"], run.right(rank)["given"]) and (
+        _wrong_given(run, rank)[0].startswith(way)
+    )
+
+
+def _another_microbatch(run: Run, rank: int) -> Any:
+    step, x, _ = _wrong_given(run, rank)
+    for other in _all_f_all_b(run.trial.microbatches):
+        if other[0] == step[0] and same(x, run.trial.given_to[rank, other]):
+            return {"step": step, "other": other}
+    return False
+
+
+def _own_inputs(run: Run, rank: int) -> Any:
+    """Whether a stage that is not the first was given the first one's input."""
+    step, x, _ = _wrong_given(run, rank)
+    own = rank > 0 and step[0] == "F" and same(x, run.trial.given_to[0, step])
+    return own and {"step": step, "number": step[1:]}
+
+
+def _not_computed(run: Run, rank: int) -> Any:
+    """Whether a stage was given what the pipeline's end began with, as if none were between."""
+    step, x, _ = _wrong_given(run, rank)
+    end = 0 if step[0] == "F" else run.nproc - 1
+    return rank != end and same(x, run.trial.given_to[end, step]) and {"step": step, "end": end}
+
+
+def _went_on(run: Run, rank: int) -> Any:
+    """A receive that had not ended when this rank made its next call."""
+    calls = run.calls(rank)
+    early = [
+        one
+        for one, after in pairwise(calls)
+        if one.operation == "recv" and (one.end is None or one.end > after.start)
+    ]
+    return bool(early) and {"call": early[0], "step": _wrong_given(run, rank)[0]}
+
+
+def _given(run: Run, rank: int) -> Any:
+    step, x, other = _wrong_given(run, rank)
+    return {"step": step, "given": show(x), "wanted": show(other)}
+
+
+def _where_given(sign: Callable[[Run, int], Any]) -> Callable[[Run, int], Any]:
+    """Only of ranks whose stage was given something wrong, at the right steps."""
+    return lambda run, rank: (
+        run.got(rank)["did"] == run.right(rank)["did"]
+        and not same(run.got(rank)["given"], run.right(rank)["given"])
+        and sign(run, rank)
+    )
+
+
+def _other_messages(run: Run, rank: int) -> Any:
+    neighbours = (rank > 0) + (rank < run.nproc - 1)
+    each = neighbours * run.trial.microbatches
+    wanted = ["recv"] * each + ["send"] * each
+    called = {one: run.operations(rank).count(one) for one in run.operations(rank)}
+    said = ", ".join(f"{times} {one}" for one, times in called.items()) or "nothing"
+    return sorted(run.operations(rank)) != wanted and {"calls": said, "each": each}
+
+
+def _in_flight(run: Run, rank: int) -> int:
+    """The most messages of a rank that had begun when it made a call, and whose end it had not
+    waited for."""
+    sends = run.sends(rank)
+    return max(
+        (
+            sum(
+                one.start <= call.start and (one.end is None or one.end > call.start)
+                for one in sends
+            )
+            for call in run.calls(rank)
+        ),
+        default=0,
+    )
+
+
+def _hoards(run: Run, rank: int) -> Any:
+    """Whether more tensors lived than a stage needs, or more messages were on their way."""
+    spare = max(run.noted[rank], _in_flight(run, rank))
+    return spare > MOST_SPARE and {"spare": spare, "most": MOST_SPARE}
+
+
+run_stage.fails("ring", _without_ends)
+run_stage.fails("too-small", too_small)
+run_stage.fails("blocking-sends", _blocking_sends)
+run_stage.fails("both-receive", _neighbours_receive)
+run_stage.shows("own-order", _own_order)
+run_stage.shows("one-buffer", _overwritten)
+run_stage.shows("last-gradient", _where_given(_last_gradient))
+run_stage.shows("first-input", _where_given(_first_input))
+run_stage.shows("another-microbatch", _where_given(_another_microbatch))
+run_stage.shows("own-inputs", _where_given(_own_inputs))
+run_stage.shows("not-computed", _where_given(_not_computed))
+run_stage.shows("went-on", _where_given(_went_on))
+run_stage.shows("given", _where_given(_given))
+run_stage.demands("uses-a-collective", collective)
+run_stage.demands("too-much", _other_messages)
+run_stage.demands("hoards", _hoards)
+
+
+# ── train_step ───────────────────────────────────────────────────────────────────────────────
+
+
+def _trained(
+    answer: Any,
+    weight: Tensor,
+    bias: Tensor,
+    inputs: list[Tensor],
+    targets: list[Tensor],
+    pauses: list[float],
+) -> list[Any]:
+    """The loss that the last rank returned, the gradients, and the weights after it."""
+    import torch
+    import torch.distributed as dist
+
+    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
+    with torch.no_grad():
+        linear.weight.copy_(make(weight))
+        linear.bias.copy_(make(bias))
+    layer = torch.nn.Sequential(linear, torch.nn.Tanh())
+    with slow("recv", pauses):
+        loss = answer(layer, make(inputs), make(targets))
+    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in layer.parameters()]
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    return [loss if is_last else "", *grads, *layer.parameters()]
+
+
+@judged("train_step", lab="10", play=_trained)
+def train_step(draw: random.Random) -> Iterator[Trial]:
+    """`train_step(layer, inputs, targets)`: gradients of a model whose layers are on all ranks."""
+    for stages in (draw.choice((3, 4)), 2, draw.choice((3, 5))):
+        microbatches, rows, width = draw.randint(3, 6), draw.randint(2, 4), draw.randint(2, 4)
+        inputs, targets = (
+            np.array(
+                [
+                    [[draw.randint(-16, 16) / 8 for _ in range(width)] for _ in range(rows)]
+                    for _ in range(microbatches)
+                ]
+            )
+            for _ in range(2)
+        )
+        weights = [
+            np.array([[draw.randint(-12, 12) / 8 for _ in range(width)] for _ in range(width)])
+            for _ in range(stages)
+        ]
+        biases = [np.array([draw.randint(-8, 8) / 8 for _ in range(width)]) for _ in range(stages)]
+        late = draw.randrange(stages)
+        facts = {"inputs": inputs, "targets": targets, "weights": weights, "biases": biases}
+        facts |= {"microbatches": microbatches}
+        yield Trial(
+            stages,
+            given=[
+                (
+                    _tensor(weights[rank]),
+                    _tensor(biases[rank]),
+                    [_tensor(one) for one in inputs],
+                    [_tensor(one) for one in targets],
+                    [0.001] * microbatches if rank == late else [],
+                )
+                for rank in range(stages)
+            ],
+            right=_ends(facts),
+            facts=facts,
+        )
+
+
+def _tensor(numbers: Any) -> Tensor:
+    return Tensor.of(numbers.flatten().tolist(), "float64", numbers.shape)
+
+
+def _ends(facts: dict[str, Any], change: Callable[..., Any] | None = None) -> list[Any]:
+    """For each rank: the loss or "", the gradients of weight and bias, and both unchanged.
+
+    change: what a mistake makes of losses and gradients: `change(losses, by_microbatch)` with the
+    loss of each microbatch and, for each rank, its two gradients by microbatch.
+    """
+    losses, by_rank = _by_microbatch(facts)
+    change = change or _mean
+    loss, grads = change(losses, by_rank)
+    last = len(grads) - 1
+    return [
+        [
+            Number(float(loss)) if rank == last else "",
+            *(_tensor(one) for one in grads[rank]),
+            _tensor(facts["weights"][rank]),
+            _tensor(facts["biases"][rank]),
+        ]
+        for rank in range(last + 1)
+    ]
+
+
+def _by_microbatch(facts: dict[str, Any], crossed: bool = False) -> tuple[Any, list[Any]]:
+    """The loss of each microbatch, and for each rank the gradients of these losses.
+
+    crossed: the gradients that come back, first microbatch first, meet the inputs in the other
+    order, on all ranks but the last one.
+    """
+    weights, biases = facts["weights"], facts["biases"]
+    given = [facts["inputs"]]
+    for weight, bias in zip(weights, biases, strict=True):
+        given.append(np.tanh(given[-1] @ weight.T + bias))
+    miss = given[-1] - facts["targets"]
+    losses = (miss**2).mean(axis=(1, 2))
+    back, grads = 2 * miss / miss[0].size, list[Any]()
+    for rank in reversed(range(len(weights))):
+        if crossed and rank == len(weights) - 2:
+            back = back[::-1]
+        inner = back * (1 - given[rank + 1] ** 2)
+        grads.append((np.swapaxes(inner, 1, 2) @ given[rank], inner.sum(axis=1)))
+        back = inner @ weights[rank]
+    return losses, grads[::-1]
+
+
+def _mean(losses: Any, by_rank: Any) -> Any:
+    return losses.mean(), [[one.mean(axis=0) for one in grads] for grads in by_rank]
+
+
+def _other_losses(grads: Callable[[Any, Any], Any]) -> list[Callable[[Trial], list[Any]]]:
+    """Guesses: these gradients with any loss that people return."""
+
+    def guess(loss: Callable[[Any], Any]) -> Callable[[Trial], list[Any]]:
+        return lambda trial: _ends(trial.facts, lambda all_, by: (loss(all_), grads(all_, by)))
+
+    return [
+        guess(loss)
+        for loss in (
+            lambda all_: all_.mean(),
+            lambda all_: all_.sum(),
+            lambda all_: all_[-1],
+            lambda all_: all_[-1] / len(all_),
+        )
+    ]
+
+
+def _scaled(take: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda losses, by_rank: [[take(one) for one in grads] for grads in by_rank]
+
+
+def _only_last_rank(losses: Any, by_rank: Any) -> Any:
+    right = _mean(losses, by_rank)[1]
+    return [[0 * one for one in grads] for grads in right[:-1]] + [right[-1]]
+
+
+def _crossed(trial: Trial) -> list[Any]:
+    _, by_rank = _by_microbatch(trial.facts, crossed=True)
+    return _ends(trial.facts, lambda losses, _: (losses.mean(), _mean(losses, by_rank)[1]))
+
+
+def _no_input_gradient(run: Run, rank: int) -> Any:
+    said = [f.message for f in run.job.failures if f.rank == rank]
+    return any("NoneType" in one for one in said)
+
+
+def _stepped(run: Run, rank: int) -> bool:
+    return not same(run.got(rank)[3:], run.right(rank)[3:])
+
+
+def _graph_gone(run: Run, rank: int) -> bool:
+    """Whether autograd was asked for what has no graph."""
+    said = [f.message for f in run.job.failures if f.rank == rank]
+    return any("does not require grad" in one for one in said)
+
+
+train_step.fails("too-small", too_small)
+train_step.fails("no-input-gradient", _no_input_gradient)
+train_step.fails("no-graph", _graph_gone)
+train_step.fails("ring", _without_ends)
+train_step.fails("both-receive", _neighbours_receive)
+train_step.gives("not-divided", *_other_losses(_scaled(lambda one: one.sum(axis=0))))
+train_step.gives(
+    "last-microbatch",
+    *_other_losses(_scaled(lambda one: one[-1] / len(one))),
+    *_other_losses(_scaled(lambda one: one[-1])),
+)
+train_step.gives("crossed", _crossed)
+train_step.gives("only-last-rank", *_other_losses(_only_last_rank))
+train_step.gives("other-loss", *_other_losses(lambda losses, by: _mean(losses, by)[1])[1:])
+train_step.shows("stepped", _stepped)
+train_step.demands("uses-a-collective", collective)
+train_step.demands("too-much", _other_messages)
+
+
+# ── interleaved, zero_bubble ─────────────────────────────────────────────────────────────────
+# Any schedule that meets its goal is right: the signs read what the model says of it.
+
+
+def _interleaved(
+    rank: int,
+    ranks: int,
+    chunks: int,
+    microbatches: int,
+    *,
+    warm: int | None = None,
+    back: Callable[[int], int] | None = None,
+    by_chunk: bool = False,
+) -> list[str]:
+    """Interleaved 1F1B of one rank (Narayanan and others, 2021), or what a mistake makes of it.
+
+    warm: forwards before the first backward. back: the chunk of the k-th backward. by_chunk: all
+    microbatches of a chunk before the next chunk.
+    """
+    group = microbatches if by_chunk else ranks
+    total = chunks * microbatches
+    if warm is None:
+        warm = 2 * (ranks - 1 - rank) + (chunks - 1) * group
+    warm = min(warm, total)
+
+    def number(k: int) -> int:
+        return k // (group * chunks) * group + k % group
+
+    def chunk(k: int) -> int:
+        return k // group % chunks
+
+    forwards = [f"F{number(k)}.{chunk(k)}" for k in range(total)]
+    back = back or (lambda k: chunks - 1 - chunk(k))
+    backwards = [f"B{number(k)}.{back(k)}" for k in range(total)]
+    return _alternate(forwards, backwards, warm)
+
+
+def _alternate(forwards: list[str], backwards: list[str], warm: int) -> list[str]:
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[len(forwards) - warm :]
+
+
+def _split(stage: int, stages: int, microbatches: int, late: int) -> list[str]:
+    """1F1B with split backwards; each weight step comes so many backwards after its own."""
+    order = []
+    for step in _right_order(stage, stages, microbatches):
+        order.append(step)
+        number = int(step[1:])
+        if step[0] == "B" and number >= late:
+            order.append(f"W{number - late}")
+    return order + [f"W{number}" for number in range(max(microbatches - late, 0), microbatches)]
+
+
+def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
+    """What the answer says for each rank."""
+    return [answer(rank, ranks, *asked) for rank in range(ranks)]
+
+
+@judged("interleaved", lab="10", play=_all_ranks, silent=True)
+def interleaved(draw: random.Random) -> Iterator[Trial]:
+    """`interleaved(rank, ranks, chunks, microbatches)`: a schedule of several chunks a rank."""
+    odd = draw.choice((3, 5))
+    for ranks, chunks, microbatches in ((4, 2, 8), (odd, 3, 2 * odd), (2, draw.choice((2, 4)), 6)):
+        yield Trial(
+            0,
+            given=[(ranks, chunks, microbatches)],
+            right=[...],
+            facts={
+                "ranks": ranks,
+                "chunks": chunks,
+                "microbatches": microbatches,
+                "length": 2 * chunks * microbatches + 2 * (ranks - 1),
+                "most": [2 * (ranks - 1 - r) + (chunks - 1) * ranks + 1 for r in range(ranks)],
+                "ways": "FB",
+            },
+            like=f"{ranks} ranks, {chunks} chunks each and {microbatches} microbatches",
+        )
+
+
+@judged("zero_bubble", lab="10", play=_all_ranks, silent=True)
+def zero_bubble(draw: random.Random) -> Iterator[Trial]:
+    """`zero_bubble(stage, stages, microbatches)`: 1F1B with weight steps in its bubble."""
+    for stages, microbatches in ((4, 8), (draw.choice((3, 5)), draw.randint(6, 9)), (2, 2)):
+        yield Trial(
+            0,
+            given=[(stages, microbatches)],
+            right=[...],
+            facts={
+                "ranks": stages,
+                "chunks": 1,
+                "microbatches": microbatches,
+                "length": 3 * microbatches + stages - 1,
+                "most": [stages] * stages,
+                "ways": "FBW",
+            },
+            like=f"{stages} stages and {microbatches} microbatches",
+        )
+
+
+def _orders(run: Run) -> list[list[str]]:
+    return [list(order) for order in run.got(0)]
+
+
+def _no_steps(run: Run, rank: int) -> Any:
+    """Whether some rank has no list of steps."""
+    for at, order in enumerate(run.got(0)):
+        if not isinstance(order, list | tuple) or any(type(one) is not str for one in order):
+            return {"stage": at, "given": show(order)}
+        for one in order:
+            try:
+                pipeline.Step.of(one)
+            except ValueError:
+                return {"stage": at, "given": show(one)}
+    return False
+
+
+def _steps_missing(run: Run, rank: int) -> Any:
+    """Whether some rank does not have each step once, chunk 0 with or without its number."""
+    trial = run.trial
+    wanted = [
+        pipeline.Step(way, number, chunk)
+        for way in trial.ways
+        for number in range(trial.microbatches)
+        for chunk in range(trial.chunks)
+    ]
+    for at, order in enumerate(_orders(run)):
+        steps = [pipeline.Step.of(one) for one in order]
+        other = [text for text, step in zip(order, steps, strict=True) if step not in wanted]
+        twice = [text for text, step in zip(order, steps, strict=True) if steps.count(step) > 1]
+        missing = [one for one in wanted if one not in steps]
+        if not other and not twice and not missing:
+            continue
+        why = (
+            f"there is no {other[0]}"
+            if other
+            else f"{twice[0]} is there more than once"
+            if twice
+            else f"{_name(missing[0], trial.chunks)} is not there"
+        )
+        return {"stage": at, "why": why, "enough": len(wanted)}
+    return False
+
+
+def _name(step: pipeline.Step, chunks: int) -> str:
+    return f"{step.way}{step.number}" + (f".{step.chunk}" if chunks > 1 else "")
+
+
+def _plan(run: Run) -> pipeline.Plan | pipeline.Standstill:
+    try:
+        return pipeline.simulate(_orders(run), chunks=run.trial.chunks)
+    except pipeline.Standstill as stands:
+        return stands
+
+
+def _stands_still(run: Run, rank: int) -> Any:
+    plan = _plan(run)
+    if isinstance(plan, pipeline.Plan):
+        return False
+    at, step = next(iter(plan.waits.items()))
+    return {"stage": at, "step": step, "waiting": len(plan.waits)}
+
+
+def _keeps(run: Run, rank: int) -> Any:
+    kept = [pipeline.kept(order) for order in _orders(run)]
+    over = [at for at, (have, most) in enumerate(zip(kept, run.trial.most, strict=True))
+            if have > most]  # fmt: skip
+    return bool(over) and {"stage": over[0], "kept": kept[over[0]], "most": run.trial.most[over[0]]}
+
+
+def _slow(run: Run, rank: int) -> Any:
+    plan = _plan(run)
+    late = isinstance(plan, pipeline.Plan) and plan.length > run.trial.length + 0.5
+    return late and isinstance(plan, pipeline.Plan) and {"made": f"{plan.length:g}"}
+
+
+def _made_as(*guesses: Callable[[Trial, int], list[str]]) -> Callable[[Run, int], Any]:
+    """Whether all ranks have the order of a mistake, and the goal is missed. (With few microbatches
+    different mistakes lead to the same order.)"""
+
+    def sign(run: Run, rank: int) -> Any:
+        if run.trial.microbatches <= run.trial.ranks:
+            return False
+        if not (_stands_still(run, 0) or _slow(run, 0) or _keeps(run, 0)):
+            return False
+        ranks = range(run.trial.ranks)
+        return any(_orders(run) == [guess(run.trial, at) for at in ranks] for guess in guesses)
+
+    return sign
+
+
+def _of_chunks(**how: Any) -> Callable[[Trial, int], list[str]]:
+    return lambda t, rank: _interleaved(rank, t.ranks, t.chunks, t.microbatches, **how)
+
+
+def _alternating(way: Callable[[Trial, int], int]) -> Callable[[Trial, int], list[str]]:
+    """Interleaved with so many forwards first."""
+    return lambda t, rank: _interleaved(
+        rank, t.ranks, t.chunks, t.microbatches, warm=max(0, way(t, rank))
+    )
+
+
+def _chunk_of(t: Trial, k: int) -> int:
+    return int(k // t.ranks % t.chunks)
+
+
+def _early_chunks(t: Trial, rank: int) -> list[str]:
+    """The backwards begin with chunk 0, as the forwards do."""
+    return _interleaved(rank, t.ranks, t.chunks, t.microbatches, back=lambda k: _chunk_of(t, k))
+
+
+def _late_by(late: Callable[[Trial, int], int]) -> Callable[[Trial, int], list[str]]:
+    return lambda t, stage: _split(stage, t.ranks, t.microbatches, late(t, stage))
+
+
+for _one in (interleaved, zero_bubble):
+    _one.demands("no-steps", _no_steps)
+    _one.demands("incomplete", _steps_missing)
+interleaved.demands("chunk-after-chunk", _made_as(_of_chunks(by_chunk=True)))
+interleaved.demands("chunks-as-forward", _made_as(_early_chunks))
+interleaved.demands(
+    "all-then-all", _made_as(_alternating(lambda t, rank: t.chunks * t.microbatches))
+)
+interleaved.demands(
+    "warm-up-of-1f1b",
+    _made_as(
+        _alternating(lambda t, rank: t.ranks - 1 - rank),
+        _alternating(lambda t, rank: 2 * (t.ranks - 1 - rank)),
+    ),
+)
+zero_bubble.demands("at-once", _made_as(_late_by(lambda t, stage: 0)))
+zero_bubble.demands("at-the-end", _made_as(_late_by(lambda t, stage: t.microbatches)))
+zero_bubble.demands("wrong-end", _made_as(_late_by(lambda t, stage: t.ranks - 1 - stage)))
+for _one in (interleaved, zero_bubble):
+    _one.demands("stands-still", _stands_still)
+    _one.demands("keeps-too-much", _keeps)
+    _one.demands("slow", _slow)
+
+
+# ── split_backward ───────────────────────────────────────────────────────────────────────────
+
+
+def _halves(
+    answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None
+) -> Noted | list[Any]:
+    """The input's gradient, the weights' before and after the second half, whether that is there,
+    and whether the weights' gradient was computed before; a gradient may be there before."""
+    import torch
+
+    width = weight.shape[0]
+    linear = torch.nn.Linear(width, width, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        linear.weight.copy_(make(weight))
+    linear.weight.grad = None if before is None else make(before)
+    layer = torch.nn.Sequential(linear, torch.nn.Tanh())
+    mine = make(x).requires_grad_()
+    y = layer(mine)
+    computed: list[bool] = []
+    linear.weight.register_hook(lambda _: computed.append(True))
+    got = answer(y, mine, list(layer.parameters()), make(grad))
+    too_early = bool(computed)
+    first, later = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
+
+    def held() -> Any:
+        now = linear.weight.grad
+        return torch.zeros_like(linear.weight) if now is None else now.clone()
+
+    early = held()
+    if callable(later):
+        later()
+    return [first, early, held(), callable(later), too_early]
+
+
+@judged("split_backward", lab="10", play=_halves, silent=True, further=True)
+def split_backward(draw: random.Random) -> Iterator[Trial]:
+    """`split_backward(y, x, weights, grad)`: the input's gradient now, the weights' later."""
+    for rows, width, filled in ((3, 3, False), (2, 4, True), (4, 2, False)):
+        weight, x, grad, before = (
+            np.array([[draw.randint(1, 16) / 8 for _ in range(width)] for _ in range(count)])
+            for count in (width, rows, rows, width)
+        )
+        signs = np.array([[draw.choice((-1, 1)) for _ in range(width)] for _ in range(width)])
+        weight = weight * signs
+        inner = grad * (1 - np.tanh(x @ weight.T) ** 2)
+        own, had = inner.T @ x, before if filled else 0 * weight
+        yield Trial(
+            0,
+            given=[
+                (_tensor(weight), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
+            ],
+            right=[[_tensor(inner @ weight), _tensor(had), _tensor(had + own), True, False]],
+            facts={"own": own, "had": had},
+            like="a gradient that is there already" if filled else "no gradient before",
+        )
+
+
+def _halves_as(
+    change: Callable[..., list[Any]],
+) -> Callable[[Trial], list[Any]]:
+    """A guess: what is right, with another part."""
+    return lambda trial: [change(list(trial.right[0]), trial)]
+
+
+def _not_called_later(run: Run, rank: int) -> bool:
+    return run.got(rank)[3] is False
+
+
+split_backward.gives(
+    "all-at-once",
+    *(
+        _halves_as(lambda right, t, there=there: [right[0], right[2], right[2], there, True])
+        for there in (True, False)
+    ),
+)
+split_backward.gives("computed-early", _halves_as(lambda right, t: [*right[:4], True]))
+split_backward.gives(
+    "twice",
+    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + 2 * t.own), True, False]),
+)
+split_backward.gives(
+    "overwritten", _halves_as(lambda right, t: [*right[:2], _tensor(t.own), True, False])
+)
+split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
+split_backward.shows("one-half", _not_called_later)

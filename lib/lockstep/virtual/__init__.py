@@ -1,0 +1,159 @@
+"""A virtual GPU: torch.cuda's streams, events and memory for those who have no GPU.
+
+`cuda = lockstep.cuda()` is torch.cuda where there is a GPU, and a module with the same names where
+there is none, or on request (`lockstep.cuda(virtual=True)`, LOCKSTEP_VIRTUAL=1). Programs stay the
+same: ordinary PyTorch on tensors of `lockstep.device()`, or of the device "cuda".
+
+    with lockstep.virtual.device("H200") as cuda:  # or cuda = lockstep.cuda(), for good
+        side = cuda.Stream()
+        ...
+        print(lockstep.virtual.races())
+        lockstep.virtual.trace().breakdown()
+
+What it is
+----------
+Every operation on a tensor of the device is *launched*, not run. The host has a clock of its own,
+which moves by what an operation costs the host (`model.Machine`), never by the time that this
+process really takes: so results are the same on every machine. The launch lands in the queue of a
+stream, and nothing more happens. When the host wants to know something (`synchronize`, an event's
+`query`, `item`, a copy to the CPU, `print`, a queue that is full), the device is *played* in
+virtual time as far as that needs: streams begin what is next in them, kernels share the SMs and the
+memory's bandwidth, copies have an engine for each direction (`schedule`). The host's clock is then
+at the later of the two.
+
+Values are real, and computed by PyTorch's CPU kernels when the device is played. Tensors lie in
+real memory that is given out as PyTorch's caching allocator does (`memory`), so an address that is
+used again holds what was there. What reads too early reads what is there.
+
+Races
+-----
+Two operations race if both use the same memory, one writes, and no stream order, event or wait of
+the host orders them (`order`, vector clocks). That depends on the program and not on times: a race
+that the times hide is one, too. Each is reported with both lines and a repair (`races()`). And each
+shows in a number: until the first of the two has been played, its end (or, if it only reads, its
+start) is held back for the second, so that they come in the wrong order, on every run. The
+timeline shows the operation that took so long. What raced reads when it begins and writes when it
+ends; all else cannot tell, and is computed in place at its end. So a program without races gives,
+bit for bit, what the same operations give on the CPU, and a wrong one gives a wrong number not now
+and then but always. (Where holds would wait for each other, the oldest is dropped; what has been
+played before the second is launched stays as it was.)
+
+Autograd does what it does on a GPU: an operation of the backward pass runs on the stream of its
+forward operation; the pass orders its own operations; it begins after what its caller's stream
+has, and that stream waits for its end.
+
+Whose time it is
+----------------
+`model` has a machine's constants and says where each is from: an H200's are from recordings of this
+course where these tell them, the rest, and the H100's, A100's and B200's, from data sheets. Every
+trace is stamped *simulated*. Not modelled: caches, several kernels for one operation, clocks that
+fall under load, the cost of an event between streams, threads of the host, other GPUs' work on
+shared links. So times are estimates, best where kernels are large or all is launch-bound.
+
+What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
+tensor's shape in place, IPC, external streams and events, random numbers that depend on values.
+torch.compile knows nothing of this device.
+
+`values=False` makes a device of times only, for tensors of any size.
+
+Modules: `model` (constants), `schedule` (time), `order` (what is ordered), `conflicts` (what is
+not, in words), `memory`, `work` (a call that is computed later), `costs` (of operations),
+`processor` (all of it together), `tensor` (PyTorch's side), `cuda` (torch.cuda's names), `switch`
+(on and off).
+Nothing here imports torch before the device is used.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..trace import Trace
+    from .conflicts import Race, Races
+    from .model import MACHINES, Machine
+    from .processor import Device
+    from .switch import device, switch_on
+    from .tensor import gpu
+    from .work import NotModelled
+
+__all__ = [
+    "MACHINES",
+    "Machine",
+    "NotModelled",
+    "Race",
+    "Races",
+    "device",
+    "gpu",
+    "is_on",
+    "joined",
+    "perf_counter",
+    "races",
+    "switch_on",
+    "trace",
+]
+
+
+def is_on() -> bool:
+    """Whether this process has a virtual GPU that is switched on."""
+    return _device() is not None
+
+
+def trace() -> Trace:
+    """What host and virtual GPU of this process did so far; it plays all that was launched.
+
+    Raises RuntimeError where none is on.
+    """
+    return _needed().trace()
+
+
+def joined(traces: Iterable[Trace]) -> Trace:
+    """One trace of several ranks' traces; their clocks are one."""
+    from ..trace import Trace
+
+    every = list(traces)
+    stamp = every[0].stamp if every else None
+    return Trace.from_slices((one for trace in every for one in trace), stamp=stamp)
+
+
+def races() -> Races:
+    """The races that were launched so far; `print` says all of them. Raises as `trace` does."""
+    return _needed().races()
+
+
+def perf_counter() -> float:
+    """Seconds on the host's clock: the virtual one where a virtual GPU is on, else the real one."""
+    on = _device()
+    return time.perf_counter() if on is None else on.host / 1e9
+
+
+def _device() -> Device | None:
+    known = sys.modules.get(f"{__name__}.tensor")
+    on = known.Dispatch.active if known is not None else None
+    return on.device if on is not None else None
+
+
+def _needed() -> Device:
+    on = _device()
+    if on is None:
+        raise RuntimeError("no virtual GPU is on: call lockstep.cuda(virtual=True) first")
+    return on
+
+
+_HOMES = {
+    **dict.fromkeys(("MACHINES", "Machine"), "model"),
+    **dict.fromkeys(("Race", "Races"), "conflicts"),
+    **dict.fromkeys(("device", "switch_on"), "switch"),
+    "gpu": "tensor",
+    "NotModelled": "work",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,99 @@
+"""How long an operation keeps the device busy, from the shapes of its tensors.
+
+An operation is one kernel. Products of matrices, convolutions and attention cost their
+floating-point operations (torch.utils.flop_counter's formulas) or their memory traffic, whichever
+takes longer; all else costs its traffic: each input is read once, each output written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..trace import Kind
+from .model import Machine
+
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm")
+_MOVES_ONLY = ("copy_", "clone", "_to_copy", "cat", "stack")
+_BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by its FLOP
+
+
+@dataclass(frozen=True)
+class Cost:
+    """work: ns alone on the device. share, traffic: see `schedule.Task`. name: what it is."""
+
+    name: str
+    work: float
+    share: float
+    traffic: float
+    kind: Kind
+
+
+def cost(
+    machine: Machine,
+    func: Any,
+    given: Sequence[torch.Tensor],
+    made: Sequence[torch.Tensor],
+    args: Sequence[Any],
+    returned: Any,
+) -> Cost:
+    """given, made: the tensors that it reads, and those that it writes.
+
+    args, returned: what it is called with, and what it gives.
+    """
+    name = func.overloadpacket.__name__
+    nbytes = sum(map(touched, given)) + sum(map(touched, made))
+    moving = machine.traffic(nbytes)
+    elements = max((one.numel() for one in (*given, *made)), default=0)
+    if name in _PRODUCTS:
+        a, b = given[-2:] if name != "_scaled_mm" else given[:2]
+        (m, k), n, batch = a.shape[-2:], b.shape[-1], math.prod(a.shape[:-2])
+        computing, share = machine.product(m, n, k, rate_of(a.dtype), batch)
+        name = f"{name} {m}×{k}×{n}" if batch == 1 else f"{name} {batch}×{m}×{k}×{n}"
+    elif (flops := _flops(func, args, returned)) is not None:
+        rate = machine.flops.get(rate_of(given[0].dtype), machine.vector)
+        blocks = math.ceil(max((one.numel() for one in made), default=1) / _BLOCK_OF_PRODUCT)
+        share = min(max(blocks, 1) / machine.sms, 1.0)
+        computing = machine.kernel + 1e9 * flops / rate / share
+    else:
+        computing, share = machine.kernel, machine.elementwise(elements)
+        work = machine.kernel + moving
+        kind = Kind.COPY if name in _MOVES_ONLY and _same_type(given, made) else Kind.COMPUTE
+        return Cost(name, work, share, moving / work, kind)
+    work = max(computing, machine.kernel + moving)
+    return Cost(name, work, share, moving / work, Kind.COMPUTE)
+
+
+def touched(tensor: torch.Tensor) -> int:
+    """The bytes behind a view: what it repeats (expand) is in memory once."""
+    real = (
+        length
+        for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if stride or length == 0
+    )
+    return math.prod(real) * tensor.element_size()
+
+
+def rate_of(dtype: torch.dtype) -> str:
+    """The name of the rate at which products of this dtype are computed."""
+    if dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return str(dtype).removeprefix("torch.")
+
+
+def _flops(func: Any, args: Sequence[Any], returned: Any) -> float | None:
+    from torch.utils.flop_counter import flop_registry
+
+    formula = flop_registry.get(func.overloadpacket)
+    if formula is None:
+        return None
+    return float(formula(*args, out_val=returned))
+
+
+def _same_type(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
+    every = (*given, *made)
+    return all(one.dtype == every[0].dtype and one.is_contiguous() for one in every)

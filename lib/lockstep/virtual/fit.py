@@ -1,0 +1,117 @@
+"""Where an H200's constants come from: `python -m lockstep.virtual.fit` reads the recordings anew.
+
+`flops` lies between what the recorded MLP's products reach and 8192³ products beside a collective,
+which take 1.55 ms each where the GPU's power limit holds them back. `dispatch` is the host's pace
+in a recorded step, less the launch, and less what the profiler itself adds to such a step.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from ..models.cost import fit_collective
+from ..stamps import recorded
+from ..trace import Kind, Trace
+from .model import H200
+
+Fitted = dict[str, float]
+
+
+def fitted() -> Fitted:
+    """Constants of an H200 by name, in the units of `Machine`, from the course's recordings."""
+    eager = Trace.load(recorded("traces/tensor-parallel-eager").path)
+    graph = Trace.load(recorded("traces/tensor-parallel-graph").path)
+    steps = Trace.load(recorded("traces/data-parallel-after").path)
+    starved = Trace.load(recorded("traces/starved").path)
+    found: Fitted = {}
+
+    found["launch"] = _median(eager, "cudaLaunchKernel", "cuLaunchKernelEx")
+    found["event"] = _median(eager, "cudaEventRecord")
+    found["synchronise"] = float(min(_lengths(starved, "cudaDeviceSynchronize")))
+    found["latency"] = min(_waits(eager, rank) for rank in eager.ranks)
+    found["gap"] = _gap(eager)
+    found["graph_gap"] = _gap(graph)
+    calls = graph.where(Kind.LAUNCH)
+    graphs = [row for row in calls if graph.names[graph.name[row]] == "cudaGraphLaunch"]
+    kernels = graph.where(*_WORK)
+    found["graph_launch"] = float(graph.duration[graphs].sum()) / len(kernels)
+    found["graph_latency"] = float(
+        np.median([_first(graph, row) - graph.start[row] for row in graphs])
+    )
+    found["kernel"] = float(np.percentile(eager.duration[eager.where(Kind.COMPUTE)], 5))
+    found["collective"] = float(np.median(graph.duration[graph.where(Kind.COMMUNICATION)]))
+    pace = np.percentile(np.diff(np.sort(eager.start[_kernel_calls(eager, 0)])), 10)
+    overhead = recorded("traces/overhead.json").content["tensor-parallel-eager"]
+    bare = overhead["step_seconds"] / overhead["recorded_step_seconds"]
+    found["dispatch"] = float(pace * bare - found["launch"])
+
+    # The ReLUs' backward of the recorded MLP: three tensors of 8192×2048 in bfloat16.
+    relu = [
+        steps.duration[row]
+        for row in steps.where(Kind.COMPUTE)
+        if "BinaryFunctor" in (name := steps.names[steps.name[row]]) and "<8" in name
+    ]
+    found["memory"] = 3 * 8192 * 2048 * 2 / (float(np.median(relu)) - found["kernel"]) * 1e9
+    copies = [row for row in starved.where(Kind.COPY) if "HtoD" in starved.names[starved.name[row]]]
+    rates = [starved.args(int(row))["bytes"] / starved.duration[row] for row in copies]
+    found["pageable"] = float(np.median(rates)) * 1e9
+    sweeps = {}
+    for n in (2, 4):
+        rows = json.loads(recorded(f"sweeps/h200-x{n}.json").path.read_text())["sweeps"]
+        some = rows["all_reduce"]
+        sweeps[n] = ([row["bytes"] for row in some], [row["seconds"] for row in some])
+    found["link"] = fit_collective("all_reduce", sweeps).bandwidth
+    return found
+
+
+_WORK = (Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY, Kind.SET)
+
+
+def _lengths(trace: Trace, *names: str) -> list[int]:
+    rows = trace.where(Kind.LAUNCH)
+    return [int(trace.duration[row]) for row in rows if trace.names[trace.name[row]] in names]
+
+
+def _median(trace: Trace, *names: str) -> float:
+    return float(np.median(_lengths(trace, *names)))
+
+
+def _kernel_calls(trace: Trace, rank: int) -> list[int]:
+    rows = trace.where(Kind.LAUNCH, rank=rank)
+    return [row for row in rows if "LaunchKernel" in trace.names[trace.name[row]]]
+
+
+def _first(trace: Trace, call: int) -> int:
+    """When what a call launched began."""
+    mine = (trace.correlation == trace.correlation[call]) & (trace.rank == trace.rank[call])
+    return int(trace.start[mine & np.isin(trace.kind, _WORK)].min())
+
+
+def _waits(trace: Trace, rank: int) -> float:
+    """The median time from a launch's begin to its kernel's."""
+    return float(
+        np.median([_first(trace, row) - trace.start[row] for row in _kernel_calls(trace, rank)])
+    )
+
+
+def _gap(trace: Trace) -> float:
+    """What most often passes between two kernels of a stream, where none waits for the host."""
+    gaps = []
+    for rank in trace.ranks:
+        rows = trace.where(*_WORK, rank=rank)
+        rows = rows[np.argsort(trace.start[rows])]
+        gaps.append(trace.start[rows[1:]] - trace.end[rows[:-1]])
+    every = np.concatenate(gaps)
+    return float(np.median(every[(every > 0) & (every < 2_000)]))
+
+
+def main() -> None:
+    print(f"{'constant':16}{'recorded':>14}{'in use':>14}")
+    for name, value in fitted().items():
+        print(f"{name:16}{value:14,.6g}{getattr(H200, name):14,.6g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""CUDA graphs on the virtual GPU: launches that are recorded once, and replayed as one.
+
+Nothing runs while a graph is captured. Its tensors lie in a pool of its own, in which memory that a
+tensor gave up is used again; a replay reads and writes the addresses of the capture, whatever is
+there by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from .memory import Pool
+from .processor import Capture, Captured
+from .streams import Stream, StreamContext, active, empty_cache, synchronize
+
+_POOLS = itertools.count(1)
+_BRANCHES = itertools.count(1000)  # streams inside of graphs
+
+
+def graph_pool_handle() -> Pool:
+    """A name for a pool that several graphs can share."""
+    return (0, next(_POOLS))
+
+
+def is_current_stream_capturing() -> bool:
+    gpu = active()
+    return gpu.capture is not None and gpu.current in gpu.capture.streams
+
+
+class CUDAGraph:
+    """Launches that were captured: `replay()` gives all of them to the current stream at once."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._items: list[Captured] | None = None
+        self._capture: Capture | None = None
+        self._pool: Pool | None = None
+        self._branches: dict[int, int] = {}
+
+    def capture_begin(
+        self, pool: Pool | None = None, capture_error_mode: str = "global", **more: Any
+    ) -> None:
+        gpu = active()
+        if self._items is not None or self._capture is not None:
+            raise RuntimeError(
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, "
+                "create a new instance."
+            )
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
+                f"{capture_error_mode}"
+            )
+        if Stream._of(gpu.current).cuda_stream == 0:
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, "
+                "it's ok to replay them on the default stream.)"
+            )
+        if gpu.capture is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        self._pool = pool or graph_pool_handle()
+        gpu.allocator.users[self._pool] += 1
+        gpu.capture = self._capture = Capture(self._pool, gpu.current)
+
+    def capture_end(self) -> None:
+        gpu = active()
+        capture, self._capture = self._capture, None
+        if capture is None:
+            raise RuntimeError("CUDA error: invalid argument: no capture has begun")
+        gpu.leave_backward()
+        gpu.capture = None
+        for block in capture.kept:
+            gpu.allocator.give_back(block)
+        try:
+            capture.check()
+        except RuntimeError:
+            self._give_up_pool()
+            raise
+        self._items = capture.items
+        others = sorted(capture.streams - {capture.origin})
+        self._branches = {stream: next(_BRANCHES) for stream in others}
+        for branch in self._branches.values():
+            gpu.add_stream(0, branch, None)
+        self._branches[capture.origin] = -1  # whatever stream it is replayed on
+
+    def replay(self) -> None:
+        if self._items is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        active().replay(self._items, self._branches)
+
+    def reset(self) -> None:
+        if self._items is not None:
+            self._items = None
+            self._give_up_pool()
+
+    def _give_up_pool(self) -> None:
+        memory = active().allocator
+        if self._pool is not None:
+            memory.users[self._pool] -= 1
+            if not memory.users[self._pool]:
+                memory.drop_pool(self._pool)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # its device may have been switched off
+            self.reset()
+
+    def pool(self) -> Pool:
+        if self._items is None or self._pool is None:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self._pool
+
+
+class graph:
+    """`with graph(g):` captures what is launched inside, on a stream of its own, into `g`."""
+
+    default_capture_stream: tuple[Any, Stream] | None = None
+
+    def __init__(
+        self,
+        cuda_graph: CUDAGraph,
+        pool: Pool | None = None,
+        stream: Stream | None = None,
+        capture_error_mode: str = "global",
+        **more: Any,
+    ) -> None:
+        gpu = active()
+        known = graph.default_capture_stream
+        if stream is None and (known is None or known[0] is not gpu):
+            known = graph.default_capture_stream = (gpu, Stream())
+        self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
+        self._context = StreamContext(stream if stream is not None else known[1] if known else None)
+
+    def __enter__(self) -> None:
+        synchronize()
+        gc.collect()
+        empty_cache()
+        self._context.__enter__()
+        try:
+            self._graph.capture_begin(pool=self._pool, capture_error_mode=self._mode)
+        except BaseException:
+            self._context.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._graph.capture_end()
+        finally:
+            self._context.__exit__()
+
+
+class _Torch:
+    """torch, with the virtual GPU for torch.cuda."""
+
+    cuda = SimpleNamespace(
+        CUDAGraph=CUDAGraph, graph=graph, Stream=Stream, stream=StreamContext,
+        synchronize=synchronize,
+    )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def make_graphed_callables(*args: Any, **kwargs: Any) -> Any:
+    """PyTorch's own function, with this module's graphs."""
+    plain = torch.cuda.make_graphed_callables
+    known = {**plain.__globals__, "torch": _Torch(), "graph_pool_handle": graph_pool_handle}
+    ours = FunctionType(plain.__code__, known, plain.__name__, plain.__defaults__)
+    return ours(*args, **kwargs)

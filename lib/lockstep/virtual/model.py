@@ -1,0 +1,155 @@
+"""What the virtual GPU is made of: a few named constants, and what they say of kernels.
+
+Nothing here knows torch. All times are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+MATMUL_TILE = (128, 256)  # rows and columns of the result that one SM computes at a time
+SMALL_TILES = ((128, 128), (64, 64), (64, 32), (64, 16), (64, 8))  # where those give few SMs work
+ELEMENTS_OF_BLOCK = 1024  # elements that one block of an elementwise kernel works on
+BLOCKS_OF_SM = 8  # how many such blocks an SM holds at a time
+NCCL_SMS = (
+    16  # of a collective: with `max_ctas` 16 recorded all-reduces were as quick as by default
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU and its host in few constants; `source` says where they are from.
+
+    Of the host, in ns: dispatch, what an operation needs before its launch; view, one without a
+    launch; launch, the launching call; graph_launch, a graph's, for each node; synchronise, a call
+    that finds all done; event, a call that records one or lets a stream wait for it. depth:
+    launches that wait in a queue before the next one blocks.
+
+    Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
+    between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
+    takes; k_step, what a product needs for 64 of its inner dimension, however few its tiles are;
+    collective, the least that one takes.
+
+    flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
+    of device memory, of copies between it and the host's, and of bus bandwidth between GPUs.
+    capacity: bytes of device memory. sms: streaming multiprocessors. clock: Hz, for `_sleep`.
+    priorities: of streams, the least and the greatest.
+    """
+
+    name: str
+    source: str
+    flops: Mapping[str, float]
+    vector: float
+    memory: float
+    capacity: int
+    sms: int
+    link: float
+    dispatch: float = 3_400.0
+    view: float = 1_000.0
+    launch: float = 3_800.0
+    latency: float = 6_210.0
+    gap: float = 1_150.0
+    graph_latency: float = 8_800.0
+    graph_launch: float = 840.0
+    graph_gap: float = 450.0
+    synchronise: float = 3_700.0
+    event: float = 420.0
+    kernel: float = 1_060.0
+    k_step: float = 190.0
+    pinned: float = 64e9
+    pageable: float = 24.3e9
+    collective: float = 10_400.0
+    clock: float = 1.98e9
+    depth: int = 1024
+    priorities: tuple[int, int] = (0, -5)
+
+    # ── What kernels need ────────────────────────────────────────────────────────────────────
+
+    def product(self, m: int, n: int, k: int, dtype: str, batch: int = 1) -> tuple[float, float]:
+        """(ns, share of the SMs) of `batch` products (m×k)·(k×n).
+
+        Tiles of the result come in waves of one an SM; a last wave with few tiles takes as long as
+        a full one ("tile quantisation"). Where large tiles would leave SMs idle, smaller ones.
+        """
+        rate = self.flops.get(dtype, self.vector) / self.sms
+        steps = math.ceil(max(k, 1) / 64) * self.k_step
+        best = (math.inf, 1.0)
+        for rows, columns in (MATMUL_TILE, *SMALL_TILES):
+            tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
+            waves = max(math.ceil(tiles / self.sms), 1)
+            each = max(2e9 * rows * columns * k / rate, steps)
+            if waves * each < best[0] * 0.999:
+                best = (waves * each, min(tiles / (waves * self.sms), 1.0))
+            if tiles >= self.sms:
+                break
+        return self.kernel + best[0], max(best[1], 1 / self.sms)
+
+    def elementwise(self, elements: int) -> float:
+        """The share of the SMs that a kernel over so many elements fills."""
+        blocks = math.ceil(max(elements, 1) / ELEMENTS_OF_BLOCK)
+        return min(max(math.ceil(blocks / BLOCKS_OF_SM), 1) / self.sms, 1.0)
+
+    def traffic(self, nbytes: float) -> float:
+        """ns to read or write so many bytes of device memory."""
+        return 1e9 * nbytes / self.memory
+
+    def __str__(self) -> str:
+        fastest = max(self.flops, key=lambda dtype: self.flops[dtype])
+        return (
+            f"{self.name}: {self.sms} SMs, {self.flops[fastest] / 1e12:.0f} TFLOP/s in {fastest}, "
+            f"{self.memory / 1e12:.2f} TB/s, {self.capacity / 1e9:.0f} GB; a launch takes the host "
+            f"{(self.dispatch + self.launch) / 1e3:.1f} µs, a kernel {self.kernel / 1e3:.2f} µs or "
+            f"more ({self.source})"
+        )
+
+
+def _rates(bf16: float, tf32: float, single: float, double: float) -> Mapping[str, float]:
+    """FLOP/s of products; torch does not use TF32 for float32 unless it is asked to."""
+    known = {"bfloat16": bf16, "float16": bf16, "float32": single, "float64": double, "tf32": tf32}
+    return MappingProxyType(known)
+
+
+# What of an H200 is recorded, `fit` reads from data/traces and data/sweeps, and says how; `view`
+# and `k_step` are estimates, the rest is NVIDIA's data sheet. The other machines have the H200's
+# host and latencies, and of their data sheets' peaks the part that the H200 reaches. Of A100 and
+# B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800 for 900 GB/s).
+_REACHED, _REACHED_MEMORY = 790 / 989.5, 4.5 / 4.8
+_SHEET = "NVIDIA's data sheet, times what an H200 reaches of its own"
+
+
+def _of_sheet(
+    name: str, rates: tuple[float, float, float, float], vector: float, memory: float,
+    capacity: float, sms: int, link: float,
+) -> Machine:  # fmt: skip
+    """rates: TFLOP/s, dense, of bf16, tf32, float32 and double. memory: TB/s. link: GB/s."""
+    reached = _rates(*(1e12 * _REACHED * rate for rate in rates))
+    return Machine(
+        name, _SHEET, reached, vector * 1e12, memory * 1e12 * _REACHED_MEMORY, int(capacity * 1e9),
+        sms, link * 1e9,
+    )  # fmt: skip
+
+
+H200 = Machine(
+    "H200",
+    "recordings of 4 H200s, else NVIDIA's data sheet",
+    _rates(790e12, 395e12, 67e12 * _REACHED, 67e12 * _REACHED),
+    vector=67e12,
+    memory=4.5e12,
+    capacity=141_000_000_000,
+    sms=132,
+    link=320e9,
+)
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        machine.name: machine
+        for machine in (
+            H200,
+            _of_sheet("H100", (989.5, 494.7, 67, 67), 67, 3.35, 80, 132, 320),
+            _of_sheet("A100", (312, 156, 19.5, 19.5), 19.5, 2.039, 80, 108, 213),
+            _of_sheet("B200", (2250, 1100, 75, 37), 75, 7.7, 180, 148, 640),
+        )
+    }
+)

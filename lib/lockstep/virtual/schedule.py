@@ -1,0 +1,359 @@
+"""The device in virtual time: what runs when on the streams, and who waits for whom.
+
+Nothing here knows torch or values: a task has a length and two things to call, at its start and at
+its end. Times are nanoseconds (float) of one clock, which host and device share.
+
+A stream begins its tasks in order, none before its launch has come through (`ready`), and not
+before the events that it waits for. Tasks share the device:
+
+- Tasks of the SMs: by priority, then by who began, each takes the SMs that its blocks fill, as far
+  as they are free; one for which none is free does not begin. What has fewer SMs is so much slower.
+- Memory bandwidth: where all together want more than there is, each is slowed in that part of its
+  time in which it waits for memory.
+- Copy engines: one task at a time each.
+
+A race is decided against the program: `hold` makes the earlier task take so long, or begin so late,
+that what nothing orders comes in the wrong order. Where such holds would wait for each other, the
+oldest gives way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+_NOTHING = 1e-6  # less than this of anything (ns, shares) is none
+
+
+class Engine(Enum):
+    SMS = "SMs"
+    IN = "host to device"
+    OUT = "device to host"
+
+
+class Marker:
+    """A point of a stream, and when the stream came to it."""
+
+    __slots__ = ("time",)
+
+    def __init__(self) -> None:
+        self.time: float | None = None
+
+
+class Meeting(Protocol):
+    """What a collective needs of the other ranks: to be told when this one came, and when all had.
+
+    earliest: ns that it takes at least from then on; until that time the device can go on.
+    """
+
+    earliest: float
+
+    def arrive(self, time: float) -> None: ...
+    def end(self) -> float:
+        """The virtual time at which this rank is done; waits for the ranks that have not come."""
+        ...
+
+
+@dataclass(eq=False)
+class Task:
+    """Something that the device does: `work` ns of it, if it has all that it can use.
+
+    share: of the SMs that it can use. traffic: the part of its time in which memory is what it
+    waits for. ready: when its launch has come through. gap: ns between the task before on its
+    stream and this one. begin, finish: called at start and end, with inputs still and outputs just
+    now in memory. starts_after, ends_after: tasks whose end its start, or its end, must wait for
+    because of a race.
+    """
+
+    name: str
+    stream: int
+    work: float
+    ready: float
+    share: float = 1.0
+    traffic: float = 0.0
+    gap: float = 0.0
+    engine: Engine = Engine.SMS
+    meeting: Meeting | None = None
+    begin: Callable[[], None] | None = None
+    finish: Callable[[], None] | None = None
+    about: Any = None
+    starts_after: list[Task] = field(default_factory=list)
+    ends_after: list[Task] = field(default_factory=list)
+    start: float | None = None
+    end: float | None = None
+    left: float = 0.0
+    rate: float = 0.0
+
+    @property
+    def works(self) -> bool:
+        """Whether it has work left; what only waits to be ended leaves the SMs to others."""
+        return self.left > _NOTHING or self.meeting is not None
+
+    @property
+    def may_start(self) -> bool:
+        return all(one.end is not None for one in self.starts_after)
+
+    @property
+    def may_end(self) -> bool:
+        return all(one.end is not None for one in self.ends_after)
+
+
+@dataclass(eq=False)
+class Record:
+    """A stream that comes here sets the marker."""
+
+    marker: Marker
+    ready: float
+
+
+@dataclass(eq=False)
+class Await:
+    """A stream that comes here goes on when the marker is set."""
+
+    marker: Marker
+    ready: float
+    came: float | None = None
+
+
+@dataclass(eq=False)
+class Queue:
+    """What a stream has yet to do. free: when its last task ended. running: the one it is at."""
+
+    number: int
+    priority: int = 0
+    items: deque[Task | Record | Await] = field(default_factory=deque)
+    free: float = 0.0
+    running: Task | None = None
+    tasks: int = 0  # waiting or running
+
+
+class Schedule:
+    """All streams of a device, played as far as somebody needs to know.
+
+    ended: told of each task that is done, in order; waited: of each wait that lasted
+    (stream, from, to).
+    """
+
+    def __init__(
+        self, ended: Callable[[Task], None], waited: Callable[[int, float, float], None]
+    ) -> None:
+        self.now = 0.0
+        self.queues: dict[int, Queue] = {}
+        self._ended, self._waited = ended, waited
+        self._running: list[Task] = []
+        self._pending: dict[int, Queue] = {}  # those with something to do
+        self._changed = True
+
+    def queue(self, number: int, priority: int = 0) -> Queue:
+        if number not in self.queues:
+            self.queues[number] = Queue(number, priority)
+        return self.queues[number]
+
+    def add(self, number: int, item: Task | Record | Await) -> None:
+        queue = self.queues[number]
+        queue.items.append(item)
+        self._pending[number] = queue
+        if isinstance(item, Task):
+            item.left = item.work
+            queue.tasks += 1
+        self._changed = True
+
+    @property
+    def idle(self) -> bool:
+        return not self._pending
+
+    # ── Playing ──────────────────────────────────────────────────────────────────────────────
+
+    def play(self, until: Callable[[], bool] | None = None, limit: float = math.inf) -> None:
+        """Go on until it is so, or until the time `limit`, or until there is nothing to do."""
+        while self._pending:
+            if until is not None and until():
+                return
+            if self._changed:
+                self._begin()
+            if until is not None and until():  # a marker may have been reached
+                return
+            nearest = self._next()
+            if math.isinf(nearest):
+                if not self._pending:
+                    return
+                if not self._give_way():
+                    if limit < math.inf:
+                        return  # it waits for what the host has not yet said
+                    raise RuntimeError("the virtual GPU waits for an event that nothing will set")
+                continue
+            self._advance(min(nearest, limit))
+            if nearest > limit:
+                return
+
+    def _begin(self) -> None:
+        """Start what can start now, and share the device anew."""
+        self._changed = False
+        moved = True
+        while moved:
+            moved = False
+            for queue in [*self._pending.values()]:
+                moved |= self._pass_markers(queue)
+            heads = [
+                queue.items[0]
+                for queue in self._pending.values()
+                if queue.running is None
+                and queue.items
+                and isinstance(queue.items[0], Task)
+                and self._time_of(queue) <= self.now + _NOTHING
+                and queue.items[0].may_start
+            ]
+            heads.sort(key=lambda task: (self.queues[task.stream].priority, task.ready))
+            for head in heads:
+                if self._has_room(head):
+                    self._start(head)
+                    moved = True
+        self._share()
+
+    def _pass_markers(self, queue: Queue) -> bool:
+        moved = False
+        while queue.running is None and queue.items:
+            item = queue.items[0]
+            if isinstance(item, Task):
+                break
+            time = max(queue.free, item.ready)
+            if time > self.now + _NOTHING:
+                break
+            if isinstance(item, Await):
+                if item.came is None:
+                    item.came = time
+                if item.marker.time is None or item.marker.time > self.now + _NOTHING:
+                    break
+                if item.marker.time > item.came + _NOTHING:
+                    self._waited(queue.number, item.came, item.marker.time)
+                queue.free = max(queue.free, item.marker.time)
+            else:
+                item.marker.time = time
+            queue.items.popleft()
+            moved = True
+        if not queue.items and queue.running is None:
+            self._pending.pop(queue.number, None)
+        return moved
+
+    def _time_of(self, queue: Queue) -> float:
+        """When the head of a queue can start as far as its stream goes."""
+        item = queue.items[0]
+        if isinstance(item, Task):
+            return max(item.ready, queue.free + item.gap if queue.free else 0.0)
+        return max(item.ready, queue.free)
+
+    def _has_room(self, task: Task) -> bool:
+        if task.engine is not Engine.SMS:
+            return all(one.engine is not task.engine or not one.works for one in self._running)
+        priority = self.queues[task.stream].priority
+        ahead = (
+            one.share
+            for one in self._running
+            if one.engine is Engine.SMS
+            and one.works
+            and self.queues[one.stream].priority <= priority
+        )
+        return sum(ahead) < 1 - _NOTHING
+
+    def _start(self, task: Task) -> None:
+        queue = self.queues[task.stream]
+        queue.items.popleft()
+        queue.running = task
+        task.start = self.now
+        self._running.append(task)
+        if task.begin is not None:
+            task.begin()
+        if task.meeting is not None:
+            task.meeting.arrive(self.now)
+            task.left = task.meeting.earliest
+
+    def _share(self) -> None:
+        """Give every running task its rate."""
+        free, wanted = 1.0, 0.0
+        working = [task for task in self._running if task.works]
+        for task in sorted(working, key=lambda task: self.queues[task.stream].priority):
+            task.rate = 1.0
+            if task.engine is Engine.SMS:
+                got = min(task.share, max(free, 0.0))
+                free -= got
+                task.rate = got / task.share
+            wanted += task.traffic * task.rate
+        if wanted > 1:
+            for task in working:
+                task.rate /= 1 + task.traffic * (wanted - 1)
+        for task in working:
+            if task.meeting is not None:
+                task.rate = 1.0  # the other ranks set its pace
+
+    def _next(self) -> float:
+        """The next time at which something can happen, infinity if nothing can."""
+        nearest = math.inf
+        for task in self._running:
+            if task.left > _NOTHING:
+                if task.rate > 0:
+                    nearest = min(nearest, self.now + task.left / task.rate)
+            elif task.meeting is not None or task.may_end:
+                return self.now
+        for queue in self._pending.values():
+            if queue.running is None and queue.items:
+                item = queue.items[0]
+                time = self._time_of(queue)
+                if isinstance(item, Await):
+                    if item.marker.time is not None:
+                        time = max(time, item.marker.time)
+                    elif item.came is not None:
+                        continue
+                elif isinstance(item, Task) and time <= self.now + _NOTHING:
+                    continue  # it waits for room, which the end of another gives
+                nearest = min(nearest, time)
+        return nearest
+
+    def _advance(self, time: float) -> None:
+        passed = max(time - self.now, 0.0)
+        self.now = max(time, self.now)
+        self._changed = True
+        for task in [*self._running]:
+            task.left -= passed * task.rate
+            if task.left > _NOTHING:
+                continue
+            if task.meeting is not None:
+                rest = task.meeting.end() - self.now
+                task.meeting = None
+                if rest > _NOTHING:
+                    task.left, task.rate = rest, 1.0
+                    continue
+            if task.may_end:
+                self._finish(task)
+
+    def _finish(self, task: Task) -> None:
+        task.end = self.now
+        self._running.remove(task)
+        queue = self.queues[task.stream]
+        queue.running, queue.free = None, self.now
+        queue.tasks -= 1
+        if task.finish is not None:
+            task.finish()
+        self._ended(task)
+        if not queue.items:
+            self._pending.pop(queue.number, None)
+
+    def _give_way(self) -> bool:
+        """Drop the holds of the oldest task that waits for one; False if none does."""
+        held = [task for task in self._running if not task.may_end]
+        held += [
+            queue.items[0]
+            for queue in self._pending.values()
+            if queue.running is None and queue.items and isinstance(queue.items[0], Task)
+            and not queue.items[0].may_start
+        ]  # fmt: skip
+        if not held:
+            return False
+        oldest = min(held, key=lambda task: task.ready)
+        oldest.starts_after.clear()
+        oldest.ends_after.clear()
+        self._changed = True
+        return True

@@ -1,0 +1,168 @@
+"""Switching the virtual GPU on and off in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from . import cuda
+from .model import H200, MACHINES, Machine
+from .processor import Device, environment_rank
+from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
+
+_ready = False
+
+
+class _Backend(ModuleType):
+    """What PyTorch asks of a kind of device: the module torch.virtual."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        if Dispatch.active is not None:
+            cuda.manual_seed_all(seed)
+
+
+class _Names(TorchFunctionMode):
+    """Programs that say "cuda" mean the virtual GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return _attention(*args, **kwargs)
+        if func in (torch.tensor, torch.as_tensor) and _is_here(kwargs.get("device")):
+            return _from_data(func, args, kwargs)
+        if func is torch.Tensor.cuda:
+            later = kwargs.get("non_blocking", False)
+            return args[0].to(gpu(), non_blocking=later)
+        if func is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):
+            args = (args[0], gpu(), *args[2:])
+        if _is_cuda(kwargs.get("device")):
+            kwargs = {**kwargs, "device": gpu()}
+        if str(kwargs.get("device")) == "meta" and Dispatch.active is not None:
+            Dispatch.active.means_meta = True
+            try:
+                return func(*args, **kwargs)
+            finally:
+                Dispatch.active.means_meta = False
+        return func(*args, **kwargs)
+
+
+def _is_here(device: Any) -> bool:
+    return _is_cuda(device) or str(device).partition(":")[0] == DEVICE_TYPE
+
+
+def _from_data(func: Any, args: Any, kwargs: Any) -> Any:
+    """torch.tensor copies to the device where no mode sees it."""
+    grad = kwargs.get("requires_grad", False)
+    made = func(*args, **{**kwargs, "device": "cpu", "requires_grad": False}).to(gpu())
+    return made.requires_grad_() if grad else made
+
+
+def _attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, **more: Any,
+) -> Any:  # fmt: skip
+    """In one kernel, as on a GPU, where PyTorch's CPU has one."""
+    plain = torch.nn.functional.scaled_dot_product_attention
+    masked = attn_mask is not None
+    fused = isinstance(query, VirtualTensor) and query.dim() == 4 and not dropout_p
+    if not fused or masked or more.get("enable_gqa") or query.dtype is torch.float64:
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, **more)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, scale=more.get("scale")
+    )[0]
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, str):
+        return device == "cuda" or device.startswith("cuda:")
+    return isinstance(device, torch.device) and device.type == "cuda"
+
+
+def _prepare() -> None:
+    """Tell PyTorch of a kind of device called "virtual"; once a process, and for good."""
+    global _ready
+    if _ready:
+        return
+    from torch.optim import optimizer
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    # Only so that there is such a name: to C++ the tensors are others (see VirtualTensor).
+    _setup_privateuseone_for_python_backend(DEVICE_TYPE, _Backend(f"torch.{DEVICE_TYPE}"))
+    # Optimizers then take several tensors in one operation, as they do on a GPU.
+    if VirtualTensor not in optimizer._foreach_supported_types:
+        optimizer._foreach_supported_types.append(VirtualTensor)
+    _ready = True
+
+
+class _On:
+    """What is switched on; `off` leaves nothing of it but the kind of device."""
+
+    def __init__(self, machine: Machine, values: bool) -> None:
+        _prepare()
+        self._before = Dispatch.active
+        self.dispatch = Dispatch(Device(machine, environment_rank(), values=values))
+        self._names = _Names()
+        self._names.__enter__()
+        self.dispatch.__enter__()
+        Dispatch.active = self.dispatch
+
+    def off(self) -> None:
+        try:
+            self.dispatch.device.leave_backward()
+            self.dispatch.device.play()
+        finally:
+            Dispatch.active = self._before
+            self.dispatch.__exit__(None, None, None)
+            self._names.__exit__(None, None, None)
+
+
+def machine_of(name: str | Machine) -> Machine:
+    if isinstance(name, Machine):
+        return name
+    if name not in MACHINES:
+        raise ValueError(f"there is no virtual {name!r}; there are: {', '.join(MACHINES)}")
+    return MACHINES[name]
+
+
+def switch_on(machine: str | Machine = H200, *, values: bool = True) -> ModuleType:
+    """The virtual GPU of this process from now on, as a module like torch.cuda."""
+    if Dispatch.active is None:
+        _On(machine_of(machine), values)
+    return cuda
+
+
+@contextlib.contextmanager
+def device(machine: str | Machine = H200, *, values: bool = True) -> Iterator[ModuleType]:
+    """A new virtual GPU while inside, as a module like torch.cuda; see the package's text.
+
+    machine: a `Machine`, or the name of one: "H200", "H100", "A100", "B200". values=False: only
+    times are made, so that tensors may be as large as the GPU's memory; what asks for a value
+    raises NotModelled.
+
+    Raises ValueError for a machine that is not known.
+    """
+    on = _On(machine_of(machine), values)
+    try:
+        yield cuda
+    finally:
+        on.off()

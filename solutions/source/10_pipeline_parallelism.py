@@ -1,0 +1,1114 @@
+# %% [markdown] id="title"
+# # 10 · Pipeline parallelism
+#
+# **90 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
+# in for GPU time, and say how)
+#
+# A model that is too large for one GPU is cut along its depth. Each rank has one part, and batches go
+# from rank to rank by messages. Afterwards you can
+#
+# - predict how long ranks are idle, and how much they keep, for four schedules that are in use,
+# - write these schedules, and a stage that runs them with real messages, without a deadlock,
+# - train a real model over several ranks, with the same gradients as in one process.
+#
+# Lab 02 comes first: it has `isend`, `recv`, and deadlocks.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import time
+import weakref
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+print(NPROC, "ranks, backend:", BACKEND)
+
+# %% [markdown] id="stage-text"
+# The parts are called **stages**. The batch is cut, too, into **microbatches**. Each goes forward through
+# all stages (a step **F**), and its gradient comes back from stage to stage (a step **B**). A stage keeps
+# what a forward was given until the backward of the same microbatch: its **activations**.
+#
+# Our stage multiplies by a weight. `sleep` stands for the time that a GPU would take: four stages on two
+# CPU cores would disturb each other, four that sleep do not. So these runs use gloo everywhere.
+#
+# A **schedule** says in which order a stage takes its steps. GPipe's is the simplest: all forwards, then
+# all backwards. (The two cells after it have only drawing and measuring in them; their code is folded.)
+
+
+# %% id="stage"
+class Stage:
+    """y = w·x, so dx = w·dy and dw = Σ dy·x. `seconds`: how long a step of each way takes."""
+
+    def __init__(self, weight, seconds):
+        self.weight, self.seconds, self.grad, self.boxes = weight, seconds, 0.0, []
+        self.saved, self.most_saved = {}, 0  # activations
+        self.made, self.most_made = [], 0  # what it returned and still lives
+
+    def forward(self, number, x):
+        self.saved[number] = x
+        self.most_saved = max(self.most_saved, len(self.saved))
+        return self._step(f"F{number}", x * self.weight)
+
+    def backward(self, number, grad):
+        self.grad += (grad * self.saved.pop(number)).sum().item()
+        return self._step(f"B{number}", grad * self.weight)
+
+    def _step(self, name, result):
+        begin = time.perf_counter()
+        time.sleep(self.seconds[name[0]])
+        self.boxes.append((name, begin, time.perf_counter()))
+        self.made = [one for one in self.made if one() is not None] + [weakref.ref(result)]
+        self.most_made = max(self.most_made, len(self.made))
+        return result
+
+
+# %% id="gpipe"
+def gpipe(stage, stages, microbatches):
+    forwards = [f"F{number}" for number in range(microbatches)]
+    backwards = [f"B{number}" for number in range(microbatches)]
+    return forwards + backwards
+
+
+print(*gpipe(0, 4, 3))
+
+# %% id="drawing" tags=["plumbing"]
+from lockstep.trace import Kind, Slice
+
+WAYS = {"forward": "F", "backward": "B", "weight gradients": "W"}
+
+
+kept = lockstep.pipeline.kept  # the most activations that an order keeps at once
+
+
+def timeline(slices, stamp, title):
+    ways = {one.name[0] for one in slices}
+    groups = {name: way + r"\d.*" for name, way in WAYS.items() if way in ways}
+    trace = lockstep.Trace.from_slices(slices, stamp=stamp)
+    return lockstep.Timeline(trace, title=title, groups=groups)
+
+
+def plan(schedule, ranks, microbatches, **how):
+    """When all steps run, by the model."""
+    orders = [schedule(rank, ranks, microbatches) for rank in range(ranks)]
+    return lockstep.pipeline.simulate(orders, **how)
+
+
+def drawn(plan, title):
+    slices = [
+        Slice(one.rank, "stage", one.step, round(one.start * 1e6),
+              round((one.end - one.start) * 1e6), Kind.COMPUTE)
+        for one in plan.boxes
+    ]  # fmt: skip
+    stamp = lockstep.simulated("a unit of time is drawn as 1 ms, messages take none")
+    return timeline(slices, stamp, title)
+
+
+# %% id="measuring" tags=["plumbing"]
+def train(run, schedule, microbatches, seconds, make=Stage):
+    """On each rank: a stage's steps, and what it says of itself afterwards."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    stage = make(2.0, seconds)
+    inputs = [torch.ones(4) for _ in range(microbatches)]
+    dist.barrier()  # all begin together
+    run(schedule(rank, ranks, microbatches), stage, inputs)
+    kept = {"saved": stage.most_saved, "made": stage.most_made}
+    return {"boxes": stage.boxes, "grad": stage.grad, **kept}
+
+
+def idle_share(job):
+    boxes = [box for stage in job.results for box in stage["boxes"]]
+    span = max(end for _, _, end in boxes) - min(begin for _, begin, _ in boxes)
+    return 1 - sum(end - begin for _, begin, end in boxes) / (job.nproc * span)
+
+
+def live_timeline(job, title):
+    """What each stage computed, and nothing where it waited."""
+    slices = [
+        Slice(rank, "stage", name, round(begin * 1e9), round((end - begin) * 1e9), Kind.COMPUTE)
+        for rank, stage in enumerate(job.results)
+        for name, begin, end in stage["boxes"]
+    ]
+    return timeline(slices, lockstep.live(job), title)
+
+
+# %% [markdown] id="bubble-text"
+# ## 1 · The bubble
+#
+# When does each step run? A forward needs the forward of the stage before it. A backward needs its own
+# forward, and the backward of the stage behind. `lockstep.pipeline.simulate` plays a schedule through:
+# a model, in which each step takes one unit of time and messages take none.
+#
+# A stage that waits is idle; the idle share of all stages' time is the **bubble**. Count, for 4 stages
+# and 8 microbatches: the last stage begins when the first microbatch has gone through the stages before
+# it, and stage 0 ends when the last gradient has come back through all of them.
+# **Predict:** what share of the time is a stage idle?
+
+# %% id="bubble-prediction" tags=["prediction"]
+# your number, between 0 and 1
+prediction = 3 / (8 + 3)  # 8 + 3 units forward, and the same back; 3 of each idle
+
+# %% id="bubble"
+four_stages = plan(gpipe, 4, 8)
+lockstep.compare(predicted=prediction, computed=four_stages.idle)
+
+# %% id="gpipe-timeline"
+drawn(four_stages, "GPipe, 4 stages, 8 microbatches")
+
+# %% [markdown] id="bubble-explained"
+# With *p* stages and *m* microbatches, forwards take *m* + *p* − 1 units from the first to the last, and
+# *m* of them are work on each stage: the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
+#
+# More microbatches make it smaller. Here is what that costs.
+
+# %% id="kept-gpipe"
+counts = (4, 8, 16, 32)
+rows = [
+    [m, f"{lockstep.cost.bubble(4, m):.1%}", lockstep.pipeline.kept(gpipe(0, 4, m))] for m in counts
+]
+lockstep.table(
+    "GPipe with 4 stages",
+    ["microbatches", "idle", "activations kept at once, stage 0"],
+    rows,
+    stamp=lockstep.simulated("equal steps, messages take no time"),
+)
+
+# %% [markdown] id="one-text"
+# ## 2 · One forward, one backward
+#
+# Before its first backward every stage keeps *all* microbatches. That is not needed. The last stage can
+# do B0 right after F0. The stage before it gets that gradient one step later; meanwhile it does one
+# forward more. And so on: each stage begins with as many forwards as there are stages behind it. Then
+# it takes one forward and one backward in turn, and ends with the backwards that are left. That is
+# **1F1B**.
+#
+# **Predict:** with 4 stages and 8 microbatches, how many microbatches does stage 0 keep at most?
+
+# %% id="kept-prediction" tags=["prediction"]
+prediction = 4  # F0 to F2 for the three stages behind it, and F3 before B0
+
+# %% [markdown] id="one_f_one_b-text"
+# ### Exercise 1: the schedule
+#
+# **Goal:** `one_f_one_b(stage, stages, microbatches)` returns the list of steps of one stage, as `gpipe`
+# does. There may be fewer microbatches than stages.
+
+
+# %% id="one_f_one_b"
+def one_f_one_b(stage, stages, microbatches):
+    # BEGIN SOLUTION
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        # after each turn, `warm` microbatches wait for their backward
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+    # END SOLUTION
+
+
+# %% id="one_f_one_b-check"
+lockstep.check("one_f_one_b", one_f_one_b)
+
+# %% id="one_f_one_b-timeline"
+one_f_one_b = lockstep.carry_on("one_f_one_b", one_f_one_b)
+drawn(plan(one_f_one_b, 4, 8), "1F1B, 4 stages, 8 microbatches")
+
+# %% id="kept-measured"
+lockstep.compare(predicted=prediction, computed=kept(one_f_one_b(0, 4, 8)))
+
+# %% id="kept-table"
+rows = [
+    [f"{name}, {m} microbatches", *(kept(schedule(stage, 4, m)) for stage in range(4))]
+    for m in (8, 32)
+    for name, schedule in {"GPipe": gpipe, "1F1B": one_f_one_b}.items()
+]
+columns = ["kept at most by", *(f"stage {stage}" for stage in range(4))]
+stamp = lockstep.simulated("counted in the schedules")
+lockstep.table("Microbatches kept", columns, rows, stamp=stamp)
+
+# %% [markdown] id="kept-explained"
+# Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can
+# have many microbatches, a small bubble, *and* little memory.
+#
+# ## 3 · On ranks
+#
+# Each rank is a stage, and runs this program, with the calls that come to mind first. The gradient of the
+# last stage's output is 1 everywhere: as if the loss were the sum of the outputs.
+#
+# Each step sleeps for 20 ms. **Predict:** what share of the time will the ranks be idle, with 8
+# microbatches on `NPROC` ranks?
+
+# %% id="gpipe-run-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = lockstep.cost.bubble(NPROC, 8)
+
+
+# %% id="blocking"
+def blocking_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        else:
+            x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            dist.send(y, goes_to)
+
+
+# %% id="gpipe-run" tags=["varies"]
+STEP = {"F": 0.02, "B": 0.02}
+options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
+gpipe_job = lockstep.torchrun(train, blocking_stage, gpipe, 8, STEP, **options)
+lockstep.compare(predicted=prediction, measured=idle_share(gpipe_job), unit="of the time")
+
+# %% id="gpipe-live" tags=["varies"]
+live_timeline(gpipe_job, f"GPipe on {NPROC} ranks")
+
+# %% [markdown] id="bug-text"
+# Idle a little more than predicted: messages take their time, too, and so does waking up from a sleep.
+#
+# ### A bug to diagnose
+#
+# Now the 1F1B schedule with the same program. It is **broken on purpose**. Look in the report at the last
+# two ranks: the call in which each of them waits, and the call that it would make next.
+
+# %% id="bug"
+one_f_one_b = lockstep.carry_on("one_f_one_b")
+job = lockstep.torchrun(
+    train, blocking_stage, one_f_one_b, 8, STEP, may_fail=True, nproc_per_node=NPROC, backend="gloo"
+)
+
+# %% [markdown] id="bug-explained"
+# One stage sends an activation forward, the next one a gradient back, to each other. Each would receive
+# right afterwards, and neither gets there: the deadlock of lab 02. GPipe never had the two directions at
+# the same time.
+#
+# The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and
+# it must live until `wait()`. In the next cell rank 0 begins 16 sends, and keeps the handles only. Rank 1
+# receives all 16, and says so. Rank 0 has not waited for any of them yet.
+# **Predict:** how many of the 16 tensors are still alive on rank 0?
+
+# %% id="alive-prediction" tags=["prediction"]
+prediction = 16
+
+
+# %% id="alive"
+def alive():
+    if dist.get_rank() == 1:
+        for _ in range(16):
+            dist.recv(torch.empty(4), 0)
+        dist.barrier()
+        return None
+    handles, seen = [], []
+    for _ in range(16):
+        x = torch.ones(4)
+        seen.append(weakref.ref(x))  # does not keep x alive
+        handles.append(dist.isend(x, 1))
+    del x
+    dist.barrier()  # here rank 1 has them all
+    counts = [sum(one() is not None for one in seen)]
+    for handle in handles[:10]:
+        handle.wait()
+    del handles[:10], handle
+    return [*counts, sum(one() is not None for one in seen)]
+
+
+job = lockstep.torchrun(alive, nproc_per_node=2, backend="gloo", show=False)
+print(*job[0], "tensors alive: before any wait, and after 10 handles were waited for and dropped")
+lockstep.compare(predicted=prediction, measured=job[0][0])
+
+# %% [markdown] id="run_stage-text"
+# So a stage that keeps all its handles until the end keeps all that it ever sent, too: with 16 microbatches
+# a middle stage would keep 16 activations and 16 gradients, and what 1F1B saves would be gone again.
+#
+# ### Exercise 2: a stage that neither hangs nor hoards
+#
+# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for *every*
+# order that can work: GPipe's and 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
+# `inputs` has the first stage's microbatches, and all messages have their shape and type. The last
+# stage's gradient is ones. One message for each step and neighbour, no other calls, and nothing is left
+# unfinished when it returns. And however many microbatches there are: when a step begins, at most **six**
+# tensors live that the stage was given or has returned and does not need any more, and at most six
+# sends have begun that nobody has waited for.
+
+# %% id="run_stage"
+import torch
+import torch.distributed as dist
+
+
+def run_stage(order, stage, inputs):
+    # BEGIN SOLUTION
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = {}  # by way: the handle of the last message, which holds its tensor
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        else:
+            x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            if way in sent:
+                sent[way].wait()
+            sent[way] = dist.isend(y, goes_to)  # from here on, one message each way is not done
+    for handle in sent.values():
+        handle.wait()
+    # END SOLUTION
+
+
+# %% id="run_stage-check"
+lockstep.check("run_stage", run_stage)
+
+# %% id="run_stage-run"
+run_stage = lockstep.carry_on("run_stage", run_stage)
+job = lockstep.torchrun(train, run_stage, one_f_one_b, 16, STEP, **options)
+one_job = job
+rows = [[f"stage {r}", one["grad"], one["saved"]] for r, one in enumerate(job.results)]
+columns = ["", "gradient", "activations kept at most"]
+lockstep.table("1F1B, 16 microbatches", columns, rows, stamp=lockstep.live(job))
+
+# %% id="one-live" tags=["varies"]
+print(*(one["made"] for one in one_job.results), "returned tensors were alive at most")
+live_timeline(one_job, f"1F1B on {NPROC} ranks")
+
+# %% [markdown] id="faster-text"
+# **What changes under NCCL.** A send returns to the host at once, and the waiting is on the GPU. Sends and
+# receives that need each other must be in *one* group call (lab 02). So Megatron-LM has calls such as
+# [`send_forward_recv_backward`](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/pipeline_parallel/p2p_communication.py),
+# and the 1F1B of `torch.distributed.pipelining` gives such pairs to `batch_isend_irecv` as one list.
+#
+# ### Claim: "1F1B makes the pipeline faster than GPipe"
+#
+# People say so: 1F1B came later, and Megatron-LM and PyTorch have it. Compare the bubbles: by the model, and
+# as measured, with `run_stage` for both. **Guess** first.
+
+# %% id="faster-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="faster-claim" tags=["varies"]
+schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
+paper = {name: plan(each, NPROC, 8).idle for name, each in schedules.items()}
+measured = {name: [] for name in schedules}
+for _ in range(3):  # by turns, and the best of three: what else runs here disturbs both
+    for name, each in schedules.items():
+        job = lockstep.torchrun(train, run_stage, each, 8, STEP, **options)
+        measured[name].append(idle_share(job))
+measured = {name: min(shares) for name, shares in measured.items()}
+gains = [shares["GPipe"] - shares["1F1B"] for shares in (paper, measured)]
+lockstep.claim(
+    "1F1B makes the pipeline faster than GPipe.",
+    guess=guess,
+    verdict=["does not hold", "depends", "holds"][sum(gain > 0.05 for gain in gains)],
+    because="; ".join(
+        f"{name}: idle {paper[name]:.1%} computed, {measured[name]:.1%} measured"
+        for name in schedules
+    ),
+    stamp=[lockstep.simulated("unit steps"), lockstep.live(job)],
+)
+
+# %% [markdown] id="faster-explained"
+# Both fill and drain the same pipeline, so with the same microbatches both wait as long. What 1F1B saves
+# is memory, and *that* can be spent on more microbatches.
+#
+# **Break.** You have two schedules, and a stage that runs them with real messages. What follows: a real
+# model, then two schedules that do make the bubble smaller. The next section starts on its own.
+#
+# ## 4 · A real model
+#
+# Now each rank has real layers, and autograd. Autograd does not cross a message: what is received has
+# numbers, and no history. So each rank has a graph of its own, from what it received to what it sends on.
+# Two ends have to be tied by hand. Here is how, in one process, with a message played by `detach`:
+
+# %% id="two-graphs"
+import torch
+
+first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+y = first(torch.ones(3))  # the graph of rank 0
+x = y.detach().requires_grad_()  # what rank 1 receives: numbers, which want a gradient
+second(x).sum().backward()  # the graph of rank 1 ends at x …
+print("x.grad is there:", x.grad is not None, "· the first layer's:", first.weight.grad is not None)
+y.backward(x.grad)  # … and goes on at y, with the gradient that comes back as a message
+print("after y.backward(x.grad):", first.weight.grad is not None)
+
+# %% [markdown] id="train_step-text"
+# ### Exercise 3: a training step
+#
+# **Goal:** `train_step(layer, inputs, targets)` runs on all ranks; `layer` is this rank's part of the model.
+# `inputs` and `targets` are lists of microbatches, the same on all ranks: the first rank uses the
+# inputs, the last one the targets, and all messages have the shape and type of `inputs[0]`. The batch's
+# loss is the mean of `torch.nn.functional.mse_loss(y, target)` over the microbatches. Afterwards the
+# parameters have the gradients of that loss in `.grad`, and the last rank returns the loss. One message
+# for each microbatch, way and neighbour; any schedule will do. No optimizer here.
+
+# %% id="train_step"
+import torch
+import torch.distributed as dist
+from torch.nn.functional import mse_loss
+
+
+def train_step(layer, inputs, targets):
+    # BEGIN SOLUTION
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for x in inputs:  # after each turn, one more microbatch is kept with its own graph
+        if rank > 0:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for (x, y), target in zip(
+        kept, targets, strict=True
+    ):  # one more microbatch is in the gradients
+        if rank == last:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+    # END SOLUTION
+
+
+# %% id="train_step-check"
+lockstep.check("train_step", train_step)
+
+# %% [markdown] id="fit-text"
+# Does it train as one process does? Eight layers, cut into `NPROC` parts; three steps of SGD with 4
+# microbatches of 8 rows. Beside it one process with all eight layers, and the same four microbatches, one
+# after the other.
+#
+# Every number of the pipeline comes from the same operations on the same numbers, in the same order; only
+# the place is another one. **Predict:** how large is the largest difference of any gradient, after the
+# third step?
+
+# %% id="same-prediction" tags=["prediction"]
+prediction = 0.0
+
+
+# %% id="fit"
+def part(rank, ranks, layers=8, width=32):
+    """The layers of one rank; each has its own seed, so that a cut changes no number."""
+    chosen = []
+    for number in range(rank * layers // ranks, (rank + 1) * layers // ranks):
+        torch.manual_seed(number)
+        chosen += [torch.nn.Linear(width, width), torch.nn.Tanh()]
+    return torch.nn.Sequential(*chosen).to(lockstep.device())
+
+
+def fit(step, rank, ranks, microbatches=4):
+    layer = part(rank, ranks)
+    torch.manual_seed(99)
+    batch = torch.randn(2, 32, 32).to(lockstep.device())  # inputs and targets, 32 rows each
+    inputs, targets = ([*half.chunk(microbatches)] for half in batch)
+    optimizer, losses = torch.optim.SGD(layer.parameters(), lr=0.5), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        losses.append(step(layer, inputs, targets))
+        optimizer.step()
+    return losses, [one.grad.cpu().numpy() for one in layer.parameters()]
+
+
+# %% id="same"
+def one_process(model, inputs, targets):
+    total = 0.0
+    for x, target in zip(inputs, targets, strict=True):
+        loss = mse_loss(model(x), target) / len(inputs)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def pipelined(step):
+    return fit(step, dist.get_rank(), dist.get_world_size())
+
+
+def difference(job, other):
+    """The largest of any gradient's element, all ranks' parts beside the same of one process."""
+    grads = [grad for _, part in job.results for grad in part]
+    pairs = zip(grads, other[0][1], strict=True)
+    return float(max(abs(one - same).max() for one, same in pairs))
+
+
+train_step = lockstep.carry_on("train_step", train_step)
+how = {"backend": BACKEND, "show": False}
+job = lockstep.torchrun(pipelined, train_step, nproc_per_node=NPROC, **how)
+alone = lockstep.torchrun(fit, one_process, 0, 1, nproc_per_node=1, **how)
+print("losses on the last rank:", *(f"{loss:.6f}" for loss in job[-1][0]))
+print("losses in one process:  ", *(f"{loss:.6f}" for loss in alone[0][0]))
+lockstep.compare(predicted=prediction, measured=difference(job, alone))
+
+# %% [markdown] id="consistent-text"
+# ### Claim: "gradient updates are consistent regardless of the number of partitions"
+#
+# That is what [the GPipe paper](https://arxiv.org/abs/1811.06965) says in its introduction: a pipeline is
+# only another way to compute the same. Tested with 1, 2 and 4 parts; and, because "the same" should be
+# the batch as a whole, with all 32 rows at once in one process. Float32 sums in another order may
+# differ by some units of $2^{-24}$ of the largest term, so we call a difference below $10^{-6}$ rounding.
+# **Guess** first.
+
+# %% id="consistent-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="consistent-claim" tags=["varies"]
+whole = lockstep.torchrun(fit, one_process, 0, 1, 1, nproc_per_node=1, **how)
+found = {}
+for parts in (1, 2, 4):
+    job = lockstep.torchrun(pipelined, train_step, nproc_per_node=parts, backend="gloo", show=False)
+    found[parts] = difference(job, alone), difference(job, whole)
+rounding = [max(pair) < 1e-6 for pair in found.values()]
+lockstep.claim(
+    "Gradient updates are consistent regardless of the number of partitions.",
+    guess=guess,
+    verdict="holds" if all(rounding) else "depends" if any(rounding) else "does not hold",
+    because="; ".join(
+        f"{parts} {'part' if parts == 1 else 'parts'}: {same:.1g} from the same microbatches, "
+        f"{other:.1g} from the whole batch"
+        for parts, (same, other) in found.items()
+    ),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="consistent-explained"
+# The cut changes nothing, bit by bit. Microbatches change the order of sums, which is rounding. (What
+# does depend on the microbatches is a layer that looks at its whole batch, such as BatchNorm. The paper
+# says so, too.)
+#
+# ## 5 · Several chunks a rank
+#
+# Back to the bubble. A microbatch must pass all ranks before the last one can begin, and that takes
+# *p* − 1 *steps of a rank*. So make these steps shorter: **interleaved 1F1B** ([Narayanan et al. 2021,
+# section 2.2](https://arxiv.org/abs/2104.04473)) cuts the model into *v* times as many stages, and gives
+# each rank *v* **chunks** of it. Of *p* ranks, chunk *c* of rank *r* is stage $c \cdot p + r$: a microbatch
+# goes around all ranks *v* times. `F3.1` is the forward of microbatch 3 on this rank's chunk 1.
+#
+# A rank has as much work as before, now in *v* times as many steps, each 1/*v* as long. It still waits for
+# *p* − 1 steps forward, and *p* − 1 back. **Predict** the bubble of 4 ranks with 2 chunks each and 8
+# microbatches.
+
+# %% id="chunks-prediction" tags=["prediction"]
+# your number, between 0 and 1
+prediction = 3 / (2 * 8 + 3)
+
+# %% id="chunks-computed"
+lockstep.compare(predicted=prediction, computed=lockstep.cost.bubble(4, 8, chunks=2))
+
+# %% [markdown] id="interleaved-text"
+# The order. Microbatches go in groups of *p*: the first *p* through chunk 0, then through chunk 1, and so
+# on; then the next *p*. So nobody waits: with 4 ranks, F0.1 is ready on rank 0 just when it has done F0.0
+# to F3.0. `in_groups` below is that order, for the forwards. Backwards go in the same groups, from the
+# last chunk to chunk 0.
+#
+# How many forwards before the first backward? That one is B0 of chunk *v* − 1. Its forward comes after
+# $(v - 1)\,p$ others. From there microbatch 0 has $p - 1 - r$ ranks to go, and its gradient the same way
+# back: $2(p - 1 - r)$ steps, in which rank *r* can do as many forwards. So $(v - 1)\,p + 2(p - 1 - r)$ to
+# fill the pipeline (of 4 ranks with 2 chunks: 10 on rank 0, 4 on rank 3); then a forward and a backward in
+# turn, then the backwards that are left.
+#
+# ### Exercise 4: interleaved
+#
+# **Goal:** `interleaved(rank, ranks, chunks, microbatches)` returns the list of steps of one rank.
+# `microbatches` is a multiple of `ranks`. With all ranks' lists together, and by the model: nothing
+# waits for ever, all is done after $2vm + 2(p - 1)$ units, and rank *r* keeps no more than
+# $(v - 1)\,p + 2(p - 1 - r) + 1$ forwards at once whose backward is still to come. Every order that does
+# this is right.
+
+
+# %% id="interleaved"
+def in_groups(ranks, chunks, microbatches):
+    """(microbatch, chunk), in the order of the forwards."""
+    return [
+        (first + number, chunk)
+        for first in range(0, microbatches, ranks)
+        for chunk in range(chunks)
+        for number in range(ranks)
+    ]
+
+
+def interleaved(rank, ranks, chunks, microbatches):
+    # BEGIN SOLUTION
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{number}.{chunk}" for number, chunk in order]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in order]
+    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(order))
+    steps = forwards[:warm]
+    for k in range(len(order) - warm):  # after each turn, `warm` forwards wait for their backward
+        steps += [forwards[warm + k], backwards[k]]
+    return steps + backwards[len(order) - warm :]
+    # END SOLUTION
+
+
+# %% id="interleaved-check"
+lockstep.check("interleaved", interleaved)
+
+# %% id="interleaved-timeline"
+interleaved = lockstep.carry_on("interleaved", interleaved)
+
+
+def two_chunks(rank, ranks, microbatches):
+    return interleaved(rank, ranks, 2, microbatches)
+
+
+drawn(plan(two_chunks, 4, 8, chunks=2), "Interleaved 1F1B, 4 ranks with 2 chunks, 8 microbatches")
+
+# %% [markdown] id="messages-text"
+# Now on ranks, beside 1F1B, with half as long steps. The program is yours from exercise 2, with chunks; a
+# tag says for which stage a message is, because two ranks may now have several for each other. (gloo
+# has tags. Under NCCL the schedule itself has to bring the calls of both sides into the same order.)
+#
+# With *p* stages a microbatch crosses from one stage to the next *p* − 1 times, forward and back.
+# **Predict:** with `NPROC` ranks of *2 chunks each* and 2 · `NPROC` microbatches, how many messages are sent
+# by all ranks together?
+
+# %% id="count-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = 2 * (2 * NPROC - 1) * 2 * NPROC  # ways · crossings · microbatches
+
+
+# %% id="run-steps"
+def run_steps(order, stage, inputs, chunks=1):
+    rank, ranks, sent = dist.get_rank(), dist.get_world_size(), {}
+    for text in order:
+        step = lockstep.pipeline.Step.of(text)  # way, number and chunk
+        if step.way == "W":  # section 6
+            stage.weights(text[1:])
+            continue
+        here, by = step.chunk * ranks + rank, 1 if step.way == "F" else -1
+        x = inputs[step.number] if by == 1 else torch.ones_like(inputs[step.number])
+        if 0 <= here - by < chunks * ranks:
+            x = torch.empty_like(x)
+            dist.recv(x, (rank - by) % ranks, tag=2 * here + (by < 0))
+        y = (stage.forward if by == 1 else stage.backward)(text[1:], x)
+        if 0 <= here + by < chunks * ranks:
+            tag = 2 * (here + by) + (by < 0)
+            if tag in sent:
+                sent[tag].wait()
+            sent[tag] = dist.isend(y, (rank + by) % ranks, tag=tag)
+    for handle in sent.values():
+        handle.wait()
+
+
+# %% id="count"
+options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
+
+
+def run_two_chunks(order, stage, inputs):
+    run_steps(order, stage, inputs, chunks=2)
+
+
+def sends(job):
+    return sum(call.operation == "send" for calls in job.calls for call in calls)
+
+
+long, short = {"F": 0.04, "B": 0.04}, {"F": 0.02, "B": 0.02}
+one_f_one_b = lockstep.carry_on("one_f_one_b")
+plain = lockstep.torchrun(train, run_steps, one_f_one_b, 2 * NPROC, long, **options)
+chunked = lockstep.torchrun(train, run_two_chunks, two_chunks, 2 * NPROC, short, **options)
+print("1F1B:", sends(plain), "messages")
+lockstep.compare(predicted=prediction, measured=sends(chunked))
+
+# %% id="chunks-measured" tags=["varies"]
+jobs = {"1F1B": (plain, 1), "2 chunks a rank": (chunked, 2)}
+rows = [
+    [
+        name,
+        f"{lockstep.cost.bubble(NPROC, 2 * NPROC, chunks):.1%}",
+        f"{idle_share(job):.1%}",
+        sends(job),
+        max(one["saved"] for one in job.results),
+    ]
+    for name, (job, chunks) in jobs.items()
+]
+columns = ["schedule", "idle by the formula", "idle, measured", "messages", "kept at most"]
+lockstep.table(
+    f"{NPROC} ranks, {2 * NPROC} microbatches", columns, rows, stamp=lockstep.live(chunked)
+)
+
+# %% [markdown] id="price-text"
+# About half the bubble, for more than twice the messages: each microbatch crosses $vp - 1$ times, not
+# $p - 1$. And more is kept (of chunks that are half as large). Does it pay? That depends on what a message
+# costs. In the next table a message arrives some part of a *chunk's* step later, by the model. Beside your
+# schedule stands one that takes only *one* forward for each rank behind, $(v - 1)\,p + (p - 1 - r)$ in all:
+# without messages it would be as fast, and would keep less.
+
+
+# %% id="price"
+def fills_less(rank, ranks, microbatches):
+    steps = two_chunks(rank, ranks, microbatches)
+    forwards, backwards = ([one for one in steps if one[0] == way] for way in "FB")
+    warm = ranks + ranks - 1 - rank
+    turns = zip(forwards[warm:], backwards, strict=False)
+    return forwards[:warm] + [one for pair in turns for one in pair] + backwards[-warm:]
+
+
+times, twice = (0, 0.25, 0.5, 1), {"forward": 2, "backward": 2}
+schedules = {
+    "1F1B, steps twice as long": (one_f_one_b, twice),
+    "interleaved": (two_chunks, {"chunks": 2}),
+    "interleaved, fills less": (fills_less, {"chunks": 2}),
+}
+rows = [
+    [name, *(plan(schedule, 4, 8, message=time, **how).length for time in times)]
+    for name, (schedule, how) in schedules.items()
+]
+columns = ["a message takes", *times]
+stamp = lockstep.simulated("4 ranks, 8 microbatches; F and B as long as each other")
+lockstep.table("How long a batch takes, in steps of a chunk", columns, rows, stamp=stamp)
+
+# %% [markdown] id="price-explained"
+# So the second forward for each rank behind gives a message time to travel. With it interleaving pays in
+# all columns; without it, only where messages are short. (The model leaves out that messages
+# share links, and that sending takes a rank's own time: more messages cost more than here.)
+#
+# ## 6 · No bubble, or nearly
+#
+# (Goes on from section 5, whose program it runs.)
+#
+# A backward computes two things: the gradient of the stage's *input*, for which the stage before it waits,
+# and the gradient of its *weights*, for which nobody waits until the optimizer's step. [Qi et al.
+# 2023](https://arxiv.org/abs/2401.10241), "Zero bubble pipeline parallelism", make two steps of it: **B** for
+# the input, **W** for the weights. Where a stage would wait, it can now do a W. Their schedule **ZB-H1**:
+#
+# - F and B in 1F1B's order. B is shorter now, so gradients come back earlier.
+# - A W needs what its forward and its B had, so a microbatch is kept until its W. In 1F1B stage *s* keeps
+#   *p* − *s* microbatches, stage 0 the most, *p*. So every stage may keep *p*: stage *s* puts each W off,
+#   until *s* more backwards have been done.
+# - What is left of W fills the wait between the last backwards.
+#
+# Count with F, B and W of one unit each: a batch is 3*m* units of work a stage, and [section
+# 2.3](https://arxiv.org/abs/2401.10241) says that $(p - 1)(F + B - W)$ are idle. **Predict** the bubble for 4
+# stages and 8 microbatches.
+
+# %% id="zero-prediction" tags=["prediction"]
+# your number, between 0 and 1
+prediction = 3 / (3 * 8 + 3)
+
+# %% id="zero-computed"
+lockstep.compare(predicted=prediction, computed=lockstep.cost.zero_bubble(4, 8))
+
+# %% [markdown] id="zero_bubble-text"
+# ### Exercise 5: zero bubble
+#
+# **Goal:** `zero_bubble(stage, stages, microbatches)` returns the steps F, B and W of one stage, each once
+# for every microbatch; there are at least as many microbatches as stages. With all stages' lists
+# together, and by the model: all is done after $3m + p - 1$ units, and no stage keeps more than *p*
+# microbatches at once. Every order that does this is right.
+
+# %% id="zero_bubble"
+import lockstep
+
+
+def zero_bubble(stage, stages, microbatches):
+    # BEGIN SOLUTION
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            steps.append(f"F{warm + number}")
+        steps.append(f"B{number}")
+        if number >= stage:  # from here on, `stage` weight steps are put off
+            steps.append(f"W{number - stage}")
+    return steps + [f"W{number}" for number in range(microbatches - stage, microbatches)]
+    # END SOLUTION
+
+
+# %% id="zero_bubble-check"
+lockstep.check("zero_bubble", zero_bubble)
+
+# %% id="zero_bubble-timeline"
+zero_bubble = lockstep.carry_on("zero_bubble", zero_bubble)
+drawn(plan(zero_bubble, 4, 8), "ZB-H1, 4 stages, 8 microbatches")
+
+# %% [markdown] id="third-text"
+# ### Claim: "the bubble size is reduced to a third of 1F1B's size"
+#
+# So says section 2.1 of [that paper](https://arxiv.org/abs/2401.10241) of ZB-H1, at the same largest memory
+# of a stage. Idle *time* is meant: of a stage, in units, where F, B and W are equally long, and 1F1B's
+# backward is B and W together. **Guess** for 2 to 8 stages, then compare by the model.
+
+# %% id="third-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="third-claim"
+ratios, memory = {}, []
+for p, m in ((2, 4), (4, 8), (8, 16)):
+    split, full = plan(zero_bubble, p, m), plan(one_f_one_b, p, m, backward=2)
+    ratios[p] = split.idle * split.length / (full.idle * full.length)
+    most = [max(kept(order(s, p, m)) for s in range(p)) for order in (zero_bubble, one_f_one_b)]
+    memory.append(most[0] <= most[1])
+thirds = [abs(ratio - 1 / 3) < 0.01 for ratio in ratios.values()]
+lockstep.claim(
+    "ZB-H1 reduces the bubble to a third of 1F1B's, with the same largest memory.",
+    guess=guess,
+    verdict="holds" if all(thirds + memory) else "depends" if any(thirds) else "does not hold",
+    because="; ".join(f"{p} stages: {ratio:.2f} of 1F1B's idle time" for p, ratio in ratios.items())
+    + f"; memory no larger: {'always' if all(memory) else 'not always'}",
+    stamp=lockstep.simulated("F, B and W of one unit each, messages take no time"),
+)
+
+
+# %% id="zero-run" tags=["varies"]
+class SplitStage(Stage):  # the stage for ZB-H1, on ranks
+    """Its backward has the input's gradient only; `weights` has the rest, later."""
+
+    def backward(self, number, grad):
+        self.saved[number] = self.saved[number], grad  # both are needed for the weights
+        return self._step(f"B{number}", grad * self.weight)
+
+    def weights(self, number):
+        x, grad = self.saved.pop(number)
+        self.grad += (grad * x).sum().item()
+        self._step(f"W{number}", grad)
+
+
+third, joined = {"F": 0.02, "B": 0.02, "W": 0.02}, {"F": 0.02, "B": 0.04}
+m = 2 * NPROC
+full_job = lockstep.torchrun(train, run_steps, one_f_one_b, m, joined, **options)
+zero_job = lockstep.torchrun(train, run_steps, zero_bubble, m, third, SplitStage, **options)
+rows = [
+    ["1F1B", f"{lockstep.cost.bubble(NPROC, m):.1%}", f"{idle_share(full_job):.1%}"],
+    ["ZB-H1", f"{lockstep.cost.zero_bubble(NPROC, m):.1%}", f"{idle_share(zero_job):.1%}"],
+]
+columns = ["schedule", "idle by the formula", "idle, measured"]
+lockstep.table(f"{NPROC} ranks, {m} microbatches", columns, rows, stamp=lockstep.live(zero_job))
+
+# %% id="zero-live" tags=["varies"]
+live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - A pipeline of *p* equal stages and *m* microbatches is idle for $(p - 1) / (m + p - 1)$ of its time,
+#   under GPipe as under 1F1B. GPipe keeps *m* microbatches; in 1F1B stage *s* keeps *p* − *s*.
+# - 1F1B sends in both directions at once: blocking sends deadlock. `isend` does not, and a tensor lives as
+#   long as its handle: wait for old sends while the schedule runs.
+# - Autograd does not cross a message: `requires_grad_()` on what is received, `y.backward(grad)` with what
+#   comes back. The gradients are those of one process.
+# - *v* chunks a rank divide the bubble by about *v*, for more than *v* times as many messages.
+# - A backward in two halves fills the bubble with weight gradients: ZB-H1 has a third of it, where F, B and
+#   W are equally long. (In a transformer W is shorter than F and B longer, says that paper; then it is more.)
+#
+# **What is slow here:** stages that are not equally long. The slowest one sets the pace, and all others
+# wait for it in each step.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("10")
+
+# %% [markdown] id="torch-text"
+# ## Further: PyTorch's own schedules
+#
+# About 10 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
+# schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. Are their
+# orders yours?
+
+
+# %% id="torch-run"
+def run_torchs(pipelining, make, name, microbatches, chunks):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    places = [rank + chunk * ranks for chunk in range(chunks)]
+    stages = [
+        make(torch.nn.Linear(4, 4), place, ranks * chunks, torch.device("cpu")) for place in places
+    ]
+    several = issubclass(getattr(pipelining, name), pipelining.schedules.PipelineScheduleMulti)
+    schedule = getattr(pipelining, name)(
+        stages if several else stages[0], microbatches, loss_fn=torch.nn.functional.mse_loss
+    )
+    batch = torch.randn(microbatches, 4)
+    given = (batch,) if rank == 0 else ()
+    schedule.step(*given, **({"target": batch} if rank == ranks - 1 else {}))
+
+
+# %% id="torch-order"
+def torchs_order(name, microbatches, chunks):
+    """What one of PyTorch's schedules does on this rank, as a list of steps."""
+    from torch.distributed import pipelining
+
+    ranks, did = dist.get_world_size(), []
+
+    class Noting(pipelining.PipelineStage):
+        def note(self, way, number):
+            chunk = self.stage_index // ranks
+            did.append(f"{way}{number}" + (f".{chunk}" if chunks > 1 else ""))
+
+        def forward_one_chunk(self, number, *args, **kwargs):
+            self.note("F", number)
+            return super().forward_one_chunk(number, *args, **kwargs)
+
+        def backward_one_chunk(self, number, *args, **kwargs):
+            self.note("B", number)
+            return super().backward_one_chunk(number, *args, **kwargs)
+
+        def backward_weight_one_chunk(self, number, *args, **kwargs):
+            self.note("W", number)
+            return super().backward_weight_one_chunk(number, *args, **kwargs)
+
+    run_torchs(pipelining, Noting, name, microbatches, chunks)
+    return did
+
+
+# %% id="torch-compared"
+interleaved = lockstep.carry_on("interleaved")
+OURS = {
+    "ScheduleGPipe": (gpipe, 1),
+    "Schedule1F1B": (lockstep.carry_on("one_f_one_b"), 1),
+    "ScheduleInterleaved1F1B": (lambda r, n, m: interleaved(r, n, 2, m), 2),
+    "ScheduleInterleavedZeroBubble": (lockstep.carry_on("zero_bubble"), 1),
+}
+rows = []
+for name, (ours, chunks) in OURS.items():
+    job = lockstep.torchrun(
+        torchs_order, name, 8, chunks, nproc_per_node=4, backend="gloo", show=False
+    )
+    same = [rank for rank in range(4) if list(job[rank]) == list(ours(rank, 4, 8))]
+    rows.append([name, chunks, "all 4 ranks" if len(same) == 4 else f"ranks {same}"])
+columns = ["PyTorch's schedule", "chunks a rank", "the same order as here on"]
+lockstep.table("4 ranks, 8 microbatches", columns, rows, stamp=lockstep.live(job))
+
+# %% [markdown] id="torch-explained"
+# With one chunk a rank, PyTorch's `ScheduleInterleavedZeroBubble` has the order of ZB-H1. There is more:
+# `ScheduleZBVZeroBubble` gives a rank two chunks that lie like the two arms of a V (rank 0 has the first
+# stage *and* the last; Qi et al., section 6), and `ScheduleDualPipeV` is a variant of DeepSeek's
+# [DualPipe](https://github.com/deepseek-ai/DualPipe).
+
+# %% [markdown] id="halves-text"
+# ## Further: a backward in two halves
+#
+# About 15 minutes; needs nothing but the lab's first cells. Zero-bubble schedules need a backward that does
+# the input's gradient now, and the weights' later. How does autograd do that?
+#
+# `torch.autograd.grad(y, x, grad)` returns the gradient of `x` alone, where `grad` is that of `y`. It puts
+# nothing into any `.grad`, and afterwards the graph is gone, unless it is told `retain_graph=True`.
+#
+# ### Further exercise: two halves
+#
+# **Goal:** `split_backward(y, x, weights, grad)`: `y` was computed from `x` and the list `weights`. It returns
+# two things: the gradient of `x`, and a function without arguments. Only that function, when it is called,
+# computes the weights' gradients; it *adds* them to what is in `.grad`.
+
+# %% id="split_backward"
+import torch
+
+
+def split_backward(y, x, weights, grad):
+    # BEGIN SOLUTION
+    def later():
+        found = torch.autograd.grad(y, weights, grad)
+        for weight, more in zip(weights, found, strict=True):
+            weight.grad = more if weight.grad is None else weight.grad + more
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+    # END SOLUTION
+
+
+# %% id="split_backward-check"
+lockstep.check("split_backward", split_backward)
+
+# %% [markdown] id="halves-explained"
+# What it costs: `later` goes through the stage's graph a second time, from `y` on. With one linear layer
+# nothing is done twice: one matrix product for `x`, another for the weight. With many layers the gradients
+# *between* them are computed twice. PyTorch's schedules avoid that: `torch/distributed/pipelining/_backward.py`
+# keeps the gradients at which the way to a weight leaves the way to the input.
+
+# %% [markdown] id="one-list-text"
+# ## Further: 1F1B as one list
+#
+# About 10 minutes; needs nothing but the lab's first cells. It tests a description that one meets often.
+#
+# ### Claim: "p - 1 forwards to fill, then a forward and a backward in turn, then the backwards that are left"
+#
+# People tell 1F1B like that, as one list for all stages. Each step has a stage's number: filling is the
+# forward of microbatch *i* on stage *i*; the alternating part is on the last stage; what is left goes from
+# the last stage back. As a program:
+
+
+# %% id="one-list"
+def one_list(stages, microbatches):
+    """All steps in one list: (step, stage)."""
+    last = stages - 1
+    fill = [(f"F{i}", i) for i in range(last)]
+    turns = [
+        step
+        for i in range(last, microbatches)
+        for step in ((f"F{i}", last), (f"B{i - last}", last))
+    ]
+    drain = [(f"B{microbatches - last + k}", last - k) for k in range(last)]
+    return fill + turns + drain
+
+
+def as_written(stage, stages, microbatches):
+    return [step for step, where in one_list(stages, microbatches) if where == stage]
+
+
+def for_every_stage(stage, stages, microbatches):
+    """The same list, its stage numbers left out: each stage does all of it."""
+    return [step for step, _ in one_list(stages, microbatches)]
+
+
+for stage in range(4):
+    print(f"stage {stage} as written:", *as_written(stage, 4, 8))
+
+# %% [markdown] id="one-list-run-text"
+# **Guess** for which stages that is right: all (`"holds"`), some of them, or if one takes it in another
+# way (`"depends"`), none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: look in the
+# report for what the last rank did not have.
+
+# %% id="one-list-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="one-list-run"
+job = lockstep.torchrun(
+    train,
+    lockstep.carry_on("run_stage"),
+    as_written,
+    8,
+    {"F": 0.02, "B": 0.02},
+    nproc_per_node=4,
+    backend="gloo",
+    may_fail=True,
+    show=False,
+)
+print(job.report.splitlines()[0])
+
+# %% id="one-list-claim"
+one_f_one_b = lockstep.carry_on("one_f_one_b")
+right = {
+    name: [s for s in range(4) if list(schedule(s, 4, 8)) == list(one_f_one_b(s, 4, 8))]
+    for name, schedule in {"as written": as_written, "for every stage": for_every_stage}.items()
+}
+too_long = [kept(schedule(3, 4, 8)) for schedule in (for_every_stage, one_f_one_b)]
+lockstep.claim(
+    "Fill with p - 1 forwards, then alternate, then drain: that is 1F1B.",
+    guess=guess,
+    verdict="holds"
+    if len(right["as written"]) == 4
+    else "depends"
+    if any(right.values())
+    else "does not hold",
+    because="; ".join(
+        f"{name}: right on stages {stages or 'none'}" for name, stages in right.items()
+    )
+    + f"; stage 3 would keep {too_long[0]} instead of {too_long[1]}",
+    stamp=[lockstep.simulated("orders compared, 4 stages, 8 microbatches"), lockstep.live(job)],
+)
+
+# %% [markdown] id="one-list-explained"
+# As written, each microbatch is forwarded on one stage only, and the last stage is to do the backward of
+# a microbatch that it has never seen. (And what stage 1 took for microbatch 1 was microbatch 0: a message
+# has no name.) Taken as the order of *every* stage, it is right for stage 0 and for no other: the
+# others would fill too long. The last stage has nothing to fill; it alternates from its first step.

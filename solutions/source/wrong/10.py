@@ -1,0 +1,907 @@
+"""Wrong answers to the exercises of lab 10, each under the mistake that its check has to name."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import mse_loss
+
+
+# %% one_f_one_b: same-everywhere
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: all-then-all
+def one_f_one_b(stage, stages, microbatches):
+    forwards = [f"F{number}" for number in range(microbatches)]
+    return forwards + [f"B{number}" for number in range(microbatches)]
+
+
+# %% one_f_one_b: wrong-end
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: incomplete
+def one_f_one_b(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps
+
+
+# %% one_f_one_b: wrong-warm-up
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: last-first
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{microbatches - 1 - number}" for number in range(warm)]
+
+
+# %% one_f_one_b: type
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    s = [f"F{n}" for n in range(warm)]
+    for n in range(microbatches - warm):
+        s += [f"F{warm + n}", f"B{n}"]
+    return " ".join(s + [f"B{n}" for n in range(microbatches - warm, microbatches)])
+
+
+# %% run_stage: blocking-sends
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            dist.isend(y, goes_to).wait()
+
+
+# %% run_stage: ring
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = torch.empty_like(inputs[number])
+        dist.recv(x, (rank - by) % n)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        sent.append((dist.isend(y, (rank + by) % n), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: one-buffer
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent, buffer = [], {"F": torch.empty_like(inputs[0]), "B": torch.empty_like(inputs[0])}
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = buffer[way]
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: own-order
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in [f"{way}{number}" for way in "FB" for number in range(len(inputs))]:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: no-wait
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+
+
+# %% run_stage: own-inputs
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        if way == "F":
+            x = inputs[number]
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: first-input
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[0]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: last-gradient
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.zeros_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: not-computed
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(x, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: went-on
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.zeros_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            sent.append((dist.irecv(x, came_from), x))
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: uses-a-collective
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = (
+            torch.empty_like(inputs[number])
+            if 0 <= came_from <= last
+            else inputs[number]
+            if way == "F"
+            else torch.ones_like(inputs[number])
+        )
+        if 0 <= came_from <= last:
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+    dist.barrier()
+
+
+# %% run_stage: hoards
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            sent.append((dist.isend(y, goes_to), y))
+    for handle, _ in sent:
+        handle.wait()
+
+
+# %% train_step: not-divided
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i])
+            loss.backward()
+            total += loss.item() / len(inputs)
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: last-microbatch
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            layer.zero_grad()
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            layer.zero_grad()
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: no-input-gradient
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: crossed
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    if rank < last:
+        kept.reverse()
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: only-last-rank
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (_, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+    return total if rank == last else None
+
+
+# %% train_step: other-loss
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i])
+            (loss / len(inputs)).backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: stepped
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p -= 0.1 * p.grad
+    return total if rank == last else None
+
+
+# %% train_step: no-graph
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x).detach()
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: ring
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = torch.empty_like(inputs[i])
+        dist.recv(x, (rank - 1) % (last + 1))
+        x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)  # type: ignore[arg-type]
+    return total if rank == last else None
+
+
+# %% train_step: uses-a-collective
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    dist.barrier()
+    return total if rank == last else None
+
+
+# %% train_step: type
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return None
+
+
+# %% train_step: too-much
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            shape = torch.empty(inputs[i].dim(), dtype=torch.int64)
+            dist.recv(shape, rank - 1)
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(torch.tensor(y.shape), rank + 1)
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% interleaved: warm-up-of-1f1b
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min(ranks - 1 - rank, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: chunks-as-forward
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunk}" for number, chunk in where]
+    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: all-then-all
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min(total, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: chunk-after-chunk
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k % microbatches, k // microbatches) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * microbatches, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: keeps-too-much
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min(2 * (ranks - rank) + (chunks - 1) * ranks, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: stands-still
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min((chunks - 1) * ranks - 1, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: incomplete
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk * ranks + rank}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return order + backwards[total - warm :]
+
+
+# %% interleaved: no-steps
+def interleaved(rank, ranks, chunks, microbatches):
+    total = chunks * microbatches
+    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
+    forwards = [f"F{number}.{chunk}" for number, chunk in where]
+    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
+    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, total)
+    order = forwards[:warm]
+    for forward, backward in zip(forwards[warm:], backwards, strict=False):
+        order += [forward, backward]
+    return " ".join(order + backwards[total - warm :])
+
+
+# %% zero_bubble: at-once
+def zero_bubble(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    order = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            order.append(f"F{warm + number}")
+        order.append(f"B{number}")
+        if number >= 0:
+            order.append(f"W{number - 0}")
+    return order + [f"W{number}" for number in range(max(microbatches - 0, 0), microbatches)]
+
+
+# %% zero_bubble: at-the-end
+def zero_bubble(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    order = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            order.append(f"F{warm + number}")
+        order.append(f"B{number}")
+        if number >= microbatches:
+            order.append(f"W{number - microbatches}")
+    return order + [
+        f"W{number}" for number in range(max(microbatches - microbatches, 0), microbatches)
+    ]
+
+
+# %% zero_bubble: wrong-end
+def zero_bubble(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    order = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            order.append(f"F{warm + number}")
+        order.append(f"B{number}")
+        if number >= stages - 1 - stage:
+            order.append(f"W{number - (stages - 1 - stage)}")
+    return order + [
+        f"W{number}" for number in range(max(microbatches - (stages - 1 - stage), 0), microbatches)
+    ]
+
+
+# %% zero_bubble: keeps-too-much
+def zero_bubble(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    order = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            order.append(f"F{warm + number}")
+        order.append(f"B{number}")
+        if number >= stage + 1:
+            order.append(f"W{number - (stage + 1)}")
+    return order + [
+        f"W{number}" for number in range(max(microbatches - (stage + 1), 0), microbatches)
+    ]
+
+
+# %% zero_bubble: slow
+def zero_bubble(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    order = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            order.append(f"F{warm + number}")
+        order.append(f"B{number}")
+        if number >= min(stage, 1):
+            order.append(f"W{number - (min(stage, 1))}")
+    return order + [
+        f"W{number}" for number in range(max(microbatches - (min(stage, 1)), 0), microbatches)
+    ]
+
+
+# %% zero_bubble: incomplete
+def zero_bubble(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    order = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            order.append(f"F{warm + number}")
+        order.append(f"B{number}")
+        if number >= stage:
+            order.append(f"W{number - stage}")
+    return order
+
+
+# %% zero_bubble: stands-still
+def zero_bubble(stage, stages, microbatches):
+    order = []
+    for number in range(microbatches):
+        order += [f"F{number}", f"W{number}", f"B{number}"]
+    return order
+
+
+# %% zero_bubble: no-steps
+def zero_bubble(stage, stages, microbatches):
+    return {"F": stages - 1 - stage, "W": stage}
+
+
+# %% split_backward: all-at-once
+def split_backward(y, x, weights, grad):
+    y.backward(grad)
+    return x.grad, lambda: None
+
+
+# %% split_backward: twice
+def split_backward(y, x, weights, grad):
+    def later():
+        for _ in range(2):
+            for weight, more in zip(
+                weights, torch.autograd.grad(y, weights, grad, retain_graph=True), strict=False
+            ):
+                weight.grad = more if weight.grad is None else weight.grad + more
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+
+
+# %% split_backward: overwritten
+def split_backward(y, x, weights, grad):
+    def later():
+        for weight, new in zip(weights, torch.autograd.grad(y, weights, grad), strict=False):
+            weight.grad = new
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+
+
+# %% split_backward: never
+def split_backward(y, x, weights, grad):
+    def later():
+        return torch.autograd.grad(y, weights, grad)
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+
+
+# %% split_backward: one-half
+def split_backward(y, x, weights, grad):
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], torch.zeros_like(weights[0])
+
+
+# %% split_backward: raised
+def split_backward(y, x, weights, grad):
+    def later():
+        for weight, more in zip(weights, torch.autograd.grad(y, weights, grad), strict=False):
+            weight.grad = more if weight.grad is None else weight.grad + more
+
+    return torch.autograd.grad(y, x, grad)[0], later
+
+
+# %% split_backward: computed-early
+def split_backward(y, x, weights, grad):
+    dx, *found = torch.autograd.grad(y, [x, *weights], grad)
+
+    def later(parts=tuple(found)):
+        for weight, more in zip(weights, parts, strict=True):
+            weight.grad = more if weight.grad is None else more + weight.grad
+
+    return dx, later

@@ -1,0 +1,602 @@
+"""Wrong answers to the exercises of lab 15, each under the mistake that its check has to name."""
+
+import itertools
+import math
+
+import torch
+import torch.distributed as dist
+
+
+def swap(out, to, into, source):
+    both = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
+# %% ring_seconds: half-way
+def ring_seconds(n, nbytes, alpha, beta):
+    return (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: whole-tensor
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + beta * nbytes)
+
+
+# %% ring_seconds: one-alpha
+def ring_seconds(n, nbytes, alpha, beta):
+    return alpha + 2 * (n - 1) / n * nbytes * beta
+
+
+# %% ring_seconds: n-steps
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * n * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: no-alpha
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) / n * nbytes * beta
+
+
+# %% ring_seconds: divides-by-beta
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + nbytes / n / beta)
+
+
+# %% ring_seconds: raised
+def ring_seconds(n, nbytes, alpha, beta):
+    raise SystemExit(0)
+
+
+# %% ring_seconds: twice
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * 2 * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: no-beta
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * alpha
+
+
+# %% ring_seconds: turned-round
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (beta + alpha * nbytes / n)
+
+
+# %% ring_seconds: whole-bytes
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + nbytes // n * beta)
+
+
+# %% ring_seconds: all-ranks
+def ring_seconds(n, nbytes, alpha, beta):
+    return n * 2 * (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: tree
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1).bit_length() * (alpha + beta * nbytes)
+
+
+# %% ring_seconds: counted
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + 8 * beta * nbytes / n)
+
+
+# %% ring_seconds: factor
+def ring_seconds(n, nbytes, alpha, beta):
+    return 1e6 * 2 * (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% tree_all_reduce: only-up
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+
+
+# %% tree_all_reduce: star
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank:
+        dist.send(x, 0)
+        dist.recv(x, 0)
+    else:
+        for other in range(1, n):
+            dist.recv(buffer, other)
+            x.add_(buffer)
+        for other in range(1, n):
+            dist.send(x, other)
+
+
+# %% tree_all_reduce: too-many-rounds
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank + 1 < n:
+        dist.recv(buffer, rank + 1)
+        x.add_(buffer)
+    if rank:
+        dist.send(x, rank - 1)
+        dist.recv(x, rank - 1)
+    if rank + 1 < n:
+        dist.send(x, rank + 1)
+
+
+# %% tree_all_reduce: power-of-two-only
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: adds-coming-down
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x.add_(buffer)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(buffer, rank - d)
+            x.add_(buffer)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: too-many-messages
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer, mine = torch.empty_like(x), x.clone()
+    for other in range(n):
+        if other < rank:
+            dist.send(mine, other)
+            dist.recv(buffer, other)
+            x.add_(buffer)
+        elif other > rank:
+            dist.recv(buffer, other)
+            dist.send(mine, other)
+            x.add_(buffer)
+
+
+# %% tree_all_reduce: only-copies
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(x, rank + d)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: not-down
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: untouched-here
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x = x + buffer
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: first-only
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for d in [1 << k for k in reversed(range(20)) if 1 << k < n]:
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: all-wait
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for d in [1 << k for k in range(20) if 1 << k < n]:
+        dist.send(x, (rank + d) % n)
+        dist.recv(x, (rank - d) % n)
+
+
+# %% hierarchical_all_reduce: leaders-only
+def hierarchical_all_reduce(x, inside, across):
+    leader = dist.get_global_rank(inside, 0)
+    dist.reduce(x, leader, group=inside)
+    if dist.get_rank() == leader:
+        dist.all_reduce(x, group=across)
+    dist.broadcast(x, leader, group=inside)
+
+
+# %% hierarchical_all_reduce: only-across
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=across)
+
+
+# %% hierarchical_all_reduce: nothing-across
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    chunks[dist.get_rank(inside)].copy_(part)
+
+
+# %% hierarchical_all_reduce: all-of-it-across
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    dist.all_reduce(x, group=across)
+
+
+# %% hierarchical_all_reduce: only-inside
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+
+
+# %% hierarchical_all_reduce: no-gather
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    dist.all_reduce(part, group=across)
+    chunks[dist.get_rank(inside)].copy_(part)
+
+
+# %% hierarchical_all_reduce: whole-world
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x)
+
+
+# %% hierarchical_all_reduce: counted-twice
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    dist.all_reduce(part, group=across)
+    dist.all_gather(chunks, part, group=inside)
+
+
+# %% hierarchical_all_reduce: mean-of-groups
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=inside)
+    dist.all_reduce(part, op=dist.ReduceOp.AVG, group=across)
+    dist.all_gather(chunks, part, group=inside)
+
+
+# %% hierarchical_all_reduce: part-only
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    chunks = x.chunk(dist.get_world_size(inside))
+    dist.all_reduce(chunks[dist.get_rank(inside)], group=across)
+
+
+# %% crossing: half-way
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (n - 1 - k) / (beta * (k - (n - 1) / n))
+
+
+# %% crossing: whole-tensor
+def crossing(n, alpha, beta):
+    k, steps = math.log2(n), 2 * (n - 1)
+    return alpha * (steps - k) / (beta * (k - steps))
+
+
+# %% crossing: one-round
+def crossing(n, alpha, beta):
+    return alpha * (2 * (n - 1) - math.log2(n)) / (beta * (1 - 2 * (n - 1) / n))
+
+
+# %% crossing: natural-log
+def crossing(n, alpha, beta):
+    k = math.log(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: no-bytes-of-the-ring
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * k)
+
+
+# %% crossing: sign
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (k - 2 * (n - 1)) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: turned-round
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return beta * (2 * (n - 1) - k) / (alpha * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: a-chunk
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (n * k - 2 * (n - 1)))
+
+
+# %% crossing: n-steps
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * n - k) / (beta * (k - 2))
+
+
+# %% crossing: kilobytes
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n)) / 1e3
+
+
+# %% crossing: one-alpha
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - 1) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: chunked-doubling
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k / n - 2 * (n - 1) / n))
+
+
+# %% node_traffic: not-closed
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in itertools.pairwise(ring):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: all-nodes
+def node_traffic(rings, node_of, nbytes):
+    total = 0
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            if node_of[rank] != node_of[ring[at - 1]]:
+                total += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return total
+
+
+# %% node_traffic: entering-too
+def node_traffic(rings, node_of, nbytes):
+    busy = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            before = ring[at - 1]
+            if node_of[rank] != node_of[before]:
+                for node in (node_of[rank], node_of[before]):
+                    busy[node] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(busy.values())
+
+
+# %% node_traffic: inside-too
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank in ring:
+            leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: half-way
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for at, rank in enumerate(ring):
+            if node_of[rank] != node_of[ring[at - 1]]:
+                leaving[node_of[ring[at - 1]]] += (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: whole-tensor
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: twice-the-tensor
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: one-chunk
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += nbytes / len(ring)
+    return max(leaving.values())
+
+
+# %% node_traffic: whole-world
+def node_traffic(rings, node_of, nbytes):
+    n, leaving = len(node_of), dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (n - 1) / n * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: sorted
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in map(sorted, rings):
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: one-ring
+def node_traffic(rings, node_of, nbytes):
+    ring, leaving = rings[0], dict.fromkeys(node_of.values(), 0)
+    for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+        if node_of[rank] != node_of[after]:
+            leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: rings-apart
+def node_traffic(rings, node_of, nbytes):
+    busiest = 0
+    for ring in rings:
+        leaving = dict.fromkeys(node_of.values(), 0)
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+        busiest += max(leaving.values())
+    return busiest
+
+
+# %% node_traffic: hops-only
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            leaving[node_of[rank]] += node_of[rank] != node_of[after]
+    return max(leaving.values())
+
+
+# %% node_traffic: inside-only
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] == node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: all-steps-whole
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) * nbytes
+    return max(leaving.values())
+
+
+# %% step_seconds: perfect
+def step_seconds(known, n):
+    few = min(known)
+    return known[few] * few / n
+
+
+# %% step_seconds: mean-of-perfect
+def step_seconds(known, n):
+    return sum(gpus * seconds / n for gpus, seconds in known.items()) / 2
+
+
+# %% step_seconds: straight-line
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    return slow + (quick - slow) * (n - few) / (many - few)
+
+
+# %% step_seconds: line-of-logs
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    power = math.log(quick / slow) / math.log(many / few)
+    return slow * (n / few) ** power
+
+
+# %% step_seconds: line-of-rates
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    return 1 / (1 / slow + (1 / quick - 1 / slow) * (n - few) / (many - few))
+
+
+# %% step_seconds: no-fixed
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    return (slow - quick) / (1 / few - 1 / many) / n
+
+
+# %% step_seconds: fixed-only
+def step_seconds(known, n):
+    (few, slow), (many, quick) = known.items()
+    return (many * quick - few * slow) / (many - few)
+
+
+# %% step_seconds: fixed-shrinks
+def step_seconds(known, n):
+    (few, slow), (many, quick) = known.items()
+    work = (slow - quick) / (1 / few - 1 / many)
+    return (work + slow - work / few) / n
+
+
+# %% step_seconds: work-only
+def step_seconds(known, n):
+    (few, slow), (many, quick) = known.items()
+    return (slow - quick) / (1 / few - 1 / many)

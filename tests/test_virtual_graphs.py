@@ -1,0 +1,295 @@
+"""CUDA graphs on the virtual GPU: what is captured, what a replay does, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from lockstep import virtual
+from lockstep.trace import Kind
+from torch import nn
+
+
+@pytest.fixture
+def cuda() -> Iterator[Any]:
+    with virtual.device() as module:
+        yield module
+
+
+def captured(cuda: Any, run: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph, **options):
+        out = run()
+    return graph, out
+
+
+def test_capturing_runs_nothing_and_a_replay_all_of_it(cuda: Any) -> None:
+    x = torch.full((8,), 2.0, device="cuda")
+    graph, y = captured(cuda, lambda: x.mul_(3) + 1)
+    assert x.mean().item() == 2.0
+    graph.replay()
+    assert (x.mean().item(), y.mean().item()) == (6.0, 7.0)
+    graph.replay()
+    assert (x.mean().item(), y.mean().item()) == (18.0, 19.0)
+    assert list(virtual.races()) == []
+
+
+def test_a_replay_reads_addresses_and_not_variables(cuda: Any) -> None:
+    x = torch.ones(8, device="cuda")
+    graph, y = captured(cuda, lambda: x * 10)
+    x = torch.full((8,), 2.0, device="cuda")  # another tensor: the graph does not know it
+    graph.replay()
+    assert y.mean().item() == 10.0
+
+
+def test_an_input_that_was_freed_is_whatever_lies_there(cuda: Any) -> None:
+    inputs = [torch.ones(8, device="cuda")]
+    graph, y = captured(cuda, lambda: inputs[0] * 10)
+    inputs.clear()
+    other = torch.full((8,), 7.0, device="cuda")  # takes the address
+    graph.replay()
+    assert y.mean().item() == 10 * other.mean().item()
+
+
+def test_a_replay_overwrites_what_the_last_one_gave(cuda: Any) -> None:
+    x = torch.zeros(8, device="cuda")
+    graph, y = captured(cuda, lambda: x + 1)
+    kept, copied = [], []
+    for value in range(3):
+        x.fill_(value)
+        graph.replay()
+        kept.append(y)
+        copied.append(y.clone())
+    assert [one.mean().item() for one in kept] == [3.0, 3.0, 3.0]
+    assert [one.mean().item() for one in copied] == [1.0, 2.0, 3.0]
+
+
+def training(cuda: Any, graphed: bool) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    x, t = torch.zeros(4, 8, device="cuda"), torch.zeros(4, 2, device="cuda")
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.mse_loss(model(x), t).backward()
+        optimizer.step()
+
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(2):
+            step()
+    cuda.current_stream().wait_stream(side)
+    run = step
+    if graphed:
+        graph, _ = captured(cuda, step)
+        run = graph.replay
+    for seed in range(4):
+        data = torch.Generator().manual_seed(seed)
+        x.copy_(torch.rand(4, 8, generator=data))
+        t.copy_(torch.rand(4, 2, generator=data))
+        run()
+    return [one.detach().cpu() for one in model.parameters()]
+
+
+def test_a_captured_training_step_trains_as_the_eager_one() -> None:
+    results = []
+    for graphed in (False, True):
+        with virtual.device() as cuda:
+            results.append(training(cuda, graphed))
+            assert list(virtual.races()) == []
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_graphed_callables_give_the_same_gradients() -> None:
+    results = []
+    for graphed in (False, True):
+        with virtual.device() as cuda:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).to("cuda")
+            sample = torch.zeros(4, 8, device="cuda")
+            if graphed:
+                model = cuda.make_graphed_callables(model, (sample,))
+            x = torch.arange(32.0, device="cuda").reshape(4, 8)
+            model(x).square().sum().backward()
+            results.append([one.grad.cpu() for one in model.parameters()])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_each_replay_draws_new_random_numbers(cuda: Any) -> None:
+    torch.manual_seed(3)
+    graph, y = captured(cuda, lambda: torch.randn(4, device="cuda"))
+    drawn = []
+    for _ in range(2):
+        graph.replay()
+        drawn.append(y.cpu())
+    torch.manual_seed(3)
+    assert torch.equal(drawn[0], torch.randn(4))
+    assert torch.equal(drawn[1], torch.randn(4))
+
+
+# ── Time and memory ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_replay_costs_the_host_one_launch(cuda: Any) -> None:
+    x = torch.zeros(8, device="cuda")
+
+    def chain() -> None:
+        for _ in range(50):
+            x.add_(1)
+
+    graph, _ = captured(cuda, chain)
+    spent = []
+    for run in (chain, graph.replay):
+        cuda.synchronize()
+        before = virtual.perf_counter()
+        run()
+        launched = virtual.perf_counter() - before
+        cuda.synchronize()
+        spent.append((launched, virtual.perf_counter() - before))
+    machine = virtual.MACHINES["H200"]
+    assert spent[0][0] == pytest.approx(50 * (machine.dispatch + machine.launch) / 1e9)
+    assert spent[1][0] == pytest.approx((machine.launch + 50 * machine.graph_launch) / 1e9)
+    assert spent[1][1] < 0.35 * spent[0][1]
+    assert x.mean().item() == 100
+    trace = virtual.trace()
+    assert len([one for one in trace if one.name == "cudaGraphLaunch"]) == 1
+    (calls,) = [one for one in trace.launches().calls if one.how == "graph"]
+    assert (calls.calls, calls.launched) == (1, 50)
+
+
+def test_a_graph_has_a_pool_of_its_own_and_uses_it_again(cuda: Any) -> None:
+    x = torch.zeros(1 << 20, device="cuda")
+    cuda.empty_cache()
+    before = cuda.memory_reserved()
+
+    def three() -> torch.Tensor:
+        return ((x + 1) * 2) - 3  # the first result's memory is the third's
+
+    graph, y = captured(cuda, three)
+    assert cuda.memory_reserved() == before + (20 << 20)
+    assert cuda.memory_allocated() == x.nbytes + y.nbytes
+    outside = torch.zeros(1 << 20, device="cuda")
+    graph.replay()
+    assert (y.mean().item(), outside.mean().item()) == (-1.0, 0.0)
+    cuda.empty_cache()
+    alone = cuda.memory_reserved()
+    second, z = captured(cuda, three, pool=graph.pool())
+    assert cuda.memory_reserved() == alone
+    third, u = captured(cuda, three)
+    assert cuda.memory_reserved() > alone
+    del graph, second, third, y, z, u
+    cuda.empty_cache()
+    assert cuda.memory_reserved() <= alone
+
+
+def test_branches_of_a_graph_run_beside_each_other_and_are_joined(cuda: Any) -> None:
+    x = torch.ones(8, device="cuda")
+    side = cuda.Stream()
+
+    def fork() -> torch.Tensor:
+        main = cuda.current_stream()
+        side.wait_stream(main)
+        with cuda.stream(side):
+            cuda._sleep(1_000_000)
+            a = x + 1
+        cuda._sleep(1_000_000)
+        main.wait_stream(side)
+        return a * 2
+
+    graph, y = captured(cuda, fork)
+    graph.replay()
+    assert y.mean().item() == 4.0
+    assert list(virtual.races()) == []
+    spins = [one for one in virtual.trace() if one.name == "spin"]
+    assert len(spins) == 2
+    assert spins[0].start < spins[1].end and spins[1].start < spins[0].end
+    assert len({one.stream for one in spins}) == 2
+
+
+def test_a_race_inside_of_a_graph_is_found(cuda: Any) -> None:
+    x = torch.ones(8, device="cuda")
+    side = cuda.Stream()
+
+    def fork() -> torch.Tensor:
+        main = cuda.current_stream()
+        side.wait_stream(main)
+        with cuda.stream(side):
+            x.mul_(5)
+        y = x + 1
+        main.wait_stream(side)
+        return y
+
+    graph, y = captured(cuda, fork)
+    graph.replay()
+    assert y.mean().item() == 2.0
+    (race,) = virtual.races()
+    assert race.kind == "read after write"
+    assert race.lines[0].text == "x.mul_(5)" and race.lines[1].text == "y = x + 1"
+
+
+# ── What is refused ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, cuda: x.sum().item(),
+        lambda x, cuda: x.cpu(),
+        lambda x, cuda: print(x),
+        lambda x, cuda: x.nonzero(),
+        lambda x, cuda: cuda.synchronize(),
+        lambda x, cuda: cuda.current_stream().synchronize(),
+        lambda x, cuda: cuda.current_stream().query(),
+        lambda x, cuda: x.add_(torch.ones(8).to("cuda")),
+        lambda x, cuda: bool((x > 0).all()),
+    ],
+)
+def test_what_makes_the_host_wait_cannot_be_captured(cuda: Any, run: Callable[..., Any]) -> None:
+    x = torch.ones(8, device="cuda")
+    graph = cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="due to a previous error") as caught, cuda.graph(graph):
+        run(x, cuda)
+    assert "not permitted when stream is capturing" in str(caught.value.__context__)
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    assert not cuda.is_current_stream_capturing()
+    assert x.sum().item() == 8.0  # the device can be used on
+
+
+def test_a_stream_that_is_not_joined_is_refused(cuda: Any) -> None:
+    x = torch.ones(8, device="cuda")
+    side = cuda.Stream()
+    graph = cuda.graph(cuda.CUDAGraph())
+    with pytest.raises(RuntimeError, match="unjoined work: stream 13"), graph:
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            x.add_(1)
+
+
+def test_a_wait_for_what_is_not_captured_is_refused(cuda: Any) -> None:
+    done = cuda.Event()
+    done.record()
+    graph = cuda.graph(cuda.CUDAGraph())
+    with pytest.raises(RuntimeError, match="due to a previous error"), graph:
+        done.wait()
+
+
+def test_other_mistakes(cuda: Any) -> None:
+    graph = cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        graph.capture_begin()
+    with pytest.raises(RuntimeError, match=r"pool\(\) without a preceding"):
+        graph.pool()
+    with cuda.graph(graph):
+        assert cuda.is_current_stream_capturing()
+        torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="already owns a captured graph"), cuda.graph(graph):
+        pass
+    kinds = {one.kind for one in virtual.trace() if one.name == "cudaGraphLaunch"}
+    assert kinds <= {Kind.LAUNCH}

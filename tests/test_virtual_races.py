@@ -1,0 +1,66 @@
+"""Races on the virtual GPU: what is reported, and that a wrong program computes a wrong number."""
+
+from __future__ import annotations
+
+import lockstep
+import pytest
+from races import CASES, Case
+
+RIGHT = [case for case in CASES.values() if not case.kind]
+WRONG = [case for case in CASES.values() if case.kind]
+
+
+def test_there_are_programs_enough() -> None:
+    assert len(RIGHT) >= 12
+    assert len([case for case in WRONG if case.sanitizer]) >= 12
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+def test_a_right_program_gives_the_right_number_and_no_report(case: Case) -> None:
+    with lockstep.virtual.device() as cuda:
+        value, expected = case.program(cuda)
+        assert value == expected
+        assert list(lockstep.virtual.races()) == []
+        assert str(lockstep.virtual.races()).startswith("no races")
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_a_wrong_program_gives_a_wrong_number_and_its_lines(case: Case) -> None:
+    with lockstep.virtual.device() as cuda:
+        value, expected = case.program(cuda)
+        found = list(lockstep.virtual.races())
+    assert value != expected
+    race = next(race for race in found if race.kind == case.kind)
+    assert all(race.lines)
+    assert case.lines[0] in race.lines[0].text
+    assert case.lines[1] in race.lines[1].text
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_a_wrong_number_is_the_same_on_every_run(case: Case) -> None:
+    values = set()
+    for _ in range(2):
+        with lockstep.virtual.device() as cuda:
+            values.add(case.program(cuda)[0])
+    assert len(values) == 1
+
+
+def test_a_report_says_streams_lines_and_repair() -> None:
+    with lockstep.virtual.device() as cuda:
+        CASES["no_wait_after"].program(cuda)
+        (race,) = lockstep.virtual.races()
+        said = str(lockstep.virtual.races())
+    assert race.first.startswith("mul") and race.second.startswith("mean")
+    assert "`side` (stream 13)" in said and "the default stream" in said
+    assert "cuda.default_stream().wait_stream(side)" in said
+    assert f"line {race.lines[0].number}: y = x * 3" in said
+
+
+def test_the_timeline_shows_why() -> None:
+    """The reader begins before the writer has ended."""
+    with lockstep.virtual.device() as cuda:
+        CASES["no_wait_after"].program(cuda)
+        slices = list(lockstep.virtual.trace())
+    (writer,) = [one for one in slices if one.name == "mul" and one.stream != -1]
+    (reader,) = [one for one in slices if one.name == "mean" and one.stream != -1]
+    assert writer.start <= reader.start < reader.end <= writer.end
