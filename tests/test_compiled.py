@@ -140,18 +140,20 @@ def _look_without_compiler():
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
 
 
-def _everything():
+def _seen():
     import torch
 
     def f(x, w):
         h = torch.relu(x @ w)
         return (h * 2).sum()
 
-    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), "float32")
     torch.manual_seed(0)
-    seen = compiled.look(f, torch.randn(8, 4), torch.randn(4, 8, requires_grad=True))
+    return compiled.look(f, torch.randn(8, 4), torch.randn(4, 8, requires_grad=True))
+
+
+def _measured():
+    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), "float32")
     return {
-        "seen": seen,
         "eager": recorder.eager(tiny),
         "default": recorder.by_model(tiny, "default", True),
         "blocks": recorder.blocks((1, 2)),
@@ -160,14 +162,17 @@ def _everything():
 
 
 @pytest.fixture(scope="module")
-def looked_at(tmp_path_factory):
+def alone(tmp_path_factory):
+    """Calls a function in a process of its own, all of them with one cache."""
     cache = variables(tmp_path_factory.mktemp("compiled"))
-    return torchrun(_everything, nproc_per_node=1, init=False, env=cache, show=False)[0]
+    return lambda function: torchrun(function, nproc_per_node=1, init=False, env=cache, show=False)[
+        0
+    ]
 
 
 @pytest.mark.timeout(600)
-def test_each_stage_of_a_function(looked_at):
-    seen = looked_at["seen"]
+def test_each_stage_of_a_function(alone):
+    seen = alone(_seen)
     assert seen.source[0] == "def f(x, w):"
     assert [node.does for node in seen.captured if node.does != "input"] == [
         "matmul",
@@ -187,15 +192,17 @@ def test_each_stage_of_a_function(looked_at):
     assert len(seen.moved) == 2
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
-def test_what_is_recorded_of_models_and_of_fusion(looked_at):
+def test_what_is_recorded_of_models_and_of_fusion(alone):
+    measured = alone(_measured)
     for name in ("dense", "small", "experts"):
-        assert looked_at["eager"][name]["seconds"] > 0
-        one = looked_at["default"][name]
+        assert measured["eager"][name]["seconds"] > 0
+        one = measured["default"][name]
         assert one["lower_quartile"] <= one["seconds"] <= one["upper_quartile"]
         assert one["compile_seconds"] > 0
-    assert [one["blocks"] for one in looked_at["blocks"]] == [1, 2]
-    moved = {name: one["moved"] / one["square_bytes"] for name, one in looked_at["fusion"].items()}
+    assert [one["blocks"] for one in measured["blocks"]] == [1, 2]
+    moved = {name: one["moved"] / one["square_bytes"] for name, one in measured["fusion"].items()}
     assert moved == {"swish": 2, "softmax": 2, "between": 7, "views": 2}
 
 

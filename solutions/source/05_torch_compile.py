@@ -871,8 +871,7 @@ dist.barrier()
 #
 # ### Claim: "compiled once, a later process need not compile again"
 #
-# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other. In
-# the seconds of the first call is also what a process loads once.
+# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other.
 
 # %% id="cache-guess" tags=["guess"]
 guess = "holds"
@@ -885,10 +884,11 @@ def compile_and_save(artifacts):
 
     import torch
     from lockstep.compiled import require
-    from lockstep.record.compile import stack
+    from lockstep.record.compile import stack, warm_up
     from torch._dynamo.utils import counters
 
     require()
+    warm_up()
     if artifacts:
         torch.compiler.load_cache_artifacts(artifacts)
     torch.manual_seed(0)
