@@ -942,8 +942,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="cache-explained"
-# What is left is Dynamo's tracing, which happens in every process. To leave out that, too, and Python with
-# it, `torch.export` and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
+# The verdict counts graphs whose code was found. Compare the seconds, too: tracing happens in every process, and
+# code that was found must still be made ready to run. To leave out tracing, and Python with it, `torch.export`
+# and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
 
 # %% [markdown] id="ddp-text"
 # ## Further: DDP's graphs
