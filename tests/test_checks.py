@@ -392,7 +392,9 @@ def test_a_prediction_with_its_unit():
 
 
 def test_what_a_formula_says_is_not_called_measured():
-    assert str(lockstep.compare(2, published=3, unit="s")).startswith("predicted 2 s · published 3 s")
+    assert str(lockstep.compare(2, published=3, unit="s")).startswith(
+        "predicted 2 s · published 3 s"
+    )
     said = lockstep.compare(3, computed=3)
     assert str(said) == "predicted 3 · computed 3 · as predicted"
     for neither_or_both in {}, {"measured": 3, "computed": 3}:
