@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **90 minutes · needs: a CPU and a C++ compiler** (what an H200 does is recorded)
+# **90 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is not recorded yet)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
 # as fast, or slower, or keep it compiling for an hour. Afterwards you can
@@ -31,7 +31,8 @@ compiler = workshop()  # one rank that stays, with an empty cache of its own
 # cache is a temporary folder, which goes when the notebook ends.
 #
 # **Without a C++ compiler** (`lockstep doctor` says whether you have one) such a cell shows an error that
-# says so, and the cell below it goes on with what an H200 did. Sections 4, 5 and 7 need no compiler.
+# says so, and the cell below it goes on with what was recorded on another machine. Sections 4, 5 and 7
+# need no compiler.
 #
 # ## 1 · What is compiled
 #
