@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 02 · Point-to-point
 #
-# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **90–100 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # One rank sends, one receives: everything else in this course is made of that. Afterwards you can
 #
@@ -30,9 +30,10 @@ print(NPROC, "ranks, backend:", BACKEND)
 # | `send(x, dst)` | sends the tensor `x` to rank `dst` |
 # | `recv(x, src)` | receives into `x`, a tensor that is there already; returns the sender's rank |
 # | `isend(x, dst)`, `irecv(x, src)` | begin to do that; return a handle with `wait()` |
-# | `batch_isend_irecv([P2POp(isend, x, dst), …])` | begins several; returns a list of handles |
+# | `batch_isend_irecv([P2POp(isend, x, dst), …])` | begins several (a `P2POp` is a call that is described and not yet made); returns a list of handles |
 #
-# All of them take a `group` and a `tag`. Here rank 0 sends one number to the last rank.
+# All of them take a `group` and a `tag`. The **host** is the Python process of a rank; a GPU works on its own
+# queue, its *stream*. Here rank 0 sends one number to the last rank.
 
 # %% id="first"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -141,7 +142,7 @@ lockstep.table(
 
 # %% [markdown] id="waits-explained"
 # Under gloo a send is a **rendezvous**: it ends when the receiver has come, whatever the size. `isend`
-# puts that off until `wait()`.
+# puts this wait off until `wait()`.
 #
 # **What changes under NCCL.** Every call only queues work on the GPU's stream, and `wait()` makes the
 # *stream* wait, not the host. The waiting is still there, on the GPU, where you do
@@ -316,7 +317,8 @@ lockstep.check("shift", shift)
 # ### Claim: "in a batch, the order of sends and receives does not matter"
 #
 # [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of `batch_isend_irecv`
-# says that it "will not cause deadlocks". The test: two ranks swap 4 MB, both with the send first in
+# says that it "will not cause deadlocks", and that the order of sends against receives does not matter. (Two
+# messages to the *same* rank still meet in the order of the list.) The test: two ranks swap 4 MB, both with the send first in
 # the list, then both with the receive first, then one of each. **Guess** first.
 
 # %% id="batch-guess" tags=["guess"]
@@ -518,7 +520,7 @@ lockstep.check("one_way", one_way)
 one_way = lockstep.carry_on("one_way", one_way)
 
 # %% [markdown] id="two-points-text"
-# Two sizes are enough for the two numbers. A message of 4 bytes takes α, nearly; one of 4 MB (2²² bytes)
+# Two sizes are enough for the two numbers. A message of 4 bytes takes α, nearly; one of 4 MiB (2²² bytes)
 # takes α and 2²² β. Measure both.
 
 
@@ -535,7 +537,7 @@ print(lockstep.live(job))
 
 # %% [markdown] id="third-text"
 # A model is worth something if it says what has not been measured. **Predict**, from `small` and `large`: how
-# many *milli*seconds does a message of 2²⁴ bytes (16 MB) take here?
+# many *milli*seconds does a message of 2²⁴ bytes (16 MiB) take here?
 
 # %% id="third-prediction" tags=["prediction"]
 # your number, or how it comes from small and large
@@ -555,7 +557,7 @@ lockstep.compare(predicted=prediction, measured=1000 * job[0][0], unit="ms")
 # with sizes from 4 B to 1 GB, nearly all points would lie in one corner. Dots are the model.
 
 # %% id="fit" tags=["varies"]
-SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MB
+SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MiB
 job = lockstep.torchrun(sweep, one_way, SIZES, **two)
 points = list(zip(SIZES, job[0], strict=True))
 line = lockstep.cost.fit(*zip(*points, strict=True))
@@ -623,10 +625,10 @@ lockstep.claim(
 )
 
 # %% [markdown] id="model-explained"
-# Two numbers give the shape, and the order of magnitude at every size. Between the two ends they are
-# off, because a library changes its ways with the size (buffers, pieces, channels). That is one reason
-# why NVLink reached half of its bandwidth later than α/β says; the other is the sweep, which doubles its
-# sizes.
+# Two numbers give the shape, and the order of magnitude at every size. They are off at some, because a
+# library changes its ways with the size (buffers, pieces). That is one reason why NVLink reached half of its
+# bandwidth later than α/β says. The others: the sweep doubles its sizes, and the largest bandwidth that was
+# recorded lies above the fit's 1/β, so half of it does, too.
 #
 # And look at what α is on the GPUs: the time stays the same up to 1 MB because it is PyTorch's and CUDA's
 # launch of the call, on the host. The wire is not the bottleneck there; a faster one would change
@@ -747,7 +749,7 @@ lockstep.Timeline(trace, title="16 MB in four pieces", groups=groups)
 #
 # Data-parallel ranks need the sum of everybody's gradient. With what you have: all send theirs to
 # rank 0, which adds them up and sends the sum back to each. **Predict:** `x` has 1 MB (10⁶ bytes) on each
-# of the ranks. How many MB go in and out of rank 0?
+# of the ranks. How many MB go in and out of rank 0 together?
 
 # %% id="sum-prediction" tags=["prediction"]
 prediction = 2 * (NPROC - 1)

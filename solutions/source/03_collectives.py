@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 03 · Collectives
 #
-# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
+# **90–105 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
 # does on 4 H200s is recorded)
 #
 # A *collective* is a call that all ranks of a group make together. Training is made of five or six of
@@ -36,8 +36,9 @@ import lockstep
 # | `reduce(x, dst=0)` | the sum over all ranks, to the root |
 # | `all_reduce(x)` | the sum over all ranks, to all |
 #
-# **Guess** first about a sentence that the same cell tests: "`reduce` changes the tensor of the root, and
-# leaves the others alone" (`"holds"`, `"does not hold"`, or `"depends"` on the rank).
+# **Guess** first about a sentence that this run will test: "`reduce` changes the tensor of the root, and
+# leaves the others alone" (`"holds"`, `"does not hold"`, or `"depends"`: true in some of the cases that
+# are tested, here of some ranks, and false in others).
 # **Predict**, too: after the `all_reduce`, what is the first number that *rank 1* holds?
 
 # %% id="reduce-guess" tags=["guess"]
@@ -99,8 +100,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="reduce-explained"
-# gloo writes partial sums into the tensors of all ranks, and what is left there is one of them. The
-# documentation promises a result on the root, and nothing about the others. **What changes under
+# gloo writes partial sums into the tensors of all ranks. Each number that is left there is a sum over
+# some of the ranks, or over all. The documentation promises a result on the root, and nothing about the others. **What changes under
 # NCCL:** another backend may leave something else there, so the claim's verdict is computed anew
 # wherever this lab runs. A program that relies on it works until it is moved.
 #
@@ -303,7 +304,7 @@ lockstep.compare(predicted=prediction, measured=len(ran))
 #
 # **Goal:** `two_step_all_reduce(x)` leaves the sum over all ranks in `x`, on every rank, by one
 # `reduce_scatter` of x's bytes and one `all_gather` of a part. `x` has one dimension, its length is a
-# multiple of the number of ranks. `x.chunk(n)` gives views: who writes into them writes into `x`.
+# multiple of the number of ranks, and any dtype. `x.chunk(n)` gives views: who writes into them writes into `x`.
 
 # %% id="two_step_all_reduce"
 import torch
@@ -432,11 +433,14 @@ print("bytes sent, by rank:", *bytes_sent(job))
 lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 
 # %% [markdown] id="ring-steps-text"
+# The rest of the table: in step 2 they add to chunks 2, 3, 0 and 1, and send these in step 3; then they have
+# the sums in chunks 1, 2, 3 and 0.
+#
 # What four ranks held after each step, with one number a chunk. Rank 0 starts with 1s, rank 1 with
 # 10s, rank 2 with 100s, rank 3 with 1000s, so that the digits of a sum say whose numbers are in it. A
 # number that moved keeps its colour; a thick frame is a new sum, or one that several ranks have.
 
-# %% id="ring-steps"
+# %% id="ring-steps" tags=["plumbing"]
 from itertools import pairwise
 
 
@@ -464,10 +468,10 @@ lockstep.buffers(
 # ### Claim: "an all-reduce moves twice its data"
 #
 # People turn the time of an all-reduce into a bandwidth by that rule: 2 × bytes / seconds. Your ring
-# can say how often a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
+# can say how many times over a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
 
 # %% id="twice-guess" tags=["guess"]
-guess = "depends"
+guess = "does not hold"
 
 # %% id="twice-claim"
 jobs = {
@@ -479,11 +483,7 @@ twice = [abs(sent - 2) < 0.02 for sent in times.values()]
 lockstep.claim(
     "An all-reduce moves twice its data.",
     guess=guess,
-    verdict="holds"
-    if all(twice)
-    else "depends"
-    if len(set(times.values())) > 1
-    else "does not hold",
+    verdict="holds" if all(twice) else "depends" if any(twice) else "does not hold",
     because=", ".join(f"{n} ranks: {sent:g} times" for n, sent in times.items()),
     stamp=lockstep.live(jobs[8]),
 )
@@ -637,16 +637,16 @@ print(lockstep.live(grain_job))
 # People recommend to bundle, and name both as gains. **Guess**; the record of calls knows the bytes.
 
 # %% id="grain-guess" tags=["guess"]
-guess = "depends"
+guess = "does not hold"
 
 # %% id="grain-claim"
-_, _, *many, _, single = grain_job.calls[0]
+_, _, *many, _, single = grain_job.calls[0]  # two to warm up, many, coalesced, one
 before = sum(call.bytes for call in many)
 saves = {"time": slowest["one"] < slowest["many"] / 2, "bytes": single.bytes < before}
 lockstep.claim(
     "One call for many layers saves start-up time and bytes.",
     guess=guess,
-    verdict={2: "holds", 1: "depends", 0: "does not hold"}[sum(saves.values())],
+    verdict="holds" if all(saves.values()) else "does not hold",
     because=f"less than half of the time: {'yes' if saves['time'] else 'no'}; fewer bytes: "
     f"{'yes' if saves['bytes'] else 'no'} ({before:,} in {len(many):,} calls, {single.bytes:,} in one)",
     stamp=lockstep.live(grain_job),
@@ -684,7 +684,7 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 # ## 6 · A rank that skips, groups that cross
 #
 # The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), say because
-# it had no data. **Predict:** in which step will the others be found?
+# it had no data. **Predict:** in which step will the other ranks hang?
 
 # %% id="skip-prediction" tags=["prediction"]
 prediction = 2

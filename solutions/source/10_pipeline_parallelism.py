@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 10 · Pipeline parallelism
 #
-# **90 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
+# **90–130 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
 # in for GPU time, and say how)
 #
 # A model that is too large for one GPU is cut along its depth. Each rank has one part, and batches go
@@ -37,7 +37,7 @@ print(NPROC, "ranks, backend:", BACKEND)
 # CPU cores would disturb each other, four that sleep do not. So these runs use gloo everywhere.
 #
 # A **schedule** says in which order a stage takes its steps. GPipe's is the simplest: all forwards, then
-# all backwards. (The two cells after it have only drawing and measuring in them; their code is folded.)
+# all backwards. (The two cells below `gpipe` have only drawing and measuring in them; their code is folded.)
 
 
 # %% id="stage"
@@ -140,7 +140,7 @@ def live_timeline(job, title):
 # ## 1 · The bubble
 #
 # When does each step run? A forward needs the forward of the stage before it. A backward needs its own
-# forward, and the backward of the stage behind. `lockstep.pipeline.simulate` plays a schedule through:
+# forward, and the backward of the next stage. `lockstep.pipeline.simulate` plays a schedule through:
 # a model, in which each step takes one unit of time and messages take none.
 #
 # A stage that waits is idle; the idle share of all stages' time is the **bubble**. Count, for 4 stages
@@ -182,7 +182,7 @@ lockstep.table(
 #
 # Before its first backward every stage keeps *all* microbatches. That is not needed. The last stage can
 # do B0 right after F0. The stage before it gets that gradient one step later; meanwhile it does one
-# forward more. And so on: each stage begins with as many forwards as there are stages behind it. Then
+# forward more. And so on: each stage begins with as many forwards as there are stages after it. Then
 # it takes one forward and one backward in turn, and ends with the backwards that are left. That is
 # **1F1B**.
 #
@@ -278,7 +278,8 @@ live_timeline(gpipe_job, f"GPipe on {NPROC} ranks")
 # ### A bug to diagnose
 #
 # Now the 1F1B schedule with the same program. It is **broken on purpose**. Look in the report at the last
-# two ranks: the call in which each of them waits, and the call that it would make next.
+# two ranks for the call in which each of them waits. Which call would it make next? That is in
+# `blocking_stage`.
 
 # %% id="bug"
 one_f_one_b = lockstep.carry_on("one_f_one_b")
@@ -292,7 +293,8 @@ job = lockstep.torchrun(
 # the same time.
 #
 # The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and
-# it must live until `wait()`. In the next cell rank 0 begins 16 sends, and keeps the handles only. Rank 1
+# it must live until `wait()`. (Under gloo `is_completed()` of a send stays False until then, however long ago
+# the message has arrived.) In the next cell rank 0 begins 16 sends, and keeps the handles only. Rank 1
 # receives all 16, and says so. Rank 0 has not waited for any of them yet.
 # **Predict:** how many of the 16 tensors are still alive on rank 0?
 
@@ -331,13 +333,13 @@ lockstep.compare(predicted=prediction, measured=job[0][0])
 #
 # ### Exercise 2: a stage that neither hangs nor hoards
 #
-# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for *every*
-# order that can work: GPipe's and 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
+# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for GPipe's
+# order and for 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
 # `inputs` has the first stage's microbatches, and all messages have their shape and type. The last
 # stage's gradient is ones. One message for each step and neighbour, no other calls, and nothing is left
 # unfinished when it returns. And however many microbatches there are: when a step begins, at most **six**
-# tensors live that the stage was given or has returned and does not need any more, and at most six
-# sends have begun that nobody has waited for.
+# tensors are still alive that were received or returned and are no longer needed, and at most six sends
+# have begun that nobody has waited for.
 
 # %% id="run_stage"
 import torch
@@ -397,20 +399,20 @@ guess = "does not hold"
 
 # %% id="faster-claim" tags=["varies"]
 schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
-paper = {name: plan(each, NPROC, 8).idle for name, each in schedules.items()}
+computed = {name: plan(each, NPROC, 8).idle for name, each in schedules.items()}
 measured = {name: [] for name in schedules}
 for _ in range(3):  # by turns, and the best of three: what else runs here disturbs both
     for name, each in schedules.items():
         job = lockstep.torchrun(train, run_stage, each, 8, STEP, **options)
         measured[name].append(idle_share(job))
 measured = {name: min(shares) for name, shares in measured.items()}
-gains = [shares["GPipe"] - shares["1F1B"] for shares in (paper, measured)]
+gains = [shares["GPipe"] - shares["1F1B"] for shares in (computed, measured)]
 lockstep.claim(
     "1F1B makes the pipeline faster than GPipe.",
     guess=guess,
     verdict=["does not hold", "depends", "holds"][sum(gain > 0.05 for gain in gains)],
     because="; ".join(
-        f"{name}: idle {paper[name]:.1%} computed, {measured[name]:.1%} measured"
+        f"{name}: idle {computed[name]:.1%} computed, {measured[name]:.1%} measured"
         for name in schedules
     ),
     stamp=[lockstep.simulated("unit steps"), lockstep.live(job)],
@@ -447,8 +449,9 @@ print("after y.backward(x.grad):", first.weight.grad is not None)
 # `inputs` and `targets` are lists of microbatches, the same on all ranks: the first rank uses the
 # inputs, the last one the targets, and all messages have the shape and type of `inputs[0]`. The batch's
 # loss is the mean of `torch.nn.functional.mse_loss(y, target)` over the microbatches. Afterwards the
-# parameters have the gradients of that loss in `.grad`, and the last rank returns the loss. One message
-# for each microbatch, way and neighbour; any schedule will do. No optimizer here.
+# parameters have the gradients of that loss in `.grad`, and the last rank returns the loss, a number. One
+# message for each microbatch, way and neighbour; any schedule will do in which forwards and backwards
+# each go in the microbatches' order. No optimizer here.
 
 # %% id="train_step"
 import torch
@@ -668,8 +671,8 @@ def two_chunks(rank, ranks, microbatches):
 drawn(plan(two_chunks, 4, 8, chunks=2), "Interleaved 1F1B, 4 ranks with 2 chunks, 8 microbatches")
 
 # %% [markdown] id="messages-text"
-# Now on ranks, beside 1F1B, with half as long steps. The program is yours from exercise 2, with chunks; a
-# tag says for which stage a message is, because two ranks may now have several for each other. (gloo
+# Now on ranks, beside 1F1B, with half as long steps. The program is like that of exercise 2, with chunks. It
+# waits for its sends at the end only, so that every order runs which the model can play; a tag says for which stage a message is, because two ranks may now have several for each other. (gloo
 # has tags. Under NCCL the schedule itself has to bring the calls of both sides into the same order.)
 #
 # With *p* stages a microbatch crosses from one stage to the next *p* − 1 times, forward and back.
@@ -683,24 +686,24 @@ prediction = 2 * (2 * NPROC - 1) * 2 * NPROC  # ways · crossings · microbatche
 
 # %% id="run-steps"
 def run_steps(order, stage, inputs, chunks=1):
-    rank, ranks, sent = dist.get_rank(), dist.get_world_size(), {}
+    rank, ranks, sent = dist.get_rank(), dist.get_world_size(), []
     for text in order:
         step = lockstep.pipeline.Step.of(text)  # way, number and chunk
         if step.way == "W":  # section 6
             stage.weights(text[1:])
             continue
-        here, by = step.chunk * ranks + rank, 1 if step.way == "F" else -1
+        here, by = (
+            step.chunk * ranks + rank,
+            1 if step.way == "F" else -1,
+        )  # this stage, and the way
         x = inputs[step.number] if by == 1 else torch.ones_like(inputs[step.number])
-        if 0 <= here - by < chunks * ranks:
+        if 0 <= here - by < chunks * ranks:  # what a stage gets has its number: F even, B odd tags
             x = torch.empty_like(x)
             dist.recv(x, (rank - by) % ranks, tag=2 * here + (by < 0))
         y = (stage.forward if by == 1 else stage.backward)(text[1:], x)
         if 0 <= here + by < chunks * ranks:
-            tag = 2 * (here + by) + (by < 0)
-            if tag in sent:
-                sent[tag].wait()
-            sent[tag] = dist.isend(y, (rank + by) % ranks, tag=tag)
-    for handle in sent.values():
+            sent.append(dist.isend(y, (rank + by) % ranks, tag=2 * (here + by) + (by < 0)))
+    for handle in sent:
         handle.wait()
 
 
@@ -743,25 +746,31 @@ lockstep.table(
 # %% [markdown] id="price-text"
 # About half the bubble, for more than twice the messages: each microbatch crosses $vp - 1$ times, not
 # $p - 1$. And more is kept (of chunks that are half as large). Does it pay? That depends on what a message
-# costs. In the next table a message arrives some part of a *chunk's* step later, by the model. Beside your
-# schedule stands one that takes only *one* forward for each rank behind, $(v - 1)\,p + (p - 1 - r)$ in all:
-# without messages it would be as fast, and would keep less.
+# costs. In the next table a message arrives some part of a *chunk's* step later, by the model. It has the
+# interleaved schedule twice: with two forwards for each rank after this one before the first backward, as
+# above, and with only *one*, $(v - 1)\,p + (p - 1 - r)$ in all. Without messages that would be as fast, and
+# would keep less.
 
 
 # %% id="price"
-def fills_less(rank, ranks, microbatches):
-    steps = two_chunks(rank, ranks, microbatches)
-    forwards, backwards = ([one for one in steps if one[0] == way] for way in "FB")
-    warm = ranks + ranks - 1 - rank
-    turns = zip(forwards[warm:], backwards, strict=False)
-    return forwards[:warm] + [one for pair in turns for one in pair] + backwards[-warm:]
+def filling(each):
+    """The interleaved schedule of two chunks, with so many first forwards for each rank after."""
+
+    def schedule(rank, ranks, microbatches):
+        steps = two_chunks(rank, ranks, microbatches)
+        forwards, backwards = ([one for one in steps if one[0] == way] for way in "FB")
+        warm = ranks + each * (ranks - 1 - rank)  # (v - 1)·p, and what `each` adds
+        turns = zip(forwards[warm:], backwards, strict=False)
+        return forwards[:warm] + [one for pair in turns for one in pair] + backwards[-warm:]
+
+    return schedule
 
 
 times, twice = (0, 0.25, 0.5, 1), {"forward": 2, "backward": 2}
 schedules = {
     "1F1B, steps twice as long": (one_f_one_b, twice),
-    "interleaved": (two_chunks, {"chunks": 2}),
-    "interleaved, fills less": (fills_less, {"chunks": 2}),
+    "interleaved, two forwards each": (filling(2), {"chunks": 2}),
+    "interleaved, one forward each": (filling(1), {"chunks": 2}),
 }
 rows = [
     [name, *(plan(schedule, 4, 8, message=time, **how).length for time in times)]
@@ -772,7 +781,7 @@ stamp = lockstep.simulated("4 ranks, 8 microbatches; F and B as long as each oth
 lockstep.table("How long a batch takes, in steps of a chunk", columns, rows, stamp=stamp)
 
 # %% [markdown] id="price-explained"
-# So the second forward for each rank behind gives a message time to travel. With it interleaving pays in
+# So the second forward for each rank gives a message time to travel. With it interleaving pays in
 # all columns; without it, only where messages are short. (The model leaves out that messages
 # share links, and that sending takes a rank's own time: more messages cost more than here.)
 #
@@ -896,11 +905,11 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 #
 # - A pipeline of *p* equal stages and *m* microbatches is idle for $(p - 1) / (m + p - 1)$ of its time,
 #   under GPipe as under 1F1B. GPipe keeps *m* microbatches; in 1F1B stage *s* keeps *p* − *s*.
-# - 1F1B sends in both directions at once: blocking sends deadlock. `isend` does not, and a tensor lives as
-#   long as its handle: wait for old sends while the schedule runs.
+# - 1F1B sends in both directions at once: blocking sends deadlock. `isend` does not, and under gloo a tensor
+#   lives as long as its handle: wait for old sends while the schedule runs.
 # - Autograd does not cross a message: `requires_grad_()` on what is received, `y.backward(grad)` with what
 #   comes back. The gradients are those of one process.
-# - *v* chunks a rank divide the bubble by about *v*, for more than *v* times as many messages.
+# - By the model *v* chunks a rank divide the bubble by about *v*, for more than *v* times as many messages.
 # - A backward in two halves fills the bubble with weight gradients: ZB-H1 has a third of it, where F, B and
 #   W are equally long. (In a transformer W is shorter than F and B longer, says that paper; then it is more.)
 #
@@ -914,8 +923,8 @@ lockstep.progress("10")
 # ## Further: PyTorch's own schedules
 #
 # About 10 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
-# schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. Are their
-# orders yours?
+# schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. The last cell
+# compares their orders with yours.
 
 
 # %% id="torch-run"
@@ -1064,9 +1073,9 @@ for stage in range(4):
     print(f"stage {stage} as written:", *as_written(stage, 4, 8))
 
 # %% [markdown] id="one-list-run-text"
-# **Guess** for which stages that is right: all (`"holds"`), some of them, or if one takes it in another
-# way (`"depends"`), none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: look in the
-# report for what the last rank did not have.
+# **Guess:** is that 1F1B's order on all stages (`"holds"`), on some or only if it is read in another way
+# (`"depends"`), or on none (`"does not hold"`)? Then the list goes onto ranks. It is **broken**: the key in
+# the error is the number of a microbatch that the last rank did not have.
 
 # %% id="one-list-guess" tags=["guess"]
 guess = "depends"

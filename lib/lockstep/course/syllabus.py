@@ -20,10 +20,10 @@ class Lab:
 LABS = (
     Lab("00", "start_here", "Start here", "15", "cpu"),
     Lab("01", "communicators", "Communicators", "90", "cpu"),
-    Lab("02", "point_to_point", "Point-to-point", "90", "cpu"),
-    Lab("03", "collectives", "Collectives", "90", "cpu"),
+    Lab("02", "point_to_point", "Point-to-point", "90–100", "cpu"),
+    Lab("03", "collectives", "Collectives", "90–105", "cpu"),
     Lab("05", "torch_compile", "torch.compile modes", "90", "cpu"),
     Lab("07", "tracing", "Multi-GPU tracing", "90", "cpu"),
-    Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90", "cpu"),
-    Lab("15", "communication_at_scale", "What communication costs at scale", "90", "cpu"),
+    Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90–130", "cpu"),
+    Lab("15", "communication_at_scale", "What communication costs at scale", "90–115", "cpu"),
 )
