@@ -621,8 +621,8 @@ lockstep.claim(
 #
 # **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
 # where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
-# a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. Never
-# more than three batches' memory on the device, and the host does not wait for it. No races, in either direction:
+# a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All
+# batches lie in at most three places of the device's memory, and the host does not wait for it. No races, in either direction:
 # a step must not begin before its copy has ended, and a copy must not write where a step still reads.
 #
 # (`step` launches kernels and returns a tensor. All batches have one shape. `torch.empty(batch.shape,

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import deque
-from itertools import cycle
+from itertools import cycle, pairwise
 
 import torch
 
@@ -31,7 +31,7 @@ def timed(cuda, work, repeats):
         work()
         mark.record()
     marks[-1].synchronize()
-    each = [one.elapsed_time(other) for one, other in zip(marks, marks[1:], strict=False)]
+    each = [one.elapsed_time(other) for one, other in pairwise(marks)]
     return sum(each) / len(each)
 
 
@@ -314,10 +314,11 @@ def prefetch(cuda, batches, step, side):
 # %% prefetch: cycled
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
-    pool = cycle([[torch.empty_like(batches[0]).to("cuda"), None] for _ in range(2)])
+    start = now.record_event()
+    pool = cycle([[torch.empty(batches[0].shape, device="cuda"), start] for _ in range(2)])
     results = []
     for batch, slot in zip(batches, pool, strict=False):
-        side.wait_event(slot[1] or now.record_event())
+        side.wait_event(slot[1])
         with cuda.stream(side):
             slot[0].copy_(batch, non_blocking=True)
         now.wait_stream(side)
