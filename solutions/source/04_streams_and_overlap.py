@@ -37,6 +37,7 @@ print(lockstep.virtual.MACHINES["H200"])
 # has times only, so tensors may be large. (The next cell has only this in it; its code is folded.)
 
 # %% id="on-gpu" tags=["plumbing"]
+import re
 import tempfile
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,8 @@ def _on_rank(program, args, values):
     if not torch.cuda.is_available():
         with lockstep.virtual.device("H200", values=values) as cuda:
             result = program(cuda, *args)
-            races = [str(one) for one in lockstep.virtual.races()]
+            # a cell's lines, without the name of its file
+            races = [re.sub(r"\b\d+\.py, ", "", str(one)) for one in lockstep.virtual.races()]
             return result, lockstep.virtual.trace(), races
     program(torch.cuda, *args)  # the first call loads kernels
     torch.cuda.synchronize()

@@ -225,7 +225,7 @@ def collective_on_side(cuda, side, collective, x):
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
     free = deque((torch.empty(b.shape, device="cuda"), now.record_event()) for b in batches[:2])
-    full = deque()
+    full: deque = deque()
 
     def load(batch):
         buffer, event = free.popleft()
@@ -298,7 +298,8 @@ def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
     both = torch.empty((2, *batches[0].shape), device="cuda")
     side.wait_stream(now)
-    events, results = {}, []
+    events: dict = {}
+    results = []
     for number, batch in enumerate(batches):
         if number >= 2:
             side.wait_event(events[number - 2])
@@ -380,7 +381,7 @@ def bucket_size(layers, compute, alpha, beta):
 
 # %% bucket_size: step-by-step
 def bucket_size(layers, compute, alpha, beta):
-    best = None
+    best = float("inf"), 0
     for size in range(layers, 0, -1):
         clock = free = waiting = 0
         for layer in range(1, layers + 1):
@@ -389,6 +390,6 @@ def bucket_size(layers, compute, alpha, beta):
             if waiting == size or layer == layers:
                 free = max(free, clock) + alpha + waiting * beta
                 waiting = 0
-        if best is None or free < best[0]:
+        if free <= best[0]:
             best = free, size
     return best[1]

@@ -346,9 +346,12 @@ prefetch.demands("too-much-memory", _too_much)
 
 # ── bucket_size ──────────────────────────────────────────────────────────────────────────────
 
+Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
 
-def _end(layers: int, compute: float, alpha: float, beta: float, size: int) -> float:
+
+def _end(costs: Costs, size: int) -> float:
     """When all is communicated, with so many layers in a bucket."""
+    layers, compute, alpha, beta = costs
     sent = 0.0
     for begin in range(0, layers, size):
         last = min(begin + size, layers)
@@ -356,9 +359,9 @@ def _end(layers: int, compute: float, alpha: float, beta: float, size: int) -> f
     return sent
 
 
-def _best(costs: tuple[int, float, float, float]) -> tuple[int, bool]:
+def _best(costs: Costs) -> tuple[int, bool]:
     """The best size, and whether no other is nearly as good."""
-    ends = {size: _end(*costs, size) for size in range(1, costs[0] + 1)}
+    ends = {size: _end(costs, size) for size in range(1, costs[0] + 1)}
     best = min(ends, key=lambda size: ends[size])
     return best, all(one == best or end > ends[best] * 1.005 for one, end in ends.items())
 
@@ -390,7 +393,7 @@ def _too_late(run: Run, rank: int) -> Any:
     got, costs = run.got(rank), run.trial.costs
     if type(got) is not int or not 1 <= got <= costs[0]:
         return False
-    return {"took": f"{_end(*costs, got):.0f}", "least": f"{_end(*costs, run.right(rank)):.0f}"}
+    return {"took": f"{_end(costs, got):.0f}", "least": f"{_end(costs, run.right(rank)):.0f}"}
 
 
 def _outside(run: Run, rank: int) -> Any:
@@ -399,19 +402,20 @@ def _outside(run: Run, rank: int) -> Any:
 
 
 def _guess(end: Callable[..., float]) -> Callable[[Trial], list[int]]:
-    return lambda t: [min(range(1, t.layers + 1), key=lambda size: end(*t.costs, size))]
+    return lambda t: [min(range(1, t.layers + 1), key=lambda size: end(t.costs, size))]
 
 
-def _full(layers: int, compute: float, alpha: float, beta: float, size: int) -> float:
+def _full(costs: Costs, size: int) -> float:
     """As if the last bucket had as many layers as the others."""
-    count = -(-layers // size)
-    return _end(count * size, compute, alpha, beta, size)
+    layers, *others = costs
+    compute, alpha, beta = others
+    return _end((-(-layers // size) * size, compute, alpha, beta), size)
 
 
 bucket_size.gives("each-layer", lambda t: [1])
 bucket_size.gives("all-layers", lambda t: [t.layers])
 bucket_size.gives("last-as-full", _guess(_full))
-bucket_size.gives("returns-time", lambda t: [_end(*t.costs, _best(t.costs)[0])])
+bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
 bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
 bucket_size.shows("outside", _outside)
 bucket_size.shows("too-late", _too_late)
