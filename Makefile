@@ -1,12 +1,13 @@
-# Every target sets up .venv first; where nothing changed that costs 0.1 s.
+# Every target sets up .venv first; where nothing changed that costs 0.1 s. What developers need
+# besides the labs comes with the first target that needs it.
 #   PYTHON=python3.12   the Python to build .venv from
 #   TORCH=...           the torch to install: cpu, cuda, or what `pip install` takes
 PYTHON ?= python3
 BIN := .venv/bin
-# What JupyterLab is started with besides, such as LAB_ARGS="--no-browser --port 8899"
+# Where your copies of the labs are, and what JupyterLab is started with besides, such as
+# LAB_ARGS="--no-browser --port 8899"
+DIR ?= my-lockstep
 LAB_ARGS ?=
-# JupyterLab does not run as root unless told to; in a container one often is.
-ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # make lock UPGRADE=--upgrade moves every version that pyproject.toml leaves open
 UPGRADE ?=
 UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" \
@@ -16,16 +17,19 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup labs test check test-browser test-long lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup tools labs test check test-browser test-long lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
 
-setup:  ## make or refresh .venv
+setup:  ## make or refresh .venv, with what the labs need
 	@$(PYTHON) lib/setup_venv.py
 
-labs: setup  ## open the labs in JupyterLab
-	$(BIN)/jupyter lab --notebook-dir=. $(ALLOW_ROOT) $(LAB_ARGS) labs/00_start_here.ipynb
+tools:  ## the same, with what tests, benchmarks and `make notebooks` need
+	@$(PYTHON) lib/setup_venv.py --all
+
+labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and open them in JupyterLab
+	@$(BIN)/lockstep labs $(DIR) -- $(LAB_ARGS)
 
 # Two tests at a time, of two files: most wait for ranks, which they start themselves.
 test: lint  ## check style and types, then run every test but the long ones
@@ -35,43 +39,45 @@ test: lint  ## check style and types, then run every test but the long ones
 check: lint  ## check style and types, then run the tests that your change touches, for 90 s at most
 	$(BIN)/python tests/touched.py
 
-test-browser: setup  ## only run every notebook in JupyterLab in a headless Chromium
+test-browser: tools  ## only run every notebook in JupyterLab in a headless Chromium
 	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -m "long or not long" tests/test_browser.py
 
-test-long: setup  ## run what `make test` leaves out: every notebook in one more way
+test-long: tools  ## run what `make test` leaves out: every notebook in one more way
 	$(BIN)/pytest -m long
 
-lint: setup  ## check style and types only
+lint: tools  ## check style and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## put the code in the project's style
+format: tools  ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup  ## time launching, reading traces and drawing them, beside other tools
+bench: tools  ## time launching, reading traces and drawing them, beside other tools
 	$(BIN)/python tests/bench/launch.py
 	$(BIN)/python tests/bench/trace.py
 	$(BIN)/python tests/bench/timeline.py
 
-endings: setup  ## run programs that end in many ways, many times, here and under torchrun
+endings: tools  ## run programs that end in many ways, many times, here and under torchrun
 	$(BIN)/python tests/endings.py
 
-judge: setup  ## try the course's wrong and right answers with 20 seeds (LABS="02 03": of these labs)
+judge: tools  ## try the course's wrong and right answers with 20 seeds (LABS="02 03": of these labs)
 	$(BIN)/python tests/judge.py $(LABS)
 
-notebooks: setup  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
+notebooks: tools  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
 	$(BIN)/python -m lockstep.course.build $(LABS)
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor
 
-# torch is locked apart, as the build that PyPI has, with CUDA on Linux and what that needs: which
-# build a machine gets is chosen by setup. Binder has no room for CUDA; see binder/postBuild.
-lock: setup  ## pin all versions and hashes anew in requirements.lock, torch.lock and binder/
+# labs.lock is the part of requirements.lock that the labs need. torch is locked apart, as the build
+# that PyPI has, with CUDA on Linux and what that needs: which build a machine gets is chosen by
+# setup. Binder has no room for CUDA; see binder/postBuild.
+lock: tools  ## pin all versions and hashes anew in the three locks and binder/
 	$(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) pyproject.toml --all-extras --no-emit-package torch -o requirements.lock
+	$(UV_COMPILE) $(EVERYWHERE) pyproject.toml --extra labs --no-emit-package torch -c requirements.lock -o labs.lock
 	sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml \
 	  | $(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) --no-config -c requirements.lock -o torch.lock -
 	$(UV_COMPILE) pyproject.toml --extra labs --no-emit-package torch -c requirements.lock \

@@ -1,6 +1,7 @@
-"""Make or refresh .venv, the one environment of the labs, the tests and the benchmarks.
+"""Make or refresh .venv, with what the labs need, or with what tests and benchmarks need, too.
 
-    python3 lib/setup_venv.py        (every `make` target runs it first)
+    python3 lib/setup_venv.py        (`make labs` runs it first)
+    python3 lib/setup_venv.py --all  (the developers' targets do)
 
 The one hard choice is which PyTorch to install: see `choose`. TORCH=... in the
 environment decides it by hand: `cpu`, `cuda`, or anything `pip install` takes (a
@@ -25,7 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-LOCK = ROOT / "requirements.lock"  # all but torch
+LABS_LOCK = ROOT / "labs.lock"  # what the labs need, all but torch
+LOCK = ROOT / "requirements.lock"  # that, and what tests and benchmarks need
 TORCH_LOCK = ROOT / "torch.lock"  # torch as PyPI has it, and all that it needs
 # Older ones download a wheel whole to read its metadata.
 PIP = "pip==26.3 --hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"
@@ -138,9 +140,44 @@ def use_a_fit_python():
         )
 
 
-def run(*command):
+def progress(lines):
+    """What pip is at, by what it says with --progress-bar raw: so a long download is seen."""
+    number, package = 0, ""
+    for line in lines:
+        first, *rest = line.split(" ")
+        if first in ("Collecting", "Processing"):
+            number += 1
+            package = f"{number}: {rest[0].split('/')[-1].split('-')[0]}"
+            yield package
+        elif first == "Progress" and int(rest[2]) > 5e6:
+            yield f"{package}, {int(rest[0]) / 1e6:.0f} of {int(rest[2]) / 1e6:.0f} MB"
+        elif first == "Installing":
+            yield f"installing {'1 package' if number == 1 else f'{number} packages'}"
+
+
+def call_pip(command):
+    """Run pip, with one line that says what it is at; its exit status."""
+    terminal = sys.stdout.isatty()
+    environment = dict(os.environ, PYTHONUNBUFFERED="1")  # each line when it is said
+    pip = subprocess.Popen(
+        [*command, "--progress-bar", "raw"],
+        stdout=subprocess.PIPE,
+        env=environment,
+        universal_newlines=True,
+    )
+    for said in progress(line.rstrip("\n") for line in pip.stdout):
+        if terminal:
+            print(f"\r\x1b[K  {said}", end="", flush=True)
+        elif said.startswith("installing"):
+            print(f"  {said}", flush=True)
+    if terminal:
+        print("\r\x1b[K", end="", flush=True)
+    return pip.wait()
+
+
+def run(*command, call=subprocess.call):
     command = [str(part) for part in command]
-    if subprocess.call(command):
+    if call(command):
         cause = "If it speaks of connections or finds no versions, check network and proxy.\n"
         cause += "If it speaks of hashes, what came is not what was locked: do not install it.\n"
         if shutil.disk_usage(str(ROOT)).free < 2e9:
@@ -154,19 +191,22 @@ def run(*command):
 
 def main():
     use_a_fit_python()
+    everything = "--all" in sys.argv[1:]
     override = os.environ.get("TORCH", "").strip()
     has_gpu = bool(os.path.exists("/proc/driver/nvidia/version") or shutil.which("nvidia-smi"))
     choice = choose(override, base_torch_version(), has_gpu, sys.platform)
 
     # Two stamps: another Python, torch or place needs a new .venv, another lock
     # only a refresh. The second is written last, so a failed run is taken up again.
+    # Where there is everything, there is what the labs need.
     base = "\n".join([str(VENV), sys.base_prefix, sys.version, override, *choice])
     made_for = VENV / "made-for.txt"
-    files = [LOCK, TORCH_LOCK, ROOT / "pyproject.toml"]
+    files = [LABS_LOCK, LOCK, TORCH_LOCK, ROOT / "pyproject.toml"]
     contents = base.encode() + PIP.encode() + b"".join(file.read_bytes() for file in files)
-    stamp, digest = VENV / "complete.txt", hashlib.sha256(contents).hexdigest()
+    digest = hashlib.sha256(contents).hexdigest()
+    stamp, complete = VENV / "complete.txt", "{} {}".format("all" if everything else "labs", digest)
     same_base = PYTHON.exists() and made_for.exists() and made_for.read_text() == base
-    if same_base and stamp.exists() and stamp.read_text() == digest:
+    if same_base and stamp.exists() and stamp.read_text() in (complete, "all " + digest):
         return
     if stamp.exists():
         stamp.unlink()
@@ -177,11 +217,11 @@ def main():
         run(sys.executable, "-m", "venv", *options, VENV)
         made_for.write_text(base)
 
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
     locked = ["--no-deps", *WHEELS, "--require-hashes", "-r"]
     own = VENV / "pip.txt"
     own.write_text(PIP + "\n")
-    run(*pip, *locked, own)
+    run(*pip, "--quiet", *locked, own)  # the one that came with Python may not know --progress-bar
     if choice.build == "given":
         torch = shlex.split(override)
     elif choice.build == "normal":
@@ -195,11 +235,12 @@ def main():
     what = " ".join(map(str, torch)) or "as it is"
     print(f"setup: torch: {what}, because {choice.why}", flush=True)
     if torch:
-        run(*pip, *torch)
-    print("setup: installing requirements.lock (a minute or so)", flush=True)
-    run(*pip, *locked, LOCK)
-    run(*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
-    stamp.write_text(digest)
+        run(*pip, *torch, call=call_pip)
+    lock = LOCK if everything else LABS_LOCK
+    print(f"setup: {lock.name} (a minute or so)", flush=True)
+    run(*pip, *locked, lock, call=call_pip)
+    run(*pip, "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    stamp.write_text(complete)
     print("setup: .venv is ready")
 
 

@@ -45,22 +45,24 @@ SETTINGS = {
 class JupyterLab:
     """A JupyterLab server on a folder; it reads and writes no settings but its own."""
 
-    def __init__(self, root: Path):
+    def __init__(self, root: Path, as_learners: bool = False):
+        """as_learners: by `lockstep labs`, without the tests' settings."""
         # Not below pytest's tmp_path: a Unix socket's path has room for about 100 characters.
         self._home = Path(tempfile.mkdtemp(prefix="ls-"))
-        for plugin, values in SETTINGS.items():
+        for plugin, values in ({} if as_learners else SETTINGS).items():
             path = self._home / "settings" / f"{plugin}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(values)
         self._token = secrets.token_hex(16)
+        own = ["--allow-root", f"--ServerApp.root_dir={root}"]
+        own += ["--LabApp.extension_manager=readonly", "--LabApp.news_url=None"]
+        own += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
         command = [
-            *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
-            *("--ip=127.0.0.1", "--port=0", f"--ServerApp.root_dir={root}"),
+            *(sys.executable, "-m"),
+            *(("lockstep", "labs", str(root), "--") if as_learners else ("jupyterlab", *own)),
+            *("--no-browser", "--ip=127.0.0.1", "--port=0"),
             f"--IdentityProvider.token={self._token}",
             "--LabApp.expose_app_in_browser=True",  # as window.jupyterapp
-            "--LabApp.extension_manager=readonly",
-            "--LabApp.news_url=None",
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         ]
         self._process = subprocess.Popen(
             command,
@@ -73,7 +75,7 @@ class JupyterLab:
         )
         self._log: list[str] = []
         self._said_where = threading.Event()
-        self.address = ""
+        self.printed, self.address = "", ""  # the whole address that it prints, and its beginning
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._said_where.wait(START)
@@ -101,8 +103,10 @@ class JupyterLab:
         assert self._process.stdout
         for line in self._process.stdout:
             self._log.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                self.address = found[0]
+            if found := re.search(r"(http://127\.0\.0\.1:\d+)\S*", line):
+                # A token that was given is not printed, but three dots.
+                self.printed = found[0].replace("token=...", f"token={self._token}")
+                self.address = found[1]
                 self._said_where.set()
         self._said_where.set()  # it ended
 
@@ -201,14 +205,16 @@ class Browser:
             self._playwright.stop()  # its event loop would disturb whoever comes after
             raise
 
-    def open(self, notebook: str) -> Page:
-        """Open a notebook of the served folder, with its kernel."""
+    def open(self, notebook: str, printed: bool = False) -> Page:
+        """Open a notebook of the served folder, with its kernel; `printed`: the address that the
+        server printed has to open it."""
         context = self._chromium.new_context(
             viewport={"width": WIDTH, "height": 1000},
             reduced_motion="reduce",
             service_workers="block",  # their requests would pass by the page's
         )
-        return Page(context, self._jupyterlab, notebook)
+        url = self._jupyterlab.printed if printed else self._jupyterlab.url(notebook)
+        return Page(context, self._jupyterlab.address, url, notebook)
 
     def close(self) -> None:
         self._chromium.close()
@@ -216,10 +222,10 @@ class Browser:
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[Browser]:
+def serving(root: Path, as_learners: bool = False) -> Iterator[Browser]:
     """A browser before a JupyterLab that serves this folder; both end with the block."""
     chromium()  # before anything is started
-    jupyterlab = JupyterLab(root)
+    jupyterlab = JupyterLab(root, as_learners)
     try:
         browser = Browser(jupyterlab)
         yield browser
@@ -231,8 +237,8 @@ def serving(root: Path) -> Iterator[Browser]:
 class Page:
     """A notebook in JupyterLab; collects what goes wrong on the page from its first request on."""
 
-    def __init__(self, context: playwright.BrowserContext, jupyterlab: JupyterLab, notebook: str):
-        self._context, self._address = context, jupyterlab.address
+    def __init__(self, context: playwright.BrowserContext, address: str, url: str, notebook: str):
+        self._context, self._address = context, address
         self._problems: list[str] = []
         self._blocked: set[str] = set()
         context.route("**/*", self._route)
@@ -241,7 +247,7 @@ class Page:
         self._page.on("pageerror", lambda error: self._problems.append(f"page error: {error}"))
         self._page.on("console", self._console)
         self._page.set_default_timeout(START * 1000)
-        self._page.goto(jupyterlab.url(notebook))
+        self._page.goto(url)
         self._page.wait_for_function(
             """path => {
                 const panel = window.jupyterapp?.shell?.currentWidget;
@@ -293,6 +299,10 @@ class Page:
         if not self._page.evaluate(RUN_ALL, within):
             self._problems.append(f"the cells are not over after {within:g} s")
 
+    def run(self, cell: str) -> None:
+        """Run one cell."""
+        self._page.evaluate(RUN_CELL, cell)
+
     def open_hints(self) -> int:
         """Click every <details> below the cells open; returns how many there are."""
         hints = self._page.locator(".jp-OutputArea-output details")
@@ -306,6 +316,26 @@ class Page:
                 said = summary.inner_text()
                 self._problems.append(f"hint {said!r}: a click does not show what is in it")
         return hints.count()
+
+    def follow(self, link: str) -> None:
+        """Click the first link with this text."""
+        self._page.get_by_role("link", name=link, exact=True).first.click()
+
+    def comes_into_view(self, cell: str, patience: float = 20.0) -> bool:
+        """Whether the head of a cell is in the upper half of the window, by then."""
+        try:
+            self._page.wait_for_function(IS_IN_VIEW, arg=cell, timeout=patience * 1000)
+        except playwright.TimeoutError:
+            return False
+        return True
+
+    def setting(self, plugin: str, name: str) -> Any:
+        """What a setting is where the learner has set nothing."""
+        return self._page.evaluate(SETTING, [plugin, name])
+
+    def toasts(self) -> list[str]:
+        """What JupyterLab tells the learner in a corner of the window."""
+        return self._page.locator(".Toastify__toast").all_inner_texts()
 
     def problems(self, patience: float = 10.0) -> list[str]:
         """What is wrong by now; [] is a page as it should be.
@@ -348,8 +378,53 @@ class Page:
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
 
+    def picture(self, cells: list[str], path: Path) -> None:
+        """These cells with their outputs, one below the other, none of them marked."""
+        self._page.evaluate(MARK_THE_FIRST)
+        self._page.set_viewport_size({"width": WIDTH, "height": 2500})
+        nodes = [self._page.evaluate_handle(CELL, cell).as_element() for cell in cells]
+        parts = [Image.open(io.BytesIO(node.screenshot())) for node in nodes if node]
+        whole = Image.new("RGB", (WIDTH, sum(part.height for part in parts)), "white")
+        for at, part in enumerate(parts):
+            whole.paste(part, (0, sum(before.height for before in parts[:at])))
+        width = max(part.width for part in parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole.crop((0, 0, width, whole.height)).save(path, optimize=True)
+
 
 # ── What runs in the page ────────────────────────────────────────────────────────────────────
+
+MARK_THE_FIRST = """() => {
+    const {content} = window.jupyterapp.shell.currentWidget;
+    content.deselectAll();
+    content.activeCellIndex = 0;
+}"""
+
+CELL = """cell => {
+    const {content} = window.jupyterapp.shell.currentWidget;
+    return content.widgets.find(widget => widget.model.id === cell).node;
+}"""
+
+IS_IN_VIEW = """cell => {
+    const widgets = window.jupyterapp.shell.currentWidget.content.widgets;
+    const node = widgets.find(widget => widget.model.id === cell)?.node;
+    const top = node?.getBoundingClientRect().top;
+    return node?.isConnected && top >= 0 && top < window.innerHeight / 2;
+}"""
+
+RUN_CELL = """async cell => {
+    const {commands, shell} = window.jupyterapp;
+    const {content} = shell.currentWidget;
+    content.activeCellIndex = content.widgets.findIndex(widget => widget.model.id === cell);
+    content.deselectAll();
+    await commands.execute('notebook:run-cell');
+}"""
+
+SETTING = """async ([plugin, name]) => {
+    const {serviceManager} = window.jupyterapp;
+    const {schema} = await serviceManager.settings.fetch(plugin);
+    return schema.properties[name].default;
+}"""
 
 RUN_ALL = """async limit => {
     const {commands, shell} = window.jupyterapp;

@@ -1,5 +1,6 @@
 """Every notebook in a real JupyterLab: what is drawn is what the document holds."""
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ import papermill
 import platformdirs
 import pytest
 from browser import DARK, Browser, Page, chromium, serving
+from lockstep.course import build
+from lockstep.course import exercises as checks
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "build" / "screenshots"
@@ -85,6 +88,37 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
     assert checks == dict.fromkeys(checks, verdict)
     assert [cell for cell in checks if verdict not in page.shown(cell)] == []
     return hints
+
+
+# ── First contact ────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_address_that_is_printed_opens_lab_00_and_asks_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "mine", as_learners=True) as browser:
+        lab = f"labs/{LABS[0]}.ipynb"
+        with browser.open(lab, printed=True) as page:
+            # Shown or not, the question whether one wants news comes seconds later.
+            notification = "@jupyterlab/apputils-extension:notification"
+            assert page.setting(notification, "fetchNews") == "false"
+            assert page.setting(notification, "checkForUpdates") is False
+            assert page.toasts() == []
+
+
+def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree: Path) -> None:
+    lab = build.lab(ROOT / "solutions" / "source" / f"{LABS[1]}.py")
+    exercise = checks.exercise_address("01", "meet")
+    card = f"from IPython.display import HTML\nHTML('<a href=\"{exercise}\">next exercise →</a>')"
+    lab.cells.insert(1, nbformat.v4.new_code_cell(card, id="card"))
+    nbformat.write(lab, tree / "labs" / "links.ipynb")
+    sections = re.findall(r"\[(\d · [^]]*)\]\(#cell-id=([\w-]+)\)", lab.cells[0].source)
+    assert len(sections) > 3
+    with browser.open("labs/links.ipynb") as page:
+        for title, cell in (sections[1], sections[-1]):
+            page.follow(title.replace("`", ""))
+            assert page.comes_into_view(cell), title
+        page.run("card")
+        page.follow("next exercise →")
+        assert page.comes_into_view("meet-text")
 
 
 # ── That it would be seen ────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep.course import exercises as checks
+from lockstep.course.links import exercise_address
 
 ROOT = Path(__file__).parents[1]
 MIME = "application/vnd.lockstep.check+json"
@@ -35,6 +36,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(checks, "_exercises", dict(checks._exercises))
     monkeypatch.setattr(checks, "_passed", {})
     monkeypatch.setattr(checks, "_hinted", {})
+    monkeypatch.setattr(checks, "_tried", set())
 
 
 @pytest.fixture
@@ -161,12 +163,58 @@ def test_html_of_an_outcome(tiny):
     shown = html(wrong)
     assert not list(shown.iter("script"))
     assert f"it is not one: {ATTACK}" in said(shown)
-    assert [said(one) for one in shown.iter("details")] == [
-        f"Hint {number} of 3{text}" for number, text in enumerate(HOSTILE, 1)
-    ]
-    assert said(shown).endswith(f"{tiny} = lockstep.solution({tiny!r})")
-    passed = html(lockstep.check(tiny, 1))
-    assert said(passed) == f"✓ PASS · {tiny}"
+    assert said(html(lockstep.check(tiny, 1))) == f"✓ PASS · {tiny} · 1 of 1"
+
+
+def test_hints_lie_in_each_other_and_the_solution_behind_them_after_a_try(tiny):
+    def opened_one_after_the_other(outcome) -> list[str]:
+        """The summary of each hint, what is seen when it is open, and what lies behind all."""
+        seen, inside = [], html(outcome)
+        while (hint := next((one for one in inside.iter("details")), None)) is not None:
+            summary, text, inside = hint
+            seen.append(f"{said(summary)}: {said(text)}")
+        return [*seen, said(inside)]
+
+    hints = [f"Hint {number} of 3: {text}" for number, text in enumerate(HOSTILE, 1)]
+    later = "The solution is offered once you have checked an answer of your own."
+    offered = f"The whole solution: {tiny} = lockstep.solution({tiny!r})"
+    assert opened_one_after_the_other(lockstep.check(tiny, None)) == [*hints, later]
+    assert opened_one_after_the_other(lockstep.check(tiny, 2)) == [*hints, offered]
+    assert opened_one_after_the_other(lockstep.check(tiny, None)) == [*hints, offered]
+
+
+def test_a_pass_says_what_is_done_and_leads_to_the_next_open_exercise(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    for name, further in ("one", False), ("two", False), ("three", False), ("more", True):
+        checks.exercise(name, lab="99", hints=("1", "2", "3"), further=further)(lambda *_: None)
+    monkeypatch.setattr(checks, "exercise_address", lambda lab, name: f"#{lab}-{name}")
+
+    def card(name: str) -> tuple[str, list[str]]:
+        shown = html(lockstep.check(name, 1))
+        return said(shown), [link.get("href") for link in shown.iter("a")]
+
+    assert card("two") == ("✓ PASS · two · 1 of 3 · next exercise →", ["#99-three"])
+    assert card("three") == ("✓ PASS · three · 2 of 3 · next exercise →", ["#99-one"])
+    assert card("one") == ("✓ PASS · one · 3 of 3 · further exercise →", ["#99-more"])
+    assert card("more") == ("✓ PASS · more · 3 of 3", [])
+    # In another kernel, what was stored counts, too.
+    monkeypatch.setattr(checks, "_passed", {})
+    assert card("one")[0].startswith("✓ PASS · one · 1 of 3")  # LOCKSTEP_PROGRESS is off
+    monkeypatch.delenv("LOCKSTEP_PROGRESS")
+    card("two")
+    monkeypatch.setattr(checks, "_passed", {})
+    assert card("one")[0].startswith("✓ PASS · one · 2 of 3")
+
+
+def test_what_is_the_course_s_is_not_counted():
+    lockstep.solution("average")
+    outcome = lockstep.check("average", checks._given["average"])
+    assert said(html(outcome)).startswith("✓ PASS · average · 0 of 1")
+
+
+def test_the_next_exercise_is_addressed_by_its_heading():
+    assert exercise_address("01", "meet") == "#cell-id=meet-text"
+    assert exercise_address("01", "nowhere") == exercise_address("99", "meet") == ""
 
 
 # Help
@@ -185,8 +233,10 @@ def test_hints_go_on_to_the_last_which_names_the_solution():
     first, second, third, again = (str(lockstep.hint("average")) for _ in range(4))
     assert (first, second) == (f"hint 1 of 3: {hints[0]}", f"hint 2 of 3: {hints[1]}")
     assert third.startswith(f"hint 3 of 3: {hints[2]}\n")
-    assert third.endswith("average = lockstep.solution('average')")
+    assert third.endswith("The solution is offered once you have checked an answer of your own.")
     assert again == third
+    lockstep.check("average", 5)
+    assert str(lockstep.hint("average")).endswith("average = lockstep.solution('average')")
     assert str(lockstep.hint("meet")).startswith("hint 1 of 3")  # each exercise counts its own
 
 

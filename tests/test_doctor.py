@@ -109,7 +109,7 @@ def test_torch(version, old):
         level, what, remedy = only(machine, LAPTOP)
         assert level == "problem"
         assert version in what
-        assert "torch>=2.11" in remedy
+        assert "--upgrade" in remedy and "torch>=2.11" in remedy
     assert diagnose(machine).exit_code == int(old)
 
 
@@ -119,6 +119,20 @@ def test_no_torch_at_all(usual):
     problems = [finding for finding in unusual(machine) if finding[0] == "problem"]
     assert [what for _, what, _ in problems] == ["PyTorch cannot be imported"]
     assert not runs_live(CPU_LAB, machine)
+
+
+def test_torch_is_fetched_without_cuda_where_there_is_linux_and_no_gpu():
+    def advice(machine: Machine) -> str:
+        findings = unusual(replace(machine, torch=None))
+        (remedy,) = [r for _, what, r in findings if what == "PyTorch cannot be imported"]
+        return remedy
+
+    alone = 'pip install "torch>=2.11"'
+    assert advice(LAPTOP) == f"{alone} --index-url https://download.pytorch.org/whl/cpu"
+    assert advice(replace(LAPTOP, driver="580.95")) == alone
+    assert advice(replace(LAPTOP, system="Darwin", platform="Darwin 25.1.0 arm64")) == alone
+    old = replace(LAPTOP, torch=replace(LAPTOP.torch, version="2.9.1"))
+    assert only(old, LAPTOP)[2].endswith("--index-url https://download.pytorch.org/whl/cpu")
 
 
 def test_torch_without_gloo():

@@ -1,4 +1,4 @@
-"""One set of versions, said in five places, and the choice of torch that setup makes."""
+"""One set of versions, said in six places, and the choice of torch that setup makes."""
 
 import ast
 import os
@@ -21,6 +21,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+LOCKS = ("requirements.lock", "labs.lock", "torch.lock")
 CUDA = re.compile(r"nvidia|cuda|triton")
 
 
@@ -47,6 +48,7 @@ def version(requirement: Requirement) -> str:
 
 
 LOCK = pins(ROOT / "requirements.lock")
+LABS = pins(ROOT / "labs.lock")
 TORCH = pins(ROOT / "torch.lock")
 BINDER = pins(ROOT / "binder" / "requirements.txt")
 
@@ -74,6 +76,19 @@ def test_torch_is_locked_apart_and_cuda_comes_with_it_alone() -> None:
             assert version(requirement) == version(LOCK[name]), f"run make lock: {name}"
 
 
+def test_learners_get_the_locked_versions_of_the_labs_and_nothing_else() -> None:
+    for name, requirement in LABS.items():
+        assert name in LOCK, f"run make lock: labs.lock has {name}, requirements.lock has not"
+        assert str(requirement) == str(LOCK[name]), name
+    names = {Requirement(line).name for line in [*PROJECT["dependencies"], *EXTRAS["labs"]]}
+    assert names - {"torch"} <= set(LABS)
+    assert {*PYPROJECT["build-system"]["requires"]} == {
+        "setuptools>=77"
+    }  # with torch, from its lock
+    tools = {Requirement(line).name for line in [*EXTRAS["test"], *EXTRAS["bench"]]}
+    assert tools & set(LABS) == set()
+
+
 def test_binder_has_the_locked_versions_of_the_labs_and_nothing_else() -> None:
     for name, requirement in BINDER.items():
         assert name in LOCK, f"run make lock: binder/ has {name}, requirements.lock has not"
@@ -87,21 +102,28 @@ def test_binder_has_the_locked_versions_of_the_labs_and_nothing_else() -> None:
 def test_binder_takes_torch_alone_from_pytorchs_index(tmp_path: Path) -> None:
     """By what it asks a stand-in of pip for."""
     asked = tmp_path / "asked"
-    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho {tmp_path}\n')
     (tmp_path / "python").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     subprocess.run([ROOT / "binder" / "postBuild"], cwd=ROOT, env=environment, check=True)
-    torch, package = asked.read_text().splitlines()
-    assert torch == (
-        "-m pip install --no-deps --no-cache-dir --only-binary :all: --index-url "
-        f"{setup_venv.PYTORCH_CPU_INDEX} torch=={setup_venv.locked_torch()}+cpu"
+    torch, package, prefix = asked.read_text().splitlines()
+    python = CONDA[0].removeprefix("python=").replace(".", "")
+    wheel = (
+        f"torch-{setup_venv.locked_torch()}%2Bcpu-cp{python}-cp{python}-manylinux_2_28_x86_64.whl"
     )
+    assert re.fullmatch(
+        r"-m pip install --no-deps --no-index --no-cache-dir torch @ "
+        rf"{re.escape(setup_venv.PYTORCH_CPU_INDEX)}/{re.escape(wheel)}#sha256=[0-9a-f]{{64}}",
+        torch,
+    ), "another torch is another wheel with another hash: see binder/postBuild"
+    settings = "etc/jupyter/labconfig/default_setting_overrides.json"
+    assert "sys.prefix" in prefix and "fetchNews" in (tmp_path / settings).read_text()
     assert "--no-deps" in package and "index" not in package and package.endswith("--editable .")
 
 
 def test_no_file_names_a_second_index() -> None:
     """Where pip has two, whoever owns a free name in one of them is taken at their word."""
-    for name in "requirements.lock", "torch.lock", "binder/requirements.txt", "binder/postBuild":
+    for name in *LOCKS, "binder/requirements.txt", "binder/postBuild":
         assert "extra-index" not in (ROOT / name).read_text(), name
     for name in "environment.yml", "lib/setup_venv.py", "Makefile", ".ci/run":
         assert "extra-index" not in (ROOT / name).read_text(), name
@@ -225,6 +247,32 @@ def test_no_cpu_build_anywhere_stops_and_says_what_to_do(pip_asks, tmp_path: Pat
     assert "TORCH=" in message
 
 
+# What setup shows
+
+
+def test_progress_is_what_pip_is_at() -> None:
+    said = """\
+Looking in links: /wheels
+Collecting torch==2.13.0+cpu (from -r torch.lock (line 5))
+  Downloading torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl (190.4 MB)
+Progress 0 of 190400000
+Progress 95200000 of 190400000
+Collecting anyio==4.16.0 (from -r labs.lock (line 5))
+  Downloading anyio-4.16.0-py3-none-any.whl (114 kB)
+Progress 114000 of 114000
+Processing /wheels/tqdm-4.70.1-py3-none-any.whl
+Installing collected packages: torch, anyio, tqdm
+Successfully installed anyio-4.16.0"""
+    assert list(setup_venv.progress(said.splitlines())) == [
+        "1: torch==2.13.0+cpu",
+        "1: torch==2.13.0+cpu, 0 of 190 MB",
+        "1: torch==2.13.0+cpu, 95 of 190 MB",
+        "2: anyio==4.16.0",
+        "3: tqdm",
+        "installing 3 packages",
+    ]
+
+
 # How setup fails
 
 
@@ -254,7 +302,7 @@ def test_a_failed_run_says_what_to_do_and_is_taken_up_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Real pip, in a new environment: first what it finds is not what was locked, then nothing."""
-    for name in "pyproject.toml", "requirements.lock", "torch.lock", "lib/setup_venv.py":
+    for name in "pyproject.toml", *LOCKS, "lib/setup_venv.py":
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     for name in "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX":

@@ -1,7 +1,9 @@
 """The console command `lockstep`."""
 
 import argparse
+import difflib
 import json
+import os
 import shlex
 import signal
 import sys
@@ -11,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import __version__
+from .course import copies
 from .course.doctor import diagnose, runs_live
 from .course.syllabus import LABS
 from .machine import probe
@@ -19,11 +22,46 @@ from .words import printable
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code. `argv` is without the program's name."""
+    try:
+        try:
+            return _main(sys.argv[1:] if argv is None else list(argv))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # of `lockstep … | head`; Python would complain when it flushes again
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="lockstep", description="Hands-on labs for PyTorch on several GPUs."
     )
     parser.add_argument("--version", action="version", version=f"lockstep {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
+
+    labs = commands.add_parser(
+        "labs",
+        usage="lockstep labs [DIR] [--newer] [--copy-only] [-- OPTION ...]",
+        help="copy the labs into a folder of yours, once, and open them in JupyterLab",
+        description="Copy the labs and their solutions into a folder of yours, once, and open lab "
+        f"{LABS[0].number} in JupyterLab. A notebook that you have changed is never written again; "
+        "what is newer in the course is named. OPTIONs behind -- are JupyterLab's, such as "
+        "--port 8899. Exit code: 2 where nothing can be copied or there is no JupyterLab.",
+    )
+    labs.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=copies.FOLDER,
+        metavar="DIR",
+        help="your folder (default: %(default)s)",
+    )
+    labs.add_argument(
+        "--newer", action="store_true", help="put what is newer beside yours, under another name"
+    )
+    labs.add_argument("--copy-only", action="store_true", help="do not open JupyterLab")
+    labs.set_defaults(command=_labs)
 
     doctor = commands.add_parser(
         "doctor",
@@ -109,7 +147,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
     record.set_defaults(command=_record)
 
+    behind = argv.index("--") if "--" in argv and argv[0] == "labs" else len(argv)
+    argv, options = argv[:behind], argv[behind + 1 :]
+    named = next((word for word in argv if not word.startswith("-")), None)
+    if named is not None and named not in commands.choices:
+        close = difflib.get_close_matches(named, commands.choices, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands.choices)}"
+        parser.error(f"there is no command {named}: {hint}")
     arguments, more = parser.parse_known_args(argv)
+    arguments.options = options
     several = getattr(arguments, "numbers", getattr(arguments, "names", None))
     if more and several is not None and not any(word.startswith("-") for word in more):
         several += more  # words behind an option, which Python 3.11 does not take
@@ -117,6 +163,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     exit_code: int = arguments.command(arguments)
     return exit_code
+
+
+def _labs(arguments: argparse.Namespace) -> int:
+    try:
+        done = copies.copy(arguments.folder, arguments.newer)
+    except copies.CannotCopy as error:
+        print(printable(f"lockstep labs: {error}"), file=sys.stderr)
+        return 2
+    if str(done):
+        print(printable(done))
+    if arguments.copy_only:
+        return 0
+    opened = copies.jupyterlab(arguments.folder, arguments.options, os.environ)
+    if opened is None:
+        print("lockstep labs needs jupyterlab: pip install 'lockstep[labs]'", file=sys.stderr)
+        return 2
+    if copies.is_remote(os.environ):
+        print(printable(copies.how_to_reach(os.environ)))
+    sys.stdout.flush()
+    command, environment = opened
+    os.execve(command[0], command, environment)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -234,6 +301,8 @@ def _trace(arguments: argparse.Namespace) -> int:
                 perfetto_page.open_in_perfetto(
                     perfetto.export(trace, Path(folder) / "trace.json.gz")
                 )
+    except BrokenPipeError:
+        raise
     except (TraceError, OSError) as error:
         print(printable(f"lockstep trace: {error}"), file=sys.stderr)
         return 2

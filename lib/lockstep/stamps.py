@@ -9,9 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from .material import DATA
 from .words import printable
-
-_DATA = Path(__file__).parents[2] / "data"
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,14 @@ def recorded(file: str) -> Recording:
 
     Raises FileNotFoundError, naming the recordings that there are, for an unknown one.
     """
-    manifest = json.loads((_DATA / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
         if entry["file"] == file:
             said = [entry["machine"], f"PyTorch {entry['versions']['torch']}"]
             said += [f"{name}: {value}" for name, value in (entry["conditions"] or {}).items()]
-            return Recording(_DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
+            return Recording(DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
     known = ", ".join(entry["file"] for entry in manifest)
-    raise FileNotFoundError(f"there is no recording {file!r} in {_DATA}; there are: {known}")
+    raise FileNotFoundError(f"there is no recording {file!r} in {DATA}; there are: {known}")
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def published(name: str) -> Publication:
 
     Raises FileNotFoundError, naming those that there are, for an unknown one.
     """
-    files = {path.stem: path for path in (_DATA / "published").glob("*.json")}
+    files = {path.stem: path for path in (DATA / "published").glob("*.json")}
     if name not in files:
         known = ", ".join(sorted(files))
         raise FileNotFoundError(f"there is no publication {name!r}; there are: {known}")

@@ -573,7 +573,7 @@ lockstep.chart(
     },
     x="message (bytes)",
     y="one way (seconds)",
-    alt="A message's time over its size, here and on H200s: flat at first, then along with the size.",
+    alt="A message's time over its size, here and on H200s: flat at first, then it rises.",
     stamp=[lockstep.live(job), recording.stamp],
 )
 

@@ -5,6 +5,7 @@ outputs of an execution. Stored outputs are text and pictures: HTML has times in
 at each execution. What text they show is compared with a new execution by the tests, but for cells
 tagged `varies`, where it differs from run to run; cells tagged `unpublished`, which show the
 reader's own machine, keep nothing. What goes further is folded, and so is the code of plumbing.
+Links to sections and other labs are made here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from . import links
 from .rules import verify
-from .source import SourceError, blank, complete, goes_further, read, tags
+from .source import SourceError, blank, complete, core, goes_further, read, tags
 from .syllabus import LABS
 
 _STORED = ("text/plain", "image/png")
@@ -30,12 +32,12 @@ _METADATA = {
 
 def lab(source: Path) -> Any:
     """The notebook that learners get: blanks, no outputs."""
-    return _notebook(source, blank)
+    return _notebook(source, blank, "labs")
 
 
 def solution(source: Path) -> Any:
     """The complete notebook, not yet executed."""
-    return _notebook(source, complete)
+    return _notebook(source, complete, "solutions")
 
 
 def execute(notebook: Any, folder: Path) -> Any:
@@ -66,16 +68,38 @@ def write(notebook: Any, path: Path) -> None:
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
 
 
-def _notebook(source: Path, form: Callable[[Any], str]) -> Any:
+def _notebook(source: Path, form: Callable[[Any], str], folder: str) -> Any:
+    cells = read(source)
+    texts = _texts(source, cells, folder)
     notebook = nbformat.v4.new_notebook(metadata=_METADATA)
-    for cell in read(source):
+    for cell in cells:
         if cell.cell_type == "code":
             new = nbformat.v4.new_code_cell(form(cell))
         else:
-            new = nbformat.v4.new_markdown_cell(cell.source)
+            new = nbformat.v4.new_markdown_cell(texts[cell.id])
         new.id, new.metadata = cell.id, {**cell.metadata, **_folding(cell)}
         notebook.cells.append(new)
     return notebook
+
+
+def _texts(source: Path, cells: list[Any], folder: str) -> dict[str, str]:
+    """By id: the Markdown cells, with links to other labs, and below the title to the sections.
+
+    The line of links to the labs before and after stands below the title, and where the core ends.
+    """
+    texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
+    titles = links.sections(texts)
+    lab = next((one for one in LABS if f"{one.number}_{one.name}" == source.stem), None)
+    if lab is None or not texts:  # a test's
+        return texts
+    texts = {name: links.linked(text, lab) for name, text in texts.items()}
+    first = next(iter(texts))
+    last = [first, *(cell.id for cell in core(cells) if cell.id in texts)][-1]
+    around = links.neighbours(lab, folder)
+    texts[first] += f"\n\n{links.table_of_contents(titles)}\n\n{around}"
+    if last != first:
+        texts[last] += f"\n\n{around}"
+    return texts
 
 
 def _folding(cell: Any) -> dict[str, Any]:

@@ -135,15 +135,23 @@ def _python(machine: Machine) -> Finding:
 def _torch(machine: Machine) -> Finding:
     torch = machine.torch
     if torch is None:
-        return Finding("problem", "PyTorch cannot be imported", 'pip install "torch>=2.11"')
+        return Finding("problem", "PyTorch cannot be imported", _install_torch(machine))
     what = f"PyTorch {torch.version}, built for {torch.build}"
     if _release(torch.version) < MIN_TORCH:
-        return Finding("problem", f"{what}, is too old", 'pip install --upgrade "torch>=2.11"')
+        return Finding("problem", f"{what}, is too old", _install_torch(machine, "--upgrade "))
     if "gloo" not in torch.backends:
         return Finding(
             "problem", f"{what}, has no gloo", "Install PyTorch from pytorch.org or PyPI."
         )
     return Finding("ok", f"{what}, with {', '.join(torch.backends)}")
+
+
+def _install_torch(machine: Machine, option: str = "") -> str:
+    """On Linux PyPI's build brings 5 GB of CUDA, which nobody needs without a GPU."""
+    command = f'pip install {option}"torch>=2.11"'
+    if machine.system == "Linux" and machine.driver is None and not machine.gpus:
+        command += " --index-url https://download.pytorch.org/whl/cpu"
+    return command
 
 
 def _gpus(machine: Machine) -> Finding:

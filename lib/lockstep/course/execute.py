@@ -37,6 +37,7 @@ from tqdm import tqdm
 
 from ..figures.table import Table
 from ..launch.channel import deaf
+from ..material import MATERIAL
 from ..words import in_one_line
 from .exercises import MIME, NOT_YET, PASS, TRY_AGAIN
 
@@ -109,17 +110,17 @@ class Execution:
 def find(folder: str, numbers: Sequence[str], start: Path) -> list[Path]:
     """The notebooks of `folder` with these numbers ("01" or "1"; none: all), in order.
 
-    The folder is looked for in `start` and above it. Raises BadInput.
+    The folder is looked for in `start` and above it; where there is none, it is the course's own.
+    Raises BadInput.
     """
     start = start.resolve()
     found: list[Path] = []
-    for above in (start, *start.parents):
-        if found := sorted((above / folder).glob("[0-9][0-9]_*.ipynb")):
+    for above in (start, *start.parents, MATERIAL):
+        there = sorted((above / folder).glob("[0-9][0-9]_*.ipynb"))
+        if found := [path for path in there if "." not in path.stem]:  # 01_topic.newer is a copy
             break
     else:
-        raise BadInput(
-            f"no {folder}/ with notebooks in {start} or above it: change to a checkout of Lockstep"
-        )
+        raise BadInput(f"no {folder}/ with notebooks in {start}, above it, or in {MATERIAL}")
     known = {path.name[:2]: path for path in found}
     wanted = [number.zfill(2) for number in numbers]
     for number, given in zip(wanted, numbers, strict=True):

@@ -15,16 +15,18 @@ import random
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from .progress import record
+from ..material import SOLUTIONS
+from .links import exercise_address
+from .progress import LabExercises, Progress, record
 
 PASS, TRY_AGAIN, NOT_YET, NOT_JUDGED = "PASS", "TRY AGAIN", "NOT YET", "NOT JUDGED"
 MIME = "application/vnd.lockstep.check+json"
 _WRAP = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 _BLANK = "the blank is still there"
-_SOLUTIONS = Path(__file__).parents[3] / "solutions"
+_SOLUTION = "The whole solution: "
+_LATER = "The solution is offered once you have checked an answer of your own."
 
 Check = Callable[[Any, random.Random], None]
 
@@ -62,6 +64,7 @@ _exercises: dict[str, Exercise] = {}
 _passed: dict[str, Any] = {}  # by exercise: the answer that passed last
 _given: dict[str, Any] = {}  # by exercise: the course's answer, handed out or in another
 _hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
+_tried: set[str] = set()  # exercises with an answer that failed: their solution is offered
 
 
 def exercise(
@@ -92,6 +95,7 @@ class Outcome:
 
     mistake: its name, "" if there is none.
     seed: `check(name, answer, seed=...)` tries the same ranks, sizes and numbers again.
+    onward: after a pass, what of the lab is done and what comes next, as HTML.
     """
 
     exercise: str
@@ -101,6 +105,7 @@ class Outcome:
     hints: tuple[str, ...] = field(default=(), repr=False)
     seed: int = 0
     note: str = ""
+    onward: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
@@ -124,21 +129,24 @@ class Outcome:
         said = [f"<div>{html.escape(text)}</div>" for text in (first, self.note) if text]
         if report:
             said.insert(1, f'<pre style="{_WRAP}">{html.escape(report[0])}</pre>')
-        helped = [
-            f"<details><summary>Hint {number} of {len(self.hints)}</summary>"
-            f'<div style="padding:2px 0 6px 16px">{html.escape(text)}</div></details>'
-            for number, text in enumerate(self.hints, 1)
-        ]
-        if helped:
-            call = html.escape(f"{self.exercise} = lockstep.solution({self.exercise!r})")
-            helped.append(f"<div>The whole solution: <code>{call}</code></div>")
         box = (
             f'<div role="status" style="border-left:4px solid {colour};padding:2px 10px">'
-            f"<b>{sign} {self.verdict}</b> · {html.escape(self.exercise)}{repeat}"
-            f"{''.join(said + helped)}</div>"
+            f"<b>{sign} {self.verdict}</b> · {html.escape(self.exercise)}{repeat}{self.onward}"
+            f"{''.join(said)}{self._help()}</div>"
         )
         told = {"exercise": self.exercise, "verdict": self.verdict, "mistake": self.mistake}
         return {"text/plain": str(self), "text/html": box, MIME: told}
+
+    def _help(self) -> str:
+        """Each hint is seen once the one before it is open; what comes after all, last."""
+        call = html.escape(_offered(self.exercise))
+        inner = f"<div>{f'{_SOLUTION}<code>{call}</code>' if call else _LATER}</div>"
+        for number, text in reversed([*enumerate(self.hints, 1)]):
+            inner = (
+                f"<details><summary>Hint {number} of {len(self.hints)}</summary>"
+                f'<div style="padding:2px 0 6px 16px">{html.escape(text)}</div>{inner}</details>'
+            )
+        return inner if self.hints else ""
 
 
 def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
@@ -158,9 +166,34 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
             note = "this is the course's answer, or asks it: it is not counted as yours"
         else:
             note = record(one.lab, name, "passed")
-        return Outcome(name, PASS, seed=seed, note=note)
+        return Outcome(name, PASS, seed=seed, note=note, onward=_onward(one))
     note = record(one.lab, name, "tried") if verdict == TRY_AGAIN else ""
+    if verdict == TRY_AGAIN:
+        _tried.add(name)
     return Outcome(name, verdict, hint, mistake, one.hints, seed, note)
+
+
+def _onward(one: Exercise) -> str:
+    """How much of the lab's core is done, and a link to the first open exercise behind this one."""
+    lab = [other for other in _exercises.values() if other.lab == one.lab]
+    core = [other.name for other in lab if not other.further]
+    done = {name for name, answer in _passed.items() if answer is not _given.get(name)}
+    stored = Progress([LabExercises(one.lab, "", tuple(other.name for other in lab))]).now()
+    if not stored.off:
+        done |= {standing.name for standing in stored.labs[0].exercises if standing.passed}
+    said = f" · {sum(name in done for name in core)} of {len(core)}" if core else ""
+    at = lab.index(one)
+    ahead = [other for other in lab[at + 1 :] + lab[:at] if other.name not in done]
+    for other in sorted(ahead, key=lambda other: other.further)[:1]:
+        if address := exercise_address(one.lab, other.name):
+            called = "further exercise" if other.further else "next exercise"
+            said += f' · <a href="{html.escape(address)}">{called} →</a>'
+    return said
+
+
+def _offered(name: str) -> str:
+    """The call that shows the solution, "" before anything was tried."""
+    return f"{name} = lockstep.solution({name!r})" if name in _tried else ""
 
 
 def _judge(one: Exercise, answer: Any, seed: int) -> tuple[str, str, str]:
@@ -202,10 +235,11 @@ def hint(name: str, level: int | None = None) -> Hint:
     if level is None:
         level = _hinted[name] = min(_hinted.get(name, 0) + 1, len(hints))
     level = min(max(level, 1), len(hints))
-    after = f"\nThe whole solution: {name} = lockstep.solution({name!r})"
-    return Hint(
-        f"hint {level} of {len(hints)}: {hints[level - 1]}" + (after if level == len(hints) else "")
-    )
+    text = f"hint {level} of {len(hints)}: {hints[level - 1]}"
+    if level == len(hints):
+        call = _offered(name)
+        text += f"\n{_SOLUTION}{call}" if call else f"\n{_LATER}"
+    return Hint(text)
 
 
 def solution(name: str) -> Any:
@@ -244,9 +278,9 @@ def _reference(name: str) -> tuple[str, Any]:
     if name not in _exercises:
         raise KeyError(_unknown(name))
     number = _exercises[name].lab
-    path = next(iter(_SOLUTIONS.glob(f"{number}_*.ipynb")), None)
+    path = next(iter(SOLUTIONS.glob(f"{number}_*.ipynb")), None)
     if path is None:
-        raise FileNotFoundError(f"there is no solution of lab {number} in {_SOLUTIONS}")
+        raise FileNotFoundError(f"there is no solution of lab {number} in {SOLUTIONS}")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = next("".join(cell["source"]) for cell in cells if cell["id"] == name)
     filename = solution_file(name)

@@ -1,0 +1,177 @@
+"""A learner's own copies of the labs, and JupyterLab on them: `lockstep labs`.
+
+A copy is made once. A file that the learner has changed is never written again; one that is still
+as it was copied follows the course. Which that is says `.lockstep.json` beside the copies: by file,
+the hash of what was copied last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..material import MATERIAL
+from .links import file_name
+from .syllabus import LABS
+
+FOLDER = Path("my-lockstep")
+_FOLDERS = ("labs", "solutions")
+_NOTES = ".lockstep.json"
+_JUPYTER = Path(__file__).parent / "jupyter"  # a folder of Jupyter's configuration
+
+
+class CannotCopy(Exception):
+    """The labs cannot be copied there; the message says why and what to do."""
+
+
+@dataclass
+class Copies:
+    """What became of each file, by its name in the folder, such as "labs/00_start_here.ipynb"."""
+
+    folder: Path
+    new: list[str] = field(default_factory=list)
+    refreshed: list[str] = field(default_factory=list)  # the learner had not changed it
+    newer: list[str] = field(default_factory=list)  # the course's is; the learner's has work in it
+    beside: list[str] = field(default_factory=list)  # the newer one, where it was asked for
+
+    def __str__(self) -> str:
+        lines = []
+        if labs := [name for name in self.new if name.startswith("labs/")]:
+            lines.append(f"copied {_count(labs, 'lab')} to {self.folder}: they are yours")
+        if self.refreshed:
+            lines.append(f"{_count(self.refreshed, 'notebook')} you had not changed: renewed")
+        lines += [f"newer, beside yours: {name}" for name in self.beside]
+        if self.newer:
+            lines += [f"newer than yours, which has your work and stays: {n}" for n in self.newer]
+            lines.append(f"  to get it beside yours: lockstep labs --newer {self.folder}")
+        return "\n".join(lines)
+
+
+def copy(folder: Path, newer: bool = False) -> Copies:
+    """Copy labs and solutions to `folder`, which is made; `newer`: also beside what has changed.
+
+    Raises CannotCopy.
+    """
+    done = Copies(folder)
+    if folder.resolve() in (MATERIAL.resolve(), *(MATERIAL.resolve() / name for name in _FOLDERS)):
+        raise CannotCopy(
+            f"{folder} has the course itself, which must stay blank: name another folder, such as "
+            f"lockstep labs {FOLDER}"
+        )
+    try:
+        notes = _read(folder / _NOTES)
+        for name in _FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for source in sorted((MATERIAL / name).glob("[0-9][0-9]_*.ipynb")):
+                _one(source, f"{name}/{source.name}", newer, notes, done)
+        _write(folder / _NOTES, (json.dumps(notes, indent=1) + "\n").encode())
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise CannotCopy(f"{where}{error.strerror or error}: name another folder") from None
+    return done
+
+
+def _one(source: Path, name: str, newer: bool, notes: dict[str, str], done: Copies) -> None:
+    content, mine = source.read_bytes(), done.folder / name
+    today = _hash(content)
+    if not os.path.lexists(mine):
+        _write(mine, content)
+        done.new.append(name)
+    elif (held := _hash(mine.read_bytes())) == today:
+        pass
+    elif held == notes.get(name):  # as it was copied: nobody's work
+        _write(mine, content)
+        done.refreshed.append(name)
+    elif notes.get(name) == today:  # changed by the learner, and not by the course
+        return
+    elif newer:
+        done.beside.append(_beside(mine, content))
+    else:
+        done.newer.append(name)
+        return
+    notes[name] = today
+
+
+def _beside(mine: Path, content: bytes) -> str:
+    """Write `content` below a name of its own, beside `mine`; returns the file's path."""
+    names = (f"{mine.stem}.newer{'' if n == 1 else f'-{n}'}.ipynb" for n in range(1, 1000))
+    path = next(one for name in names if not os.path.lexists(one := mine.with_name(name)))
+    _write(path, content)
+    return str(path)
+
+
+def _read(notes: Path) -> dict[str, str]:
+    """The hashes of what was copied; none where the file is not there or was spoilt."""
+    try:
+        found = json.loads(notes.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All of it or nothing: a full disk must not leave half a notebook."""
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        half.write_bytes(content)
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _count(things: Sequence[str], name: str) -> str:
+    return f"1 {name}" if len(things) == 1 else f"{len(things)} {name}s"
+
+
+# ── JupyterLab ───────────────────────────────────────────────────────────────────────────────
+
+
+def jupyterlab(
+    folder: Path, options: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]] | None:
+    """The command that opens lab 00 in JupyterLab, and its environment; None without JupyterLab.
+
+    Every address that it prints is that of lab 00. `options` are JupyterLab's own; they come last,
+    so they win.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        return None
+    command = [
+        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder.resolve()}"),
+        f"--LabApp.default_url=/lab/tree/labs/{file_name(LABS[0])}",
+    ]
+    if os.geteuid() == 0:  # which it refuses, and a container often has no other user
+        command.append("--allow-root")
+    if is_remote(environment):
+        command.append("--no-browser")
+    path = os.pathsep.join(filter(None, [str(_JUPYTER), environment.get("JUPYTER_CONFIG_PATH")]))
+    return [*command, *options], {**environment, "JUPYTER_CONFIG_PATH": path}
+
+
+def is_remote(environment: Mapping[str, str]) -> bool:
+    """Whether the learner's browser is on another machine."""
+    screens = ("DISPLAY", "WAYLAND_DISPLAY")
+    return "SSH_CONNECTION" in environment and not any(environment.get(name) for name in screens)
+
+
+def how_to_reach(environment: Mapping[str, str]) -> str:
+    """What to type on the learner's machine, where this one is reached by SSH."""
+    words = environment["SSH_CONNECTION"].split()
+    host = words[2] if len(words) > 2 else "this-host"
+    user = environment.get("USER") or environment.get("LOGNAME") or "you"
+    return (
+        f"JupyterLab runs here; your browser does not. On your own machine, in another terminal:\n"
+        f"  ssh -N -L 8888:localhost:8888 {user}@{host}\n"
+        "then open there the address with localhost that JupyterLab prints below. If its port is "
+        "another one than 8888, put that in both places."
+    )

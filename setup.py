@@ -1,0 +1,25 @@
+"""What pyproject.toml cannot say: the course's files lie beside the package, and a wheel takes
+them into it, where `lockstep.material` finds them."""
+
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).parent
+PACKED = ("labs/*.ipynb", "labs/LICENSE", "solutions/*.ipynb", "data/**/*")
+
+
+class WithTheCourse(build_py):
+    def run(self):
+        super().run()
+        if self.editable_mode:  # reads the files where they are
+            return
+        for file in (found for pattern in PACKED for found in ROOT.glob(pattern)):
+            if file.is_file():
+                target = Path(self.build_lib, "lockstep", "packed", file.relative_to(ROOT))
+                self.mkpath(str(target.parent))
+                self.copy_file(str(file), str(target), preserve_mode=False)
+
+
+setup(cmdclass={"build_py": WithTheCourse})
