@@ -270,10 +270,10 @@ lockstep.check("timed", timed)
 # the same time. All that you launch goes to the *current* stream; at first that is the default stream.
 # `with cuda.stream(side):` makes `side` the current one.
 #
-# This is the plan of most training steps: OP1 makes something, it is communicated, OP2 uses it. Meanwhile OP3,
-# which needs none of that, could run. The communication here is a copy from the host of 64 MB; it stands
-# in for a collective, and like one it needs little of what products need. By the constants above the copy takes
-# about 1 ms at 64 GB/s, and each product of 8192³ about 1.4 ms.
+# Most training steps have this in them: an operation OP1, communication, and an operation OP2, one after the
+# other, though OP2 does not need what is communicated. The communication here is a copy of 64 MB from the host; it
+# stands in for a collective, and like one it needs little of what products need. By the constants above the
+# copy takes about 1 ms at 64 GB/s, and each product of 8192³ about 1.4 ms.
 
 # %% id="streams-programs"
 MB = 1 << 20
@@ -288,7 +288,7 @@ def serial(cuda, side):
     a @ a  # OP1
     with cuda.stream(side or cuda.current_stream()):
         here.copy_(there, non_blocking=True)
-    a @ a  # OP3
+    a @ a  # OP2
     cuda.synchronize()
     return (lockstep.virtual.perf_counter() - begin) * 1e3
 
@@ -298,7 +298,7 @@ def parallel(cuda):
 
 
 # %% [markdown] id="streams-predict-text"
-# In `serial` everything is in one stream. In `parallel` the copy is in another one, and needs nothing of OP1.
+# In `serial` everything is in one stream. In `parallel` the copy is in another one, and waits for nothing.
 # **Predict:** how many ms does `parallel` take?
 
 # %% id="streams-prediction" tags=["prediction"]
@@ -761,8 +761,8 @@ lockstep.claim(
 prediction = 200 + 4 * (50 + 2 * 80)  # a message takes 210, longer than two layers: back to back
 
 # %% [markdown] id="buckets-run-text"
-# The virtual GPU runs it. `_sleep` stands for a layer's backward and for the messages, so that only their
-# order matters.
+# The GPU runs it. `_sleep` stands for a layer's backward and for the messages, so that only their order
+# matters. (The first block in the timeline is not counted: it lasts until the host has launched the rest.)
 
 
 # %% id="sleep" tags=["plumbing"]
@@ -781,11 +781,14 @@ def cycles_of_one(cuda):
     return 1000 / first.elapsed_time(last)
 
 
+CYCLES = on_gpu(cycles_of_one).result
+
+
 # %% id="buckets"
 def backward(cuda, layers, size, compute, alpha, beta):
     """µs of a backward of so many layers, with so many layers in a bucket."""
     side, (first, last) = cuda.Stream(), timers(cuda)
-    cycles = cycles_of_one(cuda)
+    cycles = CYCLES  # of 1 µs
     cuda._sleep(int(cycles * 300))  # so that the launches are ahead of the device
     first.record()
     for begin in range(0, layers, size):
@@ -888,7 +891,7 @@ lockstep.table("By the trace", columns, rows, stamp=seen.stamp)
 
 # %% [markdown] id="breakdown-explained"
 # The smallest buckets overlap well, and are not the best: they have the most to hide. What counts is when all is
-# done. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MB if you say nothing), and its first one is
+# done. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is
 # small, so that communication starts early.
 
 # %% [markdown] id="recap"
