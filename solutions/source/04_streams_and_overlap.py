@@ -42,6 +42,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+from lockstep.stamps import Stamp
+
 
 @dataclass
 class Seen:
@@ -78,7 +80,8 @@ def _on_rank(program, args, values):
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/rank0.json")
-        return result, lockstep.Trace.load(folder), None
+        stamp = Stamp("live", torch.cuda.get_device_name())
+        return result, lockstep.Trace.load(folder, stamp=stamp), None
 
 
 def on_gpu(program, *args, values=True):
@@ -946,3 +949,51 @@ lockstep.table("Eight products, and one on a side stream", columns, rows, stamp=
 # A kernel that runs is not interrupted. But when SMs become free, the stream with the higher priority gets them
 # first. NCCL's process group can have such a stream:
 # `ProcessGroupNCCL.Options(is_high_priority_stream=True)`.
+
+# %% [markdown] id="experts-text"
+# ## Further: experts on streams
+#
+# About 10 minutes; needs nothing but the lab's first cells. In a mixture of experts each expert has a few
+# tokens of a batch, so its product is small: it leaves SMs idle, but takes longer than a launch. Here are
+# eight experts, with 256 tokens each, by 4096 × 1024 weights. By how much do streams help?
+
+
+# %% id="experts"
+def experts(cuda, count):
+    """µs for eight experts' products, on so many streams."""
+    tokens = torch.ones(256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.ones(4096, 1024, dtype=torch.bfloat16, device="cuda")
+    streams = [cuda.Stream() for _ in range(count)]
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    for expert in range(8):
+        with cuda.stream(streams[expert % count]):
+            tokens @ weights
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e6
+
+
+def batched(cuda, count):
+    """The same as one product of a batch."""
+    tokens = torch.ones(8, 256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.ones(8, 4096, 1024, dtype=torch.bfloat16, device="cuda")
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    torch.bmm(tokens, weights)
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e6
+
+
+# %% id="experts-run"
+runs = {
+    f"{count} stream{'s' * (count > 1)}": on_gpu(experts, count, values=False)
+    for count in (1, 2, 4, 8)
+}
+runs["one batched product"] = on_gpu(batched, 1, values=False)
+rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
+lockstep.table("Eight experts", ["how", "µs"], rows, stamp=runs["1 stream"].stamp)
+
+# %% [markdown] id="experts-explained"
+# Two streams fill more SMs. From there on it is the launches again: eight of them take the host longer than the
+# device needs. One batched product has one launch, and its tiles fill the waves by themselves. So
+# streams are the way where products differ in shape; where they do not, a batch is better.
