@@ -96,6 +96,18 @@ def timed(cuda, work, repeats):
     return first.elapsed_time(last)
 
 
+# %% timed: torch-cuda
+def timed(cuda, work, repeats):
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
 # %% timed: type
 def timed(cuda, work, repeats):
     for _ in range(repeats):
@@ -184,6 +196,22 @@ def ordered(cuda, x, left, right):
     right.wait_stream(left)
     with cuda.stream(right):
         b = x + 3
+    now.wait_stream(right)
+    return a + b
+
+
+# %% ordered: race
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    x.mul_(1)  # while the halves still read it
+    now.wait_stream(left)
     now.wait_stream(right)
     return a + b
 
@@ -327,6 +355,11 @@ def prefetch(cuda, batches, step, side):
 # %% prefetch: not-hidden
 def prefetch(cuda, batches, step, side):
     return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
+
+
+# %% prefetch: not-copied
+def prefetch(cuda, batches, step, side):
+    return [step(batch) for batch in batches]
 
 
 # %% prefetch: too-much-memory
