@@ -34,38 +34,15 @@ print(lockstep.virtual.MACHINES["H200"])
 #
 # `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU. There `cuda` has the names of
 # `torch.cuda`; it is what `lockstep.cuda()` returns in your own ranks. With `values=False` the virtual GPU
-# has times only, so tensors may be large. (The next cell has only this in it; its code is folded.)
+# has times only, so tensors may be large. (The next two cells have only this in them; their code is folded.)
 
-# %% id="on-gpu" tags=["plumbing"]
+# %% id="on-gpu-rank" tags=["plumbing"]
 import re
 import tempfile
-from dataclasses import dataclass
-from typing import Any
 
 from lockstep.stamps import Stamp
 
 
-@dataclass
-class Seen:
-    """result: what the program returned. races: in words; None where nobody looked for them."""
-
-    result: Any
-    trace: Any
-    races: list | None
-
-    @property
-    def stamp(self):
-        return self.trace.stamp
-
-    def timeline(self, title):
-        return lockstep.Timeline(self.trace, title=title)
-
-    def compare(self, prediction, value, unit=""):
-        way = "computed" if self.stamp.kind == "simulated" else "measured"
-        return lockstep.compare(prediction, **{way: value}, unit=unit)
-
-
-# %% id="on-gpu-rank" tags=["plumbing"]
 def _on_rank(program, args, values):
     if not torch.cuda.is_available():
         with lockstep.virtual.device("H200", values=values) as cuda:
@@ -84,12 +61,31 @@ def _on_rank(program, args, values):
         return result, lockstep.Trace.load(folder, stamp=stamp), None
 
 
+ONE_RANK = {"nproc_per_node": 1, "init": False, "show": False}
+
+# %% id="on-gpu" tags=["plumbing"]
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Seen:
+    result: Any
+    trace: Any
+    races: list | None  # in words; None where nobody looked for them
+    stamp = property(lambda self: self.trace.stamp)
+
+    def timeline(self, title):
+        return lockstep.Timeline(self.trace, title=title)
+
+    def compare(self, prediction, value, unit=""):
+        way = "computed" if self.stamp.kind == "simulated" else "measured"
+        return lockstep.compare(prediction, **{way: value}, unit=unit)
+
+
 def on_gpu(program, *args, values=True):
     """Run program(cuda, *args) on this machine's GPU, or on a virtual H200 where there is none."""
-    job = lockstep.torchrun(
-        _on_rank, program, args, values, nproc_per_node=1, init=False, show=False
-    )
-    return Seen(*job[0])
+    return Seen(*lockstep.torchrun(_on_rank, program, args, values, **ONE_RANK)[0])
 
 
 # %% [markdown] id="async-text"
@@ -366,7 +362,7 @@ print(*(broken.races or ["on a real GPU: run with TORCH_CUDA_SANITIZER=1"]), sep
 broken.timeline("A race: the mean begins before the doubling has ended")
 
 # %% [markdown] id="race-explained"
-# No error, no warning: a wrong number. On a GPU it may be right for months, as long as the times are lucky.
+# No error, no warning: a wrong number. On a GPU it may be right for months, as long as the writer happens to be early enough.
 # On the virtual GPU a race always shows: what nothing orders comes in the wrong order. The report has both
 # lines, both streams, and what is missing. (A real GPU has a tool for that, PyTorch's [CUDA
 # sanitizer](https://docs.pytorch.org/docs/stable/cuda._sanitizer.html).)
@@ -627,8 +623,9 @@ lockstep.claim(
 # **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
 # where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
 # a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All
-# batches lie in at most three places of the device's memory, and the host does not wait for it. No races, in either direction:
-# a step must not begin before its copy has ended, and a copy must not write where a step still reads.
+# batches lie in at most three places of the device's memory, and the host does not wait. No races, in
+# either direction: a step must not begin before its copy has ended, and a copy must not write where a
+# step still reads.
 #
 # (`step` launches kernels and returns a tensor. All batches have one shape. `torch.empty(batch.shape,
 # dtype=batch.dtype, device="cuda")` makes a buffer.)
@@ -746,8 +743,8 @@ lockstep.claim(
 # %% [markdown] id="sms-explained"
 # Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
 # waits for the host, on one stream as on two. What gains is in between: work that leaves SMs idle, and
-# is long enough. (Here the model is kind: it lets the tiles of two products share all waves. And it has no caches:
-# on a real GPU two products push each other out of the L2 cache, and can be *slower* together.)
+# is long enough. (The model is kind: it lets the tiles of two products share all waves, and it has no caches. So it
+# cannot say whether two products disturb each other, and are slower together than apart. Measure that on a GPU.)
 #
 # ## 8 · How large should a message be?
 #
