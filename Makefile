@@ -68,6 +68,7 @@ judge: tools  ## try the course's wrong and right answers with 20 seeds (LABS="0
 
 notebooks: tools  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
 	$(BIN)/python -m lockstep.course.build $(LABS)
+	$(BIN)/python -m lockstep.course.claims
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor

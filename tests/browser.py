@@ -329,6 +329,18 @@ class Page:
             return False
         return True
 
+    def is_open(self, notebook: str, patience: float = 20.0) -> bool:
+        """Whether this notebook is in front, by then."""
+        try:
+            self._page.wait_for_function(
+                "path => window.jupyterapp.shell.currentWidget?.context?.path === path",
+                arg=notebook,
+                timeout=patience * 1000,
+            )
+        except playwright.TimeoutError:
+            return False
+        return True
+
     def setting(self, plugin: str, name: str) -> Any:
         """What a setting is where the learner has set nothing."""
         return self._page.evaluate(SETTING, [plugin, name])

@@ -107,7 +107,10 @@ def test_the_address_that_is_printed_opens_lab_00_and_asks_nothing(tmp_path: Pat
 def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree: Path) -> None:
     lab = build.lab(ROOT / "solutions" / "source" / f"{LABS[1]}.py")
     exercise = checks.exercise_address("01", "meet")
-    card = f"from IPython.display import HTML\nHTML('<a href=\"{exercise}\">next exercise →</a>')"
+    card = (
+        f'from IPython.display import HTML\nHTML(\'<a href="{exercise}">next exercise →</a> '
+        f'<a href="{LABS[2]}.ipynb">next lab →</a>\')'
+    )
     lab.cells.insert(1, nbformat.v4.new_code_cell(card, id="card"))
     nbformat.write(lab, tree / "labs" / "links.ipynb")
     sections = re.findall(r"\[(\d · [^]]*)\]\(#cell-id=([\w-]+)\)", lab.cells[0].source)
@@ -119,6 +122,8 @@ def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree:
         page.run("card")
         page.follow("next exercise →")
         assert page.comes_into_view("meet-text")
+        page.follow("next lab →")
+        assert page.is_open(f"labs/{LABS[2]}.ipynb")
 
 
 # ── That it would be seen ────────────────────────────────────────────────────────────────────

@@ -206,6 +206,12 @@ def test_a_pass_says_what_is_done_and_leads_to_the_next_open_exercise(monkeypatc
     assert card("one")[0].startswith("✓ PASS · one · 2 of 3")
 
 
+def test_after_the_last_exercise_comes_the_next_lab():
+    shown = html(lockstep.check("average", mean))
+    assert said(shown) == "✓ PASS · average · 1 of 1 · next lab →"
+    assert [link.get("href") for link in shown.iter("a")] == ["01_communicators.ipynb"]
+
+
 def test_what_is_the_course_s_is_not_counted():
     lockstep.solution("average")
     outcome = lockstep.check("average", checks._given["average"])
@@ -386,7 +392,9 @@ def test_a_prediction_with_its_unit():
 
 
 def test_what_a_formula_says_is_not_called_measured():
-    assert str(lockstep.compare(2, published=3, unit="s")).startswith("predicted 2 · published 3 s")
+    assert str(lockstep.compare(2, published=3, unit="s")).startswith(
+        "predicted 2 s · published 3 s"
+    )
     said = lockstep.compare(3, computed=3)
     assert str(said) == "predicted 3 · computed 3 · as predicted"
     for neither_or_both in {}, {"measured": 3, "computed": 3}:

@@ -63,12 +63,20 @@ def left_in_temporary() -> list[str]:
 # What it refuses, before anything runs
 
 
+def test_notebooks_are_found_in_the_folder_above_it_or_in_the_course(write):
+    mine = write("labs/00_good.ipynb", **GOOD)
+    write("labs/00_good.newer.ipynb", **GOOD)  # beside a learner's, by `lockstep labs --newer`
+    assert execute.find("labs", [], Path.cwd() / "old") == [mine]
+    (found,) = execute.find("solutions", ["0"], Path.cwd())
+    assert found == Path(execute.__file__).parents[3] / "solutions" / "00_start_here.ipynb"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ("labs 7", "/labs has no lab 7; it has 00, 02"),
         ("labs xx", "/labs has no lab xx; it has 00, 02"),
-        ("solutions", "no solutions/ with notebooks in"),
+        ("solutions 77", "/solutions has no lab 77; it has 00, 01"),  # the course's own
         ("labs -p NPROC 8", "-p wants NAME=VALUE, such as NPROC=8, not 'NPROC'"),
         (
             "labs -p NPROC=2 -p nproc=8",

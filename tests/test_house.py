@@ -21,7 +21,7 @@ LIBRARY = Path(__file__).parents[1] / "lib" / "lockstep"
 # them, too, imports run one way: FLOORS has their parts apart.
 DRAWN_AS_ONE = {
     "ground": ("words.py", "machine.py", "material.py", "stamps.py"),
-    "top": ("summary.py", "magic.py", "__init__.py", "record", "__main__.py"),
+    "top": ("summary.py", "gate.py", "magic.py", "__init__.py", "record", "__main__.py"),
 }
 MOST_ARROWS = 40  # between rooms, and between the parts of one
 # From the ground up. A line is a floor: its rooms do not know each other, and may know all that is
@@ -45,11 +45,11 @@ launch/nodes
 launch
 trace/slices.py  trace/intervals.py
 trace/joins.py  trace/steps.py  trace/matching.py
-trace/device.py
+trace/device.py  trace/unseen.py
 trace/read  trace/ask  trace/write
 trace
 timeline  virtual
-summary.py
+summary.py  gate.py
 compiled
 course/syllabus.py  course/predict.py  course/progress.py  course/source.py
 course/links.py

@@ -312,6 +312,21 @@ def test_world_keeps_a_module_that_cannot_be_loaded_any_more(write):
         assert "inner keeps its old state, as it raised SyntaxError" in job.note
 
 
+def generate(path):
+    import types
+
+    module = types.ModuleType("torch.generated")
+    module.__file__ = path
+    sys.modules["torch.generated"] = module  # as Inductor keeps what it has written
+
+
+def test_world_leaves_modules_alone_that_a_library_generates(write, tmp_path):
+    with World(1) as world:
+        world.run(generate, str(tmp_path / "inner.py"))
+        write("inner", "RATE = = 2\n")
+        assert world.run(os.getpid).note == ""
+
+
 def test_names_that_cells_have_imported_change_too(kernel, run):
     path = kernel.work / "steps.py"
     path.write_text("def step(): return 'old'\n")

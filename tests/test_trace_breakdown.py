@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Kind, Lane, Slice, Step, Trace, TraceError
 
@@ -109,9 +109,11 @@ def test_every_nanosecond_goes_where_painting_puts_it(ranks):
     trace = Trace.from_slices(
         one for rank, program in enumerate(ranks) for one in slices_of(rank, *program)
     )
+    assume(any(work for _, work, _ in ranks))
     found = trace.breakdown()
     for rank, (steps, work, calls) in enumerate(ranks):
-        if not work:  # a rank without a GPU has tests of its own
+        if not work:  # beside ranks with a GPU it has lost its kernels
+            assert rank in found.unseen
             continue
         own = [part for part in found.steps if part.rank == rank]
         expected = painted(steps, work, calls)
@@ -134,6 +136,7 @@ def test_the_order_of_lanes_and_rows_does_not_matter(ranks, random):
     trace = Trace.from_slices(
         one for rank, program in enumerate(ranks) for one in slices_of(rank, *program)
     )
+    assume(any(work for _, work, _ in ranks))
     lanes, rows = list(range(len(trace.lanes))), list(range(len(trace)))
     random.shuffle(lanes)
     random.shuffle(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -270,3 +271,23 @@ def test_one_rank_has_one_clock():
     aligned = align(alone)
     assert np.array_equal(aligned.start, alone.start)
     assert str(aligned.certificate) == "One clock: rank 1 is the only one."
+
+
+@pytest.mark.parametrize("jump", [80_000, -80_000, 25_000, 0])
+@pytest.mark.parametrize("drift", [0.0, 30.0])
+def test_a_clock_that_jumps_is_no_clock_that_drifts(jump, drift):
+    rng = np.random.default_rng(7)
+    trace, _ = program(rng, groups=(range(4),), collectives=120)
+    first, last = trace.span
+    clocks_of = clocks(rng, trace.ranks, drift=drift)
+    start = skew(trace, clocks_of).start.copy()
+    late = (trace.rank == 2) & (trace.start > (first + last) // 2)
+    start[late] += jump
+    jumped = skew(trace, clocks_of).derive({"start": start})
+    if not jump:
+        assert max(map(abs, jumped.align().certificate.drift.values()), default=0) < 130
+        return
+    with pytest.raises(TraceError, match="rank 2's clock jumps by") as caught:
+        jumped.align()
+    said = int(re.search(r"by (\d+) µs", str(caught.value))[1])
+    assert abs(said - abs(jump) / 1000) < 8

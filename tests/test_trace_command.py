@@ -1,12 +1,15 @@
 """`lockstep trace`: the summary, the page and the trace for Perfetto, from a shell."""
 
+import csv
 import gzip
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
 from kineto_files import event, head, kernel, write
 from lockstep.__main__ import main
+from lockstep.trace import Trace
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
 START = 1_000_000_000
@@ -15,11 +18,15 @@ START = 1_000_000_000
 def test_the_summary_names_who_is_slow_and_what_it_did(capsys):
     assert main(["trace", str(DATA / "slow-rank"), "--skip", "1"]) == 0
     said = capsys.readouterr().out
-    titles = ["recorded · NVIDIA H200 × 4 · PyTorch 2.11.0+cu130 · 2026-11-21", "Clock"]
+    titles = ["recorded · NVIDIA H200 × 4 · PyTorch 2.11.0+cu130 · 2026-11-21"]
+    titles += ["What was read", "Clock"]
     titles += ["Where the time went", "Collectives", "Critical path", "Launches", "Kernels"]
     lines = said.splitlines()
     assert [line for line in lines if line in titles[1:]] == titles[1:]
-    assert lines[0] == titles[0]
+    assert lines[0] == titles[0] and said.count(titles[0]) == 1
+    assert lines[1].startswith("Communication holds the steps back: ")
+    assert "is waiting for the rank that comes last: rank 1 came last 9 times" in lines[2]
+    assert lines[3].startswith("Look at what rank 1 does before it comes: nvjet")
     assert "breakdown without step" in said
     assert "rank 1 came last 9 times" in said
     assert "most of it on rank 1 (99 %)" in said
@@ -32,7 +39,7 @@ def test_a_page_and_a_trace_for_perfetto(tmp_path, capsys):
     said = capsys.readouterr().out
     html = page.read_text(encoding="utf-8")
     assert "One clock: ends of synchronising collectives" in html
-    assert said.splitlines()[-1] in html
+    assert escape(said.splitlines()[-1]) in html
     events = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
     assert {one["pid"] for one in events} == {0, 1, 2, 3}
 
@@ -45,7 +52,7 @@ def test_clocks_that_cannot_be_aligned_are_said_and_the_rest_is_answered(tmp_pat
     assert main(["trace", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "\nnot aligned: " in said
-    assert "no answer: " in said
+    assert said.count("no answer: not aligned, see above") == 2
     assert "sgemm" in said
 
 
@@ -67,3 +74,30 @@ def test_a_page_that_cannot_be_written(tmp_path, capsys):
     folder, page = str(DATA / "experts"), tmp_path / "no" / "page.html"
     assert main(["trace", folder, "--html", str(page)]) == 2
     assert str(page) in capsys.readouterr().err
+
+
+def test_answers_as_json_and_csv(tmp_path, capsys):
+    folder = str(DATA / "slow-rank")
+    assert main(["trace", folder, "--skip", "1", "--json", "--csv", str(tmp_path / "csv")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    trace = Trace.load(folder)
+    spent = trace.breakdown(skip=1).of(2)
+    (row,) = (r for r in report["answers"]["breakdown"] if (r["rank"], r["step"]) == (2, None))
+    assert (row["compute"], row["exposed"]) == (spent.compute, spent.exposed)
+    waited = sum(one["waited"] for one in report["answers"]["collectives"])
+    assert waited == trace.collectives().waiting
+    on_path = sum(one["time"] for one in report["answers"]["critical_path"])
+    assert on_path == sum(trace.critical_path().by_kind.values())
+    assert len(report["headline"]) == 3 and report["refused"] == {}
+    for name, rows in report["answers"].items():
+        with (tmp_path / "csv" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+            assert len(list(csv.DictReader(file))) == len(rows) > 0
+
+
+def test_json_says_what_has_no_answer(tmp_path, capsys):
+    for rank in (0, 1):
+        write(tmp_path / f"rank{rank}.json", [kernel("gemm", START, 7_000)], head(rank, 2))
+    assert main(["trace", str(tmp_path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["refused"]) == {"collectives", "critical_path"}
+    assert report["answers"]["kernels"][0]["total"] == 14_000

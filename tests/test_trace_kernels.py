@@ -215,3 +215,37 @@ def test_the_innermost_range_of_ranges_that_overlap_in_any_way(ranges):
         for t in times.tolist()
     ]
     assert innermost(starts, ends, times).tolist() == expected
+
+
+def test_operators_and_modules_are_the_innermost_around_the_launch():
+    def cpu(name, start, end, kind):
+        return Slice(0, "thread 1", name, start, end - start, kind)
+
+    def ran(at, number, lasts):
+        call = Slice(0, "thread 1", "cudaLaunchKernel", at, 2, Kind.LAUNCH, correlation=number)
+        work = Slice(0, "stream 7", "k", at + 5, lasts, Kind.COMPUTE, 7, number)
+        return call, work
+
+    trace = Trace.from_slices(
+        [
+            cpu("nn.Module: Block_0", 0, 90, Kind.PYTHON),
+            cpu("block.py(7): forward", 1, 89, Kind.PYTHON),
+            cpu("nn.Module: Linear_3", 5, 40, Kind.PYTHON),
+            cpu("aten::linear", 6, 39, Kind.OPERATOR),
+            cpu("aten::mm", 10, 30, Kind.OPERATOR),
+            *ran(12, 1, 100),
+            *ran(35, 2, 10),
+            *ran(50, 3, 1),
+            *ran(95, 4, 7),
+        ]
+    )
+    found = trace.kernels()
+    by_operator = {one.name: one.total for one in found.by_operator().groups}
+    assert by_operator == {"aten::mm": 100, "aten::linear": 10}
+    assert found.by_operator().unattributed == 8
+    assert {one.name: one.total for one in found.by_module().groups} == {
+        "nn.Module: Linear_3": 110,
+        "nn.Module: Block_0": 1,
+    }
+    assert found.by_module().unattributed == 7
+    assert "aten::mm" in str(found.by_operator(1))

@@ -93,7 +93,10 @@ def test_the_queue_is_that_of_all_steps():
     found = trace.launches()
     assert (found.queue(0).length, found.queue(0).empty) == (200, 190)
     row = str(found).splitlines()[-2].split()
-    assert row[2:] == [*("0,", "0,", "1"), *("0.000", "(95.0%)", "0.000", "(80.0%)", "1", "0.000")]
+    assert row[2:] == [
+        *("0", "/", "0", "/", "1"),
+        *("0.000", "(95.0%)", "0.000", "(80.0%)", "1", "0.000"),
+    ]
 
 
 def test_of_two_depths_that_last_equally_long_the_median_is_the_lower():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kineto_files import BASE, PID, START, event, head, kernel, write
 from lockstep.stamps import Stamp
 from lockstep.trace import Kind, Trace, TraceError
-from lockstep.trace.read.kineto import cache, files
+from lockstep.trace.read.kineto import cache, files, workers
 from lockstep.trace.read.kineto import text as kineto_text
 
 LIBRARY = str(Path(files.__file__).parents[4])
@@ -222,11 +222,13 @@ def recorder(facts: dict[str, Any], external: int) -> str:
     return event("cpu_op", "record_param_comms", START, 9, **{"External id": external}, **facts)
 
 
-@pytest.mark.parametrize("way", ["metadata", "external id", "launch"])
+@pytest.mark.parametrize("way", ["metadata", "external id", "launch", "launch's external id"])
 def test_evidence_beats_the_name(way: str, tmp_path: Path) -> None:
     facts = FACTS if way == "metadata" else {}
-    link = {} if way == "launch" else {"External id": 31}
-    call = {"External id": 31, "correlation": 5}
+    link = {} if way.startswith("launch") else {"External id": 31}
+    # By its place, or by a number that is found although the thread is another.
+    call = {"External id": 31, "tid": 5} if "external" in way else {"tid": PID}
+    call["correlation"] = 5
     trace = load(
         tmp_path,
         [
@@ -240,7 +242,7 @@ def test_evidence_beats_the_name(way: str, tmp_path: Path) -> None:
     one = trace[row]
     assert (one.name, one.sequence, one.correlation) == ("no_name_one_knows", 12, 5)
     found = one.collective
-    assert found.evidence == ("metadata" if way == "metadata" else "external id")
+    assert found.evidence == way.removeprefix("launch's ")
     assert (found.operation, found.group, found.ranks) == ("all_gather", "7", (0, 2, 4, 6))
     assert (found.bytes_in, found.bytes_out, found.dtype) == (200, 800, "BFloat16")
     assert trace.about[0]["communication"]["by_name"] == 0
@@ -648,6 +650,17 @@ def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) 
     assert done.stdout == f"{rows} [0, 0]\n", done.stderr
 
 
+def test_as_many_processes_as_cores_may_be_used(run: Path, monkeypatch: Any) -> None:
+    started: list[Any] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(0) or popen(*a, **k))
+    for cores, processes in ((1, 0), (2, 2)):  # usable cores: affinity and quotas of cgroups
+        monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
+        started.clear()
+        Trace.load(run, cache=False)
+        assert len(started) == processes
+
+
 def test_processes_read_the_same_and_pass_errors_on(run: Path, tmp_path: Path) -> None:
     assert same(Trace.load(run, processes=2), Trace.load(run, cache=False, processes=1))
     broken = tmp_path / "rank1.json"
@@ -737,3 +750,33 @@ def test_other_makers_and_ages(maker: str, style: str, tmp_path: Path) -> None:
     away = 1000 if style == "whole" else 1  # which also changes the order of some
     assert np.abs(np.sort(trace.start) - np.sort(usual.start)).max() < away
     assert kf.GPUS[maker] in str(trace.stamp)
+
+
+def test_only_the_files_own_list_of_events_counts(tmp_path: Path) -> None:
+    decoy = f'{{"meta": {{"traceEvents": [{kernel("decoy", START, 1)}]}}, '
+    path = tmp_path / "rank0.json"
+    path.write_text(decoy + kf.text([kernel("k", START, 1)])[1:])
+    trace = Trace.load(path, cache=False)
+    assert ([one.name for one in trace], trace.notes) == (["k"], ())
+
+
+def test_links_and_pipes_are_called_what_they_are(tmp_path: Path) -> None:
+    for name, target in (("rank1.json", "nowhere"), ("rank2.json", "rank2.json")):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(TraceError, match=f"{name} cannot be read: it is a link to {target}"):
+            Trace.load(tmp_path / name)
+    os.mkfifo(tmp_path / "rank3.json")
+    with pytest.raises(TraceError, match="is a pipe or a device, and no file"):
+        Trace.load(tmp_path / "rank3.json")
+    write(tmp_path / "rank0.json", [kernel("k", START, 1)])
+    notes = [note for note in Trace.load(tmp_path).notes if note.startswith("left out")]
+    assert len(notes) == 3
+
+
+@pytest.mark.parametrize("what", ["rank", "world_size"])
+@pytest.mark.parametrize("value", [-1, 0.5, 10**8, 10**9, 10**30])
+def test_numbers_of_ranks_that_cannot_be(what: str, value: float, tmp_path: Path) -> None:
+    about = head(0, 4, groups=[])
+    about["distributedInfo"][what] = value
+    notes = " ".join(load(tmp_path, [kernel("k", START, 1)], about).notes)
+    assert f"its {what} is {value}, which cannot be: ignored" in notes

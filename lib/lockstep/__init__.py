@@ -22,6 +22,7 @@ from .figures.chart import chart
 from .figures.grid import grid
 from .figures.picture import PALETTE, figure
 from .figures.table import table
+from .gate import gate
 from .launch import (
     CannotSend,
     Job,
@@ -66,6 +67,7 @@ __all__ = [
     "device",
     "doctor",
     "figure",
+    "gate",
     "gpu_count",
     "grid",
     "hint",

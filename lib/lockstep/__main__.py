@@ -127,12 +127,36 @@ def _main(argv: list[str]) -> int:
     )
     trace.add_argument("paths", nargs="+", type=Path, metavar="FOLDER", help="or the files")
     trace.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
+    trace.add_argument("--json", action="store_true", help="print JSON: every answer in plain rows")
+    trace.add_argument("--csv", type=Path, metavar="FOLDER", help="write a table of each answer")
     trace.add_argument("--html", type=Path, metavar="FILE", help="write one page, for any browser")
     trace.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write one trace of all ranks for Perfetto"
     )
     trace.add_argument("--open", action="store_true", help="show it in Perfetto, until Ctrl-C")
     trace.set_defaults(command=_trace)
+
+    gate = commands.add_parser(
+        "gate",
+        help="fail where steps became slower than noise explains",
+        description="Compare the steps of two runs, or of repeats of them: step time, exposed "
+        "communication, launches, peak memory. Exit code: 1 if one grew beyond noise, 2 for runs "
+        "that cannot be compared, else 0.",
+    )
+    folders = "a folder of the traces of N ranks, or a folder of such folders, one a repeat"
+    gate.add_argument("baseline", type=Path, metavar="BASELINE", help=folders)
+    gate.add_argument("new", type=Path, metavar="NEW", help="the same, after the change")
+    gate.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
+    gate.add_argument(
+        "--level",
+        type=float,
+        default=0.01,
+        metavar="P",
+        help="the share of false alarms among equal programs (default: 0.01)",
+    )
+    gate.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
+    gate.add_argument("--markdown", type=Path, metavar="FILE", help="append a table in Markdown")
+    gate.set_defaults(command=_gate)
 
     record = commands.add_parser(
         "record",
@@ -284,12 +308,21 @@ def _agent(arguments: argparse.Namespace) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     from . import summary
     from .trace import TraceError
-    from .trace.write import perfetto, perfetto_page
+    from .trace.write import perfetto, perfetto_page, rows
 
     paths = arguments.paths
     try:
         trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
-        print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
+        if arguments.json or arguments.csv is not None:
+            answers, refused = rows.rows_of(trace, arguments.skip)
+        if arguments.json:
+            said = {title: text for title, text in sections if title in ("What was read", "Clock")}
+            report = {"stamp": sections[0][0], "headline": sections[0][1].splitlines(), **said}
+            print(json.dumps(report | {"answers": answers, "refused": refused}, indent=2))
+        else:
+            print(printable("\n\n".join(f"{title}\n{text}" for title, text in sections)))
+        if arguments.csv is not None:
+            rows.write_csv(answers, arguments.csv)
         if arguments.html is not None:
             from .timeline import page
 
@@ -307,6 +340,24 @@ def _trace(arguments: argparse.Namespace) -> int:
         print(printable(f"lockstep trace: {error}"), file=sys.stderr)
         return 2
     return 0
+
+
+def _gate(arguments: argparse.Namespace) -> int:
+    from .gate import GateError, gate
+    from .trace import TraceError
+
+    try:
+        found = gate(arguments.baseline, arguments.new, skip=arguments.skip, level=arguments.level)
+        print(found)
+        if arguments.junit is not None:
+            arguments.junit.write_text(found.junit(), encoding="utf-8")
+        if arguments.markdown is not None:  # what GitHub's $GITHUB_STEP_SUMMARY is for
+            with arguments.markdown.open("a", encoding="utf-8") as file:
+                file.write(found.markdown())
+    except (GateError, TraceError, OSError) as error:
+        print(printable(f"lockstep gate: {error}"), file=sys.stderr)
+        return 2
+    return 0 if found.passed else 1
 
 
 if __name__ == "__main__":

@@ -106,8 +106,8 @@ def probe(root: Path = Path("/")) -> Machine:
         gpus=gpus,
         gpu_error=gpu_error,
         links=links,
-        compiler=_compiler(),
-        python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+        compiler=compiler(),
+        python_headers=python_headers(),
         torch=torch,
         packages=tuple((name, _version(name)) for name in NOTEBOOK_PACKAGES),
     )
@@ -358,8 +358,12 @@ def _answer_about_gpus() -> None:
     print(json.dumps({"gpus": gpus, "error": error}))
 
 
-def _compiler() -> Compiler | None:
-    # The choice that torch.compile makes.
+def python_headers() -> bool:
+    return Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
+def compiler() -> Compiler | None:
+    """The one that torch.compile would choose, if it runs."""
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(name)
     version = _run([path, "--version"], timeout=10) if path else None

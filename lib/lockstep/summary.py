@@ -1,10 +1,11 @@
-"""What the traces of N ranks show, as text: each question in a section of its own."""
+"""What the traces of N ranks show, as text: a headline, then each question in its own section."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from .trace import Trace, TraceError
+from .trace.ask.headline import headline
 from .trace.read.kineto.load import Source
 from .words import milliseconds
 
@@ -14,16 +15,16 @@ Section = tuple[str, str]  # title, text
 def of(source: Source, skip: int = 0) -> tuple[Trace, list[Section]]:
     """Load traces, put them on one clock, and answer every question that they can answer.
 
-    skip: how many steps of each rank to leave out. Where the clocks cannot be aligned the section
-    says why, and questions across ranks stay open. Raises TraceError where nothing can be read.
+    skip: how many steps of each rank to leave out. The first section is the headline, under the
+    stamp of all. Where the clocks cannot be aligned a section says why, and questions across ranks
+    stay open. Raises TraceError where nothing can be read.
     """
     trace = Trace.load(source)
-    sections = [(str(trace.stamp or "Traces"), "\n".join([_size(trace), *trace.notes]))]
     try:
         trace = trace.align()
-        sections.append(("Clock", str(trace.certificate)))
+        clock = str(trace.certificate)
     except TraceError as error:
-        sections.append(("Clock", f"not aligned: {error}"))
+        clock = f"not aligned: {error}"
     questions: dict[str, Callable[[], object]] = {
         "Where the time went": lambda: trace.breakdown(skip=skip),
         "Collectives": trace.collectives,
@@ -31,12 +32,26 @@ def of(source: Source, skip: int = 0) -> tuple[Trace, list[Section]]:
         "Launches": trace.launches,
         "Kernels": trace.kernels,
     }
+    sections = [
+        ("What was read", "\n".join([_size(trace), *trace.notes])),
+        ("Clock", clock),
+    ]
     for title, ask in questions.items():
         try:
-            sections.append((title, str(ask())))
+            sections.append((title, _without_stamp(str(ask()), trace)))
         except TraceError as error:
-            sections.append((title, f"no answer: {error}"))
-    return trace, sections
+            open_ = "not aligned, see above" if clock.endswith(str(error)) else str(error)
+            sections.append((title, f"no answer: {open_}"))
+    try:
+        said = headline(trace, trace.collectives(), skip)
+    except TraceError as error:
+        said = headline(trace, str(error), skip)
+    return trace, [(str(trace.provenance), "\n".join(said)), *sections]
+
+
+def _without_stamp(text: str, trace: Trace) -> str:
+    """The first section has it."""
+    return "\n".join(line for line in text.splitlines() if line != str(trace.provenance))
 
 
 def _size(trace: Trace) -> str:

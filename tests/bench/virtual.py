@@ -19,6 +19,7 @@ def chain() -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # as ranks that share the cores do
     with virtual.device() as cuda:
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(110))).to("cuda")
         optimizer = torch.optim.SGD(model.parameters(), 0.01)

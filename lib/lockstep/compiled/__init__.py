@@ -2,5 +2,18 @@
 
 from .look import Compiled, Kernel, Node, look
 from .view import View, view
+from .workshop import CannotCompile, found, require, variables, workshop
 
-__all__ = ["Compiled", "Kernel", "Node", "View", "look", "view"]
+__all__ = [
+    "CannotCompile",
+    "Compiled",
+    "Kernel",
+    "Node",
+    "View",
+    "found",
+    "look",
+    "require",
+    "variables",
+    "view",
+    "workshop",
+]

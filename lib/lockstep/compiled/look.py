@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from unittest.mock import patch
 
+from .workshop import require
+
 _FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+), in ')
 _DEFINED = re.compile(
     r"^(?P<name>\w+) = async_compile\.(?P<language>\w+)\(.*?'''(?P<code>.*?)'''", re.S | re.M
@@ -53,15 +55,27 @@ class Kernel:
     code: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compiled:
     """A function through all stages. captured: Dynamo's graph. joint: AOTAutograd's; of a function
-    without gradients, its forward graph. kernels: in the order of their calls."""
+    without gradients, its forward graph. kernels: in the order of their calls. moved: bytes that,
+    says Inductor, all kernels read and write, of the forward pass and, where there is one, of the
+    backward pass."""
 
     source: tuple[str, ...]
     captured: tuple[Node, ...]
     joint: tuple[Node, ...]
     kernels: tuple[Kernel, ...]
+    moved: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        parts = {
+            "lines": self.source,
+            "nodes captured": self.captured,
+            "in the joint graph": self.joint,
+        }
+        said = [f"{len(held)} {name}" for name, held in parts.items()]
+        return f"<Compiled: {', '.join(said)}, {len(self.kernels)} calls of kernels>"
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -79,7 +93,8 @@ class Compiled:
 
         kernels = tuple(Kernel(**one | {"nodes": tuple(one["nodes"])}) for one in plain["kernels"])
         source = tuple(plain["source"])
-        return cls(source, nodes(plain["captured"]), nodes(plain["joint"]), kernels)
+        graphs = nodes(plain["captured"]), nodes(plain["joint"])
+        return cls(source, *graphs, kernels, tuple(plain.get("moved", ())))
 
 
 def look(function: Callable[..., Any], *args: Any) -> Compiled:
@@ -87,18 +102,21 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
 
     function: of tensors, returns one tensor; Dynamo must capture it in one graph. args: its
     arguments. The code is generated anew; what a C++ compiler made of the same code is taken.
-    Raises ValueError where it makes no graph, or several.
+    Raises ValueError where it makes no graph, or several, and CannotCompile where nothing can be
+    generated.
     """
     import torch
     from torch._functorch import config as functorch
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
+    if not torch.cuda.is_available():
+        require()
     lines, first = inspect.getsourcelines(function)
     file = inspect.getsourcefile(function)
     captured: list[Any] = []
     joint: list[list[Node]] = []
-    codes: list[tuple[str, dict[str, list[str]]]] = []
+    written: list[_Written] = []
 
     def read(graph: Any) -> list[Node]:
         return [_node(node, file, first, len(lines)) for node in graph.nodes if node.op != "output"]
@@ -107,16 +125,22 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
         captured.append(read(module.graph))
         return compile_fx(module, inputs)
 
+    def take_joint(graph: Any) -> None:
+        joint.append(read(graph))
+
+    def take_forward(graph: Any) -> None:
+        if not joint:  # of a function without gradients there is none
+            take_joint(graph)
+
     settings = {
-        "joint_custom_pre_pass": lambda graph: joint.append(read(graph)),
-        # of a function without gradients there is no joint graph
-        "post_grad_custom_post_pass": lambda graph: joint or joint.append(read(graph)),
+        "joint_custom_pre_pass": take_joint,
+        "post_grad_custom_post_pass": take_forward,
         "trace.provenance_tracking_level": 1,
         "fx_graph_cache": False,
     }
     torch.compiler.reset()
     no_cache = functorch.patch(enable_autograd_cache=False)
-    with config.patch(settings), no_cache, _codes(codes):
+    with config.patch(settings), no_cache, _modules(written):
         compiled = torch.compile(function, backend=backend, fullgraph=True)
         result = compiled(*args)
         if result.requires_grad:
@@ -126,22 +150,35 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
         raise ValueError(f"look() is for a function of one graph, and this has {len(captured)}")
     kernels = [
         kernel
-        for number, (code, nodes) in enumerate(codes)
-        for kernel in _kernels(code, nodes, "backward" if number else "forward")
+        for number, one in enumerate(written)
+        for kernel in _kernels(one.code, one.nodes, "backward" if number else "forward")
     ]
     source = tuple(textwrap.dedent("".join(lines)).rstrip().splitlines())
-    return Compiled(source, tuple(captured[0]), tuple(joint[0]), tuple(kernels))
+    moved = tuple(one.moved for one in written)
+    return Compiled(source, tuple(captured[0]), tuple(joint[0]), tuple(kernels), moved)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A module that Inductor wrote, the nodes of its kernels by their names, and bytes moved."""
+
+    code: str
+    nodes: dict[str, list[str]]
+    moved: int
 
 
 @contextlib.contextmanager
-def _codes(codes: list[tuple[str, dict[str, list[str]]]]) -> Iterator[None]:
-    """Take down each module that Inductor writes, and the nodes of its kernels."""
+def _modules(written: list[_Written]) -> Iterator[None]:
+    """Take down each module that Inductor writes."""
     from torch._inductor import debug
     from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
 
     def save(code: str) -> None:
         nodes = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
-        codes.append((code, {name: list(held) for name, held in nodes.items()}))
+        moved = sum(node.get_read_write_buffers_sizes() for node in V.graph.scheduler.nodes)
+        copy = {name: list(held) for name, held in nodes.items()}
+        written.append(_Written(code, copy, int(moved)))
 
     with patch.object(GraphLowering, "save_output_code", save):
         yield
@@ -183,8 +220,8 @@ def _kernels(code: str, nodes: dict[str, list[str]], phase: str) -> Iterator[Ker
     body = code[code.index("def call(") :]
     body = body[: body.index("return (")] if "return (" in body else body
     by_name: dict[str, list[list[str]]] = {}
-    for handle, held in nodes.items():  # "extern_kernels.mm:1": the first call of all
-        by_name.setdefault(handle.rpartition(":")[0], []).append(held)
+    for handle, computed in nodes.items():  # "extern_kernels.mm:1": the first call of all
+        by_name.setdefault(handle.rpartition(":")[0], []).append(computed)
     for call in _CALLED.finditer(body):
         name = call["name"].removesuffix(".run")
         if name not in defined and not name.startswith(_LIBRARY):

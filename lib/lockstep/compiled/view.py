@@ -1,8 +1,8 @@
 """A compiled function, drawn: its lines, graph nodes and kernels side by side, and who became what.
 
 In a notebook one of them is chosen, by mouse or by the arrow keys, and what belongs to it is
-marked. It is HTML and a style sheet without any script: the choice is a radio button. Where there
-is no style sheet, as on GitHub, the lists can be read, and there is a picture.
+marked. It is HTML and a style sheet without any script: the choice is a radio button. What is
+published has a picture and the lists as text.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from .look import Compiled, Kernel, Node
 _numbers = itertools.count(1)
 _TITLES = ("source", "captured by Dynamo", "joint graph of AOTAutograd", "kernels of Inductor")
 _INPUT = "input"
-_SHOWN = 34  # characters of a kernel's name in the picture
+_SHOWN = 48  # characters of a line in the picture
+_DASHES = ("-", "--", ":", "-.")  # of kernels, beside their colours
 _STYLE = """
-.lockstep-compiled .lockstep-columns{display:grid;grid-template-columns:repeat(4,auto);gap:0 1em;
+.lockstep-compiled .lockstep-columns{display:grid;gap:0 1em;
+grid-template-columns:repeat(3,auto) minmax(16em,1fr);
 overflow-x:auto;font-family:var(--jp-code-font-family,monospace);font-size:85%}
 .lockstep-compiled ol{list-style:none;margin:0;padding:0}
 .lockstep-compiled label{display:block;white-space:pre;padding:1px 4px;cursor:pointer;
 border-left:4px solid transparent}
+.lockstep-compiled section:last-child label{white-space:normal;overflow-wrap:anywhere}
 .lockstep-compiled input{position:absolute;opacity:0;width:0}
 .lockstep-compiled input:focus-visible+span{outline:2px solid currentColor}
 .lockstep-compiled details pre{max-height:22em;overflow:auto;font-size:90%}
-.lockstep-compiled .lockstep-picture{display:none}
 """
 
 
@@ -105,9 +107,12 @@ class View:
             f"{count(len(kernels), 'kernel')}. "
             + " ".join(f"{one.text}, of {self._from(one)}." for one in kernels)
         )
-        rows = max(len(self._items[0]), len(self._items[2]))
-        size = (11.0, 0.6 + 0.21 * rows)
-        self._figure = Figure(self._draw, alt=alt, stamp=stamp, size=size)
+        rows = max(len(self._items[0]), len(self._drawn()))
+        self._figure = Figure(self._draw, alt=alt, stamp=stamp, size=(10.0, 0.6 + 0.17 * rows))
+
+    def _drawn(self) -> list[Item]:
+        """Of the joint graph's nodes those that a kernel computes: views are in none."""
+        return [item for item in self._items[2] if any(key[0] == 3 for key in item.related)]
 
     def _from(self, kernel: Item) -> str:
         nodes = sum(key[0] == 2 for key in kernel.related)
@@ -137,7 +142,6 @@ class View:
                 yield f"{item.text}  · {notes}" if notes else item.text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        drawn = self._figure._repr_mimebundle_()
         name = f"lockstep-compiled-{next(_numbers)}"
         columns = "".join(
             f"<section><strong>{html.escape(heading)}</strong><ol>"
@@ -157,9 +161,13 @@ class View:
             f'<div class="lockstep-columns" role="radiogroup" '
             f'aria-label="a line, a node or a kernel, to mark what belongs to it">{columns}</div>'
             f"{codes}<div {muted}>{html.escape(str(self.stamp))}</div>"
-            f'<div class="lockstep-picture">{drawn["text/html"]}</div></div>'
+            "</div>"
         )
-        return {"text/plain": repr(self), "text/html": text, "image/png": drawn["image/png"]}
+        return {
+            "text/plain": repr(self),
+            "text/html": text,
+            "image/png": self._figure._repr_mimebundle_()["image/png"],
+        }
 
     @staticmethod
     def _choice(name: str, item: Item) -> str:
@@ -185,40 +193,33 @@ class View:
     def _draw(self, canvas: Any) -> None:
         axes = canvas.subplots()
         axes.axis("off")
-        lists = [self._items[0], self._items[2], self._items[3]]
-        across, height = (0.0, 4.6, 8.6), max(map(len, lists))
-        places: dict[tuple[int, int], tuple[float, float]] = {}
-        for x, heading, own in zip(across, (_TITLES[0], *_TITLES[2:]), lists, strict=True):
-            axes.text(x, 0.6, heading, weight="bold", fontsize=9)
-            gap = height / max(1, len(own)) if own is lists[2] else 1.0
+        lists = [self._items[0], self._drawn(), self._items[3]]
+        height = max(map(len, lists))
+        places: dict[tuple[int, int], tuple[float, float, float]] = {}  # left, right, y
+        for x, own in zip((0.0, 46.0, 82.0), lists, strict=True):
+            axes.text(x, 0.5, _TITLES[own[0].key[0]] if own else "", weight="bold", fontsize=9)
+            gap = height / len(own) if own is lists[2] else 1.0
             for at, item in enumerate(own):
+                text = item.text if len(item.text) <= _SHOWN else f"{item.text[: _SHOWN - 1]}…"
                 y = -1 - at * gap
-                places[item.key] = (x, y)
-                text = (
-                    item.text if len(item.text) <= _SHOWN + 14 else f"{item.text[: _SHOWN + 13]}…"
-                )
-                look: Any = {"family": "monospace", "fontsize": 7.5, "va": "center"}
-                if item.key[0] == 3:
-                    look["color"] = PALETTE[item.key[1] % len(PALETTE)]
-                axes.text(x, y, text, **look)
-        for item in self._items[2]:
-            x, y = places[item.key]
-            for which, at in item.related:
-                if which == 0:
-                    there = places[which, at]
-                    line = len(self.seen.source[at]) * 0.074
-                    axes.plot(
-                        (there[0] + line + 0.1, x - 0.1), (there[1], y), color="#767676", lw=0.5
-                    )
-                elif which == 3:
-                    there = places[which, at]
-                    colour = PALETTE[at % len(PALETTE)]
-                    style = ("-", "--", ":", "-.")[at % 4]
-                    begin = x + len(item.text) * 0.074 + 0.1
-                    axes.plot(
-                        (begin, there[0] - 0.1), (y, there[1]), color=colour, lw=0.8, ls=style
-                    )
-        axes.set(xlim=(-0.1, 12.6), ylim=(-1.5 - height, 1.2))
+                places[item.key] = x - 0.8, x + 0.82 * len(text) + 0.8, y
+                colour = {"color": _colour(item)} if own is lists[2] else {}
+                axes.text(x, y, text, family="monospace", fontsize=7, va="center", **colour)
+        for item in lists[1]:
+            left, right, y = places[item.key]
+            for key in sorted(item.related & places.keys()):
+                there = places[key]
+                if key[0] == 0:
+                    axes.plot((there[1], left), (there[2], y), color="#767676", lw=0.5)
+                elif key[0] == 3:
+                    kernel = self._items[3][key[1]]
+                    look: Any = {"color": _colour(kernel), "ls": _DASHES[key[1] % len(_DASHES)]}
+                    axes.plot((right, there[0]), (y, there[2]), lw=0.9, **look)
+        axes.set(xlim=(-1, 126), ylim=(-1.5 - height, 1.2))
+
+
+def _colour(kernel: Item) -> str:
+    return PALETTE[kernel.key[1] % len(PALETTE)]
 
 
 def count(number: int, noun: str) -> str:

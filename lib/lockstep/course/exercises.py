@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..material import SOLUTIONS
-from .links import exercise_address
+from .links import exercise_address, next_lab
 from .progress import LabExercises, Progress, record
 
 PASS, TRY_AGAIN, NOT_YET, NOT_JUDGED = "PASS", "TRY AGAIN", "NOT YET", "NOT JUDGED"
@@ -174,7 +174,8 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
 
 
 def _onward(one: Exercise) -> str:
-    """How much of the lab's core is done, and a link to the first open exercise behind this one."""
+    """How much of the lab's core is done, and a link to the first open exercise behind this one,
+    or where there is none to the next lab."""
     lab = [other for other in _exercises.values() if other.lab == one.lab]
     core = [other.name for other in lab if not other.further]
     done = {name for name, answer in _passed.items() if answer is not _given.get(name)}
@@ -188,6 +189,8 @@ def _onward(one: Exercise) -> str:
         if address := exercise_address(one.lab, other.name):
             called = "further exercise" if other.further else "next exercise"
             said += f' · <a href="{html.escape(address)}">{called} →</a>'
+    if not ahead and (file := next_lab(one.lab)):
+        said += f' · <a href="{html.escape(file)}">next lab →</a>'
     return said
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 
 from ..material import LABS
 from .syllabus import LABS as SYLLABUS
@@ -51,6 +52,14 @@ def exercise_address(number: str, name: str) -> str:
             if cell["cell_type"] == "markdown" and _HEADING.search(text):
                 headed = cell["id"]
                 folding = headed if text.startswith("## Further: ") else folding
+    return ""
+
+
+def next_lab(number: str) -> str:
+    """The file of the lab after this one; "" where there is none."""
+    for lab, after in pairwise(SYLLABUS):
+        if lab.number == number:
+            return file_name(after)
     return ""
 
 

@@ -13,7 +13,8 @@ from ..words import in_one_line, printable
 class Table:
     """Rows of words and signs, with a caption; draws itself as text and as HTML.
 
-    stamp: None only where nothing was measured, as in `lockstep doctor`. Labs call `table`.
+    stamp: None only where nothing was measured, as in `lockstep doctor`. right: all columns but the
+    first hold numbers, and end below each other. Labs call `table`.
     """
 
     def __init__(
@@ -22,7 +23,10 @@ class Table:
         columns: Sequence[str],
         rows: Sequence[Sequence[object]],
         stamp: Stamp | Sequence[Stamp] | None,
+        *,
+        right: bool = False,
     ):
+        self._right = right
         self.caption, self.columns = printable(caption), [in_one_line(name) for name in columns]
         self.rows = [[in_one_line(cell) for cell in row] for row in rows]
         self.stamps = each(stamp)
@@ -39,7 +43,8 @@ class Table:
         """The names of the columns, and the rows, aligned: what a terminal lists."""
         return [
             "  ".join(
-                cell.ljust(width) for cell, width in zip(line, self._widths(), strict=True)
+                cell.rjust(width) if self._right and at else cell.ljust(width)
+                for at, (cell, width) in enumerate(zip(line, self._widths(), strict=True))
             ).rstrip()
             for line in (self.columns, *self.rows)
         ]
@@ -49,11 +54,15 @@ class Table:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         left = 'style="text-align:left"'
-        head = "".join(f'<th scope="col" {left}>{html.escape(name)}</th>' for name in self.columns)
+        rest = 'style="text-align:right"' if self._right else left
+        head = "".join(
+            f'<th scope="col" {rest if at else left}>{html.escape(name)}</th>'
+            for at, name in enumerate(self.columns)
+        )
         body = "".join(
             "<tr>"
             f'<th scope="row" {left}>{html.escape(row[0])}</th>'
-            + "".join(f"<td {left}>{html.escape(cell)}</td>" for cell in row[1:])
+            + "".join(f"<td {rest}>{html.escape(cell)}</td>" for cell in row[1:])
             + "</tr>"
             for row in self.rows
         )
@@ -72,10 +81,11 @@ def table(
     rows: Sequence[Sequence[object]],
     *,
     stamp: Stamp | Sequence[Stamp],
+    right: bool = False,
 ) -> Table:
     """A table with its stamp, or stamps where it puts recorded beside live.
 
-    The first column names the rows. Raises ValueError where a row has another length, or where
-    there is no stamp.
+    The first column names the rows; right: the others hold numbers. Raises ValueError where a row
+    has another length, or where there is no stamp.
     """
-    return Table(caption, columns, rows, required(stamp, f"the table {caption!r}"))
+    return Table(caption, columns, rows, required(stamp, f"the table {caption!r}"), right=right)

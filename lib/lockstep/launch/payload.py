@@ -10,6 +10,7 @@ CUDA in the notebook's own process.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import os
 import pickle
@@ -60,11 +61,13 @@ class _Pickler(cloudpickle.Pickler):
                 return NotImplemented
             make, parts = self.dispatch_table[types.CodeType](obj)
             return _code_of_cell, (name, text, make, parts)
+        kind: type = type(obj)
+        if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:  # torch.ops is so
+            return importlib.import_module, (str(obj.__name__),)
         if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
             return _pybind11_type, (obj.__name__,)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
-            kind = type(obj)
             if kind.__name__ == "DTensor":
                 raise CannotSend(
                     "a DTensor is spread over the ranks: send x.to_local() or x.full_tensor()"

@@ -12,6 +12,7 @@ from .. import machine as machines
 from ..figures.table import Table
 from . import (
     backends,
+    cases,
     compile,
     hang,
     launching,
@@ -39,6 +40,7 @@ EXPERIMENTS = (
     compile.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
+    cases.EXPERIMENT,
 )
 
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._inductor.utils import clear_inductor_caches
 from torch.nn import functional
 
 from ..compiled import look
@@ -229,6 +228,8 @@ def launches(call: Callable[[], Any]) -> dict[str, int]:
 
 def measure(sizes: Sizes, caches: Path, cold: bool) -> dict[str, dict[str, dict[str, Any]]]:
     """By mode and model: the seconds of compiling it; if cold, also what its steps take."""
+    from torch._inductor.utils import clear_inductor_caches
+
     warm_up()
     found = {}
     for mode in MODES:
@@ -299,25 +300,22 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
 
 
 def fusion(size: int = 1024) -> dict[str, dict[str, Any]]:
-    """By function, on a square of float32: kernels of a call, eager and compiled, where there is a
-    GPU; kernels that Inductor wrote, and the bytes that it says they and the library's move."""
-    from torch._inductor import metrics
-
+    """By function, on a square of float32: kernels of its compiled form, and the bytes that they
+    move; where there is a GPU, also the kernels that ran, eager and compiled."""
     warm_up()
     x_BD = torch.randn(size, size, device=where())
     found: dict[str, dict[str, Any]] = {}
     for function in FUSION:
-        metrics.reset()
+        seen = look(function, x_BD)
         compiled = torch.compile(function, dynamic=False)
         compiled(x_BD)
         found[function.__name__] = {
             "eager": launches(partial(function, x_BD)),
             "compiled": launches(partial(compiled, x_BD)),
-            "written": metrics.generated_kernel_count,
-            "bytes": metrics.num_bytes_accessed,
+            "kernels": [kernel.language for kernel in seen.kernels],
+            "moved": seen.moved[0],
             "square_bytes": x_BD.nbytes,
         }
-    torch.compiler.reset()
     return found
 
 

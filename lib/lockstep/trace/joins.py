@@ -65,9 +65,30 @@ def innermost(starts: Column, ends: Column, times: Column) -> Column:
     """For each time, the index of the interval that began last of those that hold it, or NONE.
 
     starts: ascending; of equal ones the longer first. Intervals are half-open and may overlap in
-    any way. Doubling: `reach[k][i]` is the last end of the 2^k intervals up to i, so that 2^k
-    intervals which have all ended can be passed over at once.
+    any way. Taken in blocks, so that memory grows with the intervals, and not with their number
+    times its logarithm: what holds a time began in its block, or began before and is still open.
     """
+    found = np.full(len(times), NONE, np.int64)
+    order = np.argsort(times, kind="stable")
+    firsts = np.arange(0, len(starts), _BLOCK)
+    until = np.append(np.searchsorted(times[order], starts[firsts], side="left"), len(times))
+    open_before = np.empty(0, np.int64)
+    for first, low, high in zip(firsts.tolist(), until[:-1], until[1:], strict=True):
+        rows = np.concatenate((open_before, np.arange(first, min(first + _BLOCK, len(starts)))))
+        here = order[low:high]
+        at = _innermost(starts[rows], ends[rows], times[here])
+        found[here] = np.where(at == NONE, NONE, rows[at])
+        if first + _BLOCK < len(starts):
+            open_before = rows[ends[rows] > starts[first + _BLOCK]]
+    return found
+
+
+_BLOCK = 1 << 18  # intervals
+
+
+def _innermost(starts: Column, ends: Column, times: Column) -> Column:
+    """The same, with `reach[k][i]`, the last end of the 2^k intervals up to i: so that 2^k
+    intervals which have all ended can be passed over at once."""
     at = np.searchsorted(starts, times, side="right") - 1
     if not len(starts):
         return at

@@ -85,8 +85,9 @@ class Collective:
     group: the process group's name, "" if unknown. ranks: its global ranks, () if unknown.
     bytes_in, bytes_out: of this rank's input and output, NONE if unknown.
     peer: global rank of the root, or of the other side of a send or recv; NONE if unknown.
-    evidence: "metadata" (the kernel says it itself), "external id" (the operator that launched it
-        says it), "call record", or "name".
+    evidence: "metadata" (the kernel says it itself), "launch" or "external id" (the operator in
+        which it was launched says it, found by the place of the launch or by that number), "call
+        record", or "name".
     """
 
     operation: str = ""

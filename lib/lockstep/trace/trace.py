@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,22 @@ from .read import jobs
 from .read.flight import Hang, flight
 from .read.kineto.load import Source, load
 from .read.memory import Memory, memory
-from .slices import Slices
+from .slices import Slices, once
 from .steps import Step, steps
 from .write.frames import to_pandas, to_polars
 
+_aligned = once(align)
+
+
+def _on_one_clock(trace: Slices) -> Slices:
+    return trace if trace.has_one_clock else _aligned(trace)
+
 
 class Trace(Slices):
-    """What every rank did, as one immutable table (see `Slices`), and what can be asked of it."""
+    """What every rank did, as one immutable table (see `Slices`), and what can be asked of it.
+
+    What needs one clock puts the ranks on one by itself, and its notes end with the certificate.
+    """
 
     # ── Where it comes from; `from_slices` makes one by hand ─────────────────────────────────
 
@@ -61,8 +71,9 @@ class Trace(Slices):
         return breakdown(self, skip=skip)
 
     def collectives(self) -> Collectives:
-        """Every collective across ranks: see `lockstep.trace.ask.collectives`."""
-        return collectives(self)
+        """Every collective across ranks, on one clock: see `lockstep.trace.ask.collectives`."""
+        answer = collectives(_on_one_clock(self))
+        return replace(answer, notes=(*answer.notes, *self._moved(answer.trace)))
 
     def launches(self) -> Launches:
         """Launch latency and queue depth: see `lockstep.trace.ask.launches`."""
@@ -73,8 +84,13 @@ class Trace(Slices):
         return kernels(self, top)
 
     def critical_path(self) -> CriticalPath:
-        """What the step had to wait for: see `lockstep.trace.ask.critical`."""
-        return critical_path(self)
+        """What the step had to wait for, on one clock: see `lockstep.trace.ask.critical`."""
+        aligned = _on_one_clock(self)
+        answer = critical_path(aligned)
+        return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
+
+    def _moved(self, aligned: Slices) -> list[str]:
+        return [] if aligned is self else [str(aligned.certificate)]
 
     def diff(self, after: Trace) -> Diff:
         """What changed from this trace to a later one: see `lockstep.trace.ask.diff`."""

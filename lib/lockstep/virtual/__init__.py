@@ -42,6 +42,12 @@ Autograd does what it does on a GPU: an operation of the backward pass runs on t
 forward operation; the pass orders its own operations; it begins after what its caller's stream
 has, and that stream waits for its end.
 
+Graphs and collectives
+----------------------
+A captured graph runs nothing until it is replayed, then at the addresses of its capture, for one
+launch (`graphs`). Collectives travel for real between the ranks, whose clocks agree on when they
+end; streams and `Work.wait` are used as ProcessGroupNCCL uses them (`collectives`).
+
 Whose time it is
 ----------------
 `model` has a machine's constants and says where each is from: an H200's are from recordings of this
@@ -51,15 +57,15 @@ fall under load, the cost of an event between streams, threads of the host, othe
 shared links. So times are estimates, best where kernels are large or all is launch-bound.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
-tensor's shape in place, IPC, external streams and events, random numbers that depend on values.
-torch.compile knows nothing of this device.
+tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
+what DDP needs of a `Work`. torch.compile knows nothing of this device.
 
 `values=False` makes a device of times only, for tensors of any size.
 
 Modules: `model` (constants), `schedule` (time), `order` (what is ordered), `conflicts` (what is
 not, in words), `memory`, `work` (a call that is computed later), `costs` (of operations),
-`processor` (all of it together), `tensor` (PyTorch's side), `cuda` (torch.cuda's names), `switch`
-(on and off).
+`processor` (all of it together), `tensor` (PyTorch's side), `streams` and `graphs` (torch.cuda's
+names, which `cuda` gathers), `collectives`, `switch` (on and off), `fit` (of the constants).
 Nothing here imports torch before the device is used.
 """
 

@@ -19,6 +19,7 @@ from ..words import printable
 from .order import HOST, Clock
 from .schedule import Task
 
+COLLECTIVE = "nccl "  # how the names of collectives begin
 _EXACT = 1 << 24  # elements up to which two views with gaps are compared element by element
 
 
@@ -187,6 +188,11 @@ def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[
         repair = (
             f"call record_stream({code(old.stream)}) on the tensor that {old.name} uses{first}, so "
             f"that its memory is not given to others before {one} is done with it"
+        )
+    elif old.name.startswith(COLLECTIVE):
+        repair = (
+            f"call wait() on the handle of the collective{first} before {new.name}{second}: that "
+            "makes the current stream wait"
         )
     elif new.stream == HOST:
         repair = f"let the host wait before this line: {code(old.stream)}.synchronize()"

@@ -113,9 +113,12 @@ class StreamState:
     number: int
     priority: int
     line: Line | None
+    label: str = ""
 
     def __str__(self) -> str:
         name = assigned_name(self.line)
+        if self.label:
+            return f"{self.label} (stream {self.number})"
         return f"`{name}` (stream {self.number})" if name else f"stream {self.number}"
 
 
@@ -232,14 +235,17 @@ class Device:
         self.order.of(number)
         return self.streams.setdefault(number, StreamState(number, priority, line))
 
-    def new_stream(self, priority: int) -> int:
-        """A stream of the pool: as on a GPU there are 32 a priority, and the 33rd is the first."""
+    def new_stream(self, priority: int, label: str = "") -> int:
+        """A stream of the pool: as on a GPU there are 32 a priority, and the 33rd is the first.
+
+        label: what it is called in reports, instead of the variable that the program has it in.
+        """
         least, greatest = self.machine.priorities
         priority = min(max(priority, greatest), least)
         turn = self._made.get(priority, 0)
         self._made[priority] = turn + 1
         number = 13 + 4 * (turn % 32) + 128 * -priority
-        self.add_stream(priority, number, self.line())
+        self.add_stream(priority, number, None if label else self.line()).label = label
         return number
 
     def named(self, stream: int) -> str:
@@ -312,6 +318,8 @@ class Device:
         )  # fmt: skip
         if work is not None:
             task.finish = partial(_computed, work.run, task)
+            if task.meeting is not None:
+                task.begin = partial(_computed, work.read, task)
         self._uses(kernel, task, work, stream)
         self.schedule.add(stream, task)
         return task

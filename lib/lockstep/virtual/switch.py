@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import cuda
+from . import collectives, cuda
 from .model import H200, MACHINES, Machine
 from .processor import Device, environment_rank
 from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
@@ -121,6 +121,10 @@ class _On:
         _prepare()
         self._before = Dispatch.active
         self.dispatch = Dispatch(Device(machine, environment_rank(), values=values))
+        if torch.distributed.is_available():
+            self.dispatch.communicate = collectives.communicate
+            self.dispatch.before_host_waits = collectives.before_host_waits
+            collectives.play_at_exit(self.dispatch.device)
         self._names = _Names()
         self._names.__enter__()
         self.dispatch.__enter__()

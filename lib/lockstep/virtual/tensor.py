@@ -178,6 +178,8 @@ class Dispatch(TorchDispatchMode):
     """Makes launches of operations on tensors of `device`; leaves the CPU's as they are."""
 
     active: Dispatch | None = None
+    communicate: Callable[..., Any]  # see `collectives`
+    before_host_waits: Callable[..., None]
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -208,7 +210,7 @@ class Dispatch(TorchDispatchMode):
         if not call.on_device:
             return self._on_host(op, call, args, kwargs)
         if op.namespace == "c10d":
-            raise NotModelled(f"the virtual GPU does not model {op}")
+            return self.communicate(self, op, args, kwargs, call.args)
         stranger = next((t for t in call.tensors if t._memory.device is not device), None)
         if stranger is not None:
             raise RuntimeError("this tensor is of a virtual GPU that has been switched off")
@@ -498,6 +500,8 @@ class Dispatch(TorchDispatchMode):
             return self._pin(op.func(*args, **{**kwargs, "pin_memory": False}))
         if op.namespace == "profiler":
             self._annotate(op, args)
+        if op.namespace == "c10d":
+            self.before_host_waits(device, op, args)
         if device.shared and not op.is_view and op.namespace == "aten":
             written, _ = _written(op, args, kwargs)
             for one in call.hosts:
@@ -612,7 +616,9 @@ def _mapped(value: Any, change: Any) -> Any:
         return [_mapped(one, change) for one in value]
     if isinstance(value, dict):
         return {name: _mapped(one, change) for name, one in value.items()}
-    return torch.device("meta") if value == _CPU and change is _on_meta else value
+    if change is _on_meta and isinstance(value, torch.device):
+        return _META
+    return value
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:

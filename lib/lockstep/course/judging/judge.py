@@ -246,7 +246,8 @@ class Judged:
             known["report"] = run.job.report
             if run.ends:
                 known |= {"got": show(run.got(rank)), "right": show(run.right(rank))}
-                known["had"] = show(run.steps[rank][0].before[self._in_place or 0])
+                if before := run.steps[rank][0].before:  # some answers take no argument
+                    known["had"] = show(before[self._in_place or 0])
         return WrongAnswer(mistake, self.words.say(mistake, known | more))
 
 

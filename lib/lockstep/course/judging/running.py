@@ -21,7 +21,7 @@ from .. import exercises
 from ..exercises import NotJudged
 from .values import Difference, Tensor, alike, difference, differences, make, see, tensors_in
 
-_PATIENCE = 5.0  # seconds for one trial, which takes 0.1 s; a deadlock is found long before
+_PATIENCE = 5.0  # seconds for a trial, which takes 0.1 s mostly; a deadlock is found long before
 _PACKAGE = Path(__file__).parents[2]
 _SLOW = 10  # an empty trial that takes this part of the patience: the machine is too busy
 
@@ -36,7 +36,7 @@ class Trial:
     end up with; `...` where only demands judge that. facts: what signs and sentences want to know
     besides, such as a chunk's length. init: False where the answer makes the process group. env:
     variables for the ranks. like: what tells its world from others, where the number of ranks
-    does not: "2 nodes of 3 ranks".
+    does not: "2 nodes of 3 ranks". patience: seconds that it may take.
     """
 
     nproc: int
@@ -46,6 +46,7 @@ class Trial:
     init: bool = True
     env: dict[str, str] = field(default_factory=dict)
     like: str = ""
+    patience: float = _PATIENCE
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -179,6 +180,11 @@ class Watched:
     def __init__(self, answer: Callable[..., Any]):
         self._answer = answer
         self.steps: list[Step] = []
+
+    def through(self, wrap: Callable[[Any], Any]) -> None:
+        """Call `wrap(answer)` in place of the answer: what torch.compile makes of it, say, which
+        should have nothing of the watching in it."""
+        self._answer = wrap(self._answer)
 
     def __call__(self, *args: Any) -> Any:
         held = tuple(list(one) if isinstance(one, list) else one for one in args)
@@ -339,7 +345,7 @@ def _start(function: Callable[..., Any], answer: Any, play: Play, given: Any, tr
         backend="gloo",
         init=trial.init and trial.nproc > 0,
         env=trial.env,
-        timeout=_PATIENCE,
+        timeout=trial.patience,
         may_fail=True,
         show=False,
     )
@@ -358,5 +364,5 @@ def _require_an_answer(job: Job) -> None:
 def _require_a_free_machine(trial: Trial) -> None:
     """Raise NotJudged where ranks that do nothing take long, too."""
     job = _start(_on_rank, None, _do_nothing, [()] * max(1, trial.nproc), trial)
-    if not job.ok or job.seconds > _PATIENCE / _SLOW:
+    if not job.ok or job.seconds > trial.patience / _SLOW:
         raise NotJudged("the machine was too busy; run the check again")

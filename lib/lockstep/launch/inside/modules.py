@@ -82,10 +82,16 @@ def _line(error: Exception) -> str:
 def _own_file(module: types.ModuleType | None) -> str:
     """The source file of a module of the user's own, "" for others."""
     path = getattr(module, "__dict__", {}).get("__file__")  # not getattr: lazy modules would load
-    if not isinstance(path, str):
+    if not isinstance(path, str) or not path.endswith(".py") or _installed(path):
         return ""
-    installed = "site-packages" in path or "dist-packages" in path or path.startswith(_INSTALLED)
-    return path if path.endswith(".py") and not installed else ""
+    assert module is not None
+    package = sys.modules.get(module.__name__.partition(".")[0])
+    generated = _installed(getattr(package, "__file__", None) or "")  # as Inductor makes modules
+    return "" if generated else path
+
+
+def _installed(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path or path.startswith(_INSTALLED)
 
 
 def _stamp(path: str) -> _Stamp | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..intervals import Intervals, Times, covered, join, union
 from ..joins import computes_on_host, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
+from ..unseen import damaged, doubtful, unseen
 from .wording import with_notes
 
 
@@ -24,7 +25,8 @@ from .wording import with_notes
 class Spent:
     """What the time of one rank went to, in one step or, where step is None, in all of them.
 
-    Integers, nanoseconds. step: its number; NONE where the trace names no steps. Of [start, end):
+    Integers, nanoseconds. step: its number; NONE where the trace names no steps. device: the index
+    of the GPU, NONE where the rank has one or none. Of [start, end):
     compute, communication: while any kernel of that kind runs; overlapped: while both do.
     copies: while copies or memsets run and no kernel does.
     host_bound: nothing runs, and the call that launches what runs next has not returned yet.
@@ -46,6 +48,7 @@ class Spent:
     host_bound: int
     dependency: int
     other: int
+    device: int = NONE
 
     @property
     def length(self) -> int:
@@ -70,8 +73,10 @@ class Spent:
 class Breakdown:
     """What time went to, by rank and step, and each rank's total.
 
-    left_out: for each rank, the numbers of the steps that `skip` left out. notes: what the numbers
-    do not say by themselves, in sentences.
+    A rank whose process drives several GPUs has an entry for each of them. left_out: for each
+    rank, the numbers of the steps that `skip` left out. notes: what the numbers do not say by
+    themselves, in sentences. unseen: rank → why nothing can be said of it; it has no entry.
+    doubts: why numbers may be wrong, in sentences.
     """
 
     steps: tuple[Spent, ...]
@@ -79,16 +84,30 @@ class Breakdown:
     left_out: dict[int, tuple[int, ...]]
     notes: tuple[str, ...]
     stamp: Stamp
+    unseen: dict[int, str] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
-    def of(self, rank: int, step: int | None = None) -> Spent:
+    def of(self, rank: int, step: int | None = None, *, device: int | None = None) -> Spent:
         """What the time of this rank went to in this step; of all its steps without a step.
 
-        Raises TraceError, naming what there is, where there is none.
+        device: the GPU, which must be said where the rank has several. Raises TraceError, naming
+        what there is, where there is none, and where there are several.
         """
         every = self.totals if step is None else self.steps
-        for spent in every:
-            if (spent.rank, spent.step) == (rank, step):
-                return spent
+        found = [
+            spent
+            for spent in every
+            if (spent.rank, spent.step) == (rank, step) and device in (None, spent.device)
+        ]
+        if len(found) == 1:
+            return found[0]
+        devices = ", ".join(str(one.device) for one in self.totals if one.rank == rank)
+        if found:
+            raise TraceError(f"rank {rank} has several GPUs: say which, device= one of {devices}")
+        if rank in self.unseen:
+            raise TraceError(self.unseen[rank])
+        if device is not None and rank in self.left_out:
+            raise TraceError(f"rank {rank} has no GPU {device} in this breakdown: {devices}")
         if rank not in {spent.rank for spent in every}:
             known = ", ".join(str(spent.rank) for spent in self.totals) or "none"
             raise TraceError(f"there is no rank {rank} in this breakdown; there are: {known}")
@@ -100,21 +119,28 @@ class Breakdown:
         return self._table(self.steps)
 
     def __str__(self) -> str:
-        return printable("\n".join([repr(self._table(self.totals)), *self.notes]))
+        shown = repr(self._table(self.totals))
+        return printable("\n".join([*self._first(), shown, *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._table(self.totals), self.notes)
+        return with_notes(self._table(self.totals), [*self._first(), *self.notes])
+
+    def _first(self) -> list[str]:
+        return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]
 
     def _table(self, every: Sequence[Spent]) -> Table:
         columns = ["rank", "step"] if every is self.steps else ["rank", "steps"]
         columns += ["length", "compute", "exposed communication", "exposed copies"]
         columns += ["host-bound", "dependency", "other idle", "communication", "overlap"]
-        rows = [[spent.rank, self._step(spent), *_cells(spent)] for spent in every]
-        return table(f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp)
+        rows = [[_whose(spent), self._step(spent), *_cells(spent)] for spent in every]
+        return table(
+            f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp, right=True
+        )
 
     def _step(self, spent: Spent) -> str:
         if spent.step is None:
-            own = [one.step for one in self.steps if one.rank == spent.rank]
+            of = spent.rank, spent.device
+            own = [one.step for one in self.steps if (one.rank, one.device) == of]
             return "whole trace" if own == [NONE] else str(len(own))
         return "whole trace" if spent.step == NONE else str(spent.step)
 
@@ -130,6 +156,10 @@ class Breakdown:
         return f" without steps {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
+def _whose(spent: Spent) -> str:
+    return str(spent.rank) if spent.device == NONE else f"{spent.rank}, GPU {spent.device}"
+
+
 def _cells(spent: Spent) -> list[str]:
     shares = [
         spent.compute,
@@ -139,7 +169,9 @@ def _cells(spent: Spent) -> list[str]:
         spent.dependency,
         spent.other,
     ]
-    overlap = "no communication" if spent.overlap is None else f"{spent.overlap:.1%}"
+    overlap = (
+        "no communication" if spent.overlap is None else f"{spent.overlap:.1%} of communication"
+    )
     length = max(spent.length, 1)
     return [
         milliseconds(spent.length),
@@ -157,12 +189,14 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     by then has run. Work is counted in the step in which it runs, though the step before may have
     launched it. `skip=1` leaves out the first step of each rank, and the table says so.
 
-    A rank with a GPU is broken down by what runs on its streams, and by nothing else; its streams
-    count together. A rank without one computes while an operator runs on any thread, those that
+    A rank with a GPU is broken down by what runs on its streams, and by nothing else; the streams
+    of one GPU count together. A rank whose GPU's work is not in the trace is left out (see
+    `unseen`). A rank without one computes while an operator runs on any thread, those that
     only hand over a communication (`c10d::…`) excepted, and communicates while gloo does; its idle
     time is "other", as nothing is launched.
 
-    Raises TraceError where a rank has no more than `skip` steps, or the trace no slices.
+    Raises TraceError where a rank has no more than `skip` steps, where the trace has no slices, or
+    of no rank what its device did.
     """
     if skip < 0:
         raise TraceError(f"skip={skip}: the number of steps to leave out is 0 or more")
@@ -171,6 +205,9 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
         of_rank.setdefault(step.rank, []).append(step)
     if not of_rank:
         raise TraceError("this trace has no slices, so there is nothing to break down")
+    silent = unseen(trace)
+    if set(silent) >= set(of_rank):
+        raise TraceError("; ".join(silent.values()))
     device = on_device(trace)
     calls = launch_of(trace, device)
     of_device = pieces(trace, device)
@@ -179,6 +216,8 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     left_out: dict[int, tuple[int, ...]] = {}
     notes: list[str] = []
     for rank, own in of_rank.items():
+        if rank in silent:
+            continue
         if len(own) <= skip:
             has = "no step annotations" if own[0].number == NONE else f"{len(own)} steps"
             raise TraceError(f"rank {rank} has {has}, so skip={skip} leaves nothing of it")
@@ -186,19 +225,31 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
         work = DeviceTimes(trace, device[piece], calls[piece])
         bounds = windows(own, work)
         left_out[rank] = tuple(step.number for step in own[:skip])
-        if rank in of_device:
-            columns = _on_device(work, bounds)[:, skip:]
-        else:
-            columns = _on_host(trace, rank, bounds)[:, skip:]
-        starts, ends = bounds[skip:-1].tolist(), bounds[skip + 1 :].tolist()
-        numbers = [step.number for step in own[skip:]]
-        every += [
-            Spent(rank, *own_values, *values)
-            for *own_values, values in zip(numbers, starts, ends, columns.T.tolist(), strict=True)
-        ]
-        totals.append(Spent(rank, None, starts[0], ends[-1], *columns.sum(axis=1).tolist()))
+        for gpu, rows, called in _by_gpu(trace, device[piece], calls[piece]):
+            if rank in of_device:
+                columns = _on_device(DeviceTimes(trace, rows, called), bounds)[:, skip:]
+            else:
+                columns = _on_host(trace, rank, bounds)[:, skip:]
+            starts, ends = bounds[skip:-1].tolist(), bounds[skip + 1 :].tolist()
+            numbers = [step.number for step in own[skip:]]
+            of_steps = zip(numbers, starts, ends, columns.T.tolist(), strict=True)
+            every += [Spent(rank, *of, *[*values, gpu]) for *of, values in of_steps]
+            sums = [*columns.sum(axis=1).tolist(), gpu]
+            totals.append(Spent(rank, None, starts[0], ends[-1], *sums))
         notes += _notes(rank, own[skip:], work, bounds[skip:])
-    return Breakdown(tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance)
+    return Breakdown(
+        *(tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance, dict(silent)),
+        doubts=(*damaged(trace).values(), *doubtful(trace).values()),
+    )
+
+
+def _by_gpu(trace: Slices, rows: Column, calls: Column) -> list[tuple[int, Column, Column]]:
+    """(index of the GPU, NONE where there is but one; its rows; their launches)."""
+    gpus = np.array([lane.device for lane in trace.lanes], np.int64)[trace.lane[rows]]
+    several = np.unique(gpus)
+    if len(several) < 2:
+        return [(NONE, rows, calls)]
+    return [(int(gpu), rows[gpus == gpu], calls[gpus == gpu]) for gpu in several]
 
 
 def _on_device(work: DeviceTimes, bounds: Times) -> Times:

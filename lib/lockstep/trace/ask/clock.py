@@ -36,6 +36,9 @@ _LATENESS_OF_GPUS = 7_000
 _CLOCK_OF_A_HOST = 1_000  # profilers of several processes read one clock about that well
 _LIKELY_DRIFT = 50e-6  # of two quartz clocks against each other
 _ABSURD_DRIFT = 500e-6
+# A step in a rank's ends that explains them so many times better than a drift is a jump.
+_JUMP = 2 * _LATENESS_OF_GPUS
+_JUMP_FITS = 4
 _AGREEING = 0.8  # share of collectives whose ends must agree
 _VIOLATING = 0.05  # share of those that may violate causality by more than lateness explains
 
@@ -406,6 +409,13 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
             f"them all more than {microseconds(np.median(apart), 0)} µs. Are these files of "
             "one run, and each of the rank that it says?"
         )
+    jump, rank, when = _jump(used, place, len(ranks))
+    if abs(jump) > _JUMP:
+        raise Misaligned(
+            f"rank {ranks[rank]}'s clock jumps by {microseconds(abs(jump), 0)} µs, "
+            f"{(when - int(used.end.min())) / 1e6:,.0f} ms after the first collective. Take the "
+            "part before, or the part after."
+        )
     fastest = int(np.argmax(np.abs(clocks.drift)))
     if abs(clocks.drift[fastest]) > _ABSURD_DRIFT:
         raise Misaligned(
@@ -469,6 +479,43 @@ def _wander(matches: Matches, end: Column, place: Column, ranks: int) -> tuple[i
             if away > worst:
                 worst, of = away, rank
     return worst, of
+
+
+def _jump(matches: Matches, place: Column, ranks: int) -> tuple[int, int, int]:
+    """(by how many ns, place of the rank, when) of the largest jump of a clock; 0 without one.
+
+    A rank's ends minus the mean of the others' are a line over time, if clocks drift. Where a line
+    with one step explains them `_JUMP_FITS` times better, the clock has jumped there. Stretches of
+    time stand for their medians, so that single late ends do not count.
+    """
+    end = matches.end - int(matches.end.min())
+    others = matches.each(matches.total(end)) - end
+    ahead = end - others / (matches.each(matches.counts) - 1)
+    found = (0, 0, 0)
+    for rank in range(ranks):
+        mine = np.flatnonzero(place == rank)
+        mine = mine[np.argsort(matches.end[mine], kind="stable")]
+        if len(mine) < 2 * _FEWEST_FOR_DRIFT:
+            continue
+        stretches = np.array_split(mine, min(64, len(mine) // 2))
+        time = np.array([np.median(matches.end[one] - matches.end[mine[0]]) for one in stretches])
+        off = np.array([np.median(ahead[one]) for one in stretches])
+        time, off = time / max(1.0, time[-1]), off - off.mean()
+        line = np.stack((np.ones_like(time), time), axis=1)
+        plain = _misfit(line, off)[0]
+        for at in range(3, len(time) - 2):
+            step = np.concatenate((line, (np.arange(len(time)) >= at)[:, None]), axis=1)
+            left, size = _misfit(step, off)
+            if plain > _JUMP_FITS * left and abs(size) > abs(found[0]):
+                found = (int(size), rank, int(matches.end[stretches[at][0]]))
+    return found
+
+
+def _misfit(columns: Column, values: Column) -> tuple[float, float]:
+    """What least squares leave over (squares, summed), and the last column's coefficient."""
+    fitted, *_ = np.linalg.lstsq(columns, values, rcond=None)
+    left = values - columns @ fitted
+    return float(left @ left) + 1.0, float(fitted[-1])
 
 
 def _evidence(used: Matches) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...models.cost import bus_factor
-from ...words import microseconds, printable
+from ...words import in_one_line, microseconds, printable
 from ..intervals import Intervals, covered, subtract, union
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
@@ -48,6 +48,7 @@ class Doing:
 
     def __str__(self) -> str:
         name = self.name if len(self.name) <= 48 else self.name[:47] + "…"
+        name = in_one_line(name)
         what = {"device": name, "host": f"{name} (device idle)"}.get(self.where, self.where)
         return f"{what} {_time(self.time)}"
 
@@ -442,6 +443,6 @@ def _many(count: int, what: str) -> str:
 
 def _name(one: Meeting) -> str:
     size = f" of {one.bytes / 1e6:,.3f} MB" if one.bytes > 0 else ""
-    group = f" in {one.group}" if one.group else ""
+    group = f" in {in_one_line(one.group)}" if one.group else ""
     operation = _LABELS.get(one.operation, one.operation)
     return f"{operation} #{one.number}{size}{group}"

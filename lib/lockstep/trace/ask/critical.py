@@ -13,17 +13,21 @@ and, by timing only (that two things follow each other does not prove that one c
 - a slice of another stream of the rank that ended at most `AT_ONCE` before (an event was waited
   for, perhaps);
 - the device's work that ended last before the host's synchronising call came back;
+- what a thread launched last, if that runs until a long time without operators is over: programs
+  poll (for the tokens that experts get, say) in Python or C++ that the trace does not tell of;
 - another thread's work that ended last while this thread did nothing that the trace tells of.
 
-Of several, the one that ended last is what the next had to wait for.
+Of several, the one that ended last is what the next had to wait for. What a thread does inside of
+an annotation, but outside of operators, for `UNTOLD` or longer, is unknown: "waiting".
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -33,12 +37,18 @@ from ...words import milliseconds, printable
 from ..joins import innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
+from ..unseen import refuse_unseen, unseen
+from .wording import shortened
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
+UNTOLD = 100_000  # ns: longer than Python takes from one operator to the next
 KINDS = ("compute", "transfer", "copy", "host", "launch", "waiting")
 _COMPUTE, _TRANSFER, _COPY, _HOST, _LAUNCH, _WAITING = range(len(KINDS))
 EVIDENCE = ("stream order", "launch", "collective", "thread order")
-TIMING = ("another stream's end", "synchronisation", "another thread's end")
+TIMING = (
+    *("another stream's end", "synchronisation", "another thread's end"),
+    "launched last",
+)
 
 _PATH_KIND = np.full(256, _HOST, np.int64)
 _PATH_KIND[Kind.COMPUTE], _PATH_KIND[Kind.COMMUNICATION] = _COMPUTE, _TRANSFER
@@ -56,7 +66,8 @@ class Segment(NamedTuple):
 
     kind: "compute" (of a rank without a GPU: its operators), "transfer" (a communication, from when
     its last rank had come), "copy" (and memset), "host" (the CPU), "launch" (from the launching
-    call's end to the kernel's start), or "waiting" (nothing that the trace tells of).
+    call's end to the kernel's start), or "waiting" (nothing that the trace tells of, or of which it
+    has only an annotation's name).
     """
 
     rank: int
@@ -65,6 +76,63 @@ class Segment(NamedTuple):
     name: str
     start: int
     end: int
+
+
+class Segments(Sequence[Segment]):
+    """The segments, which become objects when they are looked at: there may be millions.
+
+    columns: for each, the row of the trace that it is of or NONE, the index of its lane, that of
+    its kind in `KINDS`, start and end.
+    """
+
+    def __init__(self, trace: Slices, columns: Sequence[Column]):
+        self.owner, self.lane, self.kind, self.start, self.end = columns
+        self.name = np.where(self.owner == NONE, NONE, trace.name[np.maximum(self.owner, 0)])
+        self._names, self._lanes = trace.names, trace.lanes
+        self.rank = np.array([one.rank for one in trace.lanes], np.int32)[self.lane]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @overload
+    def __getitem__(self, at: int) -> Segment: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Segment]: ...
+    def __getitem__(self, at: int | slice) -> Segment | list[Segment]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(len(self))[at]]
+        at = range(len(self))[at]
+        lane, name = self._lanes[self.lane[at]], int(self.name[at])
+        return Segment(
+            lane.rank,
+            lane.label,
+            KINDS[self.kind[at]],
+            "" if name == NONE else self._names[name],
+            int(self.start[at]),
+            int(self.end[at]),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def spent(self, by: Column, where: Column | None = None) -> list[tuple[int, int, int]]:
+        """(value, how many, nanoseconds) of each value of a column, the most time first."""
+        which = np.arange(len(self)) if where is None else np.flatnonzero(where)
+        values, of = np.unique(by[which], return_inverse=True)
+        total = np.zeros(len(values), np.int64)
+        np.add.at(total, of, (self.end - self.start)[which])
+        found = zip(values.tolist(), np.bincount(of).tolist(), total.tolist(), strict=True)
+        return sorted(found, key=lambda one: -one[2])
+
+    def top(self, count: int) -> tuple[tuple[str, str, int, int], ...]:
+        """(kind, name, how many segments, nanoseconds) of what takes most of the time."""
+        both = self.name.astype(np.int64) * len(KINDS) + self.kind
+        return tuple(
+            (KINDS[one % len(KINDS)], "" if one < 0 else self._names[one // len(KINDS)], many, ns)
+            for one, many, ns in self.spent(both)[:count]
+        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +147,7 @@ class CriticalPath:
         transfer holds waiting that cannot be told from it.
     """
 
-    segments: tuple[Segment, ...]
+    segments: Segments
     by_kind: Mapping[str, int]
     by_rank: Mapping[int, int]
     links: Mapping[str, int]
@@ -89,11 +157,11 @@ class CriticalPath:
 
     @property
     def first(self) -> int:
-        return self.segments[0].start
+        return int(self.segments.start[0])
 
     @property
     def last(self) -> int:
-        return self.segments[-1].end
+        return int(self.segments.end[-1])
 
     @property
     def by_evidence(self) -> int:
@@ -107,20 +175,12 @@ class CriticalPath:
 
     def on(self, rank: int) -> Mapping[str, int]:
         """Nanoseconds by kind of the path's part on this rank, the largest first."""
-        found: Counter[str] = Counter()
-        for one in self.segments:
-            if one.rank == rank:
-                found[one.kind] += one.end - one.start
-        return dict(found.most_common())
+        mine = self.segments.spent(self.segments.kind, self.segments.rank == rank)
+        return {KINDS[kind]: ns for kind, _, ns in mine}
 
     def top(self, count: int = 10) -> tuple[tuple[str, str, int, int], ...]:
         """(kind, name, how many segments, nanoseconds) of what takes most of the path."""
-        total: Counter[tuple[str, str]] = Counter()
-        times: Counter[tuple[str, str]] = Counter()
-        for one in self.segments:
-            total[one.kind, one.name] += one.end - one.start
-            times[one.kind, one.name] += 1
-        return tuple((*key, times[key], ns) for key, ns in total.most_common(count))
+        return self.segments.top(count)
 
     def _shares(self) -> str:
         whole = max(self.last - self.first, 1)
@@ -133,7 +193,13 @@ class CriticalPath:
             f"critical path of {milliseconds(whole)} ms: {self._shares()}",
             f"most of it on rank {rank} ({100 * most / whole:.0f} %), which is there for "
             + ", ".join(f"{milliseconds(ns)} ms {kind}" for kind, ns in self.on(rank).items()),
-            f"{self.by_evidence} links by evidence, {self.by_timing} by timing only",
+            "the longest: "
+            + "; ".join(
+                f"{kind} {shortened(name, 48) or '(unknown)'} {milliseconds(ns)} ms"
+                + (f" in {count:,} pieces" if count > 1 else "")
+                for kind, name, count, ns in self.top(5)
+            ),
+            f"{self.by_evidence:,} links by evidence, {self.by_timing:,} by timing only",
         ]
         if self.unmatched:
             lines.append(
@@ -145,11 +211,17 @@ class CriticalPath:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         whole = max(self.last - self.first, 1)
         rows = [
-            (name[:80], kind, count, milliseconds(ns), f"{100 * ns / whole:.1f} %")
+            (
+                shortened(name, 80) or "(unknown)",
+                kind,
+                f"{count:,}",
+                milliseconds(ns),
+                f"{100 * ns / whole:.1f} %",
+            )
             for kind, name, count, ns in self.top()
         ]
         columns = ("what", "kind", "times", "ms", "of the path")
-        shown = table(str(self), columns, rows, stamp=self.stamp)
+        shown = table(str(self), columns, rows, stamp=self.stamp, right=True)
         return {**shown._repr_mimebundle_(), "text/plain": str(self)}
 
 
@@ -161,7 +233,8 @@ def critical_path(trace: Slices) -> CriticalPath:
     came is on the path; the path then goes on with what that rank did before. Graph replays: the
     kernels of one replay are held together by stream order and timing, the first by its launch.
 
-    Raises TraceError for a trace without work, and for recorded traces of several ranks that
+    Raises TraceError for a trace without work, for one without what the devices did (see
+    `unseen`), and for recorded traces of several ranks that
     have no common clock yet.
     """
     if not trace.has_one_clock:
@@ -169,6 +242,7 @@ def critical_path(trace: Slices) -> CriticalPath:
             f"these are the clocks of {len(trace.ranks)} ranks, and a path across them would jump "
             "in time: call align() first, and ask the trace that it returns"
         )
+    refuse_unseen(trace)
     work = _Predecessors(trace)
     path = _Path(trace, work)
     path.walk()
@@ -278,11 +352,15 @@ class _Thread:
         bounds = np.unique(np.concatenate((start, end)))
         at = innermost(start, end, bounds)
         owner = np.where(at >= 0, rows[np.maximum(at, 0)], NONE) if len(rows) else at
+        owner = owner.astype(np.int32)
         self.start = np.concatenate(([_BEGIN], bounds))
         self.end = np.concatenate((bounds, [_END]))
-        self.owner = np.concatenate(([NONE], owner)) if len(bounds) else np.array([NONE])
-        self.kind = np.where(self.owner == NONE, Kind.OTHER, trace.kind[np.maximum(self.owner, 0)])
+        self.owner = np.append(np.array([NONE], np.int32), owner if len(bounds) else owner[:0])
+        self.kind = trace.kind[np.maximum(self.owner, 0)]
+        self.kind[self.owner == NONE] = Kind.OTHER
         self.loose = np.isin(self.kind, _LOOSE)
+        named = np.isin(self.kind, (Kind.ANNOTATION, Kind.STEP))
+        self.untold = named & (self.end - self.start >= UNTOLD)
 
 
 class _Threads:
@@ -302,6 +380,15 @@ class _Threads:
         self.copied = {
             int(call): int(copy) for call, copy in zip(calls, copies, strict=True) if call != NONE
         }
+        mine = work.rows[trace.rank[work.rows] == rank]
+        calls = launch_of(trace, mine)
+        mine, calls = mine[calls != NONE], calls[calls != NONE]
+        order = np.argsort(calls, kind="stable")  # of one lane: in order of time
+        self.launched = {
+            lane: (calls[here], mine[here])
+            for lane in lanes
+            if len(here := order[trace.lane[calls[order]] == lane])
+        }
         synchronises = np.array(["ynchronize" in name for name in trace.names] or [False], bool)
         blocking = np.zeros(len(trace) + 1, bool)  # the last one is for pieces of nobody
         blocking[:-1] = synchronises[trace.name] & np.isin(trace.kind, (Kind.LAUNCH, Kind.WAIT))
@@ -312,25 +399,27 @@ class _Threads:
         }
         self.stop: dict[int, Column] = {}  # lane → for each piece, the last one to stop at by then
         for lane, one in self.threads.items():
-            stops = (one.kind == Kind.COMMUNICATION) | blocking[one.owner]
+            stops = (one.kind == Kind.COMMUNICATION) | blocking[one.owner] | one.untold
             for (ends, _), here in zip(self.others[lane], (one.loose, ~one.loose), strict=True):
                 at = np.searchsorted(ends, one.end, side="right") - 1
                 stops |= here & (at >= 0) & (np.append(ends, _BEGIN)[at] > one.start)
             stops[[0, -1]] = True
-            self.stop[lane] = np.maximum.accumulate(np.where(stops, np.arange(len(stops)), NONE))
+            self.stop[lane] = np.maximum.accumulate(
+                np.where(stops, np.arange(len(stops), dtype=np.int32), np.int32(NONE))
+            )
 
     def _others(self, lane: int, communication: bool) -> tuple[Column, Column]:
         """Ends, ascending, of the other threads' pieces of work, and whose they are.
 
         A thread without operators (NCCL's watchdog asks for events all the time) works for nobody.
         """
-        ends, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        ends, lanes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
         for other, one in self.threads.items():
             communicates = one.kind == Kind.COMMUNICATION
             if other != lane and (communicates.any() or (one.kind == Kind.OPERATOR).any()):
                 mine = communicates if communication else ~one.loose
                 ends.append(one.end[mine])
-                lanes.append(np.full(int(mine.sum()), other, np.int64))
+                lanes.append(np.full(int(mine.sum()), other, np.int32))
         end, whose = np.concatenate(ends), np.concatenate(lanes)
         order = np.argsort(end, kind="stable")
         return end[order], whose[order]
@@ -346,6 +435,12 @@ class _Threads:
             row = int(_last_ended(*self.ended, np.array(time))) if len(self.ended[0]) else NONE
             if row != NONE and ended[row] > start:
                 return "synchronisation", row, int(ended[row])
+        if one.untold[piece] and lane in self.launched:
+            calls, rows = self.launched[lane]
+            at = int(np.searchsorted(self.work.start[calls], start, side="right")) - 1
+            row = int(rows[at])
+            if at >= 0 and self.work.start[row] < time and ended[row] > max(start, time - AT_ONCE):
+                return "launched last", row, min(time, int(ended[row]))
         ends, lanes = self.others[lane][0 if one.loose[piece] else 1]
         at = int(np.searchsorted(ends, time, side="right")) - 1
         if at >= 0 and ends[at] > start:
@@ -362,7 +457,9 @@ class _Path:
         self.threads: dict[int, _Threads] = {}
         self.links: Counter[str] = Counter()
         self.unmatched = 0
-        self.pieces: list[tuple[Any, Any, Any, Any, Any]] = []  # owner, lane, kind, start, end
+        # Of each piece owner, lane, kind, start, end. Of threads first and last piece, until when.
+        self.pieces = [array("q") for _ in range(5)]
+        self.runs: dict[tuple[int, int], list[array[int]]] = {}
 
     def walk(self) -> None:
         work = self.work
@@ -386,8 +483,9 @@ class _Path:
             self.threads[rank] = _Threads(self.trace, self.work, rank)
         return self.threads[rank]
 
-    def add(self, owner: Any, lane: Any, kind: Any, start: Any, end: Any) -> None:
-        self.pieces.append((owner, lane, kind, start, end))
+    def add(self, *piece: int) -> None:
+        for column, value in zip(self.pieces, piece, strict=True):
+            column.append(value)
 
     def steps(self, at: tuple[int, int] | None) -> None:
         """Go back from a device's slice (row, time since when it is waited for) to the begin."""
@@ -439,7 +537,7 @@ class _Path:
             at = int(np.searchsorted(one.start, time, side="left")) - 1
             stop = int(all_threads.stop[lane][at])
             if stop < at:
-                self.passed(one, lane, stop + 1, at, time)
+                self.passed(rank, lane, stop + 1, at, time)
                 time = int(one.start[stop + 1])
             owner, communicates = int(one.owner[stop]), one.kind[stop] == Kind.COMMUNICATION
             if communicates and (entered := self.entered(owner, time))[0] != owner:
@@ -448,57 +546,60 @@ class _Path:
             if found is None:
                 if one.start[stop] == _BEGIN:
                     return None
-                self.passed(one, lane, stop, stop, time)
+                self.passed(rank, lane, stop, stop, time)
                 time = int(one.start[stop])
                 continue
             link, target, when = found
             if when < time:
-                self.add(owner, lane, _WAITING if owner == NONE else _HOST, when, time)
+                untold = owner == NONE or one.untold[stop]
+                self.add(owner, lane, _WAITING if untold else _HOST, when, time)
             self.links[link] += 1
             if link != "another thread's end":
                 return target, when
             lane, time = target, when
 
-    def passed(self, one: _Thread, lane: int, first: int, last: int, time: int) -> None:
+    def passed(self, rank: int, lane: int, first: int, last: int, time: int) -> None:
         """The pieces first … last of a thread, the last one until `time`, are on the path."""
-        end = one.end[first : last + 1].copy()
-        end[-1] = time
-        owner, kind = one.owner[first : last + 1], _PATH_KIND[one.kind[first : last + 1]]
-        kind = np.where(owner == NONE, _WAITING, kind)
         self.links["thread order"] += last + 1 - first
-        self.add(owner, np.full(len(end), lane), kind, one.start[first : last + 1], end)
+        run = self.runs.setdefault((rank, lane), [array("q") for _ in range(3)])
+        for column, value in zip(run, (first, last, time), strict=True):
+            column.append(value)
+
+    def _of_threads(self) -> Iterator[list[Column]]:
+        """Owner, lane, kind, start and end of the pieces of each thread that are on the path."""
+        for (rank, lane), run in self.runs.items():
+            one = self.threads[rank].threads[lane]
+            first, last, time = (np.frombuffer(column, np.int64) for column in run)
+            counts = last - first + 1
+            ends = np.cumsum(counts)
+            piece = np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
+            owner, end = one.owner[piece], one.end[piece]
+            end[ends - 1] = time
+            kind = np.where(
+                (owner == NONE) | one.untold[piece], _WAITING, _PATH_KIND[one.kind[piece]]
+            )
+            yield [owner, np.full(len(piece), lane, np.int32), kind, one.start[piece], end]
 
     def result(self) -> CriticalPath:
         trace = self.trace
-        columns = [
-            np.concatenate([np.atleast_1d(one) for one in parts])
-            for parts in zip(*self.pieces, strict=True)
-        ]
-        start = columns[3]
-        order = np.argsort(start, kind="stable")
+        parts = [[np.frombuffer(one, np.int64) for one in self.pieces], *self._of_threads()]
+        types = (np.int32, np.int32, np.int8, np.int64, np.int64)
+        columns = [np.concatenate([part.pop(0).astype(kind) for part in parts]) for kind in types]
+        self.threads.clear()
+        order = np.argsort(columns[3], kind="stable")
         owner, lane, kind, start, end = (column[order] for column in columns)
-        spent = end - start
-        rank = np.array([one.rank for one in trace.lanes])[lane]
+        del columns
         operators = (owner != NONE) & (trace.kind[owner] == Kind.OPERATOR)
-        with_gpu = [one.rank for one in trace.lanes if one.on_device]
-        kind[operators & (kind == _HOST) & ~np.isin(rank, with_gpu)] = _COMPUTE
-        by_kind = [(KINDS[at], int(spent[kind == at].sum())) for at in np.unique(kind)]
-        by_rank = [(int(one), int(spent[rank == one].sum())) for one in np.unique(rank)]
-        names = [trace.names[at] for at in trace.name[np.maximum(owner, 0)]]
-        segments = map(
-            Segment,
-            rank.tolist(),
-            [trace.lanes[at].label for at in lane.tolist()],
-            [KINDS[at] for at in kind.tolist()],
-            ["" if row == NONE else name for row, name in zip(owner.tolist(), names, strict=True)],
-            start.tolist(),
-            end.tolist(),
-        )
+        with_gpu = np.array([one.on_device for one in trace.lanes])
+        ranks = np.array([one.rank for one in trace.lanes])
+        kind[operators & (kind == _HOST) & ~np.isin(ranks, ranks[with_gpu])[lane]] = _COMPUTE
+        segments = Segments(trace, (owner, lane, kind, start, end))
         return CriticalPath(
-            segments=tuple(segments),
-            by_kind=dict(sorted(by_kind, key=lambda one: -one[1])),
-            by_rank=dict(sorted(by_rank, key=lambda one: -one[1])),
+            segments=segments,
+            by_kind={KINDS[one]: ns for one, _, ns in segments.spent(segments.kind)},
+            by_rank={one: ns for one, _, ns in segments.spent(segments.rank)},
             links=dict(self.links),
             unmatched=self.unmatched,
+            notes=tuple(f"{why}: the path has only its host" for why in unseen(trace).values()),
             stamp=trace.provenance,
         )

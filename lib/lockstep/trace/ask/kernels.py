@@ -1,4 +1,5 @@
-"""Where the GPU's time goes: by kernel, by step, by phase, by the annotation it was launched in."""
+"""Where the GPU's time goes: by kernel, or by the step, phase, annotation, operator or module that
+it was launched in."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from ..intervals import union
 from ..joins import innermost, launch_of, on_device
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps
+from ..unseen import refuse_unseen
 from .wording import shortened, with_notes
 
 PHASES = ("forward and the rest", "backward", "optimizer")
@@ -43,10 +45,10 @@ class KernelGroup:
 class Kernels:
     """The groups with the largest totals, largest first.
 
-    by: "name", "step", "phase" or "annotation". groups: the top ones. count, total: of all that
-    the GPUs ran, these or not; kernels that run at the same time are counted both. distinct: the
-    number of groups there are. unattributed: nanoseconds of what could not be put in any group, as
-    its launch is not in the trace or lies in no step or annotation.
+    by: "name", "step", "phase", "annotation", "operator" or "module". groups: the top ones. count,
+    total: of all that the GPUs ran, these or not; kernels that run at the same time are counted
+    both. distinct: the number of groups there are. unattributed: nanoseconds of what could not be
+    put in any group, as its launch is not in the trace or lies in no step or annotation.
     """
 
     by: str
@@ -70,11 +72,21 @@ class Kernels:
         """By the innermost annotation (record_function, NVTX) that they were launched in."""
         return kernels(self.trace, top, by="annotation")
 
+    def by_operator(self, top: int = 10) -> Kernels:
+        """By the innermost operator (aten::mm, an autograd node) that launched them."""
+        return kernels(self.trace, top, by="operator")
+
+    def by_module(self, top: int = 10) -> Kernels:
+        """By the innermost `nn.Module` that launched them (recorded under with_stack=True)."""
+        return kernels(self.trace, top, by="module")
+
     @property
     def unattributed_share(self) -> float:
         return self.unattributed / self.total if self.total else 0.0
 
     def __str__(self) -> str:
+        if not self.count:
+            return "nothing ran on a GPU"
         return printable("\n".join([repr(self._table()), *self._notes()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -82,7 +94,8 @@ class Kernels:
 
     def _table(self) -> Table:
         what = "kernel" if self.by == "name" else self.by
-        names = _displayed([group.name for group in self.groups])
+        names = [group.name for group in self.groups]
+        names = [_cut(name) for name in names] if self.by in _WHOLE else _displayed(names)
         return table(
             f"GPU time by {what}, {len(self.groups)} of {self.distinct} · ms, means and medians µs",
             [
@@ -106,6 +119,7 @@ class Kernels:
                 for name, group in zip(names, self.groups, strict=True)
             ],
             stamp=self.stamp,
+            right=True,
         )
 
     def _notes(self) -> list[str]:
@@ -117,18 +131,21 @@ class Kernels:
 def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
     """What the GPUs ran (kernels, copies, memsets), grouped; the `top` groups by total time.
 
-    by: "name"; "step", "phase" or "annotation": where the call that launched it *started*, on its
-    thread; a replay of a graph is launched as a whole. "step": a step lasts until the next begins,
-    the last until its end. "annotation": the innermost. "phase": "backward" inside of one of
+    by: "name"; else where the call that launched it *started*, on its thread; a graph's replay is
+    launched as a whole. "step": a step lasts until the next begins, the last until its end.
+    "annotation", "operator", "module": the innermost; modules are the profiler's "nn.Module: …",
+    in which autograd's threads never are. "phase": "backward" inside of one of
     autograd's nodes, "optimizer" inside of `Optimizer.…`, the forward pass and all else together.
     What has no launch in the trace, or one outside of steps or annotations, is unattributed.
 
-    Raises TraceError for another `by`, and for a top below 1.
+    Raises TraceError for another `by`, for a top below 1, and for a trace without what the devices
+    did (see `unseen`).
     """
     if by not in _KEYS:
         raise TraceError(f"by={by!r}: kernels are grouped by {', '.join(_KEYS)}")
     if top < 1:
         raise TraceError(f"top={top}: the number of groups to show is 1 or more")
+    refuse_unseen(trace)
     rows = on_device(trace)
     keys, names = _KEYS[by](trace, rows)
     groups, unattributed = _groups(trace, rows, keys, names)
@@ -142,6 +159,13 @@ def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
         stamp=trace.provenance,
         trace=trace,
     )
+
+
+_WHOLE = ("operator", "module")  # whose names are no signatures
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 72 else f"{name[:71]}…"
 
 
 def _displayed(names: Sequence[str]) -> list[str]:
@@ -209,11 +233,25 @@ def _by_step(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
 
 
 def _by_annotation(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
+    return _by_innermost(trace, rows, trace.kind == Kind.ANNOTATION)
+
+
+def _by_operator(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
+    return _by_innermost(trace, rows, trace.kind == Kind.OPERATOR)
+
+
+def _by_module(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
+    modules = _starting(trace, "nn.Module: ")[trace.name] & (trace.kind == Kind.PYTHON)
+    return _by_innermost(trace, rows, modules)
+
+
+def _by_innermost(trace: Slices, rows: Column, wanted: Column) -> tuple[Column, Sequence[str]]:
+    """By the name of the innermost of the wanted slices around the launch."""
     calls = launch_of(trace, rows)
     keys = np.full(len(rows), NONE, np.int64)
     for lane, mine in _by_thread(trace, calls):
-        notes = trace.rows_of(lane)
-        ranges = notes.start + np.flatnonzero(trace.kind[notes] == Kind.ANNOTATION)
+        piece = trace.rows_of(lane)
+        ranges = piece.start + np.flatnonzero(wanted[piece])
         start, called = trace.start[ranges], trace.start[calls[mine]]
         at = innermost(start, start + trace.duration[ranges], called)
         keys[mine[at != NONE]] = trace.name[ranges[at[at != NONE]]]
@@ -253,4 +291,6 @@ _KEYS: dict[str, Callable[[Slices, Column], tuple[Column, Sequence[str]]]] = {
     "step": _by_step,
     "phase": _by_phase,
     "annotation": _by_annotation,
+    "operator": _by_operator,
+    "module": _by_module,
 }

@@ -17,13 +17,12 @@ from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
+from ..unseen import LAUNCHES, refuse_unseen
 from .wording import with_notes
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")
 _GRAPH = re.compile("GraphLaunch", re.IGNORECASE)
-# cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
-_LAUNCHES = re.compile("Launch|Memcpy|Memset", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,11 @@ class Launches:
         raise TraceError(f"rank {rank} has nothing on a GPU; ranks that have: {known}")
 
     def __str__(self) -> str:
-        return printable("\n".join([*(repr(one) for one in self._tables()), *self.notes]))
+        if not self.queues:
+            return "nothing was launched on a GPU"
+        calls, queues = self._tables()
+        above = repr(calls).removesuffix(f"\n{self.stamp}")
+        return printable("\n".join([above, "", repr(queues), *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         calls, queues = self._tables()
@@ -128,7 +131,7 @@ class Launches:
 
     def _tables(self) -> tuple[Table, Table]:
         calls = table(
-            "launches · µs: median, 90th percentile, largest",
+            "launches · µs: median / 90th percentile / largest",
             [
                 *("rank", "launches", "calls", "kernels or copies", "per call", "host per call"),
                 *("host per kernel or copy", "call to begin", "return to begin"),
@@ -143,14 +146,15 @@ class Launches:
                 for one in self.calls
             ],
             stamp=self.stamp,
+            right=True,
         )
         queues = table(
-            "queue of the GPU · depth: median, 90th percentile, largest · ms",
+            "queue of the GPU · depth: median / 90th percentile / largest · ms",
             ["rank", "length", "queued", "nothing queued", "host-bound", "stretches", "longest"],
             [
                 [
                     *(one.rank, milliseconds(one.length)),
-                    ", ".join(f"{depth:,}" for depth in one.depth),
+                    " / ".join(f"{depth:,}" for depth in one.depth),
                     f"{milliseconds(one.empty)} ({one.empty / max(one.length, 1):.1%})",
                     f"{milliseconds(one.host_bound)} ({one.share:.1%})",
                     *(f"{one.stretches:,}", milliseconds(one.longest)),
@@ -158,12 +162,13 @@ class Launches:
                 for one in self.queues
             ],
             stamp=self.stamp,
+            right=True,
         )
         return calls, queues
 
 
 def _micro(times: tuple[int, int, int]) -> str:
-    return ", ".join(microseconds(time, 2) for time in times)
+    return " / ".join(microseconds(time, 2) for time in times)
 
 
 def launches(trace: Slices) -> Launches:
@@ -172,8 +177,10 @@ def launches(trace: Slices) -> Launches:
     A call is a graph's if it launched more than one thing or is named so, a copy's if it launched
     a copy or memset, else a kernel's. Of a graph, latencies are those of its first kernel. A kernel
     is queued from the return of its call until it begins; not at all if it begins before that.
-    Calls and latencies are of the whole trace, queues of its steps.
+    Calls and latencies are of the whole trace, queues of its steps. Several GPUs of one rank
+    count together. Raises TraceError for a trace without what the devices did (see `unseen`).
     """
+    refuse_unseen(trace)
     device = on_device(trace)
     calls = launch_of(trace, device)
     own: dict[int, list[Step]] = {}
@@ -270,7 +277,7 @@ def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
             f"rank {rank}: the launches of {lost:,} of {len(rows):,} kernels and copies are not in "
             "the trace; they count nowhere here"
         )
-    named = np.array([bool(_LAUNCHES.search(name[:1000])) for name in trace.names], bool)
+    named = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     made = trace.where(Kind.LAUNCH, rank=rank)
     made = made[named[trace.name[made]]]
     if idle := int(np.count_nonzero(~np.isin(made, calls))):
@@ -278,6 +285,9 @@ def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
             f"rank {rank}: what {idle:,} of {len(made):,} launching calls launched is not in the "
             "trace; they count nowhere here"
         )
+    gpus = {lane.device for lane in trace.lanes if lane.rank == rank and lane.on_device}
+    if len(gpus) > 1:
+        notes.append(f"rank {rank}: its {len(gpus)} GPUs count together: idle is when all are")
     early = np.count_nonzero(
         trace.start[rows] < np.where(calls == NONE, _NEVER, trace.start[calls])
     )

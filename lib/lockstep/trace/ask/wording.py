@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ...figures.table import Table
-from ...words import printable
+from ...words import in_one_line, printable
 
 _WIDTH = 72
 _NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
@@ -31,6 +31,7 @@ def shortened(name: str, width: int = _WIDTH) -> str:
     """
     if len(name) > 4000:  # names of megabytes occur; no one reads their middle
         name = f"{name[:2000]}…{name[-2000:]}"
+    name = in_one_line(name)
     short = _NAMESPACES.sub("", _without_parameters(name.removeprefix("void "))).strip() or name
     if len(short) <= width:
         return short

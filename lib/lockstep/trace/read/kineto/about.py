@@ -11,17 +11,20 @@ from typing import Any
 import numpy as np
 
 from ...slices import NONE, Column
-from .events import as_integer, as_text
+from .events import as_decimal, as_integer, as_text
 
+MOST_RANKS = 1 << 20  # no job has more; what says so is damaged
 _TORCH = ("torch_version", "pytorch_version", "PyTorch version", "torch")
 
 
-def about_file(says: dict[str, Any], path: Path, columns: dict[str, Column]) -> dict[str, Any]:
+def about_file(
+    says: dict[str, Any], path: Path, columns: dict[str, Column], notes: list[str]
+) -> dict[str, Any]:
     job = says.get("distributedInfo")
     job = job if isinstance(job, dict) else {}
     devices = says.get("deviceProperties")
     devices = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
-    lacks = {"rank", "world_size"} - {key for key in job if as_integer(job[key]) is not None}
+    rank, world = (_whole(job.get(key), notes, key) for key in ("rank", "world_size"))
     mine = columns["device"][columns["device"] >= 0]
     number = int(np.bincount(mine).argmax()) if len(mine) and mine.max() < 1024 else 0
     gpu = next((one for one in devices if one.get("id") == number), devices[0] if devices else {})
@@ -30,8 +33,8 @@ def about_file(says: dict[str, Any], path: Path, columns: dict[str, Column]) -> 
     groups = job.get("pg_config")
     about = {
         "file": path.name,
-        "rank": None if "rank" in lacks else as_integer(job["rank"]),
-        "world_size": None if "world_size" in lacks else as_integer(job["world_size"]),
+        "rank": rank,
+        "world_size": world or None,
         "backend": as_text(job.get("backend")),
         "groups": _groups(groups if isinstance(groups, list) else []),
         "gpu": as_text(gpu.get("name")),
@@ -45,6 +48,17 @@ def about_file(says: dict[str, Any], path: Path, columns: dict[str, Column]) -> 
         "last": last,
     }
     return {key: value for key, value in about.items() if value not in ("", [])}
+
+
+def _whole(value: Any, notes: list[str], what: str) -> int | None:
+    """A number of ranks, None where none is given or none can be meant."""
+    if value is None:
+        return None
+    number = as_decimal(value)
+    if number is None or number != int(number) or not 0 <= number < MOST_RANKS:
+        notes.append(f"its {what} is {str(value)[:40]}, which cannot be: ignored")
+        return None
+    return int(number)
 
 
 def _groups(config: list[Any]) -> list[dict[str, Any]]:
@@ -74,7 +88,8 @@ def ranks_in(text: Any, size: int) -> tuple[int, ...]:
     ranks = tuple(int(one) for one in re.findall(r"\d{1,9}", text))
     if "..." not in text:
         return ranks if size < 0 or len(ranks) == size else ()
-    if len(ranks) > 1 and ranks == tuple(sorted(ranks)) and ranks[-1] - ranks[0] == size - 1:
+    ascending = len(ranks) > 1 and ranks == tuple(sorted(ranks)) and size < MOST_RANKS
+    if ascending and ranks[-1] - ranks[0] == size - 1:
         return tuple(range(ranks[0], ranks[-1] + 1))
     return ()
 

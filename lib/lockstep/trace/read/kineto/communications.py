@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from ...slices import NONE, Collective, Column, Kind, Numbering
 from . import kinds
 from .about import ranks_in
+from .recorders import Recorders
 from .rows import Said
 
 Mask = NDArray[np.bool_]
 # See `kinds`; of several the first counts.
-_EVIDENCE = ("metadata", "external id", "name")
-_METADATA, _EXTERNAL, _NAME = range(len(_EVIDENCE))
+_EVIDENCE = ("metadata", "launch", "external id", "name")
+_METADATA, _LAUNCH, _EXTERNAL, _NAME = range(len(_EVIDENCE))
 
 
 def find_communications(
@@ -28,10 +29,11 @@ def find_communications(
     """Tells communication from computation among kernels (changes "kind"), and adds the column
     "collective". See `kinds` for the evidence."""
     on_gpu = columns["kind"] == Kind.COMPUTE
-    recorder = _recorders(columns, names, on_gpu)
-    evidence = _evidence(columns, names, recorder, on_gpu)
+    recorders = Recorders(columns, names, on_gpu, _sized(columns["said"], said))
+    evidence = _evidence(columns, names, recorders, on_gpu)
     communicates = evidence != NONE
     columns["kind"][communicates] = Kind.COMMUNICATION
+    recorder = recorders.row
     _give_sequences(columns["sequence"], recorder, communicates)
     rows = np.flatnonzero(communicates)
     clues = _clues(columns, names, rows, evidence[rows], recorder[rows])
@@ -54,44 +56,24 @@ def find_communications(
     return list(known)
 
 
-def _recorders(columns: dict[str, Column], names: list[str], kernels: Mask) -> Column:
-    """For each kernel the row of the operator that launched it and may say what it communicates;
-    NONE for none. By the kernel's external id, or else by that of its launch."""
-    kind, external = columns["kind"], columns["external"].copy()
-    launches = np.flatnonzero((kind == Kind.LAUNCH) & (columns["correlation"] > 0))
-    lacking = np.flatnonzero(kernels & (external < 0) & (columns["correlation"] > 0))
-    if len(launches) and len(lacking):
-        launch = _look_up(columns["correlation"], launches, columns["correlation"][lacking])
-        external[lacking] = np.where(launch >= 0, external[launch], NONE)
-    may = np.array([kinds.records_collective(one) or "c10d" in one for one in names], bool)
-    operators = may[columns["name"]] & np.isin(kind, (Kind.OPERATOR, Kind.ANNOTATION))
-    operators &= external > 0
-    found = np.full(len(kind), NONE, np.int64)
-    rows = np.flatnonzero(kernels & (external > 0))
-    if len(rows) and operators.any():
-        found[rows] = _look_up(external, np.flatnonzero(operators), external[rows])
-    return found
-
-
-def _look_up(column: Column, rows: Column, values: Column) -> Column:
-    """For each value the one of these rows whose column has it, NONE where there is none."""
-    rows = rows[np.argsort(column[rows], kind="stable")]
-    at = np.minimum(np.searchsorted(column[rows], values), len(rows) - 1)
-    return np.where(column[rows[at]] == values, rows[at], NONE)
+def _sized(column: Column, said: list[Said]) -> Mask:
+    """Which rows say how much they communicate."""
+    sized = [one.elements_in >= 0 or one.bytes_in >= 0 for one in said]
+    return np.array([*sized, False], bool)[column]  # the last place is for NONE, which is −1
 
 
 def _evidence(
-    columns: dict[str, Column], names: list[str], recorder: Column, on_gpu: Mask
+    columns: dict[str, Column], names: list[str], recorders: Recorders, on_gpu: Mask
 ) -> Column:
     """For each row by what it is known to communicate, NONE where it does not."""
-    name = columns["name"]
+    name, recorder = columns["name"], recorders.row
     named = np.array([kinds.is_communication(one) for one in names], bool)[name] & on_gpu
     records = np.array([kinds.records_collective(one) for one in names], bool)
     linked = recorder != NONE
-    by_recorder = np.zeros(len(name), bool)
-    by_recorder[linked] = records[name[recorder[linked]]] | named[linked]
+    by_recorder = linked & (named | (recorders.itself & records[name[recorder]]))
     by_itself = (on_gpu & (columns["said"] != NONE)) | (columns["kind"] == Kind.COMMUNICATION)
-    return np.select((by_itself, by_recorder, named), (_METADATA, _EXTERNAL, _NAME), NONE)
+    ways = (by_itself, by_recorder & recorders.nested, by_recorder, named)
+    return np.select(ways, (_METADATA, _LAUNCH, _EXTERNAL, _NAME), NONE)
 
 
 def _give_sequences(sequence: Column, recorder: Column, communicates: Mask) -> None:
@@ -142,7 +124,7 @@ def _operation(said: Said, evidence: int, kernel: str, operator: str, annotation
     """The first that anything tells, the most certain first; "" if nothing does."""
     return (
         kinds.operation(said.collective)
-        or (kinds.operation(operator) if evidence == _EXTERNAL else "")
+        or (kinds.operation(operator) if evidence in (_LAUNCH, _EXTERNAL) else "")
         or kinds.operation_of_kernel(kernel)
         or kinds.operation(annotation)
     )

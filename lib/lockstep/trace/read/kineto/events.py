@@ -139,7 +139,10 @@ def _without_halves(value: Any) -> str:
 def args_of_raw(raw: Any) -> dict[str, Any]:
     """All args of an event that was decoded as `RAW`."""
     if isinstance(raw, msgspec.Raw):
-        raw = json.loads(bytes(raw).decode(errors="replace"), strict=False)
+        try:
+            raw = json.loads(bytes(raw).decode(errors="replace"), strict=False)
+        except RecursionError:
+            return {}
     args = raw.get("args") if isinstance(raw, dict) else None
     return args if isinstance(args, dict) else {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,17 @@ def read(path: Path) -> File:
             gather(rows, decode(batch, DECIMALS), number, batch)
         number += len(found)
     notes = [*text.damage]
+    damage = list(notes)
     if rows.unreadable:
         many = _count(len(rows.unreadable), "event")
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
     if lost := join_halves(rows):
         notes.append(f"{_count(lost, 'event')} of begin or end without the other half left out")
     if not rows.pieces:
-        damage = f" ({'; '.join(notes)})" if notes else ""
-        raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{damage}")
-    return _finish(rows, path, text.about, notes)
+        because = f" ({'; '.join(notes)})" if notes else ""
+        raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{because}")
+    file = _finish(rows, path, text.about, notes)
+    return replace(file, about=file.about | ({"damage": damage} if damage else {}))
 
 
 def args_of(path: Path, origin: int) -> dict[str, Any]:
@@ -86,8 +88,11 @@ def args_of(path: Path, origin: int) -> dict[str, Any]:
 def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> File:
     columns = rows.columns()
     names, places = list(rows.names), list(rows.places)
-    columns["kind"] = _kinds(columns, list(rows.categories), names)
-    keep = _usable(columns, places, notes)
+    categories = list(rows.categories)
+    columns["kind"] = _kinds(columns, categories, names)
+    familiar = np.array([kinds.is_known(one) for one in categories], bool)
+    spans = familiar[columns["category"]] & (columns["kind"] == Kind.OTHER)
+    keep = _usable(columns, places, spans, notes)
     columns = {column: values[keep] for column, values in columns.items()}
     if not len(columns["start"]):
         because = f" ({'; '.join(notes)})" if notes else ""
@@ -99,7 +104,8 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     lanes = add_lanes(columns, places, rows.labels)
     order = np.lexsort((-columns["duration"], columns["start"], columns["lane"]))
     columns = {column: values[order] for column, values in columns.items()}
-    about = about_file(says, path, columns)
+    about = about_file(says, path, columns, notes)
+    about |= _unread(columns["category"], categories, notes)
     known = find_communications(columns, names, list(rows.said), about, notes)
     columns["name"], names = _used(columns["name"], names, notes)
     columns = {column: columns[column].astype(COLUMNS[column], copy=False) for column in SAVED}
@@ -114,10 +120,31 @@ def _kinds(columns: dict[str, Column], categories: list[str], names: list[str]) 
     return np.array(found, np.uint8)[row]
 
 
-def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> Mask:
-    """Which rows are slices of threads and streams with a time that can be; says what is not."""
+def _unread(column: Column, categories: list[str], notes: list[str]) -> dict[str, Any]:
+    """ "unread": category → number of slices, of categories that nobody here knows."""
+    many = np.bincount(column, minlength=len(categories)).tolist()
+    unread = {
+        one or "none": count
+        for one, count in zip(categories, many, strict=True)
+        if count and not kinds.is_known(one)
+    }
+    if not unread:
+        return {}
+    which = ", ".join(list(unread)[:5])
+    notes.append(
+        f"{_count(sum(unread.values()), 'slice')} of categories that are not known here ({which}): "
+        "they count in no answer"
+    )
+    return {"unread": unread}
+
+
+def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: list[str]) -> Mask:
+    """Which rows are slices of threads and streams with a time that can be; says what is not.
+
+    spans: rows that are no work, as of the profiler itself, which may stand nowhere.
+    """
     is_place = np.array([isinstance(p, int) and isinstance(t, int) for p, t in places], bool)
-    keep = is_place[columns["place"]]  # the profiler's own spans are no work of a thread
+    keep = np.ones(len(columns["place"]), bool)
     start, duration = columns["start"], columns["duration"]
 
     def leave_out(which: Mask, why: str) -> None:
@@ -126,6 +153,9 @@ def _usable(columns: dict[str, Column], places: list[Any], notes: list[str]) -> 
             notes.append(f"{_count(many, 'slice')} {why}: left out")
             keep = keep & ~which
 
+    nowhere = ~is_place[columns["place"]]
+    keep &= ~(nowhere & spans)
+    leave_out(nowhere, "whose process and thread are not both numbers")
     leave_out(
         (start == BAD_TIME) | (duration == BAD_TIME), "without a start or duration that is a number"
     )

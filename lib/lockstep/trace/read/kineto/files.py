@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -15,37 +16,54 @@ _LARGE = 8 << 20  # bytes of text that are worth a process, and the cache
 _PACKED = 15  # bytes of text in a byte of gz, about
 
 
-def find(source: Paths) -> tuple[list[Path], bool]:
+def find(source: Paths, notes: list[str]) -> tuple[list[Path], bool]:
     """The files, and whether they were found in a folder rather than named."""
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         if not path.is_dir():
             return [path], False
-        paths = sorted(
-            one
-            for one in path.iterdir()
-            if one.name.endswith((".json", ".json.gz")) and one.is_file()
-        )
-        if not paths:
-            raise TraceError(
-                f"there is no trace in {path}: no file there ends with .json or .json.gz (folders "
-                "inside of it are not searched)"
-            )
-        return paths, True
+        return _in_folder(path, notes), True
     paths = [Path(one) for one in source]
     if not paths:
         raise TraceError("no trace to load: the list of paths is empty")
     return paths, False
 
 
+def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
+    try:
+        named = sorted(one for one in folder.iterdir() if one.name.endswith((".json", ".json.gz")))
+    except OSError as error:
+        raise TraceError(f"{folder} cannot be read: {error.strerror or error}") from None
+    paths = []
+    left_out = []
+    for one in named:
+        try:
+            state_of(one)
+            paths.append(one)
+        except TraceError as error:
+            left_out.append(str(error))
+    if not paths:
+        some = "; ".join(left_out) or "no file there ends with .json or .json.gz"
+        raise TraceError(
+            f"there is no trace in {folder}: {some} (folders inside of it are not searched)"
+        )
+    notes += [f"left out: {why}" for why in left_out]
+    return paths
+
+
 def state_of(path: Path) -> State:
-    """What changes when a file does."""
+    """What changes when a file does. Raises TraceError for what is no file that can be read."""
     try:
         state = path.stat()
     except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    if path.is_dir():
+        why = error.strerror or str(error)
+        if path.is_symlink():
+            why = f"it is a link to {os.readlink(path)}, and that leads to no file ({why})"
+        raise TraceError(f"{path} cannot be read: {why}") from error
+    if stat.S_ISDIR(state.st_mode):
         raise TraceError(f"{path} is a folder: load it by itself, or name the files in it")
+    if not stat.S_ISREG(state.st_mode):
+        raise TraceError(f"{path} is a pipe or a device, and no file: write it to a file first")
     return state.st_size, state.st_mtime_ns
 
 

@@ -3,8 +3,8 @@
 Kinds come from the event's category. Only a kernel can be communication on a GPU, and it is one if
 
 1. its own metadata names a collective (PyTorch ≥ 2.3),
-2. or its external id is that of an operator which records a collective (`record_param_comms`, an
-   operation of symmetric memory),
+2. or an operator which records a collective (`record_param_comms`, an operation of symmetric
+   memory) launched it, by the place of the launch or else by the External id: see `recorders`,
 3. or its *function's* name, without template arguments and parameters, is one that a communication
    library gives to its kernels. An operator or Python function of such a name is none.
 
@@ -31,6 +31,11 @@ _CATEGORIES = {
     "cuda_driver": Kind.LAUNCH,
     "hip_runtime": Kind.LAUNCH,
     "hip_driver": Kind.LAUNCH,
+    "xpu_runtime": Kind.LAUNCH,
+    "xpu_driver": Kind.LAUNCH,
+    "mtia_runtime": Kind.LAUNCH,
+    "privateuse1_runtime": Kind.LAUNCH,
+    "privateuse1_driver": Kind.LAUNCH,
     "runtime": Kind.LAUNCH,
     "driver": Kind.LAUNCH,
     "kernel": Kind.COMPUTE,
@@ -40,6 +45,13 @@ _CATEGORIES = {
     "memset": Kind.SET,
     "gpu_user_annotation": Kind.GPU_ANNOTATION,
     "cuda_sync": Kind.WAIT,
+    "xpu_sync": Kind.WAIT,
+    # Known, and no work: the profiler's own time, and moments.
+    "overhead": Kind.OTHER,
+    "trace": Kind.OTHER,
+    "cpu_instant_event": Kind.OTHER,
+    "cuda_event": Kind.OTHER,
+    "external_correlation": Kind.OTHER,
 }
 _STEP = re.compile(r"ProfilerStep\s*#\s*\d+")
 _ON_CPU = re.compile(r"gloo:\w")
@@ -116,6 +128,11 @@ def kind(category: str, name: str) -> Kind:
     if found is Kind.ANNOTATION and _ON_CPU.match(name):
         return Kind.COMMUNICATION
     return found
+
+
+def is_known(category: str) -> bool:
+    """Whether this reader knows what slices of a category are."""
+    return category.lower() in _CATEGORIES
 
 
 def is_communication(kernel: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....stamps import Recording, Stamp
+from ....words import printable
 from ...slices import COLUMNS, NONE, Lane, Numbering, Slices, TraceError
 from .cache import open_store
 from .file import SAVED, File, args_of
@@ -33,12 +34,13 @@ def load(
     source: a folder (all *.json and *.json.gz in it), a path, several paths, or a recording. stamp:
     where the trace comes from; what the files say of it, if not given. cache: keep the columns of
     large files in the user's cache folder, for as long as the file stays the same. processes: how
-    many read at a time; as many as there are cores, if not given.
+    many read at a time; as many as this process may use cores (affinity, quota), if not given.
 
     Times are nanoseconds since the epoch where the files say so, exact to the nanosecond. What had
     to be repaired, left out or guessed stands in `notes`. `about[rank]` has what is known of
     "file", "world_size", "backend", "groups" (dicts of name, description, size, ranks), "gpu",
-    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), and "communication":
+    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), "unread" (slices of
+    categories that are not known here, by category), and "communication":
     how many "slices", "kernels", how many were recognised "by_name" only or have an "unknown"
     operation, and their "time", "time_by_name", "time_unknown" (ns).
 
@@ -48,8 +50,8 @@ def load(
     if isinstance(source, Recording):
         stamp = stamp or source.stamp
         source = source.path
-    paths, in_folder = find(source)
     notes: list[str] = []
+    paths, in_folder = find(source, notes)
     with open_store(paths, cache) as store:
         found = read_all(paths, store, processes, in_folder, notes)
         ranks = ranks_of([one.path for one in found], [one.file for one in found], notes)
@@ -63,7 +65,7 @@ def load(
         return Slices(
             **_merge(files),
             stamp=stamp or _stamp(list(about.values())),
-            notes=notes,
+            notes=[printable(note) for note in notes],
             about=about,
             fetch=_fetch_from(of_rank),
         )

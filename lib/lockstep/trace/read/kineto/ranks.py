@@ -86,11 +86,12 @@ def check_job(files: dict[int, File], notes: list[str]) -> None:
             f"{files[beyond[0]].about['file']} says it is of rank {beyond[0]}, but its job has "
             f"{world} ranks: one of the two is wrong"
         )
-    if missing := [rank for rank in range(world) if rank not in files]:
-        some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-        which = f"ranks {some} are" if len(missing) > 1 else f"rank {some} is"
+    if missing := world - len(files):
+        lacking = (rank for rank in range(world) if rank not in files)
+        some = ", ".join(map(str, itertools.islice(lacking, 8))) + (", …" if missing > 8 else "")
+        which = f"ranks {some} are" if missing > 1 else f"rank {some} is"
         notes.append(
-            f"{which} missing: the job has {world} ranks, there are traces of {len(files)}"
+            f"{which} missing: the job has {world:,} ranks, there are traces of {len(files)}"
         )
     latest = max(files, key=lambda rank: files[rank].about["first"])
     earliest = min(files, key=lambda rank: files[rank].about["last"])

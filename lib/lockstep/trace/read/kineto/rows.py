@@ -125,20 +125,18 @@ def _label(rows: Rows, one: Any) -> None:
 
 def _look_into_operators(slices: list[Any], at: list[int], batch: bytes) -> None:
     """Collectives whose facts stand in the recorded inputs: those of gloo, and, before PyTorch
-    2.3, of `record_param_comms`."""
-    if b'"gloo:' not in batch and b'"record_param_comms"' not in batch:
-        return
-    unknown = [
-        place
-        for place, one in enumerate(slices)
-        if (one.name == "record_param_comms" and not (one.args and one.args.collective))
+    2.3, of `record_param_comms` and of the annotation nccl:… inside of it."""
+    looks = [
+        look
+        for mark, look in (
+            (b'"gloo:', lambda one: kinds.kind(one.cat, one.name) is Kind.COMMUNICATION),
+            (b'"record_param_comms"', _is_silent_recorder),
+            (b'"nccl:', _is_silent_annotation),
+        )
+        # Where PyTorch names collectives, its operators say all that annotations would.
+        if mark in batch and not (mark == b'"nccl:' and b'"Collective name"' in batch)
     ]
-    if b'"gloo:' in batch:
-        unknown += [
-            place
-            for place, one in enumerate(slices)
-            if kinds.kind(one.cat, one.name) is Kind.COMMUNICATION
-        ]
+    unknown = [place for place, one in enumerate(slices) if any(look(one) for look in looks)]
     raw = decode(batch, RAW) if unknown else []
     for place in unknown:
         one = slices[place]
@@ -146,14 +144,28 @@ def _look_into_operators(slices: list[Any], at: list[int], batch: bytes) -> None
         size, dtype = kinds.bytes_of_inputs(inputs)
         what = one.name
         if what == "record_param_comms":
-            words = [word for word in inputs.get("Concrete Inputs", []) if isinstance(word, str)]
-            what = next((word for word in words if kinds.operation(word)), "")
+            words = inputs.get("Concrete Inputs")
+            words = words if isinstance(words, list) else []
+            named = (word for word in words if isinstance(word, str) and kinds.operation(word))
+            what = next(named, "")
         one.args = one.args or Args()
         one.args.collective = what
         one.args.dtype = dtype
         one.args.bytes_in = size
         if kinds.operation(what) in ("all_reduce", "broadcast"):
             one.args.bytes_out = size
+
+
+def _is_silent_recorder(one: Any) -> bool:
+    return one.name == "record_param_comms" and not (one.args and one.args.collective)
+
+
+def _is_silent_annotation(one: Any) -> bool:
+    return (
+        one.name.startswith("nccl:")
+        and kinds.kind(one.cat, one.name) is Kind.ANNOTATION
+        and not (one.args and one.args.collective)
+    )
 
 
 def join_halves(rows: Rows) -> int:

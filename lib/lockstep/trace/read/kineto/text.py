@@ -26,6 +26,24 @@ _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"[A-Za-z_])')
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb"\s*\[")
 _SOMETHING = re.compile(rb"[^\s,]")
+# Of strings and brackets, which tell how deep a place lies.
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_OTHER_FORMATS = (
+    (b"PK\x03\x04", 0, "a zip archive: unpack it"),
+    (b"ustar", 257, "a tar archive: unpack it"),
+    (b"BZh", 0, "packed by bzip2: unpack it"),
+    (b"\xfd7zXZ", 0, "packed by xz: unpack it"),
+    (b"\x28\xb5\x2f\xfd", 0, "packed by zstd: unpack it"),
+    (
+        b"SQLite format 3",
+        0,
+        "an SQLite database, perhaps of Nsight Systems, and no JSON",
+    ),
+    (b"\xff\xfe", 0, "text in UTF-16: write it anew in UTF-8"),
+    (b"\xfe\xff", 0, "text in UTF-16: write it anew in UTF-8"),
+    (b"{\0", 0, "text in UTF-16 or UTF-32: write it anew in UTF-8"),
+    (b"\0{", 0, "text in UTF-16: write it anew in UTF-8"),
+)
 _LENIENT = json.JSONDecoder(strict=False, parse_float=Decimal)
 
 
@@ -40,6 +58,29 @@ class Decoders(NamedTuple):
 
 class NotATrace(TraceError):
     """JSON, but no trace of events."""
+
+
+class _Place:
+    """Looks for the list of events among the file's own members, in text that grows.
+
+    nested: the first such list that lies deeper, inside of another member.
+    """
+
+    def __init__(self) -> None:
+        self.nested: re.Match[bytes] | None = None
+        self._looked = self._depth = self._counted = 0
+
+    def next_member(self, text: bytes) -> re.Match[bytes] | None:
+        while found := _EVENTS.search(text, self._looked):
+            self._looked = found.end()
+            for token in _TOKENS.finditer(text, self._counted, found.start()):
+                self._depth += (token[0] in b"{[") - (token[0] in b"}]")
+            self._counted = found.start()
+            if self._depth == 1:
+                return found
+            self.nested = self.nested or found
+        self._looked = max(self._looked, len(text) - 100)  # it may go on in the next block
+        return None
 
 
 class Text:
@@ -61,25 +102,23 @@ class Text:
 
         Raises TraceError for a file that cannot be read, and NotATrace.
         """
-        foot: bytes | None = None
+        foot: list[bytes] | None = None
         tail = b""  # an event that goes on in the next batch, because it holds a list of objects
         for batch in self._batches(self._blocks()):
             if foot is not None:
-                foot += b"," + batch
+                foot.append(batch)
                 continue
             whole = b",".join((tail, batch)) if tail else batch
-            found, foot, unread = _decoded(whole, self.decoders)
+            found, rest, unread = _decoded(whole, self.decoders)
+            foot = None if rest is None else [rest]
             tail = whole[len(whole) - unread :]
-            self._limit(tail)
+            if len(tail) > _LIMIT:
+                raise TraceError(
+                    f"{self.path} has an event of more than {_LIMIT >> 20} MB: it is no trace, or "
+                    "a part of it is missing"
+                )
             yield whole, found
         self._close(foot, len(tail))
-
-    def _limit(self, text: bytes) -> None:
-        if len(text) > _LIMIT:
-            raise TraceError(
-                f"{self.path} has an event of more than {_LIMIT >> 20} MB: it is no trace, or a "
-                "part of it is missing"
-            )
 
     def _batches(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Text of events, separated by commas. All but the last end where an event, or an object
@@ -89,56 +128,97 @@ class Text:
             if cut := _last_cut(rest):
                 yield rest[: cut[0]]
                 rest = rest[cut[1] :]
-            self._limit(rest)
+            elif len(rest) > _LIMIT:  # what stands behind the events, or an endless event
+                yield rest
+                rest = b""
             rest += block
         if cut := _last_cut(rest):
             yield rest[: cut[0]]
             rest = rest[cut[1] :]
         yield rest
 
-    def _close(self, foot: bytes | None, unread: int) -> None:
+    def _close(self, foot: list[bytes] | None, unread: int) -> None:
         if foot is None:
             where = f", and {unread:,} bytes of an event are left out" if unread else ""
             self.damage.append(f"its end is missing: it breaks off within the events{where}")
             return
-        text = foot.decode(errors="replace").strip()
-        if self._is_list or text == "}":
+        if any(_EVENTS.search(part) for part in foot):
+            raise TraceError(
+                f"{self.path} holds several lists of events: traces that were written one after "
+                "the other into one file? Split it"
+            )
+        if sum(map(len, foot)) > _LIMIT:
+            self.damage.append(
+                f"what stands behind the events is longer than {_LIMIT >> 20} MB: left out"
+            )
             return
-        try:
-            self.about |= _LENIENT.raw_decode("{" + text.lstrip(", "))[0]
-        except ValueError:
-            self.about |= _members(text)
-            self.damage.append("its end is missing: it breaks off behind the events")
+        text = b",".join(foot).decode(errors="replace").strip()
+        if self._is_list:
+            end = 0
+        else:
+            try:
+                # The brace that opens the file is taken up again.
+                found, end = _LENIENT.raw_decode("{" + text.lstrip(", "))
+                self.about |= found
+                end += len(text) - len(text.lstrip(", ")) - 1
+            except (ValueError, RecursionError):
+                self.about |= _members(text)
+                self.damage.append("its end is missing: it breaks off behind the events")
+                return
+        if left := text[end:].strip():
+            if left.startswith("["):
+                raise TraceError(f"{self.path} holds several lists of events: split it")
+            self.damage.append(f"{len(left):,} characters behind its end are left out")
 
     def _open(self, blocks: Iterator[bytes]) -> bytes:
         text = b""
+        place = _Place()
         for block in blocks:
             text += block
-            text = text.removeprefix(b"\xef\xbb\xbf")
+            if len(text) == len(block):
+                text = text.removeprefix(b"\xef\xbb\xbf")
+                self._refuse_other_formats(text)
             if found := _LIST.match(text):
                 self._is_list = True
                 return text[found.end() :]
-            if found := _EVENTS.search(text):
-                head = text[: found.start()].decode(errors="replace").rstrip().rstrip(",")
-                try:
-                    self.about = _LENIENT.decode(head + "}")
-                except ValueError:
-                    self.about = _members(head)
-                    self.damage.append("what stands before the events cannot be read as a whole")
-                return text[found.end() :]
+            if found := place.next_member(text):
+                return self._behind(text, found)
             if len(text) > _LIMIT:
                 break
+        if place.nested:
+            self.damage.append("its events lie inside of another member")
+            return self._behind(text, place.nested)
         if not text.strip():
             raise TraceError(
                 f"{self.path} is empty: "
                 + ("; ".join(self.damage) or "did the run that wrote it end before it was written?")
             )
+        if len(text) > _LIMIT:
+            raise TraceError(
+                f"{self.path} has no events in its first {_LIMIT >> 20} MB: it is no trace, or "
+                "what stands before its events is that long"
+            )
         try:
             json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             what = "; ".join(self.damage) or "it is not JSON, or breaks off before its events"
             raise TraceError(f"{self.path} cannot be read as a trace: {what}") from None
         raise NotATrace(f'{self.path} is JSON, but no trace: it has no "traceEvents"')
+
+    def _refuse_other_formats(self, text: bytes) -> None:
+        for mark, at, what in _OTHER_FORMATS:
+            if text[at : at + len(mark)] == mark:
+                raise TraceError(f"{self.path} is {what}")
+
+    def _behind(self, text: bytes, found: re.Match[bytes]) -> bytes:
+        """What follows the begin of the list of events; what precedes it is `about`."""
+        head = text[: found.start()].decode(errors="replace").rstrip().rstrip(",")
+        try:
+            self.about = _LENIENT.decode(head + "}")
+        except (ValueError, RecursionError):
+            self.about = _members(head)
+            self.damage.append("what stands before the events cannot be read as a whole")
+        return text[found.end() :]
 
     def _blocks(self) -> Iterator[bytes]:
         try:
@@ -200,7 +280,7 @@ def _decoded(batch: bytes, decoders: Decoders) -> tuple[list[Any], bytes | None,
     many bytes at the end of the batch are no complete event."""
     try:
         return decoders.many.decode(b"".join((b"[", batch, b"]"))), None, 0
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _one_by_one(batch, decoders)
 
 
@@ -220,7 +300,7 @@ def _one_by_one(batch: bytes, decoders: Decoders) -> tuple[list[Any], bytes | No
             found.append(decoders.one.decode(batch[at:end]))
             at = begin
             continue
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             parsed = _parse(batch, at, cuts[ahead:])
         if parsed is None:
             found.append(None)
@@ -266,7 +346,7 @@ def _members(text: str) -> dict[str, Any]:
     found = {}
     for member in ("baseTimeNanoseconds", "distributedInfo", "deviceProperties"):
         if place := re.search(rf'"{member}"\s*:\s*', text):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 found[member] = _LENIENT.raw_decode(text, place.end())[0]
     return found
 

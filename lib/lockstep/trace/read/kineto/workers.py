@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from ....machine import usable_cores
 from ...slices import TraceError
 from .cache import entry_of, keep, prune, saved
 from .file import File, read
@@ -41,7 +42,7 @@ def read_all(
     large = [path for path in paths if is_large(path)] if store else []
     missing = [path for path in large if not entry_of(store, path).exists()] if store else []
     errors: dict[str, list[str]] = {}
-    number = min(processes or _cores(), len(missing))
+    number = min(processes or usable_cores(), len(missing))
     if store and number > 1:
         errors = _in_processes(store, missing, number)
     found: list[Found] = []
@@ -141,9 +142,3 @@ def main(store: str, *paths: str) -> None:
         except TraceError as error:
             errors[name] = [type(error).__name__, str(error)]
     print(json.dumps(errors))
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

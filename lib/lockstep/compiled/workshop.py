@@ -1,0 +1,63 @@
+"""One process that compiles, with a cache of its own; and what a lab shows where none can."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+from ..launch import Job, World, gpu_count
+from ..machine import compiler, python_headers
+from ..material import DATA
+from ..stamps import Stamp, live, recorded
+
+RECORDINGS = ("compile/h200.json", "compile/cpu.json")  # the first that there is
+
+
+class CannotCompile(RuntimeError):
+    """Inductor would find no compiler here; the message says what is missing."""
+
+
+def require() -> None:
+    """Raises CannotCompile where torch.compile could generate nothing for the CPU."""
+    if compiler() is None:
+        missing = "a C++ compiler, and there is none (or CXX names none)"
+    elif not python_headers():
+        missing = "Python's header files, and there is no Python.h"
+    else:
+        return
+    raise CannotCompile(f"torch.compile needs {missing}. `lockstep doctor` says what to install")
+
+
+def workshop() -> World:
+    """A world of one rank that stays, for cells that compile: what compilers load is loaded once.
+
+    Its caches are in a temporary folder, which is removed with the world.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-compile-"))
+    world = World(1, env=variables(folder))
+    weakref.finalize(world, shutil.rmtree, folder, ignore_errors=True)
+    return world
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """What a rank has to know to keep all caches in this folder."""
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    if not gpu_count():  # a pool of compiling processes costs more than it brings to small graphs
+        own["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    return own
+
+
+def found(job: Job, key: str) -> tuple[Any, Stamp]:
+    """What a job's only rank has found, with its stamp; where it could not compile, what was
+    recorded under this key on another machine.
+
+    Raises FileNotFoundError where that is not there either.
+    """
+    if job.ok:
+        return job[0], live(job)
+    there = [file for file in RECORDINGS if (DATA / file).exists()]
+    recording = recorded((there or RECORDINGS)[0])
+    return recording.content[key], recording.stamp

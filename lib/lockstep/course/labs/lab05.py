@@ -1,0 +1,579 @@
+"""Lab 05, torch.compile: the trials of its exercises, and the signs of what goes wrong in them.
+
+What Dynamo captures is counted by a backend that runs each graph as it is: nothing is generated,
+so a trial takes moments and needs no compiler.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..judging import Run, Tensor, Trial, judged
+from ..judging.values import make
+
+Sign = Callable[[Run, int], bool]
+_PATIENCE = 60.0  # seconds: the first compilation of a process loads much
+
+
+class Graphs:
+    """A backend of torch.compile that keeps the graphs it is given, and counts their runs."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Any] = []
+        self.runs = 0
+
+    def __call__(self, module: Any, _: Any) -> Callable[..., Any]:
+        self.graphs.append(module.graph)
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return module(*args)
+
+        return run
+
+    @staticmethod
+    def fresh() -> Graphs:
+        """One in a process that has compiled nothing yet."""
+        import torch
+        from torch._dynamo.utils import counters
+
+        torch.compiler.reset()
+        counters.clear()
+        return Graphs()
+
+    @property
+    def breaks(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return sum(counters["graph_break"].values())
+
+    @property
+    def calls(self) -> list[int]:
+        """How many calls each graph has."""
+        return [sum(node.op.startswith("call") for node in graph.nodes) for graph in self.graphs]
+
+
+def _right(run: Run, rank: int, *names: str) -> bool:
+    """Whether these parts of what a rank ended up with are right."""
+    got, right = run.got(rank), run.right(rank)
+    return all(got.get(name) == right[name] for name in names)
+
+
+def _has(name: str, test: Callable[[Any, Any], bool]) -> Sign:
+    """The values are right, and of another part `test(got, right)` holds."""
+    return lambda run, rank: (
+        _right(run, rank, "values") and test(run.got(rank)[name], run.right(rank)[name])
+    )
+
+
+# ── traffic ──────────────────────────────────────────────────────────────────────────────────
+
+Operation = tuple[list[str], str]
+
+
+@judged("traffic", lab="05", silent=True)
+def traffic(draw: random.Random) -> Iterator[Trial]:
+    """`traffic(operations, kept, size)`: bytes moved eagerly, and by one kernel."""
+    fixed: list[tuple[list[Operation], list[str]]] = [
+        ([(["x"], "a"), (["a"], "b"), (["b"], "c")], ["c"]),
+        ([(["x", "x"], "a"), (["a", "y"], "b"), (["b", "x"], "c")], ["c"]),
+        ([(["x", "y"], "a"), (["a"], "b"), (["a", "b"], "c")], ["a", "c"]),
+    ]
+    for operations, kept in (*fixed, *(_chain(draw) for _ in range(3))):
+        size = draw.choice((12, 1000, 4096))
+        yield Trial(
+            0,
+            given=[(operations, kept, size)],
+            right=[_traffic(operations, kept, size)],
+            facts={"operations": operations, "kept": kept, "size": size},
+        )
+
+
+def _chain(draw: random.Random) -> tuple[list[Operation], list[str]]:
+    """Operations of one or two inputs each, of which some results are wanted."""
+    names = ["x", "y"]
+    operations = []
+    for name in "abcde"[: draw.randint(3, 5)]:
+        operations.append(([draw.choice(names) for _ in range(draw.randint(1, 2))], name))
+        names.append(name)
+    made = [output for _, output in operations]
+    return operations, sorted({made[-1], draw.choice(made)})
+
+
+def _traffic(operations: Sequence[Operation], kept: Sequence[str], size: int) -> tuple[int, int]:
+    made = {output for _, output in operations}
+    eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return eager * size, (len(read) + len(kept)) * size
+
+
+def _counts(eager: Callable[[Trial], int], fused: Callable[[Trial], int]) -> Any:
+    return lambda t: [(eager(t) * t.size, fused(t) * t.size)]
+
+
+def _eager(t: Trial) -> int:
+    return sum(len(set(inputs)) + 1 for inputs, _ in t.operations)
+
+
+def _read(t: Trial) -> int:
+    made = {output for _, output in t.operations}
+    return len({name for inputs, _ in t.operations for name in inputs} - made)
+
+
+def _named(t: Trial) -> int:
+    return len({name for inputs, output in t.operations for name in (*inputs, output)})
+
+
+traffic.gives("no-writes", _counts(lambda t: _eager(t) - len(t.operations), _read))
+traffic.gives("last-only", _counts(_eager, lambda t: _read(t) + 1))
+traffic.gives(
+    "between-written",
+    _counts(_eager, lambda t: _read(t) + len(t.operations)),
+    _counts(_eager, _named),
+)
+traffic.gives(
+    "read-again",
+    _counts(
+        lambda t: sum(len(inputs) + 1 for inputs, _ in t.operations),
+        lambda t: _read(t) + len(t.kept),
+    ),
+)
+traffic.gives(
+    "nothing-saved",
+    _counts(_eager, _eager),
+)
+traffic.gives("not-bytes", lambda t: [(_eager(t), _read(t) + len(t.kept))])
+traffic.gives("swapped", lambda t: [((_read(t) + len(t.kept)) * t.size, _eager(t) * t.size)])
+
+
+# ── adjust ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
+    import torch
+
+    graphs = Graphs.fresh()
+    answer.through(lambda f: torch.compile(f, backend=graphs, dynamic=False))
+    values, counts = [], []
+    for x in batches:
+        values.append(answer(make(x)))
+        counts.append(len(graphs.graphs))
+    return {"values": values, "first": counts[0], "graphs": counts[-1]}
+
+
+@judged("adjust", lab="05", play=_captured, silent=True)
+def adjust(draw: random.Random) -> Iterator[Trial]:
+    """`adjust(x)`: half of x or four times it, by its sum, and how many are positive added."""
+    for length in draw.sample(range(3, 9), 2):
+        batches = [_quarters(draw, length, sign) for sign in (1, -1, 1)]
+        values = [Tensor.of(_adjusted(batch)) for batch in batches]
+        yield Trial(
+            1,
+            given=[([Tensor.of(batch) for batch in batches],)],
+            right=[{"values": values, "first": 1, "graphs": 1}],
+            patience=_PATIENCE,
+            facts={"batches": batches},
+            like=f"{length} numbers",
+        )
+
+
+def _quarters(draw: random.Random, length: int, sign: int) -> list[float]:
+    """Numbers that halves and fourfolds are exact of; their sum has this sign."""
+    while True:
+        numbers = [draw.choice((-1, 1)) * draw.randint(1, 40) / 4 for _ in range(length)]
+        if sum(numbers) * sign > 0:
+            return numbers
+
+
+def _adjusted(batch: Sequence[float], by: int | None = None) -> list[float]:
+    sign = sum(batch) if by is None else by
+    positive = sum(number > 0 for number in batch)
+    return [number * (0.5 if sign > 0 else 4) + positive for number in batch]
+
+
+def _one_branch(run: Run, rank: int) -> bool:
+    values = run.got(rank)["values"]
+    batches = run.trial.batches
+    return any(values == [Tensor.of(_adjusted(batch, by)) for batch in batches] for by in (1, -1))
+
+
+def _without_count(run: Run, rank: int) -> bool:
+    plain = [
+        Tensor.of([n * (0.5 if sum(batch) > 0 else 4) for n in batch])
+        for batch in run.trial.batches
+    ]
+    return bool(run.got(rank)["values"] == plain)
+
+
+adjust.shows("one-branch", _one_branch)
+adjust.shows("no-count", _without_count)
+adjust.shows("nothing-captured", _has("graphs", lambda got, right: got == 0))
+adjust.shows(
+    "breaks",
+    lambda run, rank: (
+        _right(run, rank, "values")
+        and run.got(rank)["first"] > 1
+        and {"first": run.got(rank)["first"], "graphs": run.got(rank)["graphs"]}
+    ),
+)
+adjust.shows("recompiles", _has("graphs", lambda got, right: got > right))
+
+
+# ── serve ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _served(answer: Any, batches: Sequence[Tensor], sizes: list[int]) -> dict[str, Any]:
+    import torch
+
+    graphs = Graphs.fresh()
+    compiled = torch.compile(lambda x: x * 2 + 1, backend=graphs, dynamic=False)
+    seen: list[list[int]] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        seen[-1].append(int(x.shape[0]))
+        result: torch.Tensor = compiled(x)
+        return result
+
+    values = []
+    for batch in batches:
+        seen.append([])
+        values.append(answer(model, make(batch), list(sizes)))
+    return {
+        "values": values,
+        "sizes": [sorted(one) for one in seen],
+        "graphs": len(graphs.graphs),
+    }
+
+
+@judged("serve", lab="05", play=_served, silent=True)
+def serve(draw: random.Random) -> Iterator[Trial]:
+    """`serve(model, x, sizes)`: the model's result for each row, by batches of these sizes only."""
+    for sizes in ([2, 4, 8], sorted(draw.sample((3, 5, 8, 12), 2))):
+        most = sizes[-1]
+        rows = [sizes[0], draw.randint(sizes[0] + 1, most - 1), 1, most, most + 1]
+        rows += [2 * most + draw.randint(1, most)]
+        numbers = [[draw.randint(-99, 99) / 2 for _ in range(2 * n)] for n in rows]
+        needed = [_batches(n, sizes) for n in rows]
+        yield Trial(
+            1,
+            given=[
+                (
+                    [Tensor.of(one, shape=(n, 2)) for n, one in zip(rows, numbers, strict=True)],
+                    sizes,
+                )
+            ],
+            right=[
+                {
+                    "values": [
+                        Tensor.of([2 * x + 1 for x in one], shape=(n, 2))
+                        for n, one in zip(rows, numbers, strict=True)
+                    ],
+                    "sizes": needed,
+                    "graphs": len(set(itertools.chain(*needed))),
+                }
+            ],
+            patience=_PATIENCE,
+            facts={"allowed": sizes, "rows": rows},
+            like=f"the sizes {sizes}",
+        )
+
+
+def _batches(rows: int, sizes: Sequence[int]) -> list[int]:
+    whole, rest = divmod(rows, sizes[-1])
+    last = [next(size for size in sizes if size >= rest)] if rest else []
+    return sorted([*last, *[sizes[-1]] * whole])
+
+
+def _padding_kept(run: Run, rank: int) -> bool:
+    values = run.got(rank)["values"]
+    pairs = zip(values, run.trial.rows, strict=True)
+    return any(isinstance(one, Tensor) and one.shape[:1] > (rows,) for one, rows in pairs)
+
+
+def _other_sizes(run: Run, rank: int) -> Any:
+    others = sorted(set(itertools.chain(*run.got(rank)["sizes"])) - set(run.trial.allowed))
+    return {"others": others, "graphs": run.got(rank)["graphs"]} if others else False
+
+
+def _too_large(run: Run, rank: int) -> Any:
+    needed = run.right(rank)["sizes"]
+    got = run.got(rank)["sizes"]
+    calls = all(len(one) == len(two) for one, two in zip(got, needed, strict=True))
+    if not calls or not _right(run, rank, "values"):
+        return False
+    pairs = zip(run.trial.rows, got, needed, strict=True)
+    return next(
+        ({"n": n, "used": one, "best": two} for n, one, two in pairs if sum(one) > sum(two)), False
+    )
+
+
+def _more_calls(run: Run, rank: int) -> Any:
+    pairs = zip(run.trial.rows, run.got(rank)["sizes"], run.right(rank)["sizes"], strict=True)
+    return next(
+        (
+            {"n": n, "used": one, "best": two}
+            for n, one, two in pairs
+            if len(one) > len(two) and _right(run, rank, "values")
+        ),
+        False,
+    )
+
+
+serve.shows("padding-kept", _padding_kept)
+serve.shows("own-size", _other_sizes)
+serve.shows("more-calls", _more_calls)
+serve.shows("too-large", _too_large)
+
+
+# ── by_block ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any]:
+    import torch
+
+    class Block(torch.nn.Module):
+        def __init__(self, gain: float):
+            super().__init__()
+            self.gain = torch.nn.Parameter(torch.tensor(gain))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x * self.gain) + 1
+
+    graphs = Graphs.fresh()
+    model = torch.nn.Sequential(*map(Block, gains))
+    with torch.no_grad():
+        returned = answer(model, graphs)
+        if not callable(returned):
+            return {"values": None, "graphs": 0, "runs": 0, "calls": []}
+        values = returned(make(x))
+    return {
+        "values": values,
+        "graphs": len(graphs.graphs),
+        "runs": graphs.runs,
+        "calls": graphs.calls,
+    }
+
+
+@judged("by_block", lab="05", play=_compiled_stack, silent=True)
+def by_block(draw: random.Random) -> Iterator[Trial]:
+    """`by_block(model, backend)`: equal blocks, of which one is compiled, and all run its code."""
+    for count in draw.sample((3, 5, 6), 2):
+        gains = [draw.choice((0.5, 1.0, 2.0, -1.0)) for _ in range(count)]
+        numbers = [draw.randint(-8, 8) / 2 for _ in range(6)]
+        right = numbers
+        for gain in gains:
+            right = [max(0.0, number * gain) + 1 for number in right]
+        yield Trial(
+            1,
+            given=[(Tensor.of(numbers), gains)],
+            right=[{"values": Tensor.of(right), "graphs": 1, "runs": count, "calls": [3]}],
+            patience=_PATIENCE,
+            facts={"count": count},
+            like=f"{count} blocks",
+        )
+
+
+def _stack(**parts: Callable[[Run], Any]) -> Sign:
+    """The values are right, and these parts are so."""
+    return lambda run, rank: (
+        _right(run, rank, "values")
+        and all(run.got(rank)[name] == part(run) for name, part in parts.items())
+    )
+
+
+by_block.shows("no-model", lambda run, rank: not isinstance(run.got(rank)["values"], Tensor))
+by_block.shows("not-compiled", _stack(graphs=lambda run: 0))
+by_block.shows(
+    "one-large-graph", _stack(graphs=lambda run: 1, calls=lambda run: [3 * run.trial.count])
+)
+by_block.shows("one-block-only", _stack(graphs=lambda run: 1, runs=lambda run: 1))
+by_block.shows("a-graph-each", _stack(graphs=lambda run: run.trial.count))
+
+
+# ── beside ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _beside(answer: Any, x: Tensor, a: Tensor, b: Tensor) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    graphs = Graphs.fresh()
+    answer.through(lambda f: torch.compile(f, backend=graphs, dynamic=False))
+    group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    values = answer(make(x), make(a), make(b), group)
+    order = [_kind(node) for graph in graphs.graphs for node in graph.nodes]
+    return {
+        "values": values,
+        "graphs": len(graphs.graphs),
+        "breaks": graphs.breaks,
+        "order": [kind for kind in order if kind],
+    }
+
+
+def _kind(node: Any) -> str:
+    """Of a node of Dynamo's graph: "start", "product", "wait", or ""."""
+    target = str(getattr(node.target, "__name__", node.target))
+    if node.op not in ("call_function", "call_method"):
+        return ""
+    if target.split(".")[0] in ("matmul", "mm", "addmm", "linear", "einsum", "__matmul__", "dot"):
+        return "product"
+    if "wait_tensor" in target or "wait_tensor" in str(node.target):
+        return "wait"
+    return "start" if "all_reduce" in target or "all_reduce" in str(node.target) else ""
+
+
+@judged("beside", lab="05", play=_beside, called="the result")
+def beside(draw: random.Random) -> Iterator[Trial]:
+    """`beside(x, a, b, group)`: x summed over the ranks, and meanwhile a product, added to it."""
+    for nproc in draw.sample((2, 3), 2):
+        whole = lambda n: [float(draw.randint(-9, 9)) for _ in range(n)]  # noqa: E731
+        mine, left, right = ([whole(4) for _ in range(nproc)] for _ in range(3))
+        total = [sum(column) for column in zip(*mine, strict=True)]
+        products = [_product(a, b) for a, b in zip(left, right, strict=True)]
+        square = (2, 2)
+        yield Trial(
+            nproc,
+            given=[
+                tuple(Tensor.of(one[rank], shape=square) for one in (mine, left, right))
+                for rank in range(nproc)
+            ],
+            right=[
+                {
+                    "values": Tensor.of(map(sum, zip(total, own, strict=True)), shape=square),
+                    "graphs": 1,
+                    "breaks": 0,
+                    "order": ["start", "product", "wait"],
+                }
+                for own in products
+            ],
+            patience=_PATIENCE,
+            facts={
+                "alone": [
+                    Tensor.of(map(sum, zip(one, own, strict=True)), shape=square)
+                    for one, own in zip(mine, products, strict=True)
+                ]
+            },
+        )
+
+
+def _product(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    return [a[2 * i] * b[j] + a[2 * i + 1] * b[2 + j] for i in range(2) for j in range(2)]
+
+
+def _order(*order: str) -> Sign:
+    return _has("order", lambda got, right: got == list(order))
+
+
+beside.shows(
+    "not-reduced", lambda run, rank: bool(run.got(rank)["values"] == run.trial.alone[rank])
+)
+beside.shows(
+    "breaks",
+    lambda run, rank: (
+        _right(run, rank, "values")
+        and run.got(rank)["breaks"] > 0
+        and {"graphs": run.got(rank)["graphs"]}
+    ),
+)
+beside.shows("waits-at-once", _order("start", "wait", "product"))
+beside.shows("starts-late", _order("product", "start", "wait"))
+beside.shows("waits-again", _has("order", lambda got, _: got.count("wait") > 1))
+
+
+# ── blocks_needed ────────────────────────────────────────────────────────────────────────────
+
+
+def _count_blocks(answer: Any, window: int, length: int, block: int) -> Any:
+    return answer(lambda q, k: q - window <= k <= q, length, block)
+
+
+@judged("blocks_needed", lab="05", play=_count_blocks, silent=True, further=True)
+def blocks_needed(draw: random.Random) -> Iterator[Trial]:
+    """`blocks_needed(mask, length, block)`: blocks of an attention matrix with anything in them."""
+    for _ in range(3):
+        block = draw.choice((3, 4, 5))
+        side = draw.randint(4, 6)
+        length, window = block * side, draw.randint(1, 2 * block)
+        pairs = [(q, k) for q in range(length) for k in range(length) if q - window <= k <= q]
+        touched = {(q // block, k // block) for q, k in pairs}
+        yield Trial(
+            0,
+            given=[(window, length, block)],
+            right=[len(touched)],
+            facts={
+                "side": side,
+                "pairs": len(pairs),
+                "size": block,
+                "full": sum(
+                    all(
+                        q - window <= k <= q
+                        for q in range(i * block, (i + 1) * block)
+                        for k in range(j * block, (j + 1) * block)
+                    )
+                    for i in range(side)
+                    for j in range(side)
+                ),
+                "corners": sum(
+                    i * block - window <= j * block <= i * block
+                    for i in range(side)
+                    for j in range(side)
+                ),
+            },
+        )
+
+
+blocks_needed.gives("pairs", lambda t: [t.pairs])
+blocks_needed.gives("full-only", lambda t: [t.full])
+blocks_needed.gives("one-corner", lambda t: [t.corners])
+blocks_needed.gives(
+    "by-area", lambda t: [t.pairs // t.size**2], lambda t: [-(-t.pairs // t.size**2)]
+)
+blocks_needed.gives("all-blocks", lambda t: [t.side**2])
+
+
+# ── bound ────────────────────────────────────────────────────────────────────────────────────
+
+
+@judged("bound", lab="05", silent=True, further=True)
+def bound(draw: random.Random) -> Iterator[Trial]:
+    """`bound(x, w, u)`: how far sums of products, in any order, can be from the exact ones."""
+    for rows, terms, columns in ((2, 4, 3), (3, draw.randint(5, 9), 2), (1, 16, 1)):
+        x = [[draw.randint(-8, 8) / 2 for _ in range(terms)] for _ in range(rows)]
+        w = [[draw.randint(-8, 8) / 4 for _ in range(columns)] for _ in range(terms)]
+        unit = 2.0 ** -draw.choice((8, 11, 24))
+        sums = [
+            [sum(abs(x[i][k] * w[k][j]) for k in range(terms)) for j in range(columns)]
+            for i in range(rows)
+        ]
+        signed = [
+            [abs(sum(x[i][k] * w[k][j] for k in range(terms))) for j in range(columns)]
+            for i in range(rows)
+        ]
+        flat = list(itertools.chain(*sums))
+        given = (
+            Tensor.of(itertools.chain(*x), "float64", (rows, terms)),
+            Tensor.of(itertools.chain(*w), "float64", (terms, columns)),
+            unit,
+        )
+        shape = (rows, columns)
+        yield Trial(
+            1,
+            given=[given],
+            right=[Tensor.of([terms * unit * one for one in flat], "float64", shape)],
+            facts={
+                "without_terms": Tensor.of([unit * one for one in flat], "float64", shape),
+                "signed": Tensor.of(
+                    [terms * unit * one for one in itertools.chain(*signed)], "float64", shape
+                ),
+                "root": Tensor.of([terms**0.5 * unit * one for one in flat], "float64", shape),
+            },
+            like=f"{terms} terms",
+        )
+
+
+bound.gives("no-terms", lambda trial: [trial.without_terms])
+bound.gives("cancels", lambda trial: [trial.signed])
+bound.gives("root-of-terms", lambda trial: [trial.root])

@@ -1,0 +1,572 @@
+"""Lab 07, multi-GPU tracing: its cases, the trials of its exercises, and the signs of mistakes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from ...stamps import recorded
+from ...trace import Kind, Trace
+from ..judging import Number, Run, Trial, judged
+
+US = 1_000  # nanoseconds
+
+
+def _alone(given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
+    """One call of the answer, without any process group."""
+    return Trial(0, given=[given], right=[right], facts={"given": given, **facts})
+
+
+def _guess(function: Callable[..., Any]) -> Callable[[Trial], list[Any]]:
+    """What a mistake gives for the same arguments."""
+    return lambda trial: [function(*trial.facts["given"])]
+
+
+# ── Which steps are recorded ─────────────────────────────────────────────────────────────────
+
+
+@judged("recorded_steps", lab="07", silent=True)
+def recorded_steps(draw: random.Random) -> Iterator[Trial]:
+    """`recorded_steps(wait, warmup, active, repeat, steps)`: the numbers of the recorded steps."""
+    wait, warmup, active = draw.sample(range(1, 5), 3)
+    cycle = wait + warmup + active
+    for waits, repeat, steps in (
+        (wait, 1, cycle + 1),
+        (wait, 2, 4 * cycle),
+        (0, 1, 3 * cycle),
+        (wait, 3, 2 * cycle + wait + warmup + 1),  # ends within a cycle
+        (wait, 0, 4 * cycle - 1),  # for ever
+        (wait, 2, wait),  # ends before anything is recorded
+    ):
+        given = (waits, warmup, active, repeat, steps)
+        yield _alone(given, _recorded(*given))
+
+
+def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> list[int]:
+    cycle = wait + warmup + active
+    return [
+        step
+        for step in range(steps)
+        if step % cycle >= wait + warmup and (not repeat or step // cycle < repeat)
+    ]
+
+
+recorded_steps.gives(
+    "with-warm-up",
+    _guess(lambda wait, warmup, active, *rest: _recorded(wait, 0, warmup + active, *rest)),
+)
+recorded_steps.gives(
+    "without-wait",
+    _guess(lambda wait, warmup, active, *rest: _recorded(0, warmup, active, *rest)),
+    _guess(lambda wait, warmup, active, *rest: _recorded(0, warmup, active + wait, *rest)),
+)
+recorded_steps.gives(
+    "repeat-ignored",
+    _guess(lambda wait, warmup, active, _, steps: _recorded(wait, warmup, active, 0, steps)),
+)
+recorded_steps.gives(
+    "first-cycle-only",
+    _guess(lambda wait, warmup, active, _, steps: _recorded(wait, warmup, active, 1, steps)),
+)
+recorded_steps.gives(
+    "zero-is-none",
+    _guess(lambda *given: _recorded(*given) if given[3] else []),
+)
+recorded_steps.gives(
+    "endless-loop",
+    _guess(
+        lambda wait, warmup, active, repeat, steps: _recorded(
+            wait, warmup, active, repeat, max(steps, (wait + warmup + active) * repeat)
+        )
+    ),
+)
+recorded_steps.gives(
+    "from-one",
+    _guess(lambda *given: [step + 1 for step in _recorded(*given)]),
+)
+recorded_steps.gives(
+    "how-many",
+    _guess(lambda *given: len(_recorded(*given))),
+)
+
+
+# ── One clock ────────────────────────────────────────────────────────────────────────────────
+
+
+@judged("offsets", lab="07", silent=True)
+def offsets(draw: random.Random) -> Iterator[Trial]:
+    """`offsets(ends)`: by how much each rank's clock is ahead of rank 0's; ends[collective][rank]
+    in nanoseconds. An odd number of collectives, so that there is one median."""
+    for nproc, count in ((4, 5), (3, 7), (8, 9)):
+        ahead = [0, *(draw.choice((-1, 1)) * draw.randrange(10**5, 10**7) for _ in range(1, nproc))]
+        times = sorted(draw.randrange(10**9) for _ in range(count))
+        ends = [[time + own + draw.randrange(-4 * US, 4 * US) for own in ahead] for time in times]
+        for rank in range(nproc):  # one of the ends is late, by far, on each
+            ends[draw.randrange(1, count)][rank] += draw.randrange(2, 6) * 10**6
+        yield _alone((ends,), [Number(one) for one in _medians(ends)])
+
+
+def _differences(ends: Sequence[Sequence[int]]) -> list[list[int]]:
+    """For each rank its end less rank 0's, one a collective."""
+    return [[row[rank] - row[0] for row in ends] for rank in range(len(ends[0]))]
+
+
+def _medians(ends: Sequence[Sequence[int]]) -> list[float]:
+    return [statistics.median(every) for every in _differences(ends)]
+
+
+def _to_neighbour(ends: Sequence[Sequence[int]]) -> list[float]:
+    ranks = range(len(ends[0]))
+    return [statistics.median(row[rank] - row[rank - (rank > 0)] for row in ends) for rank in ranks]
+
+
+offsets.gives("behind", _guess(lambda ends: [-one for one in _medians(ends)]))
+offsets.gives(
+    "mean", _guess(lambda ends: [statistics.fmean(every) for every in _differences(ends)])
+)
+offsets.gives(
+    "first-only",
+    *(_guess(lambda ends, at=at: [row[at] for row in _differences(ends)]) for at in (0, -1)),
+)
+offsets.gives("to-neighbour", _guess(_to_neighbour))
+offsets.gives(
+    "to-the-mean",
+    _guess(
+        lambda ends: [
+            statistics.median(row[rank] - statistics.fmean(row) for row in ends)
+            for rank in range(len(ends[0]))
+        ]
+    ),
+)
+offsets.gives(
+    "median-of-ends",
+    _guess(
+        lambda ends: [
+            statistics.median(row[rank] for row in ends) - statistics.median(row[0] for row in ends)
+            for rank in range(len(ends[0]))
+        ]
+    ),
+)
+offsets.gives(
+    "extreme",
+    *(_guess(lambda ends, pick=pick: [pick(e) for e in _differences(ends)]) for pick in (min, max)),
+)
+offsets.gives("without-rank-0", _guess(lambda ends: _medians(ends)[1:]))
+offsets.gives(
+    "by-collective",
+    _guess(lambda ends: [statistics.median(one - row[0] for one in row) for row in ends]),
+)
+
+
+# ── What nothing hides ───────────────────────────────────────────────────────────────────────
+
+Spans = Sequence[tuple[int, int]]
+
+
+@judged("exposed", lab="07", silent=True)
+def exposed(draw: random.Random) -> Iterator[Trial]:
+    """`exposed(compute, communication)`: nanoseconds in which a communication runs and nothing
+    computes; both are lists of (start, end)."""
+    yield _spans([(0, 100)], [(60, 160)])
+    yield _spans([(0, 50), (80, 130)], [(40, 90)])  # hidden at both ends
+    yield _spans([(0, 300)], [(50, 120), (200, 260)])  # all is hidden
+    for _ in range(2):  # several at a time, of either kind, in no order
+        spans = [
+            [(at, at + draw.randrange(40, 400)) for at in draw.sample(range(0, 3000, 7), 6)]
+            for _ in range(2)
+        ]
+        at = draw.randrange(4000, 5000)
+        spans[0] += [(at, at + 200), (at + 50, at + 300)]
+        spans[1] += [(at - 80, at + 400), (at + 10, at + 500)]
+        for one in spans:
+            draw.shuffle(one)
+        yield _spans(*spans)
+    yield _spans([], [(3, 9)])
+
+
+def _spans(compute: Spans, communication: Spans) -> Trial:
+    return _alone((list(compute), list(communication)), Number(_covered(communication, compute)))
+
+
+def _covered(spans: Spans, without: Spans = ()) -> int:
+    """Nanoseconds that the spans cover and `without` does not."""
+    inside = {time for first, last in spans for time in range(first, last)}
+    return len(inside - {time for first, last in without for time in range(first, last)})
+
+
+def _total(spans: Spans) -> int:
+    return sum(last - first for first, last in spans)
+
+
+def _overlaps(spans: Spans, others: Spans) -> int:
+    return sum(
+        max(0, min(last, end) - max(first, start)) for first, last in spans for start, end in others
+    )
+
+
+exposed.gives("hidden", _guess(lambda w, t: _covered(t) - _covered(t, w)))
+exposed.gives("all-of-it", _guess(lambda w, t: _covered(t)), _guess(lambda w, t: _total(t)))
+exposed.gives("idle-compute", _guess(lambda w, t: _covered(w, t)))
+exposed.gives(
+    "lengths-only",
+    _guess(lambda w, t: max(0, _total(t) - _total(w))),
+    _guess(lambda w, t: _total(t) - _total(w)),
+    _guess(lambda w, t: max(0, _covered(t) - _covered(w))),
+)
+exposed.gives(
+    "hidden-twice",
+    _guess(lambda w, t: _total(t) - _overlaps(t, w)),
+    _guess(lambda w, t: _covered(t) - _overlaps(t, w)),
+    _guess(
+        lambda w, t: sum(max(0, last - first - _overlaps([(first, last)], w)) for first, last in t)
+    ),
+)
+exposed.gives("communication-twice", _guess(lambda w, t: sum(_covered([one], w) for one in t)))
+
+
+# ── Who is charged ───────────────────────────────────────────────────────────────────────────
+
+
+@judged("charged", lab="07", silent=True)
+def charged(draw: random.Random) -> Iterator[Trial]:
+    """`charged(arrivals, resolution)`: for each rank the nanoseconds that others waited for it;
+    arrivals[collective][rank] on one clock."""
+    for nproc, count in ((4, 3), (3, 6), (5, 8)):
+        resolution = draw.randrange(5, 9) * US
+        arrivals = []
+        for at in range(count):
+            time = draw.randrange(10**9)
+            rows = [time - draw.randrange(20, 900) * US for _ in range(nproc)]
+            late = draw.randrange(nproc)
+            rows[late] = time
+            if at % 3 != 1:  # somebody comes so little earlier that the clocks cannot tell
+                near = draw.choice([one for one in range(nproc) if one != late])
+                rows[near] = time - draw.randrange(1, resolution)
+            if at == 1:  # exactly as long as they can tell
+                rows[(late + 1) % nproc] = time - resolution
+            if at == count - 1:  # nobody is late
+                rows = [time - draw.randrange(1, resolution) for _ in rows]
+                rows[late] = time
+            arrivals.append(rows)
+        given = (arrivals, resolution)
+        yield _alone(given, [Number(one) for one in _charged(*given)])
+
+
+def _charged(
+    arrivals: Sequence[Sequence[int]],
+    resolution: int,
+    who: Callable[..., int] = max,
+    of: Callable[..., Any] = sum,
+) -> list[int]:
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[row.index(who(row))] += of([one for one in waits if one >= resolution] or [0])
+    return found
+
+
+def _waited(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
+    """What each rank waited itself."""
+    waits = [[max(row) - time for time in row] for row in arrivals]
+    return [sum(one for one in of if one >= resolution) for of in zip(*waits, strict=True)]
+
+
+def _after_the_first(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
+    late = [[time - min(row) for time in row] for row in arrivals]
+    return [sum(one for one in of if one >= resolution) for of in zip(*late, strict=True)]
+
+
+charged.gives("the-first", _guess(lambda a, r: _charged(a, r, who=min)))
+charged.gives("who-waited", _guess(_waited), _guess(lambda a, r: _waited(a, 0)))
+charged.gives("every-wait", _guess(lambda a, r: _charged(a, 0)))
+charged.gives("at-the-resolution", _guess(lambda a, r: _charged(a, r + 1)))
+charged.gives(
+    "longest-wait", *(_guess(lambda a, r, one=one: _charged(a, r * one, of=max)) for one in (1, 0))
+)
+charged.gives(
+    "how-often",
+    _guess(lambda a, r: _charged(a, r, of=lambda waits: any(waits))),
+    _guess(lambda a, r: _charged(a, 0, of=lambda waits: any(waits))),
+)
+charged.gives(
+    "after-the-first", _guess(_after_the_first), _guess(lambda a, r: _after_the_first(a, 0))
+)
+charged.gives(
+    "only-short-waits",
+    _guess(
+        lambda a, r: [
+            every - long for every, long in zip(_charged(a, 0), _charged(a, r), strict=True)
+        ]
+    ),
+)
+
+
+# ── Six cases ────────────────────────────────────────────────────────────────────────────────
+
+CAUSES = (
+    "straggler",
+    "starved input",
+    "exposed communication",
+    "launch-bound",
+    "recompile",
+    "allocator thrashing",
+    "checkpoint",
+)
+_FILES = {
+    "A": "slow-rank",
+    "B": "cases/reducing",
+    "C": "starved",
+    "D": "tensor-parallel-eager",
+    "E": "cases/compiling",
+    "F": "cases/saving",
+}
+_SLACK = 0.05  # of a share: its steps differ by less
+
+
+class Case(NamedTuple):
+    """ranks: those that may be named, None for all alike. least, most: of the share."""
+
+    ranks: tuple[int | None, ...]
+    cause: str
+    least: float
+    most: float
+
+
+@cache
+def case(letter: str) -> Trace:
+    """The trace of a case, "A" to "F", on one clock. Raises KeyError for another letter."""
+    return Trace.load(recorded(f"traces/{_FILES[letter]}")).align()
+
+
+@cache
+def truth(letter: str) -> Case:
+    """What a case's trace says, by each way in which its share can be taken from it."""
+    shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
+    ranks, cause = {
+        "A": ((1,), "straggler"),
+        "B": ((None,), "exposed communication"),
+        "C": ((None,), "starved input"),
+        "D": ((None, _latest(letter)), "launch-bound"),
+        "E": ((2,), "recompile"),
+        "F": ((0,), "checkpoint"),
+    }[letter]
+    return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
+
+
+def _latest(letter: str) -> int:
+    """The rank that waits least for the others."""
+    totals = case(letter).breakdown().totals
+    return max(totals, key=lambda one: one.length - one.exposed).rank
+
+
+def _shares(letter: str, skip: int) -> list[float]:
+    trace = case(letter)
+    totals = trace.breakdown(skip=skip).totals
+    own = max(totals, key=lambda one: one.length - one.exposed)
+    others = [one for one in totals if one is not own]
+
+    def share(part: str) -> list[float]:
+        """The rank's own, and how much that is more than of the others."""
+        rest = statistics.median(getattr(one, part) / one.length for one in others)
+        mine = getattr(own, part) / own.length
+        return [mine, mine - rest]
+
+    waiting = statistics.median(one.exposed / one.length for one in others)
+    if letter == "A":
+        return [share("compute")[1], waiting, _range(trace, own.rank, "the slow part")]
+    if letter == "B":
+        return [one.exposed / one.length for one in totals]
+    if letter == "C":
+        ranges = [_range(trace, one.rank, "input", host=True) for one in totals]
+        return [*(one.host_bound / one.length for one in totals), *ranges]
+    if letter == "D":
+        return [own.host_bound / own.length, 1.0]  # or all of the critical path
+    if letter == "E":
+        return [*share("compute"), waiting]
+    return [*share("other"), waiting - own.exposed / own.length]
+
+
+def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
+    """The share of a rank's steps in a range, as the host or as the GPU saw it."""
+    kind = Kind.ANNOTATION if host else Kind.GPU_ANNOTATION
+    spent = sum(
+        trace[row].duration for row in trace.where(kind, rank=rank) if trace[row].name == name
+    )
+    return spent / sum(one.end - one.start for one in trace.steps() if one.rank == rank)
+
+
+@judged("diagnoses", lab="07", silent=True)
+def diagnoses(draw: random.Random) -> Iterator[Trial]:
+    """`diagnoses()`: for each case "A" to "F" a tuple (rank or None, cause, share)."""
+    del draw  # the traces are what they are
+    yield _alone((), ...)
+
+
+def _said(run: Run) -> dict[str, Any]:
+    said = run.returned(0)
+    return said if isinstance(said, dict) else {}
+
+
+def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
+    """What is wrong with the first of the cases, in order."""
+    for letter in _FILES:
+        if letter in _said(run):
+            rank, cause, share = _said(run)[letter]
+            found = wrong(letter, rank, cause, share, truth(letter))
+            if found:
+                return {"case": letter, **(found if isinstance(found, dict) else {})}
+    return False
+
+
+def _no_dict(run: Run, _: int) -> Any:
+    return not isinstance(run.returned(0), dict) and {"kind": type(run.returned(0)).__name__}
+
+
+def _missing(run: Run, _: int) -> Any:
+    missing = [letter for letter in _FILES if letter not in _said(run)]
+    return bool(missing) and {"missing": ", ".join(missing)}
+
+
+def _no_triple(run: Run, _: int) -> Any:
+    wrong = (letter for letter in _FILES if not _is_diagnosis(_said(run).get(letter)))
+    return next(({"case": letter} for letter in wrong), False)
+
+
+def _is_diagnosis(one: Any) -> bool:
+    if not isinstance(one, tuple | list) or len(one) != 3:
+        return False
+    rank, cause, share = one
+    return (rank is None or type(rank) is int) and isinstance(cause, str) and _is_number(share)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _word(cause: str) -> str:
+    return " ".join(cause.lower().replace("_", " ").split())
+
+
+def _unknown(run: Run, _: int) -> Any:
+    return _first(
+        run,
+        lambda letter, rank, cause, share, right: (
+            _word(cause) not in CAUSES and {"cause": cause, "causes": ", ".join(CAUSES)}
+        ),
+    )
+
+
+def _percent(run: Run, _: int) -> Any:
+    return _first(run, lambda letter, rank, cause, share, right: not 0 <= share <= 1)
+
+
+def _no_rank(run: Run, _: int) -> Any:
+    def absent(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
+        there = (None, *case(letter).ranks)
+        return rank not in there and {"named": rank, "last": there[-1]}
+
+    return _first(run, absent)
+
+
+def _victim(run: Run, _: int) -> Any:
+    """A rank that waits is named, where another one makes it wait."""
+
+    def waits(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
+        if rank is None or rank in right.ranks or right.ranks[0] is None:
+            return False
+        return {"named": rank}
+
+    return _first(run, waits)
+
+
+def _not_all(run: Run, _: int) -> Any:
+    return _first(
+        run,
+        lambda letter, rank, cause, share, right: rank is None and None not in right.ranks,
+    )
+
+
+def _not_one(run: Run, _: int) -> Any:
+    def one(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
+        return rank not in right.ranks and {"named": rank}
+
+    return _first(run, one)
+
+
+def _cause(run: Run, _: int) -> Any:
+    return _first(
+        run,
+        lambda letter, rank, cause, share, right: _word(cause) != right.cause and {"cause": cause},
+    )
+
+
+def _share(run: Run, _: int) -> Any:
+    return _first(
+        run,
+        lambda letter, rank, cause, share, right: (
+            not right.least <= share <= right.most
+            and {"share": f"{share:.0%}", "way": "less" if share > right.most else "more"}
+        ),
+    )
+
+
+diagnoses.demands("no-dict", _no_dict)
+diagnoses.demands("missing-case", _missing)
+diagnoses.demands("no-triple", _no_triple)
+diagnoses.demands("unknown-cause", _unknown)
+diagnoses.demands("percent", _percent)
+diagnoses.demands("unknown-rank", _no_rank)
+diagnoses.demands("victim-named", _victim)
+diagnoses.demands("not-all", _not_all)
+diagnoses.demands("not-one", _not_one)
+diagnoses.demands("wrong-cause", _cause)
+diagnoses.demands("wrong-share", _share)
+
+
+# ── Further: noise ───────────────────────────────────────────────────────────────────────────
+
+
+@judged("chance", lab="07", silent=True, further=True)
+def chance(draw: random.Random) -> Iterator[Trial]:
+    """`chance(before, after)`: the share of all ways to deal the values out to the two sides in
+    which the mean of `after` is at least that much larger."""
+    for count, other, shift in ((3, 3, 900), (4, 4, 40), (3, 5, 60), (4, 4, -50)):
+        before = draw.sample(range(1000, 1100), count)
+        after = [one + shift for one in draw.sample(range(1000, 1100), other)]
+        yield _alone((before, after), Number(_chance(before, after)))
+    same = draw.randrange(1000, 2000)
+    yield _alone(([same] * 3, [same] * 3), Number(1.0))
+
+
+Sums = Callable[[float, float], bool]
+
+
+def _chance(
+    before: Sequence[int], after: Sequence[int], counts: Sums = lambda one, seen: one >= seen
+) -> float:
+    values = [*before, *after]
+    seen = sum(after)  # of equal numbers of values the sum orders as the mean does
+    ways = [sum(one) for one in itertools.combinations(values, len(after))]
+    return sum(counts(one, seen) for one in ways) / len(ways)
+
+
+def _farther(before: Sequence[int], after: Sequence[int]) -> float:
+    values = [*before, *after]
+    middle = sum(values) * len(after) / len(values)
+    return _chance(before, after, lambda one, seen: abs(one - middle) >= abs(seen - middle))
+
+
+chance.gives("not-the-seen", _guess(lambda b, a: _chance(b, a, lambda one, seen: one > seen)))
+chance.gives("less", _guess(lambda b, a: _chance(b, a, lambda one, seen: one <= seen)))
+chance.gives("both-sides", _guess(_farther))
+chance.gives("complement", _guess(lambda b, a: 1 - _chance(b, a)))
+chance.gives(
+    "pairs",
+    _guess(
+        lambda b, a: sum(one >= other for one in b for other in a) / (len(a) * len(b)),
+    ),
+)

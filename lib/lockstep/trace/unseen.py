@@ -1,0 +1,78 @@
+"""Ranks whose device did something that is not in the trace."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from .joins import on_device
+from .slices import Column, Kind, Slices, TraceError, once
+
+# cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
+LAUNCHES = re.compile("Launch|Memcpy|Memset", re.IGNORECASE)
+
+
+@once
+def unseen(trace: Slices) -> dict[int, str]:
+    """Rank → why nothing can be said of its device, in a sentence; only such ranks.
+
+    What they did on their CPU is no answer to what their device did, so no time of theirs may be
+    told. A rank that computes on its CPU is none of these: it launches nothing, no other rank has a
+    device, and all of its slices are known.
+    """
+    with_device = np.unique(trace.rank[on_device(trace)])
+    found = {}
+    for rank in trace.ranks:
+        if rank not in with_device:
+            rows = trace.where(rank=rank)
+            if why := _why(trace, rank, trace.kind[rows], bool(len(with_device))):
+                found[rank] = f"rank {rank} has no kernels in the trace, although {why}"
+    return found
+
+
+def refuse_unseen(trace: Slices) -> None:
+    """Raises TraceError where nothing ran on any device, and a rank's is not in the trace."""
+    if (silent := unseen(trace)) and not len(on_device(trace)):
+        raise TraceError("; ".join(silent.values()))
+
+
+def damaged(trace: Slices) -> dict[int, str]:
+    """Rank → a sentence: ranks whose file is damaged, so that what it lost looks like idle time."""
+    return {
+        rank: f"rank {rank}'s file is damaged, and what it lost looks idle: {'; '.join(damage)}"
+        for rank, about in trace.about.items()
+        if (damage := about.get("damage"))
+    }
+
+
+def doubtful(trace: Slices) -> dict[int, str]:
+    """Rank → a sentence: ranks taken for CPU-only whose machine has a GPU."""
+    silent = unseen(trace)
+    with_device = np.unique(trace.rank[on_device(trace)])
+    return {
+        rank: f"rank {rank} has no kernels and no launches in the trace, and its machine has a GPU "
+        f"({gpu}): what follows is its CPU's; record with ProfilerActivity.CUDA to see the GPU"
+        for rank in trace.ranks
+        if rank not in with_device
+        and rank not in silent
+        and (gpu := trace.about.get(rank, {}).get("gpu"))
+        and not (trace.kind[trace.where(rank=rank)] == Kind.COMMUNICATION).any()
+    }
+
+
+def _why(trace: Slices, rank: int, kinds: Column, others: bool) -> str:
+    unread = trace.about.get(rank, {}).get("unread", {})
+    if unread:
+        which = ", ".join(list(unread)[:5])
+        many = f"{sum(unread.values()):,}"
+        where = f"{many} slices of categories that are not known here ({which})"
+        return f"it has {where}: of a device, or of another program, that cannot be read yet"
+    launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
+    called = trace.where(Kind.LAUNCH, rank=rank)
+    if count := int(launching[trace.name[called]].sum()):
+        calls = "1 call that launches" if count == 1 else f"{count:,} calls that launch"
+        return f"it makes {calls} something: what ran was not recorded, or is cut off"
+    if others and not (kinds == Kind.COMPUTE).any():
+        return "other ranks have some: what ran was not recorded, or is cut off"
+    return ""

@@ -1,0 +1,110 @@
+"""Every answer as plain rows, for JSON, CSV and whoever compares runs."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..slices import TraceError
+
+if TYPE_CHECKING:
+    from ..trace import Trace
+
+Row = dict[str, Any]
+
+
+def rows_of(trace: Trace, skip: int = 0) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    """({question: its rows}, {question: why it has no answer}).
+
+    Rows are flat; times are nanoseconds, sizes bytes, bandwidths bytes per nanosecond; what is
+    unknown is None, or −1 where the answer itself says so.
+    """
+    questions: dict[str, Callable[[], Iterator[Row]]] = {
+        "breakdown": lambda: _breakdown(trace, skip),
+        "collectives": lambda: _collectives(trace),
+        "critical_path": lambda: _critical_path(trace),
+        "launches": lambda: (_flat(asdict(one)) for one in trace.launches().calls),
+        "queues": lambda: (_flat(asdict(one)) for one in trace.launches().queues),
+        "kernels": lambda: _kernels(trace),
+    }
+    answers, refused = {}, {}
+    for name, ask in questions.items():
+        try:
+            answers[name] = list(ask())
+        except TraceError as error:
+            refused[name] = str(error)
+    return answers, refused
+
+
+def write_csv(answers: dict[str, list[Row]], folder: Path) -> list[Path]:
+    """One file a question that has rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, rows in answers.items():
+        if rows:
+            paths.append(folder / f"{name}.csv")
+            with paths[-1].open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+    return paths
+
+
+def _breakdown(trace: Trace, skip: int) -> Iterator[Row]:
+    """Of every step, and under step None of all together."""
+    found = trace.breakdown(skip=skip)
+    for one in (*found.steps, *found.totals):
+        yield {**asdict(one), "length": one.length, "exposed": one.exposed}
+
+
+def _collectives(trace: Trace) -> Iterator[Row]:
+    for one in trace.collectives():
+        yield {
+            "operation": one.operation,
+            "group": one.group,
+            "number": one.number,
+            "ranks": " ".join(map(str, one.ranks)),
+            "bytes": one.bytes,
+            "start": min(one.start.values()),
+            "end": max(one.end.values()),
+            "waited": sum(one.waited.values()),
+            "last": one.last,
+            "transfer": one.transfer,
+            "algorithm_bandwidth": _known(one.algorithm_bandwidth),
+            "bus_bandwidth": _known(one.bus_bandwidth),
+        }
+
+
+def _critical_path(trace: Trace) -> Iterator[Row]:
+    path = trace.critical_path()
+    for kind, name, count, ns in path.top(len(path.segments)):
+        yield {"kind": kind, "name": name, "count": count, "time": ns}
+
+
+def _kernels(trace: Trace) -> Iterator[Row]:
+    for one in trace.kernels(max(1, len(trace.names))).groups:
+        row = asdict(one)
+        row["streams"] = " ".join(map(str, row["streams"]))
+        yield row | {f"rank_{rank}": time for rank, time in row.pop("by_rank").items()}
+
+
+def _flat(row: Row) -> Row:
+    """Of median, 90th percentile and largest three columns."""
+    found: Row = {}
+    for key, value in row.items():
+        if isinstance(value, tuple):
+            found |= {f"{key}_{what}": v for what, v in zip(_OF_THREE, value, strict=True)}
+        else:
+            found[key] = value
+    return found
+
+
+_OF_THREE = ("median", "p90", "largest")
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,1158 @@
+# %% [markdown] id="title"
+# # 05 · torch.compile modes
+#
+# **90 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is not recorded yet)
+#
+# `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
+# as fast, or slower, or keep it compiling for an hour. Afterwards you can
+#
+# - say what Dynamo, AOTAutograd and Inductor each make of a function,
+# - compute how many bytes fusion saves, and say where it stops,
+# - say what each mode switches on, and when that pays,
+# - find graph breaks and repair them, and end a storm of recompilations,
+# - keep compile time flat in the number of layers, and start a second process warm,
+# - put a collective into a graph, with work beside it.
+#
+# Lab 00 comes first: it shows the cells, the strips under them, and the checks.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in the cells that communicate
+BACKEND = "gloo"  # graphs are looked at on the CPU, also where there are GPUs
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+from lockstep.compiled import found, variables, view, workshop
+
+compiler = workshop()  # one rank that stays, with an empty cache of its own
+
+# %% [markdown] id="load-explained"
+# Loading a compiler takes seconds, so the cells of `%%torchrun --world compiler` share one process. Its
+# cache is a temporary folder, which goes when the notebook ends.
+#
+# **Without a C++ compiler** (`lockstep doctor` says whether you have one) such a cell shows an error that
+# says so, and the cell below it goes on with what was recorded on another machine. Sections 4, 5 and 7
+# need no compiler.
+#
+# ## 1 · What is compiled
+#
+# | stage | gets | makes of it |
+# | --- | --- | --- |
+# | **Dynamo** | the bytecode of your function | a graph of the PyTorch calls in it |
+# | **AOTAutograd** | that graph | the *joint graph*: forward and backward in elementary operations |
+# | **Inductor** | its two halves | kernels: C++ for a CPU, Triton for a GPU |
+#
+# A matrix product is not generated: Inductor calls the library's kernel. What stands around it, Inductor
+# puts into as few kernels of its own as it can. Below, `x` needs no gradient, `w` and `b` do.
+#
+# **Predict:** how many kernels are called on a CPU, those of the library included, in the forward and the
+# backward pass together?
+
+# %% id="look-prediction" tags=["prediction"]
+prediction = 4  # forward: the product, and all else; backward: all else, and one product, for w
+
+# %% id="look"
+# %%torchrun --world compiler --may-fail --into job
+import torch
+from lockstep.compiled import look
+
+
+def f(x, w, b):
+    h = x @ w + b
+    h = torch.relu(h)
+    mean = h.mean(-1, keepdim=True)
+    centred = h - mean
+    gate = torch.sigmoid(h)
+    y = centred * gate
+    return y.sum()
+
+
+torch.manual_seed(0)
+x = torch.randn(64, 32)
+w, b = torch.randn(32, 48, requires_grad=True), torch.randn(48, requires_grad=True)
+look(f, x, w, b)
+
+# %% id="look-measured"
+from lockstep.compiled import Compiled
+
+seen, stamp = found(job, "code")
+seen = seen if isinstance(seen, Compiled) else Compiled.of(seen)
+lockstep.compare(predicted=prediction, measured=len(seen.kernels))
+
+# %% [markdown] id="view-text"
+# Choose a line, a node or a kernel below, by mouse or by the arrow keys: what belongs to it is marked.
+# Look for three things: which kernels come from the line with `relu`; which nodes the backward pass
+# computes *again*; and the code of a kernel, which opens below the lists.
+
+# %% id="view"
+view(seen, stamp=stamp)
+
+# %% [markdown] id="view-explained"
+# The line with `relu` is in two kernels. The backward pass needs its result, and computing it again
+# from `mm` costs less than keeping it in memory. So the joint graph is cut where little has to be kept:
+# that is the *partitioner's* work.
+#
+# `matmul` has become `aten.mm`: AOTAutograd writes PyTorch's many operations with fewer, simpler ones.
+# Nodes such as `permute` and `alias` are in no kernel: they are only another way to look at the same
+# memory.
+#
+# On a GPU the first two stages are the same, and Inductor writes Triton:
+
+# %% id="gpu-code" tags=["plumbing"]
+try:
+    recording = lockstep.recorded("compile/h200.json")
+    shown = view(Compiled.of(recording.content["code"]), stamp=recording.stamp)
+except FileNotFoundError:
+    recording, shown = None, "There is no recording of a GPU yet."
+shown
+
+# %% [markdown] id="fusion-text"
+# ## 2 · Fusion counted
+#
+# Operations on each number by itself do almost no arithmetic. Their time is the memory's: what they
+# read and what they write. Eagerly, each operation reads its inputs and writes its result. In one kernel,
+# what lies between two operations stays in registers.
+#
+# Take `relu(x * sigmoid(x) + 1)`, and count in tensors of the size of `x`:
+#
+# | operation | reads | writes |
+# | --- | --- | --- |
+# | `sigmoid(x)` | 1 | 1 |
+# | `x * s` | 2 | 1 |
+# | `p + 1` | 1 | 1 |
+# | `relu(q)` | 1 | 1 |
+#
+# **Predict:** eagerly this moves 9 tensors. How many does one kernel move?
+#
+# The cell below compiles that function, `swish`, and three more. `x` is always a square:
+#
+# ```python
+# def softmax(x):                                  def between(x):
+#     e = torch.exp(x - x.amax(-1, keepdim=True))      return torch.sigmoid(torch.relu(x) @ x.T) * 2
+#     return e / e.sum(-1, keepdim=True)
+#                                                  def views(x):
+#                                                      y = (x.T * 2).reshape(-1)
+#                                                      return y.view(x.shape[1], -1).T + x
+# ```
+
+# %% id="fusion-prediction" tags=["prediction"]
+prediction = 2  # x is read once, the result written once
+
+# %% id="fusion"
+# %%torchrun --world compiler --may-fail --into job
+import torch
+from lockstep.compiled import look
+from lockstep.record.compile import FUSION
+
+x = torch.randn(256, 256)
+result = {}
+for function in FUSION:
+    seen = look(function, x)
+    result[function.__name__] = {
+        "kernels": [kernel.language for kernel in seen.kernels],
+        "moved": seen.moved[0],
+        "square_bytes": x.nbytes,
+    }
+result
+
+# %% id="fusion-measured"
+fused, stamp = found(job, "fusion")
+moved = {name: one["moved"] / one["square_bytes"] for name, one in fused.items()}
+print(lockstep.compare(predicted=prediction, measured=moved["swish"]))
+lockstep.table(
+    "What Inductor made of four functions",
+    ["function", "kernels", "of which the library's", "squares moved"],
+    [
+        [name, len(one["kernels"]), one["kernels"].count("library"), f"{moved[name]:.3g}"]
+        for name, one in fused.items()
+    ],
+    stamp=stamp,
+)
+
+# %% [markdown] id="fusion-explained"
+# - **Reductions** fuse with what stands before and after them, if a kernel can hold a row. (Inductor's
+#   number counts each buffer of a kernel once: a row that is read three times is near, in a cache.)
+# - **Products** stop it. `between` has three kernels: `relu`, the library's product, and the rest. The
+#   product reads two squares and writes one. What follows a product is its *epilogue*: a product that
+#   Inductor writes itself, from a template, can take it in. Only `max-autotune` tries that.
+# - **Views** cost nothing between operations on each number.
+#
+# ### Exercise 1: bytes
+#
+# **Goal:** `traffic(operations, kept, size)` returns two ints: the bytes that the operations move when
+# each runs by itself, and the bytes that one kernel moves which does all of them. `operations` is a
+# list of pairs, such as `[(["x", "y"], "a"), (["a"], "b")]`: the names of the inputs, and the name of
+# the result. `kept` are the names of the results that are wanted later, each once. Every tensor has
+# `size` bytes. An operation that has one tensor twice, as `x * x`, reads it once.
+
+
+# %% id="traffic"
+def traffic(operations, kept, size):
+    # BEGIN SOLUTION
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    apart = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return apart * size, (len(read) + len(kept)) * size
+    # END SOLUTION
+
+
+# %% id="traffic-check"
+lockstep.check("traffic", traffic)
+
+# %% [markdown] id="modes-text"
+# ## 3 · The modes
+#
+# `torch.compile(model, mode=…)` has four modes that people use. A mode is a short list of options, and
+# PyTorch tells which. **Guess**, about a sentence that texts on serving repeat: "the default mode uses
+# CUDA graphs". (A CUDA graph is a recorded sequence of kernels that the host launches with one call.)
+
+# %% id="modes-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="modes"
+# %%torchrun -n 1 --no-init --into job
+import torch
+
+names = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+{name: torch._inductor.list_mode_options(name) for name in names}
+
+# %% id="modes-claim"
+options = job[0]
+for name, own in options.items():
+    print(f"{name:<27}", ", ".join(own) or "nothing")
+lockstep.claim(
+    "The default mode uses CUDA graphs.",
+    guess=guess,
+    verdict="holds" if options["default"].get("triton.cudagraphs") else "does not hold",
+    because="modes with triton.cudagraphs: "
+    + ", ".join(name for name, own in options.items() if own.get("triton.cudagraphs")),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="modes-explained"
+# - `reduce-overhead` records what the compiled code launches as a CUDA graph. It helps where the host
+#   is too slow to launch small kernels in time. On a CPU there is nothing to record.
+# - `max_autotune` has products written from templates, too, in many tilings, and measures which is
+#   fastest. `coordinate_descent_tuning` then tries what lies near.
+#
+# Three models, a forward pass without gradients: **dense**, two large MLP blocks, whose time is that of
+# their products; **small**, twelve narrow blocks for 16 tokens; **experts**, a mixture of experts, of
+# which each token takes two. The recorded ones are large, the live ones fit a laptop.
+#
+# ### Claim: "torch.compile makes a model about 30 % faster"
+#
+# Tables of gains say 10, 20, 30 % for attention, a whole model, an MLP. **Guess** what the next cells
+# say of three models.
+
+# %% id="gains-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="gains" tags=["varies"]
+# %%torchrun --world compiler --may-fail --into job
+from lockstep.compiled import require
+from lockstep.record.compile import Sizes, by_model, eager
+
+require()
+sizes = Sizes(dense=(128, 128, 1), small=(4, 32, 3), experts=(64, 32, 4), dtype="float32")
+{"eager": eager(sizes), "default": by_model(sizes, "default", True)}
+
+
+# %% id="gains-table" tags=["plumbing", "varies"]
+def rows(modes):
+    """A row for each model and mode: how its steps compare with eager ones."""
+    for model, plain in modes["eager"].items():
+        for mode, models in modes.items():
+            one, say = models[model], lambda value, form: form.format(value) if value else "–"
+            compiling = one.get("cold_seconds", one.get("compile_seconds"))
+            saved = max(0, plain["seconds"] - one["seconds"])
+            quartiles = (1e6 * one[f"{which}_quartile"] for which in ("lower", "upper"))
+            yield [f"{model}, {mode}", f"{1e6 * one['seconds']:,.0f}"] + [
+                "–".join(f"{micros:,.0f}" for micros in quartiles),
+                f"{plain['seconds'] / one['seconds']:.2f}",
+                say(compiling, "{:.1f}"),
+                say(one.get("warm_seconds"), "{:.1f}"),
+                say(compiling and saved and compiling / saved, "{:,.0f}"),
+                say(one.get("kernels"), "{}"),
+                say(one.get("launches", 0) + one.get("graph_launches", 0), "{}"),
+                say(one.get("reserved_bytes", 0) / 1e6, "{:,.0f}"),
+            ]
+
+
+COLUMNS = ["model, mode", "step µs", "quartiles", "times as fast", "compile s", "warm s"]
+COLUMNS += ["pays after steps", "kernels", "launches", "MB held"]
+here, stamp = (job[0], lockstep.live(job)) if job.ok else found(job, "modes")
+lockstep.table("Models and modes", COLUMNS, list(rows(here)), stamp=stamp)
+
+# %% id="gains-recorded" tags=["plumbing"]
+try:
+    recording = lockstep.recorded("compile/h200.json")
+    shown = lockstep.table(
+        "Models and modes on an H200",
+        COLUMNS,
+        list(rows(recording.content["modes"])),
+        stamp=recording.stamp,
+    )
+except FileNotFoundError:
+    recording, shown = None, "There is no recording of a GPU yet."
+shown
+
+# %% id="gains-claim" tags=["varies"]
+modes, source = (recording.content["modes"], recording.stamp) if recording else (here, stamp)
+gains = {
+    f"{model}, {mode}": modes["eager"][model]["seconds"] / one["seconds"]
+    for mode, models in modes.items()
+    for model, one in models.items()
+    if mode != "eager"
+}
+near = [name for name, gain in gains.items() if 1.2 <= gain <= 1.4]
+lockstep.claim(
+    "torch.compile makes a model about 30 % faster.",
+    guess=guess,
+    verdict={0: "does not hold", len(gains): "holds"}.get(len(near), "depends"),
+    because=f"{len(near)} of {len(gains)} are 1.2 to 1.4 times as fast as eager; least "
+    f"{min(gains.values()):.2f} ({min(gains, key=gains.get)}), most "
+    f"{max(gains.values()):.2f} ({max(gains, key=gains.get)})",
+    stamp=source,
+)
+
+# %% [markdown] id="gains-explained"
+# Ask two questions before you compile. *What is the time spent on?* Products run in the library's
+# kernels before and after: what can be gained is what stands around them. Launches can vanish behind
+# a CUDA graph. Memory traffic shrinks by what you computed in section 2. *How many steps will there
+# be?* The column "pays after steps" is compile time divided by what a step saves.
+#
+# ### Claim: "torch.compile always helps"
+#
+# **Guess** whether each of the rows is faster than eager.
+
+# %% id="always-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="always-claim" tags=["varies"]
+slower = [f"{name}: {gain:.2f}" for name, gain in gains.items() if gain < 1]
+lockstep.claim(
+    "torch.compile always helps.",
+    guess=guess,
+    verdict={0: "holds", len(gains): "does not hold"}.get(len(slower), "depends"),
+    because=f"times as fast as eager, where that is less than 1: {'; '.join(slower) or 'nowhere'}; "
+    "compile time is not counted",
+    stamp=source,
+)
+
+# %% [markdown] id="break-text"
+# **Break.** You have seen what is made of one graph, and what it gains. What comes next: functions that
+# are *not* one graph. The next section starts on its own.
+#
+# ## 4 · Graph breaks
+#
+# Dynamo runs your function with tensors that have shapes and no numbers. Where Python asks for a number,
+# it cannot go on: it ends the graph there, lets Python do that step, and begins another graph behind
+# it. That is a **graph break**. Nothing is wrong afterwards, but nothing fuses across it, and in
+# modes with CUDA graphs each part is a graph of its own.
+#
+# `torch._dynamo.explain(f)(x)` says how many there are and why. **Predict:** how many graphs does the
+# function below become, for one `x`?
+
+# %% id="break-prediction" tags=["prediction"]
+prediction = 3  # up to the if; from there to int(); from there to the end
+
+# %% id="break-explain"
+# %%torchrun -n 1 --no-init --into job
+import torch
+
+torch._logging.set_logs(dynamo=40)  # errors only
+
+
+def f(x):
+    y = x * 2
+    if y.sum() > 0:
+        y = y + 1
+    count = int((y > 0).sum())
+    return y * count
+
+
+said = torch._dynamo.explain(f)(torch.ones(3))
+for reason in said.break_reasons:
+    print(reason.user_stack[-1].line, "·", reason.reason.splitlines()[0])
+said.graph_count
+
+# %% id="break-measured"
+lockstep.compare(predicted=prediction, measured=job[0])
+
+# %% [markdown] id="fullgraph-text"
+# You do not want to find that out by chance. `fullgraph=True` turns a break into an error. The next cell
+# is **broken on purpose**. Look in the report for the line of the function, and for what it advises.
+
+# %% id="fullgraph" tags=["varies"]
+# %%torchrun -n 1 --no-init --may-fail
+import torch
+
+
+def f(x):
+    y = x * 2
+    if y.sum() > 0:
+        y = y + 1
+    return y
+
+
+torch.compile(f, fullgraph=True, backend="eager")(torch.ones(3))
+
+# %% [markdown] id="repair-text"
+# `backend="eager"` stops after Dynamo and runs the graphs as they are: the quick way to look for breaks.
+# In a model that you did not write, `TORCH_LOGS=graph_breaks` prints each with its place.
+#
+# | what breaks | repair |
+# | --- | --- |
+# | `if` about a tensor | `torch.where(c, a, b)`: both are computed, one is taken; `torch.cond(c, f, g, (x,))`: one runs |
+# | `.item()`, `int(t)`, `float(t)` | keep the tensor; or `torch._dynamo.config.capture_scalar_outputs = True` |
+# | `print`, logging | leave it out of the compiled part |
+# | a library that Dynamo cannot follow | `@torch.compiler.disable` on that function: one break, at a place you chose; or a custom operator, see the last sections |
+
+# %% id="where-demo"
+# %%torchrun -n 1 --no-init
+import torch
+
+x = torch.tensor([1.0, -2.0, 3.0])
+print(torch.where(x.sum() > 0, x * 2, -x))
+print(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: -x, (x,)))
+
+# %% [markdown] id="adjust-text"
+# ### Exercise 2: without a break
+#
+# **Goal:** `adjust(x)` returns `x / 2` if the sum of `x` is positive, and `x * 4` if not; plus, at every
+# place, the number of positive entries of `x`. Compiled, it is *one* graph for all numbers of a shape.
+# The plain way, which breaks:
+#
+# ```python
+# def adjust(x):
+#     chosen = x / 2 if x.sum() > 0 else x * 4
+#     return chosen + int((x > 0).sum())
+# ```
+
+# %% id="adjust"
+import torch
+
+
+def adjust(x):
+    # BEGIN SOLUTION
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + (x > 0).sum()
+    # END SOLUTION
+
+
+# %% id="adjust-check"
+lockstep.check("adjust", adjust)
+
+# %% [markdown] id="recompile-text"
+# ## 5 · Recompiles
+#
+# A graph is right only for what was assumed while it was made: types, shapes, values of Python numbers.
+# Dynamo keeps these as **guards**, and asks them before each call. If one does not hold, it
+# compiles again. What it does about shapes depends on how you ask:
+#
+# | asked | what happens |
+# | --- | --- |
+# | nothing | the first shape is taken as fixed; a size that changes is *dynamic* from then on |
+# | `dynamic=False` | every shape is fixed |
+# | `mark_dynamic(x, 0)` | size 0 is dynamic from the start (1 is still a case of its own) |
+# | `mark_unbacked(x, 0)` | nothing at all is assumed of size 0, not even that it is not 1 |
+#
+# Batches of 2, 3, 4, 5, 6 and 7 rows come one after the other. **Predict:** how many graphs does the first
+# way make?
+
+# %% id="recompile-prediction" tags=["prediction"]
+prediction = 2  # one for 2 rows, and a dynamic one when 3 come
+
+# %% id="recompile"
+# %%torchrun -n 1 --no-init --into job
+import torch
+from torch._dynamo.decorators import mark_unbacked
+from torch._dynamo.utils import counters
+
+
+def graphs(sizes, mark=None, **how):
+    torch.compiler.reset()
+    counters.clear()
+    f = torch.compile(lambda x: x * 2 + 1, backend="eager", **how)
+    for x in (torch.ones(size, 4) for size in sizes):
+        if mark:
+            mark(x, 0)
+        f(x)
+    return counters["stats"]["unique_graphs"]
+
+
+{
+    "nothing": graphs(range(2, 8)),
+    "dynamic=False": graphs(range(2, 8), dynamic=False),
+    "mark_dynamic": graphs(range(2, 8), torch._dynamo.mark_dynamic),
+    "mark_unbacked, and a batch of 1": graphs(range(1, 8), mark_unbacked),
+}
+
+# %% id="recompile-measured"
+for way, count in job[0].items():
+    print(f"{way:<32}{count}")
+lockstep.compare(predicted=prediction, measured=job[0]["nothing"])
+
+# %% [markdown] id="limit-text"
+# A dynamic graph is one for all sizes, but it may be slower than one that knows them. Engines that serve
+# models often want fixed ones. There is a limit: `torch._dynamo.config.recompile_limit` is 8 for each
+# function.
+#
+# ### Claim: "when the limit is reached, PyTorch stops with an error"
+#
+# **Guess**, and **predict**, too: with `dynamic=False`, batches of 2 to 13 rows come, twelve sizes. How many
+# graphs are made?
+
+# %% id="limit-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="limit-prediction" tags=["prediction"]
+prediction = 8  # the limit; the other four sizes run as plain Python
+
+# %% id="limit"
+# %%torchrun -n 1 --no-init --into job
+import torch
+from torch._dynamo.utils import counters
+
+torch._logging.set_logs(dynamo=40)  # errors only: here is no warning
+f = torch.compile(lambda x: x * 2 + 1, backend="eager", dynamic=False)
+right = [bool((f(torch.ones(size, 4)) == 3).all()) for size in range(2, 14)]
+{"right": sum(right), "of": len(right), "graphs": counters["stats"]["unique_graphs"]}
+
+# %% id="limit-claim"
+print(lockstep.compare(predicted=prediction, measured=job[0]["graphs"]))
+lockstep.claim(
+    "When the limit is reached, PyTorch stops with an error.",
+    guess=guess,
+    verdict="holds" if job[0]["right"] < job[0]["of"] else "does not hold",
+    because=f"{job[0]['right']} of {job[0]['of']} calls came back with the right numbers; "
+    f"{job[0]['graphs']} graphs were made",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="storm-text"
+# That is worse than an error: a warning in a log (left out above), and from then on eager code without the
+# gain. `TORCH_LOGS=recompiles` prints each guard that did not hold. As `fullgraph=True` does for breaks,
+# `torch._dynamo.config.error_on_recompile` makes an error of it. The next cell is **broken on purpose**: the
+# same shape in each call, and yet a recompilation. Look in the report for the guard.
+
+# %% id="storm"
+# %%torchrun -n 1 --no-init --may-fail
+import torch
+
+torch._dynamo.config.error_on_recompile = True
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * 2
+
+
+layer = torch.compile(Layer(), backend="eager")
+for _ in range(3):
+    layer(torch.ones(3))
+
+# %% [markdown] id="storm-explained"
+# An integer that a module holds is taken as fixed, and this one changes at each call: a **storm**, a graph for
+# every call up to the limit. Count outside of the compiled part, or keep the count in a tensor.
+#
+# ### Exercise 3: batches for a serving engine
+#
+# Requests come in any number. An engine compiles (and captures in CUDA graphs) a few batch sizes when it
+# starts, and *pads* what comes.
+#
+# **Goal:** `serve(model, x, sizes)` returns what `model` says of each row of `x`, in order. `model` works
+# row by row, and is compiled for every batch size that it sees. `sizes` are those that it may see, from
+# small to large; `x` has one row or more, perhaps more than the largest of them. As few calls of `model`
+# as possible, and then as little padding as possible.
+
+# %% id="serve"
+import torch
+
+
+def serve(model, x, sizes):
+    # BEGIN SOLUTION
+    results = []
+    for part in x.split(sizes[-1]):
+        size = next(size for size in sizes if size >= len(part))
+        padding = x.new_zeros(size - len(part), *x.shape[1:])
+        results.append(model(torch.cat([part, padding]))[: len(part)])
+        # results has the answers for all rows up to the end of this part
+    return torch.cat(results)
+    # END SOLUTION
+
+
+# %% id="serve-check"
+lockstep.check("serve", serve)
+
+# %% [markdown] id="blocks-text"
+# ## 6 · Compile time
+#
+# A large model is the same block again and again. Compiled as one, every block is traced, lowered and
+# written anew, though the code comes out the same. **Regional compilation** compiles the block:
+# `block.compile()` for each. The first one is compiled; Dynamo finds its code for the others, as their
+# weights are inputs of the graph and not part of it.
+#
+# **Predict:** three blocks, one by one. How many graphs are made?
+
+# %% id="blocks-prediction" tags=["prediction"]
+prediction = 1
+
+# %% id="blocks-count"
+# %%torchrun -n 1 --no-init --into job
+import torch
+from lockstep.record.compile import stack
+from torch._dynamo.utils import counters
+
+model = stack(3, 8, 2)
+for block in model:
+    block.compile(backend="eager")
+with torch.no_grad():
+    model(torch.ones(4, 8))
+counters["stats"]["unique_graphs"]
+
+# %% id="blocks-measured"
+lockstep.compare(predicted=prediction, measured=job[0])
+
+# %% [markdown] id="blocks-time-text"
+# (Without `no_grad` there are two: the input of the first block needs no gradient, and that of the others
+# does. That is a guard, too.)
+#
+# Now with Inductor, and a clock. **Predict:** the seconds for 3 blocks as one graph, divided by the seconds
+# for 1 block?
+
+# %% id="blocks-time-prediction" tags=["prediction"]
+prediction = 3  # in proportion to the number of blocks
+
+# %% id="blocks-time"
+# %%torchrun --world compiler --may-fail --into job
+from lockstep.compiled import require
+from lockstep.record.compile import blocks
+
+require()
+blocks((1, 3))
+
+# %% id="blocks-table" tags=["varies"]
+took, stamp = found(job, "blocks")
+flat = {one["blocks"]: one["flat_seconds"] for one in took}
+print(lockstep.compare(predicted=prediction, measured=flat[3] / flat[1], unit="times"))
+lockstep.table(
+    "Seconds to compile equal blocks",
+    ["blocks", "as one graph", "block by block"],
+    [
+        [one["blocks"], *(f"{one[f'{way}_seconds']:.2f}" for way in ("flat", "regional"))]
+        for one in took
+    ],
+    stamp=stamp,
+)
+
+# %% [markdown] id="by_block-text"
+# The price: nothing fuses from one block into the next, and each block has its own guards to ask. A second
+# process need not pay at all: what was compiled lies in a cache, and one of the last sections hands it on.
+#
+# ### Exercise 4: block by block
+#
+# **Goal:** `by_block(model, backend)` gets a `torch.nn.Sequential` of equal blocks, three or more. It returns
+# something that is called like `model` and gives the same. `backend` has compiled *one* graph, of one
+# block, after the first call, and every block has run it.
+
+# %% id="by_block"
+import torch
+
+
+def by_block(model, backend):
+    # BEGIN SOLUTION
+    for block in model:
+        block.compile(backend=backend)
+        # every block up to this one compiles itself when it is called, or takes what is there
+    return model
+    # END SOLUTION
+
+
+# %% id="by_block-check"
+lockstep.check("by_block", by_block)
+
+# %% [markdown] id="ranks-text"
+# ## 7 · Many ranks
+#
+# Each rank compiles for itself. What they have in common is that their collectives must match, as ever.
+# In a graph a collective must be a function: Dynamo writes `dist.all_reduce(x)` as three nodes: one that
+# starts it (`all_reduce`), one that waits (`wait_tensor`), and one that copies the result into `x`.
+#
+# **Predict:** how many graphs does each rank make of the function below?
+
+# %% id="ranks-prediction" tags=["prediction"]
+prediction = 1  # a collective is no graph break
+
+# %% id="ranks"
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+import torch
+import torch.distributed as dist
+
+names = []
+
+
+def backend(module, inputs):
+    calls = [node.target for node in module.graph.nodes if node.op.startswith("call")]
+    names.append([getattr(call, "__name__", call) for call in calls])
+    return module
+
+
+@torch.compile(backend=backend)
+def f(x, a):
+    y = x * 2
+    dist.all_reduce(y)
+    return y + a @ a
+
+
+f(torch.ones(2, 2), torch.ones(2, 2))
+names
+
+# %% id="ranks-measured"
+print(*job[0][0])
+lockstep.compare(predicted=prediction, measured=len(job[0]))
+
+# %% [markdown] id="ranks-claim-text"
+# ### Claim: "in the graph, communication stands as wait_tensor"
+#
+# So says one explanation of compiled models on many GPUs. **Guess** whether that is all of it, and whether
+# the ranks' graphs are the same.
+
+# %% id="ranks-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="ranks-claim"
+nodes = job[0][0]
+starts = [name for name in nodes if "reduce" in name]
+waits = [name for name in nodes if "wait" in name]
+lockstep.claim(
+    "In the graph, communication stands as wait_tensor.",
+    guess=guess,
+    verdict="does not hold" if starts and waits else "holds",
+    because=f"nodes that start it: {', '.join(starts)}; that wait: {', '.join(waits)}; the graphs of "
+    f"all ranks are {'the same' if all(r == job[0] for r in job.results) else 'not the same'}",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="beside-text"
+# Dynamo puts the wait directly behind the start: in that graph nothing happens meanwhile. Inductor can move
+# it (`torch._inductor.config.reorder_for_compute_comm_overlap`), which is off unless you ask. You can
+# also write it yourself. The two operations are
+#
+# ```python
+# ops = torch.ops._c10d_functional
+# y = ops.all_reduce(x, "sum", group)   # group: the name of a process group
+# total = ops.wait_tensor(y)
+# ```
+#
+# ### Exercise 5: a product meanwhile
+#
+# **Goal:** `beside(x, a, b, group)` returns the sum of `x` over all ranks, plus `a @ b` of this rank's own.
+# Compiled it is one graph, in which the sum starts, then the product is computed, and then comes the one
+# wait. `x` stays what it is.
+
+# %% id="beside"
+import torch
+
+
+def beside(x, a, b, group):
+    # BEGIN SOLUTION
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    return ops.wait_tensor(started) + product
+    # END SOLUTION
+
+
+# %% id="beside-check"
+lockstep.check("beside", beside)
+
+# %% [markdown] id="recap"
+# **What changes under NCCL:** the graph is the same. There the wait makes the GPU's stream wait, not the
+# host, and a CUDA graph takes the collective in with the kernels.
+#
+# ## Recap
+#
+# - Dynamo captures, AOTAutograd adds the backward pass, Inductor writes kernels.
+# - One kernel reads what nobody in it makes, and writes what is wanted later. Products stop it.
+# - A mode is a list of options: CUDA graphs against launches, tuning against products. What it gains
+#   depends on where the time goes.
+# - A graph break is where Python asks for a number. `fullgraph=True` finds it.
+# - Guards that do not hold compile again, up to a limit; behind that, code is eager and nobody is told.
+# - Compile the block, not the stack; keep the caches.
+# - A collective in a graph is a start and a wait, and what lies between them is yours.
+#
+# **What goes further** is folded below, each on its own: a rank that compiles alone, caches, DDP's
+# graphs, custom operators, the mask of FlexAttention, and what compiling may change in the last bits.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("05")
+
+# %% [markdown] id="alone-text"
+# ## Further: one rank compiles alone
+#
+# About 8 minutes; needs two ranks. Guards are asked on each rank by itself. You will see one rank compile while
+# the other waits for it in a collective, and what it looks like when the two graphs do not agree.
+#
+# Rank 0 gets a new shape in its second call, rank 1 does not. The backend takes half a second for each
+# graph, as a real one might take a minute. **Predict:** how many seconds does rank 1 wait in its second
+# `all_reduce`?
+
+# %% id="alone-prediction" tags=["prediction"]
+prediction = 0.5
+
+# %% id="alone" tags=["varies"]
+# %%torchrun -n 2 --backend gloo --into job
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def slow_backend(module, inputs):
+    time.sleep(0.5)
+    return module
+
+
+@torch.compile(backend=slow_backend, dynamic=False)
+def step(x):
+    return x.sum() * 2
+
+
+for size in (4, 5 if dist.get_rank() == 0 else 4):
+    total = step(torch.ones(size))
+    begin = time.perf_counter()
+    dist.all_reduce(total)
+    waited = time.perf_counter() - begin
+waited
+
+# %% id="alone-measured" tags=["varies"]
+lockstep.compare(predicted=prediction, measured=job[1], unit="s")
+
+# %% [markdown] id="disagree-text"
+# A minute of compiling is a minute of waiting for all others. Under NCCL that can run into the time-out of
+# the group: ten minutes, if nobody has said otherwise. Worse is a graph that has another collective. The next
+# cell is **broken on purpose**: a Python number that differs between ranks decides at trace time. Look in
+# the report for who is where.
+
+# %% id="disagree"
+# %%torchrun -n 2 --backend gloo --may-fail
+import torch
+import torch.distributed as dist
+
+
+@torch.compile(backend="eager")
+def step(x, seen):
+    if seen > 100:  # decided while the graph is made
+        dist.all_reduce(x)
+    return x * 2
+
+
+step(torch.ones(3), 100 + dist.get_rank())
+dist.barrier()
+
+# %% [markdown] id="disagree-explained"
+# The `if` is about a Python number, so there is no graph break and no warning: one graph has the collective
+# and the other does not. What ranks decide by must be the same on all of them.
+
+# %% [markdown] id="cache-text"
+# ## Further: a second process that starts warm
+#
+# About 10 minutes; one rank and a compiler. What the first process has compiled is handed to a second one,
+# and both are timed.
+#
+# Graphs, generated code and tuning results are kept in a folder (`TORCHINDUCTOR_CACHE_DIR`). A second
+# process that finds them only traces and looks up. Where processes have no folder in common,
+# `torch.compiler.save_cache_artifacts()` makes bytes of them, and `load_cache_artifacts(…)` takes them.
+#
+# ### Claim: "compiled once, a later process need not compile again"
+#
+# **Guess**; the cell has two processes with two *empty* folders, and hands bytes from one to the other.
+
+# %% id="cache-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="cache"
+def compile_and_save(artifacts):
+    """Seconds of the first call, whether kernels were found in a cache, and all artifacts."""
+    import time
+
+    import torch
+    from lockstep.compiled import require
+    from lockstep.record.compile import stack, warm_up
+    from torch._dynamo.utils import counters
+
+    require()
+    warm_up()
+    if artifacts:
+        torch.compiler.load_cache_artifacts(artifacts)
+    torch.manual_seed(0)
+    model, x = torch.compile(stack(2, 40, 2)), torch.ones(8, 40)
+    counters.clear()
+    began = time.perf_counter()
+    with torch.no_grad():
+        model(x)
+    seconds = time.perf_counter() - began
+    hits = (
+        counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
+    )
+    return {"seconds": seconds, "hits": hits, "artifacts": torch.compiler.save_cache_artifacts()[0]}
+
+
+# %% id="cache-run" tags=["varies"]
+import tempfile
+from pathlib import Path
+
+bytes_of_first, cached = None, []
+for _ in range(2):
+    with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
+        job = lockstep.torchrun(
+            compile_and_save,
+            bytes_of_first,
+            nproc_per_node=1,
+            init=False,
+            show=False,
+            env=variables(Path(folder)),
+            may_fail=True,
+        )
+    if not job.ok:
+        break
+    cached.append({name: job[0][name] for name in ("seconds", "hits")})
+    bytes_of_first = job[0]["artifacts"]
+    # cached has what each process so far took, and bytes_of_first what the last one would hand on
+cached
+
+# %% id="cache-claim" tags=["varies"]
+cold, warm = (one["seconds"] for one in cached) if len(cached) == 2 else (None, None)
+hits = [one["hits"] for one in cached]
+lockstep.claim(
+    "Compiled once, a later process need not compile again.",
+    guess=guess,
+    verdict="holds" if len(cached) == 2 and hits[0] == 0 < hits[1] else "does not hold",
+    because=f"first call: {cold:.2f} s in the first process, {warm:.2f} s in the second; "
+    f"found in a cache: {hits[0]} and {hits[1]}"
+    if len(cached) == 2
+    else "nothing could be compiled here",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="cache-explained"
+# The verdict counts graphs whose code was found. Compare the seconds, too: tracing happens in every process, and
+# code that was found must still be made ready to run. To leave out tracing, and Python with it, `torch.export`
+# and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
+
+# %% [markdown] id="ddp-text"
+# ## Further: DDP's graphs
+#
+# About 8 minutes; two ranks. DDP sends gradients in buckets while the backward pass goes on. In one compiled
+# backward graph nothing could be sent before its end. So Dynamo cuts the graph where a bucket ends.
+#
+# Four linear layers of 512 × 512 without bias have 1 MB of gradients each. Gradients come from the last layer to
+# the first. The first bucket is full with 1 MB, so that sending begins early; each other one with
+# `bucket_cap_mb`. **Predict:** how many graphs are there with `bucket_cap_mb=2`?
+
+# %% id="ddp-prediction" tags=["prediction"]
+prediction = 3  # the last layer; two more; the first one
+
+# %% id="ddp"
+# %%torchrun -n 2 --backend gloo --into job
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+torch._logging.set_logs(dynamo=40)  # errors only
+
+
+class Net(torch.nn.Sequential):
+    def forward(self, x):  # a frame of one's own: PyTorch's are not captured by themselves
+        return super().forward(x)
+
+
+def graphs(bucket_cap_mb):
+    torch.compiler.reset()
+    sizes = []
+    count = lambda graph: sum(node.op.startswith("call") for node in graph.nodes)
+    backend = lambda module, inputs: sizes.append(count(module.graph)) or module
+    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
+    model = DistributedDataParallel(Net(*layers), bucket_cap_mb=bucket_cap_mb)
+    torch.compile(model, backend=backend)(torch.ones(2, 512)).sum().backward()
+    return sizes
+
+
+{cap: graphs(cap) for cap in (1, 2, 25)}
+
+# %% id="ddp-measured"
+for cap, sizes in job[0].items():
+    print(f"{cap:>5} MB: {len(sizes)} graphs, with {sizes} calls")
+lockstep.compare(predicted=prediction, measured=len(job[0][2]))
+
+# %% [markdown] id="ddp-explained"
+# These are graph breaks that you want: each part's backward pass ends with a full bucket, which then travels.
+# `torch._dynamo.config.optimize_ddp` switches that.
+
+# %% [markdown] id="whole-text"
+# ## Further: an operator kept whole
+#
+# About 8 minutes; one rank, no compiler. Some code must not be taken apart: a kernel of your own, or a library
+# that Dynamo cannot follow. `torch.library.custom_op` makes it an operator, a single node of the graph. While
+# tracing there are no numbers, so it needs a **fake**: a function that says only shape and type of the
+# result.
+#
+# The function below goes through NumPy's sort. **Predict:** how many graphs with the operator?
+
+# %% id="whole-prediction" tags=["prediction"]
+prediction = 1
+
+# %% id="whole"
+# %%torchrun -n 1 --no-init --into job
+import torch
+from torch._dynamo.utils import counters
+
+
+def by_hand(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(sorted(x.tolist()))
+
+
+by_operator = torch.library.custom_op("lab05::by_operator", by_hand, mutates_args=())
+by_operator.register_fake(lambda x: torch.empty_like(x))
+
+
+def graphs(inner):
+    torch.compiler.reset()
+    counters.clear()
+    f = torch.compile(lambda x: inner(x * 2) + 1, backend="eager")
+    assert f(torch.tensor([3.0, 1.0])).tolist() == [3.0, 7.0]
+    return counters["stats"]["unique_graphs"]
+
+
+graphs(torch.compiler.disable(by_hand)), graphs(by_operator)
+
+# %% id="whole-measured"
+print("with a function that is left out:", job[0][0])
+lockstep.compare(predicted=prediction, measured=job[0][1])
+
+# %% [markdown] id="flex-text"
+# ## Further: the mask as a function
+#
+# About 15 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were
+# written beforehand; a mask that they do not know is a tensor of length × length. FlexAttention takes the
+# mask as a *function*, compiles it into the kernel, and leaves out **blocks** (128 × 128, if you say nothing)
+# in which nothing counts. What a mask saves is therefore counted in blocks, not in pairs.
+#
+# ### Further exercise: blocks
+#
+# **Goal:** `blocks_needed(mask, length, block)` returns in how many blocks of `block` × `block` pairs at least
+# one pair counts: `mask(q, k)` is true. `length` is a multiple of `block`; `q` and `k` go from 0 to
+# `length` - 1.
+
+
+# %% id="blocks_needed"
+def blocks_needed(mask, length, block):
+    # BEGIN SOLUTION
+    everywhere = range(length)
+    return len({(q // block, k // block) for q in everywhere for k in everywhere if mask(q, k)})
+    # END SOLUTION
+
+
+# %% id="blocks_needed-check"
+lockstep.check("blocks_needed", blocks_needed)
+
+# %% [markdown] id="flex-run-text"
+# PyTorch makes such a table itself: `create_block_mask`. Each token sees itself and the 128 before it, among
+# 1024, in blocks of 128. **Predict:** which part of the blocks is needed, in percent?
+
+# %% id="flex-prediction" tags=["prediction"]
+prediction = 100 * 15 / 64  # 8 on the diagonal and 7 below it, of 8 × 8
+
+# %% id="flex-run"
+# %%torchrun -n 1 --no-init --into job
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+
+
+def window(batch, head, q, k):
+    return (k <= q) & (q - k <= 128)
+
+
+made = create_block_mask(window, None, None, 1024, 1024, device="cpu", BLOCK_SIZE=128)
+100 - made.sparsity()
+
+# %% id="flex-measured"
+needed = lockstep.carry_on("blocks_needed", blocks_needed)
+print("blocks:", needed(lambda q, k: k <= q and q - k <= 128, 1024, 128), "of", 8 * 8)
+lockstep.compare(predicted=prediction, measured=job[0])
+
+# %% [markdown] id="right-text"
+# ## Further: what may change in the last bits
+#
+# About 15 minutes; one rank, no compiler. A compiled model may add in another order, and keep more digits
+# between two operations. So its results differ in the last bits. How much is still right?
+#
+# A number with `p` binary digits is rounded by at most the part `u = 2**-p` of itself: 2**-24 for float32,
+# 2**-8 for bfloat16, 2**-11 for the inputs of TF32. A sum of K products, in any order, then has
+# an error of at most about `K · u · Σ|x·w|`: each term passes through K roundings at most. (The bound is
+# derived in N. Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3.)
+#
+# ### Further exercise: a tolerance from the number of terms
+#
+# **Goal:** `bound(x, w, u)` returns for each number of `x @ w` the bound `K · u · Σ|x·w|`, where K is the number
+# of terms of its sum.
+
+# %% id="bound"
+import torch
+
+
+def bound(x, w, u):
+    # BEGIN SOLUTION
+    return x.shape[1] * u * (x.abs() @ w.abs())
+    # END SOLUTION
+
+
+# %% id="bound-check"
+lockstep.check("bound", bound)
+
+# %% [markdown] id="right-run-text"
+# The same product of 1024 terms in three precisions, against float64. **Guess** about the sentence "an error as
+# large as the bound is what one gets".
+
+# %% id="right-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="right-carry"
+bound = lockstep.carry_on("bound", bound)
+
+# %% id="right-run"
+# %%torchrun -n 1 --no-init --into job
+import torch
+
+torch.manual_seed(0)
+x, w = torch.randn(32, 1024, dtype=torch.float64), torch.randn(1024, 32, dtype=torch.float64)
+exact, parts = x @ w, {}
+for name, u in (("float32", 2.0**-24), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
+    narrow = getattr(torch, name)
+    a, b = x.to(narrow), w.to(narrow)
+    error = (a @ b).double() - a.double() @ b.double()
+    parts[name] = float((error.abs() / bound(a.double(), b.double(), u)).max())
+parts
+
+# %% id="right-claim" tags=["varies"]
+lockstep.claim(
+    "An error as large as the bound is what one gets.",
+    guess=guess,
+    verdict="holds" if min(job[0].values()) > 0.5 else "does not hold",
+    because="the largest error, as a part of the bound: "
+    + ", ".join(f"{name} {part:.4f}" for name, part in job[0].items()),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="right-explained"
+# Errors of both signs cancel, and narrow products are added up in wider numbers. So a test with this bound
+# never fails a right kernel; one that should find small mistakes takes the root of K in place of K, and
+# may fail a right one now and then. What compiling may *not* change: shapes, types, and which random
+# numbers are drawn where; for the very same ones as eager code draws, ask
+# `torch._inductor.config.fallback_random = True`.

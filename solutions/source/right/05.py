@@ -1,0 +1,197 @@
+"""Right answers to the exercises of lab 05, in other ways than the solution's."""
+
+import torch
+
+
+# %% traffic: sets-as-it-goes
+def traffic(operations, kept, size):
+    eager, made, read = 0, [], []
+    for inputs, output in operations:
+        eager += size * (len({*inputs}) + 1)
+        read += [name for name in inputs if name not in made]
+        made.append(output)
+    return eager, size * (len({*read}) + len(kept))
+
+
+# %% traffic: list-of-two
+def traffic(operations, kept, size):
+    made = [output for _, output in operations]
+    eager = sum(size * len(set(inputs)) + size for inputs, _ in operations)
+    outside = {name for inputs, _ in operations for name in inputs if name not in made}
+    return (eager, size * len(outside) + size * len(set(kept)))
+
+
+# %% adjust: cond
+def adjust(x):
+    half, four = lambda x: x / 2, lambda x: x * 4
+    return torch.cond(x.sum() > 0, half, four, (x,)) + (x > 0).sum()
+
+
+# %% adjust: by-a-mask
+def adjust(x):
+    positive = (x.sum() > 0).to(x.dtype)
+    return positive * x / 2 + (1 - positive) * x * 4 + (x > 0).sum()
+
+
+# %% adjust: by-a-factor
+def adjust(x):
+    factor = torch.where(x.sum() > 0, 0.5, 4.0)
+    return x * factor + torch.count_nonzero(x > 0)
+
+
+# %% adjust: by-an-index
+def adjust(x):
+    both = torch.stack([x * 4, x / 2])
+    chosen = both.index_select(0, (x.sum() > 0).long().reshape(1))
+    return chosen[0] + (x > 0).float().sum()
+
+
+# %% adjust: lerp
+def adjust(x):
+    a, b = x / 2, x * 4
+    return a.where(x.sum() > 0, b).add((x > 0).sum())
+
+
+# %% serve: while-rows-are-left
+def serve(model, x, sizes):
+    at, results = 0, []
+    while at < len(x):
+        left = len(x) - at
+        size = min([s for s in sizes if s >= left], default=max(sizes))
+        room = torch.zeros(size, *x.shape[1:], dtype=x.dtype)
+        taken = min(size, left)
+        room[:taken] = x[at : at + taken]
+        results.append(model(room)[:taken])
+        at += taken
+    return torch.cat(results)
+
+
+# %% serve: the-rest-first
+def serve(model, x, sizes):
+    whole = len(x) // sizes[-1] * sizes[-1]
+    rest = x[whole:]
+    results = []
+    if len(rest):
+        size = min(s for s in sizes if s >= len(rest))
+        padded = torch.nn.functional.pad(rest, (0, 0, 0, size - len(rest)))
+        results = [model(padded)[: len(rest)]]
+    before = [model(x[at : at + sizes[-1]]) for at in range(0, whole, sizes[-1])]
+    return torch.cat([*before, *results])
+
+
+# %% serve: recursion
+def serve(model, x, sizes):
+    if len(x) > sizes[-1]:
+        return torch.cat([model(x[: sizes[-1]]), serve(model, x[sizes[-1] :], sizes)])
+    size = sorted(s for s in sizes if s >= len(x))[0]
+    return model(torch.cat([x, x[:1].expand(size - len(x), -1)]))[: len(x)]
+
+
+# %% serve: pads-with-last-row
+def serve(model, x, sizes):
+    out = torch.empty_like(x)
+    for at in range(0, len(x), sizes[-1]):
+        part = x[at : at + sizes[-1]]
+        size = next(s for s in sizes if s >= len(part))
+        padded = part.new_full((size, x.shape[1]), 7.0)
+        padded[: len(part)] = part
+        out[at : at + len(part)] = model(padded)[: len(part)]
+    return out
+
+
+# %% by_block: torch-compile-each
+def by_block(model, backend):
+    parts = [torch.compile(block, backend=backend) for block in model]
+
+    def run(x):
+        for part in parts:
+            x = part(x)
+        return x
+
+    return run
+
+
+# %% by_block: replaced-in-place
+def by_block(model, backend):
+    for at, block in enumerate(model):
+        model[at] = torch.compile(block, backend=backend, fullgraph=True)
+    return model
+
+
+# %% by_block: one-function
+def by_block(model, backend):
+    @torch.compile(backend=backend)
+    def run(block, x):
+        return block(x)
+
+    def all_of_it(x):
+        for block in model:
+            x = run(block, x)
+        return x
+
+    return all_of_it
+
+
+# %% by_block: closures
+def by_block(model, backend):
+    def bound_to(block):
+        return torch.compile(lambda x: block(x), backend=backend)
+
+    parts = [bound_to(block) for block in model]
+
+    def run(x):
+        for part in parts:
+            x = part(x)
+        return x
+
+    return run
+
+
+# %% by_block: the-class
+def by_block(model, backend):
+    for block in model:
+        block.forward = torch.compile(block.forward, backend=backend)
+    return model
+
+
+# %% beside: mm
+def beside(x, a, b, group):
+    total = torch.ops._c10d_functional.all_reduce.default(x, "sum", group)
+    product = torch.mm(a, b)
+    return product + torch.ops._c10d_functional.wait_tensor.default(total)
+
+
+# %% beside: matmul-method
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x.clone(), "sum", group)
+    product = a.matmul(b)
+    total = ops.wait_tensor(started)
+    return torch.add(total, product)
+
+
+# %% bound: einsum
+def bound(x, w, u):
+    return torch.einsum("ik,kj->ij", x.abs(), w.abs()) * (len(w) * u)
+
+
+# %% bound: broadcast
+def bound(x, w, u):
+    terms = (x[:, :, None] * w[None]).abs()
+    return terms.sum(1) * terms.shape[1] * u
+
+
+# %% blocks_needed: set
+def blocks_needed(mask, length, block):
+    everywhere = range(length)
+    return len({(q // block, k // block) for q in everywhere for k in everywhere if mask(q, k)})
+
+
+# %% blocks_needed: loops
+def blocks_needed(mask, length, block):
+    needed = 0
+    for i in range(0, length, block):
+        for j in range(0, length, block):
+            pairs = ((q, k) for q in range(i, i + block) for k in range(j, j + block))
+            needed += any(mask(q, k) for q, k in pairs)
+    return needed

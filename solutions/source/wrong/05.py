@@ -1,0 +1,230 @@
+"""Wrong answers to the exercises of lab 05, each under the mistake that its check has to name."""
+
+import torch
+import torch.distributed as dist
+
+
+# %% traffic: no-writes
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return sum(len(set(inputs)) for inputs, _ in operations) * size, len(read) * size
+
+
+# %% traffic: last-only
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return sum(len(set(inputs)) + 1 for inputs, _ in operations) * size, (len(read) + 1) * size
+
+
+# %% traffic: between-written
+def traffic(operations, kept, size):
+    eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    names = {name for inputs, output in operations for name in (*inputs, output)}
+    return eager * size, len(names) * size
+
+
+# %% traffic: read-again
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return sum(len(inputs) + 1 for inputs, _ in operations) * size, (len(read) + len(kept)) * size
+
+
+# %% traffic: nothing-saved
+def traffic(operations, kept, size):
+    eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return eager * size, eager * size
+
+
+# %% traffic: not-bytes
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return sum(len(set(inputs)) + 1 for inputs, _ in operations), len(read) + len(kept)
+
+
+# %% traffic: swapped
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return (len(read) + len(kept)) * size, eager * size
+
+
+# %% adjust: breaks
+def adjust(x):
+    chosen = x / 2 if x.sum() > 0 else x * 4
+    return chosen + (x > 0).sum()
+
+
+# %% adjust: one-branch
+def adjust(x):
+    return x / 2 + (x > 0).sum()
+
+
+# %% adjust: no-count
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4)
+
+
+# %% adjust: nothing-captured
+@torch.compiler.disable
+def adjust(x):
+    chosen = x / 2 if x.sum() > 0 else x * 4
+    return chosen + (x > 0).sum()
+
+
+# %% serve: own-size
+def serve(model, x, sizes):
+    return model(x)
+
+
+# %% serve: padding-kept
+def serve(model, x, sizes):
+    results = []
+    for part in x.split(sizes[-1]):
+        size = next(size for size in sizes if size >= len(part))
+        padding = x.new_zeros(size - len(part), *x.shape[1:])
+        results.append(model(torch.cat([part, padding])))
+    return torch.cat(results)
+
+
+# %% serve: too-large
+def serve(model, x, sizes):
+    results = []
+    for part in x.split(sizes[-1]):
+        padding = x.new_zeros(sizes[-1] - len(part), *x.shape[1:])
+        results.append(model(torch.cat([part, padding]))[: len(part)])
+    return torch.cat(results)
+
+
+# %% serve: more-calls
+def serve(model, x, sizes):
+    results = []
+    for part in x.split(sizes[0]):
+        padding = x.new_zeros(sizes[0] - len(part), *x.shape[1:])
+        results.append(model(torch.cat([part, padding]))[: len(part)])
+    return torch.cat(results)
+
+
+# %% serve: raised
+def serve(model, x, sizes):
+    size = next(size for size in sizes if size >= len(x))
+    padding = x.new_zeros(size - len(x), *x.shape[1:])
+    return model(torch.cat([x, padding]))[: len(x)]
+
+
+# %% by_block: one-large-graph
+def by_block(model, backend):
+    return torch.compile(model, backend=backend)
+
+
+# %% by_block: a-graph-each
+def by_block(model, backend):
+    @torch.compile(backend=backend, dynamic=False)
+    def run(x, at):
+        return model[at](x)
+
+    def all_of_it(x):
+        for at in range(len(model)):
+            x = run(x, at)
+        return x
+
+    return all_of_it
+
+
+# %% by_block: one-block-only
+def by_block(model, backend):
+    model[0].compile(backend=backend)
+    return model
+
+
+# %% by_block: not-compiled
+def by_block(model, backend):
+    return model
+
+
+# %% by_block: no-model
+def by_block(model, backend):
+    for block in model:
+        block.compile(backend=backend)
+
+
+# %% beside: waits-at-once
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return total + a @ b
+
+
+# %% beside: starts-late
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    product = a @ b
+    return ops.wait_tensor(ops.all_reduce(x, "sum", group)) + product
+
+
+# %% beside: not-reduced
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    ops.wait_tensor(started)
+    return x + product
+
+
+# %% beside: nothing-sent
+def beside(x, a, b, group):
+    return x + a @ b
+
+
+# %% beside: breaks
+def beside(x, a, b, group):
+    total = x.clone()
+    work = dist.all_reduce(total, async_op=True)
+    product = a @ b
+    work.wait()
+    return total + product
+
+
+# %% bound: no-terms
+def bound(x, w, u):
+    return u * (x.abs() @ w.abs())
+
+
+# %% bound: cancels
+def bound(x, w, u):
+    return x.shape[1] * u * (x @ w).abs()
+
+
+# %% bound: root-of-terms
+def bound(x, w, u):
+    return x.shape[1] ** 0.5 * u * (x.abs() @ w.abs())
+
+
+# %% blocks_needed: pairs
+def blocks_needed(mask, length, block):
+    return sum(mask(q, k) for q in range(length) for k in range(length))
+
+
+# %% blocks_needed: full-only
+def blocks_needed(mask, length, block):
+    starts = range(0, length, block)
+    return sum(
+        all(mask(q, k) for q in range(i, i + block) for k in range(j, j + block))
+        for i in starts
+        for j in starts
+    )
+
+
+# %% blocks_needed: one-corner
+def blocks_needed(mask, length, block):
+    starts = range(0, length, block)
+    return sum(mask(i, j) for i in starts for j in starts)
+
+
+# %% blocks_needed: all-blocks
+def blocks_needed(mask, length, block):
+    return (length // block) ** 2

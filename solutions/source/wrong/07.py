@@ -1,0 +1,313 @@
+"""Wrong answers to the exercises of lab 07, each under the mistake that its check has to name."""
+
+import itertools
+import statistics
+
+RIGHT = {
+    "A": (1, "straggler", 0.15),
+    "B": (None, "exposed communication", 0.7),
+    "C": (None, "starved input", 0.42),
+    "D": (None, "launch-bound", 0.7),
+    "E": (2, "recompile", 0.8),
+    "F": (0, "checkpoint", 0.55),
+}
+
+
+# %% recorded_steps: with-warm-up
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = steps if repeat == 0 else min(steps, repeat * cycle)
+    return [step for step in range(last) if step % cycle >= wait]
+
+
+# %% recorded_steps: without-wait
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = warmup + active
+    last = steps if repeat == 0 else min(steps, repeat * cycle)
+    return [step for step in range(last) if step % cycle >= warmup]
+
+
+# %% recorded_steps: repeat-ignored
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    return [step for step in range(steps) if step % cycle >= wait + warmup]
+
+
+# %% recorded_steps: first-cycle-only
+def recorded_steps(wait, warmup, active, repeat, steps):
+    first = wait + warmup
+    return list(range(first, min(first + active, steps)))
+
+
+# %% recorded_steps: zero-is-none
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    return [s for s in range(min(steps, repeat * cycle)) if s % cycle >= wait + warmup]
+
+
+# %% recorded_steps: endless-loop
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = repeat * cycle if repeat else steps
+    return [step for step in range(last) if step % cycle >= wait + warmup]
+
+
+# %% recorded_steps: from-one
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = steps if repeat == 0 else min(steps, repeat * cycle)
+    return [step + 1 for step in range(last) if step % cycle >= wait + warmup]
+
+
+# %% recorded_steps: how-many
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = steps if repeat == 0 else min(steps, repeat * cycle)
+    return sum(step % cycle >= wait + warmup for step in range(last))
+
+
+# %% offsets: behind
+def offsets(ends):
+    return [statistics.median(row[0] - row[r] for row in ends) for r in range(len(ends[0]))]
+
+
+# %% offsets: mean
+def offsets(ends):
+    return [statistics.mean(row[r] - row[0] for row in ends) for r in range(len(ends[0]))]
+
+
+# %% offsets: first-only
+def offsets(ends):
+    return [end - ends[0][0] for end in ends[0]]
+
+
+# %% offsets: to-neighbour
+def offsets(ends):
+    ranks = range(1, len(ends[0]))
+    return [0] + [statistics.median(row[r] - row[r - 1] for row in ends) for r in ranks]
+
+
+# %% offsets: to-the-mean
+def offsets(ends):
+    ranks = range(len(ends[0]))
+    return [statistics.median(row[r] - statistics.fmean(row) for row in ends) for r in ranks]
+
+
+# %% offsets: median-of-ends
+def offsets(ends):
+    middle = [statistics.median(column) for column in zip(*ends, strict=True)]
+    return [one - middle[0] for one in middle]
+
+
+# %% offsets: extreme
+def offsets(ends):
+    return [max(row[r] - row[0] for row in ends) for r in range(len(ends[0]))]
+
+
+# %% offsets: without-rank-0
+def offsets(ends):
+    return [statistics.median(row[r] - row[0] for row in ends) for r in range(1, len(ends[0]))]
+
+
+# %% offsets: by-collective
+def offsets(ends):
+    return [statistics.median(end - row[0] for end in row) for row in ends]
+
+
+# %% exposed: hidden
+def exposed(compute, communication):
+    talks = {at for first, last in communication for at in range(first, last)}
+    works = {at for first, last in compute for at in range(first, last)}
+    return len(talks & works)
+
+
+# %% exposed: all-of-it
+def exposed(compute, communication):
+    return sum(last - first for first, last in communication)
+
+
+# %% exposed: idle-compute
+def exposed(compute, communication):
+    talks = {at for first, last in communication for at in range(first, last)}
+    works = {at for first, last in compute for at in range(first, last)}
+    return len(works - talks)
+
+
+# %% exposed: lengths-only
+def exposed(compute, communication):
+    talks = sum(last - first for first, last in communication)
+    return max(0, talks - sum(last - first for first, last in compute))
+
+
+# %% exposed: hidden-twice
+def exposed(compute, communication):
+    total = 0
+    for first, last in communication:
+        total += last - first
+        for start, end in compute:
+            total -= max(0, min(last, end) - max(first, start))
+    return total
+
+
+# %% exposed: communication-twice
+def exposed(compute, communication):
+    works = {at for first, last in compute for at in range(first, last)}
+    return sum(len(set(range(first, last)) - works) for first, last in communication)
+
+
+# %% charged: the-first
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[row.index(min(row))] += sum(wait for wait in waits if wait >= resolution)
+    return found
+
+
+# %% charged: who-waited
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        for rank, time in enumerate(row):
+            if max(row) - time >= resolution:
+                found[rank] += max(row) - time
+    return found
+
+
+# %% charged: every-wait
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        found[row.index(max(row))] += sum(max(row) - time for time in row)
+    return found
+
+
+# %% charged: at-the-resolution
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[row.index(max(row))] += sum(wait for wait in waits if wait > resolution)
+    return found
+
+
+# %% charged: longest-wait
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        wait = max(row) - min(row)
+        found[row.index(max(row))] += wait if wait >= resolution else 0
+    return found
+
+
+# %% charged: how-often
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        found[row.index(max(row))] += max(row) - min(row) >= resolution
+    return found
+
+
+# %% charged: after-the-first
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        for rank, time in enumerate(row):
+            if time - min(row) >= resolution:
+                found[rank] += time - min(row)
+    return found
+
+
+# %% charged: only-short-waits
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[row.index(max(row))] += sum(wait for wait in waits if wait < resolution)
+    return found
+
+
+# %% diagnoses: no-dict
+def diagnoses():
+    return [(1, "straggler", 0.15), (None, "exposed communication", 0.7)]
+
+
+# %% diagnoses: missing-case
+def diagnoses():
+    return {"A": (1, "straggler", 0.15), "B": (None, "exposed communication", 0.7)}
+
+
+# %% diagnoses: no-triple
+def diagnoses():
+    return RIGHT | {"C": ("all", "starved input", 0.42)}
+
+
+# %% diagnoses: unknown-cause
+def diagnoses():
+    return RIGHT | {"C": (None, "slow disk", 0.42)}
+
+
+# %% diagnoses: percent
+def diagnoses():
+    return RIGHT | {"D": (None, "launch-bound", 70)}
+
+
+# %% diagnoses: unknown-rank
+def diagnoses():
+    return RIGHT | {"A": (4, "straggler", 0.15)}
+
+
+# %% diagnoses: victim-named
+def diagnoses():
+    return RIGHT | {"A": (0, "straggler", 0.15)}
+
+
+# %% diagnoses: not-all
+def diagnoses():
+    return RIGHT | {"E": (None, "recompile", 0.8)}
+
+
+# %% diagnoses: not-one
+def diagnoses():
+    return RIGHT | {"C": (3, "starved input", 0.42)}
+
+
+# %% diagnoses: wrong-cause
+def diagnoses():
+    return RIGHT | {"F": (0, "allocator thrashing", 0.58)}
+
+
+# %% diagnoses: wrong-share
+def diagnoses():
+    return RIGHT | {"F": (0, "checkpoint", 0.2)}
+
+
+# %% chance: not-the-seen
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return sum(one > sum(after) for one in ways) / len(ways)
+
+
+# %% chance: less
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return sum(one <= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: both-sides
+def chance(before, after):
+    values = before + after
+    ways = [sum(one) for one in itertools.combinations(values, len(after))]
+    middle = sum(values) * len(after) / len(values)
+    return sum(abs(one - middle) >= abs(sum(after) - middle) for one in ways) / len(ways)
+
+
+# %% chance: complement
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return 1 - sum(one >= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: pairs
+def chance(before, after):
+    return sum(one >= other for one in before for other in after) / (len(before) * len(after))

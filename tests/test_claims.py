@@ -1,0 +1,98 @@
+"""The claims' table is what the solutions say: no claim without a cell, nor the reverse."""
+
+from pathlib import Path
+
+import pytest
+from lockstep import claim
+from lockstep.course import claims
+from lockstep.course.source import read
+from lockstep.course.syllabus import LABS
+from lockstep.stamps import Stamp
+
+ROOT = Path(__file__).parents[1]
+STAMPS = [Stamp("live", "4 ranks · gloo"), Stamp("recorded", "an H200")]
+
+
+def text(sentence="Trees | are *fast*.", verdict="depends", because="1 s · 2 s, <b>"):
+    return str(claim(sentence, guess="holds", verdict=verdict, because=because, stamp=STAMPS))
+
+
+def code(identity, outputs, source="lockstep.claim(\n    'x')"):
+    data = [{"data": {"text/plain": one}} for one in outputs]
+    return {"cell_type": "code", "id": identity, "source": source, "outputs": data}
+
+
+def words(source):
+    return {"cell_type": "markdown", "id": "words", "source": source}
+
+
+def of(*cells):
+    return claims.of_notebook("07", {"cells": list(cells)})
+
+
+def test_a_claim_is_read_back_as_it_was_said():
+    heading = (
+        '### Claim: "x"\n\n[A page](https://a.org/b) says so.\n\n### Other\n[no](https://c.org)'
+    )
+    (one,) = of(words(heading), code("c", ["5", text()]))
+    assert (one.lab, one.cell, one.sentence) == ("07", "c", "Trees | are *fast*.")
+    assert (one.verdict, one.because) == ("depends", "1 s · 2 s, <b>")
+    assert one.source == "[A page](https://a.org/b)"
+    assert one.measured == ("live · 4 ranks · gloo", "recorded · an H200")
+
+
+def test_a_source_belongs_to_the_claim_below_it_alone():
+    heading = '### Claim: "x"\n\n[A page](https://a.org/b) says so.'
+    first, second = of(words(heading), code("a", [text()]), code("b", [text()]))
+    assert first.source != claims.PEOPLE and second.source == claims.PEOPLE
+
+
+def test_other_cells_and_other_texts_are_no_claims():
+    assert not of(code("a", [text()], source="print(1)"))
+    assert not of(code("a", ["“quoted”", "“quoted”\nyou said · x", "", "PASS"]))
+
+
+def test_several_claims_of_one_cell():
+    assert [one.verdict for one in of(code("a", [text(), text(verdict="holds")]))] == [
+        "depends",
+        "holds",
+    ]
+
+
+def test_the_table_is_written_and_read(tmp_path):
+    found = of(code("a", [text(because='"quoted" \\ and é')]), code("b", [text()]))
+    path = tmp_path / "claims.toml"
+    path.write_text(claims.as_toml(found), encoding="utf-8")
+    assert claims.read(path) == found
+
+
+def test_the_page_shows_what_was_said_as_text():
+    page = claims.as_markdown(of(code("a", [text()])))
+    assert "1 claims: 0 holds, 0 does not hold, 1 depends." in page
+    assert "Trees \\| are \\*fast\\*." in page and "&lt;b>" in page and "<b>" not in page
+
+
+# ── The course's own ─────────────────────────────────────────────────────────────────────────
+
+
+def test_the_files_are_what_the_published_solutions_say():
+    found = claims.gather(ROOT)
+    toml, markdown = ((ROOT / name).read_text(encoding="utf-8") for name in claims.FILES)
+    again = "write them anew: python -m lockstep.course.claims"
+    assert claims.read(ROOT / claims.FILES[0]) == found, again
+    assert toml == claims.as_toml(found), again
+    assert markdown == claims.as_markdown(found), again
+    assert claims.FILES[1] in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+def test_no_claim_without_a_cell_and_no_cell_without_a_claim(lab):
+    name = f"{lab.number}_{lab.name}"
+    stating = {
+        cell.id
+        for cell in read(ROOT / "solutions" / "source" / f"{name}.py")
+        if cell.cell_type == "code" and "lockstep.claim(" in cell.source
+    }
+    listed = {one.cell for one in claims.read(ROOT / claims.FILES[0]) if one.lab == lab.number}
+    assert listed - stating == set(), "a claim without a cell"
+    assert stating - listed == set(), "a cell without a claim"

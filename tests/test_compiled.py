@@ -1,0 +1,242 @@
+"""What torch.compile makes of a function: looked at on a rank, drawn, and recorded."""
+
+import base64
+import re
+import sys
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lockstep import compiled, simulated, torchrun
+from lockstep.compiled import CannotCompile, Compiled, Kernel, Node, found, require, variables, view
+from lockstep.record import compile as recorder
+
+ATTACK = "<script>alert('\"&')</script>"
+STAMP = simulated("by hand")
+SEEN = Compiled(
+    source=("def f(x, w):", "    h = x @ w", f"    return h.relu()  # {ATTACK}"),
+    captured=(
+        Node("l_x_", "input", 1, (8, 13)),
+        Node("h", "matmul", 1, (8, 13)),
+        Node("relu", "relu", 2, (11, 19)),
+    ),
+    joint=(
+        Node("primals_1", "input", None),
+        Node("mm", "aten.mm.default", 1, (8, 13)),
+        Node("relu", "aten.relu.default", 2, (11, 19)),
+        Node("le", "aten.le.Scalar", 2, (11, 19)),
+        Node("mm_1", "aten.mm.default", 1, (8, 13)),
+    ),
+    kernels=(
+        Kernel("extern_kernels.mm", "forward", "library", ("mm",), "extern_kernels.mm(x, w)"),
+        Kernel("cpp_fused_relu_0", "forward", "C++", ("relu",), ATTACK),
+        Kernel("cpp_fused_le_0", "backward", "C++", ("relu", "le"), "a < b"),
+        Kernel("extern_kernels.mm", "backward", "library", ("mm_1",), "extern_kernels.mm(g, w)"),
+    ),
+    moved=(96, 128),
+)
+
+
+class Html(HTMLParser):
+    """Elements, with their attributes, and the text without styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.style = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.elements[-1][0] == "style":
+            self.style += data
+        else:
+            self.texts.append(data)
+
+
+@pytest.fixture
+def drawn():
+    return view(SEEN, stamp=STAMP)._repr_mimebundle_()
+
+
+def marked(style, which, at):
+    """What is marked when this is chosen, as (list, place)."""
+    rules = re.findall(rf"-{which}-{at}:checked\) \.i(\d)-(\d+)(?=[,{{])", style)
+    return {(int(kind), int(place)) for kind, place in rules}
+
+
+def test_choosing_marks_what_belongs_to_it(drawn):
+    style = Html(drawn["text/html"]).style
+    everything_of_relu = {(0, 2), (1, 1), (2, 1), (2, 2), (3, 1), (3, 2)}
+    assert marked(style, 0, 2) == everything_of_relu  # the line
+    assert marked(style, 3, 1) == {(3, 1), (2, 1), (1, 1), (0, 2)}  # the forward kernel
+    assert marked(style, 2, 2) == {(2, 2), (3, 2), (1, 1), (0, 2)}  # a node of the backward pass
+    assert marked(style, 3, 0) == {(3, 0), (2, 0), (1, 0), (0, 1)}
+    assert marked(style, 0, 0) == {(0, 0)}
+
+
+def test_it_is_chosen_by_keyboard_and_without_a_script_or_the_network(drawn):
+    page = Html(drawn["text/html"])
+    inputs = [attrs for tag, attrs in page.elements if tag == "input"]
+    assert {one["type"] for one in inputs} == {"radio"}
+    assert len({one["name"] for one in inputs}) == 1  # one group: the arrow keys go through it
+    assert len({one["id"] for one in inputs}) == len(inputs) == 3 + 2 + 4 + 4
+    assert all(tag != "script" for tag, _ in page.elements)
+    assert not any({"src", "href"} & attrs.keys() for _, attrs in page.elements)
+    assert "http" not in page.style and "url(" not in page.style
+
+
+def test_two_views_of_a_notebook_have_names_of_their_own():
+    names = [Html(view(SEEN, stamp=STAMP)._repr_mimebundle_()["text/html"]) for _ in range(2)]
+    first, second = ({a["id"] for _, a in page.elements if "id" in a} for page in names)
+    assert not first & second
+
+
+def test_text_of_a_function_is_escaped(drawn):
+    page = Html(drawn["text/html"])
+    assert sum(ATTACK in text for text in page.texts) == 2  # in the source, and in a kernel
+    assert "alert" not in str(page.elements)
+
+
+def test_what_is_seen_without_html(drawn):
+    text = drawn["text/plain"]
+    assert "relu = aten.relu.default  · line 3, K1, K2" in text
+    assert "K2 backward, C++: cpp_fused_le_0 (2 nodes of line 3)" in text
+    assert text.endswith(str(STAMP))
+    assert base64.b64decode(drawn["image/png"]).startswith(b"\x89PNG")
+
+
+def test_a_recording_of_it_reads_as_it_was():
+    assert Compiled.of(SEEN.plain) == SEEN
+
+
+# ── Where nothing can be compiled ────────────────────────────────────────────────────────────
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(CannotCompile, match=r"needs a C\+\+ compiler"):
+        require()
+
+
+def test_what_is_recorded_stands_in(monkeypatch):
+    recording = SimpleNamespace(content={"code": SEEN.plain}, stamp=STAMP)
+    monkeypatch.setattr(sys.modules[found.__module__], "recorded", lambda file: recording)
+    job = torchrun(_look_without_compiler, nproc_per_node=1, init=False, show=False, may_fail=True)
+    assert "needs a C++ compiler" in job.report
+    plain, stamp = found(job, "code")
+    assert Compiled.of(plain) == SEEN and stamp == STAMP
+
+
+def _look_without_compiler():
+    import os
+
+    os.environ["CXX"] = "no-such-compiler"
+    return compiled.look(lambda x: x, 1)
+
+
+# ── On a rank ────────────────────────────────────────────────────────────────────────────────
+
+
+def _seen():
+    import torch
+
+    def f(x, w):
+        h = torch.relu(x @ w)
+        return (h * 2).sum()
+
+    torch.manual_seed(0)
+    return compiled.look(f, torch.randn(8, 4), torch.randn(4, 8, requires_grad=True))
+
+
+def _measured():
+    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), "float32")
+    return {
+        "eager": recorder.eager(tiny),
+        "default": recorder.by_model(tiny, "default", True),
+        "blocks": recorder.blocks((1, 2)),
+        "fusion": recorder.fusion(32),
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Calls a function in a process of its own, all of them with one cache."""
+    cache = variables(tmp_path_factory.mktemp("compiled"))
+    return lambda function: torchrun(function, nproc_per_node=1, init=False, env=cache, show=False)[
+        0
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_each_stage_of_a_function(alone):
+    seen = alone(_seen)
+    assert seen.source[0] == "def f(x, w):"
+    assert [node.does for node in seen.captured if node.does != "input"] == [
+        "matmul",
+        "relu",
+        "mul",
+        "sum",
+    ]
+    forward = {node.name: node.line for node in seen.joint if node.does == "aten.relu.default"}
+    assert set(forward.values()) == {1}
+    assert [(kernel.phase, kernel.language) for kernel in seen.kernels] == [
+        ("forward", "library"),
+        ("forward", "C++"),
+        ("backward", "C++"),
+        ("backward", "library"),
+    ]
+    assert "relu" in seen.kernels[1].nodes and "mm" in seen.kernels[0].nodes
+    assert len(seen.moved) == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_is_recorded_of_models_and_of_fusion(alone):
+    measured = alone(_measured)
+    for name in ("dense", "small", "experts"):
+        assert measured["eager"][name]["seconds"] > 0
+        one = measured["default"][name]
+        assert one["lower_quartile"] <= one["seconds"] <= one["upper_quartile"]
+        assert one["compile_seconds"] > 0
+    assert [one["blocks"] for one in measured["blocks"]] == [1, 2]
+    moved = {name: one["moved"] / one["square_bytes"] for name, one in measured["fusion"].items()}
+    assert moved == {"swish": 2, "softmax": 2, "between": 7, "views": 2}
+
+
+def _experts_by_hand():
+    import torch
+
+    torch.manual_seed(0)
+    model = recorder.Experts(8, 4).double()
+    x = torch.randn(8, dtype=torch.float64) + torch.randn(16, 8, dtype=torch.float64) / 8
+    weights, chosen = model.gate(x).float().softmax(-1).topk(2, dim=-1)
+    expected, taken = x.clone(), [0] * 4
+    for row in range(16):
+        for place in range(2):
+            expert = int(chosen[row, place])
+            taken[expert] += 1
+            if taken[expert] <= 10:  # its capacity: 5 · 16 / (2 · 4)
+                hidden = torch.nn.functional.silu(x[row] @ model.up_EDF[expert])
+                expected[row] += float(weights[row, place]) * (hidden @ model.down_EFD[expert])
+    return bool(torch.allclose(model(x), expected, atol=1e-6)), max(taken)
+
+
+def test_the_mixture_of_experts_is_one():
+    right, most = torchrun(_experts_by_hand, nproc_per_node=1, init=False, show=False)[0]
+    assert right and most > 10, "the trial should drop some tokens"
+
+
+def test_everything_is_written_where_the_machine_says(monkeypatch):
+    monkeypatch.setattr(recorder, "everything", lambda sizes: {"sizes": sizes})
+    (result,) = recorder.run(SimpleNamespace(gpus=()), 1)
+    assert result.file == "compile/cpu.json" and result.content["sizes"] == recorder.ON_CPU
+
+
+def test_a_function_that_names_operations_of_torch_travels():
+    own = {"__name__": "__main__", "torch": torch}  # as a function of a notebook has it
+    exec("def named():\n    return str(torch.ops._c10d_functional.wait_tensor)", own)
+    job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
+    assert job[0] == "_c10d_functional.wait_tensor"

@@ -1,0 +1,432 @@
+"""`lockstep gate`: what grew beyond noise, and how often it errs, by simulation.
+
+The noise is that of the course's recordings on 4 H200s: how far their steps, without the first of
+each, lie from their program's mean (root mean square 2.9 %, of an expert layer up to 6.8 %).
+"""
+
+import gzip
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from kineto_files import event, head, kernel, write
+from lockstep import gate
+from lockstep.__main__ import main
+from lockstep.gate import GateError
+from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "data" / "traces"
+PROGRAMS = sorted(one.name for one in DATA.iterdir() if any(one.glob("*.json.gz")))
+MS = 1_000_000
+
+
+def recorded_noise():
+    """How far recorded steps lie from their program's mean, as shares of it."""
+    off = []
+    for name in PROGRAMS:
+        spent = Trace.load(DATA / name).breakdown(skip=1).steps
+        of_step = {}
+        for one in spent:
+            of_step.setdefault(one.step, []).append(one.length)
+        longest = np.array([max(every) for every in of_step.values()], float)
+        n = len(longest)
+        off += (((longest / longest.mean()) - 1) * np.sqrt(n / (n - 1))).tolist()
+    return np.array(off)
+
+
+NOISE = recorded_noise()
+
+
+def run_of(noise, *, ranks=2, compute=1.0, late=None, exposed=1.0, kernels=3):
+    """A run: steps of `kernels` kernels of 1 ms in all, then an all-reduce of 0.2 ms.
+
+    noise: one factor a step. late: (rank, how much more it computes).
+    """
+    group = Collective("all_reduce", "0", tuple(range(ranks)), 4, 4, "Float", evidence="metadata")
+    rows = []
+    for rank in range(ranks):
+        now = 0
+        for number, factor in enumerate(noise):
+            own = 1 + late[1] if late and late[0] == rank else 1
+            slowest = 1 + late[1] if late else 1
+            spent = int(MS * factor * compute * own / kernels)
+            wait = int(MS * factor * compute * (slowest - own))
+            length = kernels * spent + wait + int(0.2 * MS * factor * exposed)
+            works = [("gemm", spent, None)] * kernels
+            works += [("ncclAllReduce", length - kernels * spent, group)]
+            rows += [
+                Slice(rank, "thread 1", f"ProfilerStep#{number}", now, length + 9_000, Kind.STEP)
+            ]
+            at = now + 1_000
+            for place, (name, duration, talk) in enumerate(works):
+                key = 100 * number + place
+                call = ("cudaLaunchKernel", now + 10 * place, 5, Kind.LAUNCH)
+                rows.append(Slice(rank, "thread 1", *call, correlation=key))
+                kind = Kind.COMMUNICATION if talk else Kind.COMPUTE
+                what = (name, at, duration, kind, 7)
+                rows.append(Slice(rank, "stream 7", *what, correlation=key, collective=talk))
+                at += duration
+            now += length + 10_000
+    return Trace.from_slices(rows)
+
+
+def draw(seed, steps=30):
+    return 1 + np.random.default_rng(seed).choice(NOISE, steps)
+
+
+def grown(found):
+    return {one.name for one in found.measures if one.grew}
+
+
+# ── How often it errs ────────────────────────────────────────────────────────────────────────
+
+
+def test_the_noise_is_what_the_text_above_says():
+    assert np.sqrt(np.mean(NOISE**2)) == pytest.approx(0.029, abs=5e-4)
+    assert np.abs(NOISE).max() == pytest.approx(0.068, abs=5e-4)
+
+
+def test_equal_programs_fail_at_most_once_in_a_hundred():
+    failed = [
+        not gate(run_of(draw(seed)), run_of(draw(seed + 10_000))).passed for seed in range(200)
+    ]
+    assert sum(failed) <= 2
+
+
+def test_five_percent_more_in_thirty_steps_is_found_in_95_of_100():
+    found = [
+        "step time" in grown(gate(run_of(draw(seed)), run_of(draw(seed + 10_000) * 1.05)))
+        for seed in range(100)
+    ]
+    assert sum(found) >= 95
+
+
+def test_steps_that_are_alike_with_their_neighbours_are_no_alarm():
+    def drifting(seed):
+        rng, value = np.random.default_rng(seed), 0.0
+        for _ in range(60):
+            value = 0.6 * value + rng.normal(0, 0.02)
+            yield 1 + value
+
+    failed = [
+        not gate(run_of([*drifting(seed)]), run_of([*drifting(seed + 10_000)])).passed
+        for seed in range(100)
+    ]
+    assert sum(failed) <= 3  # r is estimated, too
+
+
+def test_few_steps_of_normal_noise_are_no_alarm_either():
+    rng = np.random.default_rng(1)
+    failed = [
+        not gate(run_of(rng.normal(1, 0.03, 3)), run_of(rng.normal(1, 0.03, 3))).passed
+        for _ in range(100)
+    ]
+    assert sum(failed) <= 1
+
+
+def test_runs_differ_by_more_than_their_steps_do():
+    """Each run has an offset of its own: only repeats can tell that."""
+    rng = np.random.default_rng(2)
+
+    def run():
+        return run_of((1 + rng.normal(0, 0.02)) * (1 + rng.choice(NOISE, 20)))
+
+    several = [gate([run() for _ in range(4)], [run() for _ in range(4)]) for _ in range(30)]
+    assert sum(not one.passed for one in several) <= 1
+    slower = [run_of(1.3 * draw(seed, 20)) for seed in range(4)]
+    found = gate([run() for _ in range(4)], slower)
+    assert "step time" in grown(found) and found.runs == (4, 4)
+    assert len(found.of("step time").before) == 4
+
+
+# ── Twenty synthetic pairs, six recorded ones ────────────────────────────────────────────────
+
+SYNTHETIC = {
+    "equal": ({}, set()),
+    "equal, 8 ranks": ({"ranks": 8}, set()),
+    "faster by 10 %": ({"compute": 0.9}, set()),
+    "less exposed": ({"exposed": 0.5}, set()),
+    "fewer launches": ({"kernels": 2}, set()),
+    "slower by 6 %": ({"compute": 1.06}, {"step time"}),
+    "slower by 20 %": ({"compute": 1.2}, {"step time"}),
+    "one rank late by 10 %": ({"late": (1, 0.1)}, {"step time", "exposed communication"}),
+    "communication 50 % longer": ({"exposed": 1.5}, {"step time", "exposed communication"}),
+    "one launch more": ({"kernels": 4}, {"launches"}),
+}
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_synthetic_pairs(name, seed):
+    change, expected = SYNTHETIC[name]
+    ranks = change.get("ranks", 2)
+    before = run_of(draw(seed), ranks=ranks)
+    found = gate(before, run_of(draw(seed + 50), **change))
+    assert grown(found) == expected
+    assert found.passed == (not expected)
+
+
+RECORDED = {
+    ("data-parallel-after", "slow-rank"): {"step time", "exposed communication", "launches"},
+    ("data-parallel-after", "starved"): {"step time", "launches"},
+    ("data-parallel-after", "data-parallel-before"): {"step time", "exposed communication"},
+    ("tensor-parallel-graph", "tensor-parallel-eager"): {
+        "step time",
+        "exposed communication",
+        "launches",
+    },
+    ("starved", "data-parallel-after"): set(),
+    ("experts", "experts"): set(),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), RECORDED)
+def test_recorded_pairs(before, after):
+    assert grown(gate(DATA / before, DATA / after)) == RECORDED[before, after]
+
+
+# ── What it names ────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_names_the_rank_that_is_late_and_its_kernel():
+    said = str(gate(DATA / "data-parallel-after", DATA / "slow-rank").of("step time"))
+    assert "rank 1 itself needs longer by 1.0" in said and "of it computing" in said
+    assert "in the slow part: +1.02" in said
+
+
+def test_it_names_the_range_in_which_the_gpu_is_kept_waiting():
+    said = str(gate(DATA / "data-parallel-after", DATA / "starved").of("step time"))
+    assert "all ranks alike" in said and "host-bound" in said and "the range input: +3." in said
+
+
+def test_it_blames_no_rank_where_communication_is_only_less_hidden():
+    said = str(gate(DATA / "data-parallel-after", DATA / "data-parallel-before").of("step time"))
+    assert "no rank itself needs much longer" in said
+
+
+def test_it_names_the_kernel_of_a_new_launch():
+    found = gate(run_of(draw(5)), run_of(draw(5), kernels=4))
+    assert "gemm: 3 → 4 a step" in str(found.of("launches"))
+    with pytest.raises(GateError, match="measured: step time, exposed communication, launches"):
+        found.of("loss")
+
+
+def test_without_a_gpu_operators_are_counted():
+    def run(length, operators):
+        for step in range(9):
+            start = step * MS
+            yield Slice(0, "thread 1", f"ProfilerStep#{step}", start, length, Kind.STEP)
+            for place in range(operators):
+                yield Slice(0, "thread 1", "aten::mm", start + 10 * place, 5, Kind.OPERATOR)
+
+    found = gate(Trace.from_slices(run(500, 4)), Trace.from_slices(run(500, 5)))
+    assert grown(found) == {"launches"}
+    assert "these ranks have no GPU: launches are operators" in str(found)
+
+
+# ── Peak memory ──────────────────────────────────────────────────────────────────────────────
+
+
+def snapshot(size):
+    events = [{"action": "alloc", "addr": 1, "size": size, "stream": 0, "frames": []}]
+    return {"device_traces": [events], "segments": []}
+
+
+def folder_of(at, length=5_000, peak=None):
+    """A run on disk: three steps of two ranks."""
+    at.mkdir(parents=True)
+    for rank in (0, 1):
+        rows = []
+        for number in range(3):
+            start = 1_000_000_000 + number * 100_000
+            rows += [
+                event("user_annotation", f"ProfilerStep#{number}", start, 90_000),
+                event("cuda_runtime", "cudaLaunchKernel", start, 1_000, correlation=number + 1),
+                kernel("gemm", start + 5_000, length + 10 * number, correlation=number + 1),
+            ]
+        write(at / f"rank{rank}.json", rows, head(rank, 2))
+        if peak:
+            file = at / f"rank{rank}.pickle.gz"
+            file.write_bytes(gzip.compress(pickle.dumps(snapshot(peak + rank))))
+    return at
+
+
+def test_peak_memory_is_that_of_the_rank_that_needs_most(tmp_path):
+    before, same, more = (
+        folder_of(tmp_path / name, peak=peak)
+        for name, peak in (("before", 1 << 20), ("same", 1 << 20), ("more", 1 << 21))
+    )
+    assert gate(before, same).passed
+    found = gate(before, more)
+    assert grown(found) == {"peak memory"}
+    assert found.of("peak memory").medians == ((1 << 20) + 1, (1 << 21) + 1)
+    assert "most in rank" in str(found)
+
+
+def test_peak_memory_that_scatters_is_judged_by_its_scatter(tmp_path):
+    def several(side, peaks):
+        for place, peak in enumerate(peaks):
+            folder_of(tmp_path / side / f"run{place}", peak=peak)
+        return tmp_path / side
+
+    before = several("before", [1_000_000, 1_010_000, 990_000])
+    assert gate(before, several("like", [1_005_000, 995_000, 1_012_000])).passed
+    assert grown(gate(before, several("more", [1_900_000, 1_910_000, 1_890_000]))) == {
+        "peak memory"
+    }
+
+
+def test_without_snapshots_memory_is_left_out_and_said(tmp_path):
+    with_, without = folder_of(tmp_path / "a", peak=1 << 20), folder_of(tmp_path / "b")
+    found = gate(with_, without)
+    assert "beside the traces of new" in found.left_out["peak memory"]
+    assert "peak memory is left out" in str(found)
+
+
+# ── The command ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_command_fails_and_writes_what_ci_reads(tmp_path, capsys):
+    junit, markdown = tmp_path / "gate.xml", tmp_path / "summary.md"
+    markdown.write_text("before\n")
+    paths = [str(DATA / "data-parallel-after"), str(DATA / "slow-rank")]
+    assert main(["gate", *paths, "--junit", str(junit), "--markdown", str(markdown)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("lockstep gate: FAILED") and "rank 1 itself" in said
+    suite = xml.parse(junit).getroot().find("testsuite")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "3", "1")
+    failed = {one.get("name") for one in suite if one.find("failure") is not None}
+    assert failed == {"step time", "exposed communication", "launches"}
+    text = markdown.read_text()
+    assert text.startswith("before\n### lockstep gate: FAILED")
+    assert "| step time | 4.257 ms | 5.296 ms | +24.4% |" in text
+    assert "recorded · NVIDIA H200" in text
+
+
+def test_the_command_passes_what_did_not_grow(capsys):
+    assert main(["gate", str(DATA / "starved"), str(DATA / "data-parallel-after")]) == 0
+    assert "lockstep gate: passed" in capsys.readouterr().out
+
+
+def test_what_traces_say_is_data_in_every_form(tmp_path):
+    def run(name, number):
+        for step in range(3):
+            yield Slice(0, "thread 1", f"ProfilerStep#{step}", 1_000 * step, 900, Kind.STEP)
+            for place in range(number):
+                key = 10 * step + place
+                call = ("cudaLaunchKernel", 1_000 * step, 5, Kind.LAUNCH)
+                yield Slice(0, "thread 1", *call, correlation=key)
+                at = 1_000 * step + 10 * (place + 1)
+                yield Slice(0, "stream 7", name, at, 5, Kind.COMPUTE, 7, correlation=key)
+
+    name = "<script>|`x`\x1b[2J\x00"
+    found = gate(Trace.from_slices(run(name, 1)), Trace.from_slices(run(name, 2)))
+    assert grown(found) == {"launches"}
+    xml.fromstring(found.junit())
+    for text in (str(found), found.markdown(), found.junit()):
+        assert "\x1b" not in text and "\x00" not in text
+    assert "<script>" not in found.markdown()
+    assert "<script>" not in found._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ("nowhere", "nowhere"),
+        ("empty", "no trace in"),
+        ("other-ranks", "only runs of the same ranks can be compared"),
+        ("one-step", "2 values say nothing|and 1 values say nothing of the noise"),
+    ],
+)
+def test_what_cannot_be_compared(tmp_path, capsys, new, said):
+    before = folder_of(tmp_path / "before")
+    after = tmp_path / new
+    if new == "empty":
+        after.mkdir()
+    if new == "other-ranks":
+        folder_of(after)
+        (after / "rank1.json").unlink()
+    if new == "one-step":
+        folder_of(after)
+        for file in after.iterdir():
+            content = json.loads(file.read_text())
+            content["traceEvents"] = [
+                one
+                for one in content["traceEvents"]
+                if "Step#1" not in one["name"] and "Step#2" not in one["name"]
+            ]
+            file.write_text(json.dumps(content))
+    with pytest.raises((GateError, TraceError), match=said):
+        gate(before, after)
+    assert main(["gate", str(before), str(after)]) == 2
+    assert capsys.readouterr().err.startswith("lockstep gate: ")
+
+
+def test_a_level_is_a_share():
+    with pytest.raises(GateError, match="between 0 and 1"):
+        gate(run_of(draw(1)), run_of(draw(2)), level=5)
+
+
+# ── The example for GitHub Actions, its shell lines run as they stand in the README ───────────
+
+BENCH = """
+import sys
+from pathlib import Path
+from kineto_files import event, head, kernel, write
+
+folder = Path(sys.argv[1])
+folder.mkdir(parents=True)
+for rank in (0, 1):
+    rows, start = [], 1_000_000_000
+    for step in range(5):
+        length, key = LENGTH + 100 * int(folder.name) + 10 * step, step + 1
+        rows.append(event("user_annotation", f"ProfilerStep#{step}", start, length + 9_000))
+        rows.append(event("cuda_runtime", "cudaLaunchKernel", start, 1_000, correlation=key))
+        rows.append(kernel("gemm", start + 5_000, length, correlation=key))
+        start += length + 10_000
+    write(folder / f"rank{rank}.json", rows, head(rank, 2))
+"""
+
+
+def shell_lines():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    steps = yaml.safe_load(example)["jobs"]["gate"]["steps"]
+    return [one["run"] for one in steps if "run" in one and "pip install" not in one["run"]]
+
+
+@pytest.mark.parametrize(("length", "code"), [(905_000, 0), (970_000, 1)])
+def test_the_example_for_github_actions(tmp_path, length, code):
+    origin, work = tmp_path / "origin", tmp_path / "work"
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", "-b", "main", origin], check=True)
+    (origin / "bench.py").write_text(BENCH.replace("LENGTH", "905_000"))
+    subprocess.run(["git", "-C", origin, "add", "."], check=True)
+    subprocess.run(["git", *who, "-C", origin, "commit", "-qm", "first"], check=True)
+    subprocess.run(["git", "clone", "-q", origin, work], check=True)
+    (work / "bench.py").write_text(BENCH.replace("LENGTH", str(length)))
+    summary = tmp_path / "summary.md"
+    paths = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")])
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": paths,
+        "GITHUB_BASE_REF": "main",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    lines = "\n".join(shell_lines())
+    done = subprocess.run(
+        ["bash", "-e", "-c", lines], cwd=work, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("FAILED" if code else "passed") in summary.read_text()
+    assert xml.parse(work / "gate.xml").getroot().get("failures") == str(code)

@@ -1,0 +1,185 @@
+"""Collectives between the virtual GPUs of ranks: real values, one clock, NCCL's streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lockstep
+import torch
+import torch.distributed as dist
+from lockstep import torchrun, virtual
+
+N = 4
+
+
+def every_collective(on_gpu: bool) -> list[torch.Tensor]:
+    """The same calls on the CPU and on the virtual GPU."""
+    if on_gpu:
+        lockstep.cuda(virtual=True)
+    device = lockstep.device()
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = (torch.arange(6.0) + 10 * rank).to(device)
+    results = []
+
+    def keep(tensor: torch.Tensor) -> None:
+        results.append(tensor.cpu().clone())  # on the CPU, .cpu() is the tensor itself
+
+    for call in (dist.all_reduce, lambda t: dist.broadcast(t, 1), lambda t: dist.reduce(t, 0)):
+        y = x.clone()
+        call(y)
+        if call is dist.all_reduce or rank == 0:
+            keep(y)
+    parts = [torch.empty_like(x) for _ in range(n)]
+    dist.all_gather(parts, x)
+    keep(torch.stack(parts))
+    whole = torch.empty(6 * n, device=device)
+    dist.all_gather_into_tensor(whole, x)
+    keep(whole)
+    mine = torch.empty(6, device=device)
+    dist.reduce_scatter_tensor(mine, whole + rank)
+    keep(mine)
+    swapped = torch.empty_like(whole)
+    dist.all_to_all_single(swapped, whole * (rank + 1))
+    keep(swapped)
+    if rank == 0:
+        dist.send(x, 1, tag=3)
+    elif rank == 1:
+        dist.recv(x, 0, tag=3)
+    keep(x)
+    handle = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
+    assert handle is not None
+    handle.wait()
+    keep(x * 2)
+    dist.barrier()
+    if on_gpu:
+        assert list(virtual.races()) == []
+    return results
+
+
+def test_values_are_those_of_plain_collectives() -> None:
+    plain = torchrun(every_collective, False, nproc_per_node=N, backend="gloo", show=False)
+    ours = torchrun(every_collective, True, nproc_per_node=N, backend="gloo", show=False)
+    for one, other in zip(plain.results, ours.results, strict=True):
+        assert len(one) == len(other)
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def overlapping(wait: bool) -> Any:
+    cuda = lockstep.cuda(virtual=True)
+    x = torch.ones(1 << 20, device="cuda")
+    y = torch.ones(1 << 20, device="cuda")
+    if dist.get_rank() == 1:
+        cuda._sleep(2_000_000)
+    before = virtual.perf_counter()
+    handle = dist.all_reduce(x, async_op=True)
+    assert handle is not None
+    for _ in range(20):
+        y.mul_(2)
+    if wait:
+        handle.wait()
+    launched = virtual.perf_counter() - before
+    mean = x.mean().item()
+    handle.wait()
+    dist.barrier()
+    races = [(one.kind, one.lines[1].text, one.repair) for one in virtual.races() if one.lines[1]]
+    return mean, races, launched, virtual.perf_counter(), virtual.trace()
+
+
+def test_a_handle_makes_the_stream_wait_and_not_the_host() -> None:
+    results = torchrun(overlapping, True, nproc_per_node=2, backend="gloo", show=False).results
+    assert [one[0] for one in results] == [2.0, 2.0]
+    assert [one[1] for one in results] == [[], []]
+    assert all(one[2] < 0.4e-3 for one in results)  # the other rank comes after a millisecond
+    assert results[0][3] == results[1][3]  # one clock
+    trace = virtual.joined([one[4] for one in results])
+    assert str(trace.stamp) == "simulated · virtual H200"
+    (found,) = [one for one in trace.collectives() if one.operation == "all_reduce"]
+    assert found.last == 1
+    ends = [one.end for one in trace if one.name == "nccl all_reduce"]
+    assert ends[0] == ends[1]
+    assert trace.breakdown().of(0).overlapped > 0
+
+
+def test_without_the_wait_it_is_a_race_and_a_wrong_number() -> None:
+    results = torchrun(overlapping, False, nproc_per_node=2, backend="gloo", show=False).results
+    for mean, races, *_ in results:
+        assert mean == 1.0
+        ((kind, line, repair),) = races
+        assert (kind, line) == ("read after write", "mean = x.mean().item()")
+        assert "call wait() on the handle" in repair
+
+
+def in_a_graph() -> Any:
+    cuda = lockstep.cuda(virtual=True)
+    x = torch.ones(64, device="cuda")
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        dist.all_reduce(x)
+        y = x + 1
+    seen = []
+    for _ in range(2):
+        graph.replay()
+        seen.append(y.mean().item())
+    launches = [one.name for one in virtual.trace() if one.name == "cudaGraphLaunch"]
+    return seen, len(launches), list(virtual.races())
+
+
+def test_a_collective_can_be_captured() -> None:
+    for seen, launches, races in torchrun(
+        in_a_graph, nproc_per_node=2, backend="gloo", show=False
+    ).results:
+        assert seen == [3.0, 5.0]
+        assert (launches, races) == (2, [])
+
+
+def crossing_groups() -> float:
+    """Ranks come to the collectives of two groups in different orders of virtual time.
+
+    Not further apart than a collective takes at least.
+    """
+    cuda = lockstep.cuda(virtual=True)
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    x, y = (torch.ones(8, device="cuda") for _ in range(2))
+    one, two = cuda.Stream(), cuda.Stream()
+    cuda.synchronize()
+    for number, (stream, tensor, group) in enumerate(((one, x, groups[0]), (two, y, groups[1]))):
+        with cuda.stream(stream):
+            if number == dist.get_rank():
+                cuda._sleep(10_000)
+            dist.all_reduce(tensor, group=group)
+    cuda.synchronize()
+    return x.mean().item() + y.mean().item()
+
+
+def test_groups_that_ranks_come_to_in_different_orders() -> None:
+    done = torchrun(crossing_groups, nproc_per_node=2, backend="gloo", show=False, timeout=60)
+    assert list(done.results) == [4.0, 4.0]
+
+
+def never_waited_for() -> None:
+    lockstep.cuda(virtual=True)
+    x = torch.ones(8, device="cuda")
+    dist.all_reduce(x)
+    if dist.get_rank() == 0:
+        x.sum().item()  # the other rank launches only, and ends
+
+
+def test_a_rank_that_only_launches_lets_the_others_end() -> None:
+    torchrun(never_waited_for, nproc_per_node=2, backend="gloo", show=False, timeout=60)
+
+
+def futures() -> str:
+    lockstep.cuda(virtual=True)
+    handle = dist.all_reduce(torch.ones(3, device="cuda"), async_op=True)
+    assert handle is not None
+    try:
+        handle.get_future()
+    except NotImplementedError as error:
+        handle.wait()
+        return str(error)
+    return ""
+
+
+def test_what_ddp_needs_is_refused_by_name() -> None:
+    (said,) = torchrun(futures, nproc_per_node=1, backend="gloo", show=False).results
+    assert "get_future" in said
