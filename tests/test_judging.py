@@ -469,3 +469,19 @@ def test_differences():
         assert judging.values.difference(other, x).kind == kind
     assert judging.same(3, judging.Number(3.0)) and not judging.same(True, judging.Number(1.0))
     assert not judging.same(True, 1) and not judging.same(1, 1.0)
+
+
+def test_to_look_at_a_tensor_of_the_virtual_gpu_orders_nothing() -> None:
+    """Else a check would repair the race that it looks for."""
+    with lockstep.virtual.device() as cuda:
+        side = cuda.Stream()
+        x = torch.ones(10, device="cuda")
+        cuda.synchronize()
+        with cuda.stream(side):
+            x.mul_(2)
+        before = lockstep.virtual.perf_counter()
+        seen = judging.values.see([x])
+        assert lockstep.virtual.perf_counter() == before
+        x.add_(1)
+        assert seen == [judging.Other("tensor of the virtual GPU", "[10]")]
+        assert len(lockstep.virtual.races()) == 1

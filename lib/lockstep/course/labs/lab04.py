@@ -1,0 +1,420 @@
+"""Lab 04, streams and overlap: the trials of its exercises, and the signs of what goes wrong.
+
+Answers run on the virtual GPU, whatever the machine has: there a race always shows. Most of its
+kernels take 100 µs here, so that small tensors are enough to see what runs beside what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ... import virtual
+from ...trace import Kind, Slice
+from ..judging import Noted, Run, Tensor, Trial, judged
+from ..judging.values import make
+
+_WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+_NEAR = 0.05  # of a time, in which an answer may be wrong
+_HIDDEN = 0.8  # of the copies' time, at least
+_BATCH = 4096  # elements of a batch, float32
+_MOST_BATCHES = 3  # on the device
+
+
+def _slow() -> Any:
+    """An H200 on which launches cost next to nothing, and every kernel and copy takes long."""
+    h200 = virtual.MACHINES["H200"]
+    return replace(
+        h200, name="slow H200", dispatch=200.0, launch=200.0, latency=500.0, gap=100.0,
+        kernel=100_000.0, pinned=5.5e7,
+    )  # fmt: skip
+
+
+def _races() -> list[dict[str, Any]]:
+    return [
+        {"kind": one.kind, "said": str(one).splitlines()[0], "streams": list(one.streams)}
+        for one in virtual.races()
+    ]
+
+
+def _waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
+    """The calls by which the host waited between two seconds of its clock."""
+    return [
+        one.name
+        for one in slices
+        if one.kind == Kind.LAUNCH
+        and one.name in _WAITS
+        and begin * 1e9 - 1 <= one.start < end * 1e9 - 1
+    ]
+
+
+def _raced(*, second: str = "", first: str = "", kind: str = "") -> Callable[[Run, int], Any]:
+    """A race of the answer. first, second: what the stream's name in the report has."""
+
+    def sign(run: Run, rank: int) -> Any:
+        for race in run.noted[rank]["races"]:
+            one, other = race["streams"]
+            if first in one and second in other and kind in race["kind"]:
+                return {"race": race["said"]}
+        return False
+
+    return sign
+
+
+def _host_waits(run: Run, rank: int) -> Any:
+    waits = run.noted[rank]["waits"]
+    return bool(waits) and {"call": waits[0]}
+
+
+def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> int:
+    """ns of `some` during which one of `others` runs; those of one list run one by one."""
+    return sum(
+        max(0, min(one.end, other.end) - max(one.start, other.start))
+        for one in some
+        for other in others
+    )
+
+
+# ── timed ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _timed(answer: Any, first: float, each: float, repeats: int) -> Noted:
+    """A piece of work whose first call takes longer; ms."""
+    calls = 0
+    with virtual.device("H200") as cuda:
+
+        def work() -> None:
+            nonlocal calls
+            calls += 1
+            cuda._sleep(int((first if calls == 1 else each) * 1.98e6))
+
+        got = answer(cuda, work, repeats)
+        records = sum(one.name == "cudaEventRecord" for one in virtual.trace())
+    number = isinstance(got, int | float)
+    end = each if number and abs(got / each - 1) <= _NEAR else float(got) if number else got
+    return Noted(end, {"calls": calls, "records": records})
+
+
+@judged("timed", lab="04", play=_timed)
+def timed(draw: random.Random) -> Iterator[Trial]:
+    """`timed(cuda, work, repeats)`: milliseconds of the device that one call takes."""
+    for repeats in (draw.randint(8, 12), draw.randint(3, 6)):
+        each = draw.randint(20, 60) / 100
+        yield Trial(
+            0,
+            given=[(8 * each, each, repeats)],
+            right=[each],
+            facts={"each": each, "repeats": repeats},
+            like=f"work of {each} ms and {repeats} repeats",
+        )
+
+
+def _times(factor: Callable[[Trial], float]) -> Callable[[Run, int], Any]:
+    """Whether what came out is nearly so many times what is right."""
+
+    def sign(run: Run, rank: int) -> Any:
+        got, right = run.got(rank), run.right(rank) * factor(run.trial)
+        return type(got) is float and abs(got / right - 1) <= 2 * _NEAR
+
+    return sign
+
+
+timed.shows("host-clock", lambda run, rank: run.noted[rank]["records"] < 2)
+timed.shows("counts-warm-up", _times(lambda t: (7 + t.repeats) / t.repeats))
+timed.shows("not-divided", _times(lambda t: t.repeats))
+timed.shows("divided-by-one-more", _times(lambda t: t.repeats / (t.repeats + 1)))
+timed.shows("seconds", _times(lambda t: 1e-3))
+timed.shows("microseconds", _times(lambda t: 1e3))
+timed.fails(
+    "not-reached",
+    lambda run, rank: any("must be completed" in one.message for one in run.job.failures),
+)
+timed.fails(
+    "torch-cuda",
+    lambda run, rank: any("dummy base class" in one.message for one in run.job.failures),
+)
+timed.demands(
+    "few-calls", lambda run, rank: run.noted[rank]["calls"] <= run.trial.repeats and run.noted[rank]
+)
+
+
+# ── ordered ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
+    with virtual.device(_slow()) as cuda:
+        left = cuda.Stream()  # the report takes their names from these lines
+        right = cuda.Stream()
+        other = cuda.Stream()
+        given = make(x).to("cuda")
+        cuda.synchronize()
+        begin = virtual.perf_counter()
+        with cuda.stream(other if elsewhere else cuda.current_stream()):
+            got = answer(cuda, given, left, right)
+        end = virtual.perf_counter()
+        races = _races()
+        cuda.synchronize()
+        slices = list(virtual.trace())
+        found = [got.cpu() if hasattr(got, "cpu") else got, given.cpu()]
+    lanes = [
+        [one for one in slices if one.stream == stream.number and one.kind != Kind.WAIT]
+        for stream in (left, right)
+    ]
+    noted = {"races": races, "waits": _waits(slices, begin, end), "beside": _overlap(*lanes)}
+    return Noted(found, noted)
+
+
+@judged("ordered", lab="04", play=_ordered)
+def ordered(draw: random.Random) -> Iterator[Trial]:
+    """`ordered(cuda, x, left, right)`: two streams between work on the current one."""
+    for elsewhere in (False, True):
+        numbers = [one / 8 for one in draw.sample(range(-200, 200), 6)]
+        where = "another stream than the default one" if elsewhere else "the default stream"
+        yield Trial(
+            0,
+            given=[(Tensor.of(numbers), elsewhere)],
+            right=[
+                [Tensor.of(30 * one + 3 for one in numbers), Tensor.of(10 * one for one in numbers)]
+            ],
+            like=f"{where} as the current one",
+        )
+
+
+ordered.shows("no-wait-before-left", _raced(second="`left`"))
+ordered.shows("no-wait-before-right", _raced(second="`right`"))
+ordered.shows("no-wait-after-left", _raced(first="`left`"))
+ordered.shows("no-wait-after-right", _raced(first="`right`"))
+ordered.demands("race", _raced())
+ordered.demands("host-waits", _host_waits)
+ordered.demands("not-beside", lambda run, rank: run.noted[rank]["beside"] < 50_000)
+
+
+# ── collective_on_side ───────────────────────────────────────────────────────────────────────
+
+
+def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
+    """Two collectives, and one wait between them; by names of kernels it is seen what waited."""
+    launched = []
+    with virtual.device(_slow()) as cuda:
+        side = cuda.Stream()
+        later = cuda.Stream()
+        first, second = make(x).to("cuda"), make(another).to("cuda")
+        cuda.synchronize()
+
+        def collective(tensor: Any) -> None:
+            launched.append(cuda.current_stream().number == side.number)
+            for _ in range(2):  # after each turn, so many times two
+                tensor.mul_(2)
+
+        begin = virtual.perf_counter()
+        first.add_(1)
+        wait = answer(cuda, side, collective, first)
+        second.div_(2)
+        wait_second = answer(cuda, side, collective, second)
+        waits = (wait, wait_second)
+        found: list[Any] = [None, None]
+        if all(map(callable, waits)):
+            with cuda.stream(later if elsewhere else cuda.current_stream()):
+                wait()
+                y = first.neg()
+                wait_second()
+                z = second.square()
+            end, races = virtual.perf_counter(), _races()
+            cuda.synchronize()
+            found = [y.cpu(), z.cpu()]
+        else:
+            end, races = virtual.perf_counter(), []
+        slices = list(virtual.trace())
+    at = {one.name: one for one in slices if one.kind == Kind.COMPUTE}
+    ends = [one.end for one in slices if one.kind == Kind.COMPUTE and one.name == "mul_"]
+    noted = {
+        "races": races,
+        "waits": _waits(slices, begin, end),
+        "launched": launched,
+        "blocks": len(ends) == 4 and at["div_"].start >= ends[1],
+        "waits_for_all": len(ends) == 4 and "neg" in at and at["neg"].start >= ends[3],
+    }
+    return Noted(found, noted)
+
+
+@judged("collective_on_side", lab="04", play=_on_side)
+def collective_on_side(draw: random.Random) -> Iterator[Trial]:
+    """`collective_on_side(cuda, side, collective, x)`: NCCL's two events, and a function `wait`."""
+    for elsewhere in (False, True):
+        x, y = ([one / 4 for one in draw.sample(range(1, 200), 4)] for _ in range(2))
+        how = "another stream than the one of the launch" if elsewhere else "the same stream"
+        yield Trial(
+            0,
+            given=[(Tensor.of(x), Tensor.of(y), elsewhere)],
+            right=[
+                [
+                    Tensor.of(-4 * (one + 1) for one in x),
+                    Tensor.of((2 * one) ** 2 for one in y),
+                ]
+            ],
+            like=f"wait() on {how}",
+        )
+
+
+collective_on_side.shows("never-launched", lambda run, rank: not run.noted[rank]["launched"])
+collective_on_side.shows("no-event-before", _raced(second="`side`"))
+collective_on_side.shows("no-event-after", _raced(first="`side`"))
+collective_on_side.demands("race", _raced())
+collective_on_side.demands("not-on-side", lambda run, rank: not all(run.noted[rank]["launched"]))
+collective_on_side.demands("host-waits", _host_waits)
+collective_on_side.demands("blocks-at-once", lambda run, rank: run.noted[rank]["blocks"])
+collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["waits_for_all"])
+
+
+# ── prefetch ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _prefetch(answer: Any, values: list[float]) -> Noted:
+    import torch
+
+    with virtual.device(_slow()) as cuda:
+        side = cuda.Stream()
+        batches = [torch.full((_BATCH,), value).pin_memory() for value in values]
+
+        places = set()  # whose memory the steps were given
+
+        def step(batch: Any) -> Any:
+            places.add(batch.data_ptr())
+            total = batch.sum()
+            for _ in range(3):  # after each turn, so many more
+                total = total + 1
+            return total + batch[0]  # what comes too early is overwritten by now
+
+        cuda.synchronize()
+        begin = virtual.perf_counter()
+        got = answer(cuda, batches, step, side)
+        end, races = virtual.perf_counter(), _races()
+        cuda.synchronize()
+        slices = list(virtual.trace())
+        right_kind = isinstance(got, list | tuple) and all(hasattr(one, "cpu") for one in got)
+        found = [float(one.cpu()) for one in got] if right_kind else None
+    ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
+    all_copies = [one for one in ran if one.name.startswith("copy host")]
+    copies = all_copies[1:]  # nothing can hide the first
+    steps = [one for one in ran if one.kind == Kind.COMPUTE]
+    long = sum(one.duration for one in copies)
+    noted = {
+        "races": races,
+        "waits": _waits(slices, begin, end),
+        "held": len(places),
+        "copies": len(all_copies),
+        "hidden": _overlap(copies, steps) / long if long else 0.0,
+    }
+    return Noted(found, noted)
+
+
+@judged("prefetch", lab="04", play=_prefetch)
+def prefetch(draw: random.Random) -> Iterator[Trial]:
+    """`prefetch(cuda, batches, step, side)`: copies on one stream, steps on another."""
+    for count in (6, 1, draw.randint(7, 9)):
+        values = [one / 8 for one in draw.sample(range(1, 100), count)]
+        yield Trial(
+            0,
+            given=[(values,)],
+            right=[[_BATCH * one + 3 + one for one in values]],
+            like=f"{count} batch{'es' if count > 1 else ''}",
+        )
+
+
+def _shown(run: Run, rank: int) -> Any:
+    share = run.noted[rank]["hidden"]
+    return len(run.right(rank)) > 1 and share < _HIDDEN and {"share": f"{share:.0%}"}
+
+
+def _too_much(run: Run, rank: int) -> Any:
+    held = run.noted[rank]["held"]
+    return held > _MOST_BATCHES and {"held": held, "batches": len(run.right(rank))}
+
+
+prefetch.shows("given-back", _raced(kind="given back"))
+prefetch.shows("no-free", _raced(second="`side`", kind="write"))
+prefetch.shows("no-full", _raced(first="`side`"))
+prefetch.demands("race", _raced())
+prefetch.demands("host-waits", _host_waits)
+prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
+prefetch.demands("not-hidden", _shown)
+prefetch.demands("too-much-memory", _too_much)
+
+
+# ── bucket_size ──────────────────────────────────────────────────────────────────────────────
+
+Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
+
+
+def _end(costs: Costs, size: int) -> float:
+    """When all is communicated, with so many layers in a bucket."""
+    layers, compute, alpha, beta = costs
+    sent = 0.0
+    for begin in range(0, layers, size):
+        last = min(begin + size, layers)
+        sent = max(sent, last * compute) + alpha + (last - begin) * beta
+    return sent
+
+
+def _best(costs: Costs) -> tuple[int, bool]:
+    """The best size, and whether no other is nearly as good."""
+    ends = {size: _end(costs, size) for size in range(1, costs[0] + 1)}
+    best = min(ends, key=lambda size: ends[size])
+    return best, all(one == best or end > ends[best] * 1.005 for one, end in ends.items())
+
+
+@judged("bucket_size", lab="04")
+def bucket_size(draw: random.Random) -> Iterator[Trial]:
+    """`bucket_size(layers, compute, alpha, beta)`: how many layers a message should have."""
+    kinds: list[Callable[[int, int], bool]] = [
+        lambda best, layers: 1 < best < layers and layers % best == 0,
+        lambda best, layers: best == 1,
+        lambda best, layers: best == layers,
+        lambda best, layers: 1 < best < layers and layers % best > 0,
+    ]
+    for wanted in kinds:
+        while True:
+            layers = draw.randint(5, 16)
+            compute, alpha, beta = (float(draw.randint(*one)) for one in _COSTS)
+            best, alone = _best((layers, compute, alpha, beta))
+            if alone and wanted(best, layers):
+                break
+        costs = (layers, compute, alpha, beta)
+        yield Trial(0, given=[costs], right=[best], facts={"costs": costs, "layers": layers})
+
+
+_COSTS = ((20, 150), (1, 500), (5, 120))  # from, to, µs: compute, alpha, beta
+
+
+def _too_late(run: Run, rank: int) -> Any:
+    got, costs = run.got(rank), run.trial.costs
+    if type(got) is not int or not 1 <= got <= costs[0]:
+        return False
+    return {"took": f"{_end(costs, got):.0f}", "least": f"{_end(costs, run.right(rank)):.0f}"}
+
+
+def _outside(run: Run, rank: int) -> Any:
+    got = run.got(rank)
+    return type(got) is int and not 1 <= got <= run.trial.layers
+
+
+def _guess(end: Callable[..., float]) -> Callable[[Trial], list[int]]:
+    return lambda t: [min(range(1, t.layers + 1), key=lambda size: end(t.costs, size))]
+
+
+def _full(costs: Costs, size: int) -> float:
+    """As if the last bucket had as many layers as the others."""
+    layers, *others = costs
+    compute, alpha, beta = others
+    return _end((-(-layers // size) * size, compute, alpha, beta), size)
+
+
+bucket_size.gives("each-layer", lambda t: [1])
+bucket_size.gives("all-layers", lambda t: [t.layers])
+bucket_size.gives("last-as-full", _guess(_full))
+bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
+bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
+bucket_size.shows("outside", _outside)
+bucket_size.shows("too-late", _too_late)

@@ -1,0 +1,996 @@
+# %% [markdown] id="title"
+# # 04 · Streams, events, overlap
+#
+# **90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+#
+# A GPU works while the program goes on, and can do several things at once: if one asks for it, and if
+# nothing stands in the way. Afterwards you can
+#
+# - time what a GPU does, and say which lines of a program wait for it,
+# - put work onto two streams, order it by events, and find the race where an event is missing,
+# - hide copies and communication behind computation, say how much is hidden, and predict it.
+#
+# Lab 03 comes first: it has the collectives. No GPU is needed. Where there is none, `lockstep` has a
+# **virtual GPU**: your code is ordinary PyTorch, its values are real, its times come from a model.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook; this lab needs one GPU, and says where it needs two ranks
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import time
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+print(lockstep.virtual.MACHINES["H200"])
+
+# %% [markdown] id="machine-text"
+# That is the virtual machine: an H200 in a few constants. What it leaves out: caches, the time of a first
+# call, a clock that falls under load, and all that other programs do. So every time below is stamped
+# *simulated*: it is an estimate that follows from these constants. On a machine with a GPU it is *live*.
+#
+# `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU. There `cuda` has the names of
+# `torch.cuda`; it is what `lockstep.cuda()` returns in your own ranks. With `values=False` the virtual GPU
+# has times only, so tensors may be large. (The next two cells have only this in them; their code is folded.)
+
+# %% id="on-gpu-rank" tags=["plumbing"]
+import re
+import tempfile
+
+from lockstep.stamps import Stamp
+
+
+def _on_rank(program, args, values):
+    if not torch.cuda.is_available():
+        with lockstep.virtual.device("H200", values=values) as cuda:
+            result = program(cuda, *args)
+            # a cell's lines, without the name of its file
+            races = [re.sub(r"\b\d+\.py, ", "", str(one)) for one in lockstep.virtual.races()]
+            return result, lockstep.virtual.trace(), races
+    program(torch.cuda, *args)  # the first call loads kernels
+    torch.cuda.synchronize()
+    with torch.profiler.profile() as profiler:
+        result = program(torch.cuda, *args)
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/rank0.json")
+        stamp = Stamp("live", torch.cuda.get_device_name())
+        return result, lockstep.Trace.load(folder, stamp=stamp), None
+
+
+ONE_RANK = {"nproc_per_node": 1, "init": False, "show": False}
+
+# %% id="on-gpu" tags=["plumbing"]
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Seen:
+    result: Any
+    trace: Any
+    races: list | None  # in words; None where nobody looked for them
+    stamp = property(lambda self: self.trace.stamp)
+
+    def timeline(self, title):
+        return lockstep.Timeline(self.trace, title=title)
+
+    def compare(self, prediction, value, unit=""):
+        way = "computed" if self.stamp.kind == "simulated" else "measured"
+        return lockstep.compare(prediction, **{way: value}, unit=unit)
+
+
+def on_gpu(program, *args, values=True):
+    """Run program(cuda, *args) on this machine's GPU, or on a virtual H200 where there is none."""
+    return Seen(*lockstep.torchrun(_on_rank, program, args, values, **ONE_RANK)[0])
+
+
+# %% [markdown] id="async-text"
+# ## 1 · The host runs ahead
+#
+# A call such as `a @ b` only **launches** a kernel: it puts it into a queue, and returns. The host (the CPU,
+# with your Python) goes on. The GPU (the **device**) takes from the queue when it gets there.
+# `torch.cuda.synchronize()` lets the host wait until the queue is empty.
+#
+# Here a program multiplies two matrices of 8192 × 8192 in bfloat16: 2 · 8192³ floating-point operations.
+# It reads the host's clock before the call, after the call, and after `synchronize`.
+# **Predict:** how many µs does the clock show for the call alone? (The line above, of the machine, has
+# what you need.)
+
+# %% id="async-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 7.2  # a launch takes the host that long, however large the product
+
+
+# %% id="async-program"
+def product(cuda):
+    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    cuda.synchronize()
+    clock = lockstep.virtual.perf_counter  # time.perf_counter; on a virtual GPU its host's clock
+    begin = clock()
+    a @ a
+    called = clock()
+    cuda.synchronize()
+    return [(one - begin) * 1e6 for one in (called, clock())]
+
+
+# %% id="async"
+seen = on_gpu(product, values=False)
+called, done = seen.result
+display(seen.compare(prediction, called, "µs"))
+flops = 2 * 8192**3
+rows = [
+    ["the call returns", f"{called:.1f} µs", f"{flops / called / 1e6:,.0f} TFLOP/s"],
+    ["the product is done", f"{done:.1f} µs", f"{flops / done / 1e6:,.0f} TFLOP/s"],
+]
+columns = ["when", "after", "that would be"]
+lockstep.table("A clock around a product", columns, rows, stamp=seen.stamp)
+
+# %% id="async-timeline"
+seen.timeline("One product: the host calls, the device works")
+
+# %% [markdown] id="clock-text"
+# The table's first row is a common mistake: no GPU has that many FLOP/s. The host's clock measured the launch.
+#
+# ### Claim: "reading the clock after the call waits for the GPU"
+#
+# Some texts say that `time.time()` or `perf_counter()` *synchronises*. **Guess:** does it hold? The cell
+# launches products of three sizes, and reads the clock. If reading waits, it shows at least the time
+# that the device works.
+
+# %% id="clock-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="clock-claim"
+def sizes(cuda):
+    found = {}
+    for n in (2048, 4096, 8192):
+        a = torch.ones(n, n, dtype=torch.bfloat16, device="cuda")
+        cuda.synchronize()
+        begin = lockstep.virtual.perf_counter()
+        a @ a
+        called = lockstep.virtual.perf_counter() - begin
+        cuda.synchronize()
+        found[n] = called * 1e6, (lockstep.virtual.perf_counter() - begin) * 1e6
+    return found
+
+
+seen = on_gpu(sizes, values=False)
+waited = [called > 0.9 * done for called, done in seen.result.values()]
+lockstep.claim(
+    "Reading the host's clock after a call waits for the GPU.",
+    guess=guess,
+    verdict="holds" if all(waited) else "depends" if any(waited) else "does not hold",
+    because="; ".join(f"{n}: {c:.1f} of {d:.1f} µs" for n, (c, d) in seen.result.items()),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="waits-text"
+# Some lines do wait, because they need a value: the host cannot print what is not computed yet.
+# Each line below runs right after the launch of a kernel that takes 200,000 cycles, about 100 µs. A line that
+# waits takes that long; all others take a few µs. **Predict:** how many of these seven lines wait?
+#
+# `x.sum()` · `x.sum().item()` · `x.shape` · `if x[0, 0] > 0:` · `x.cpu()` · `x.nonzero()` · `x.to(torch.float16)`
+
+# %% id="waits-prediction" tags=["prediction"]
+prediction = 4  # item, if, cpu, nonzero: its shape depends on values
+
+
+# %% id="waits"
+def waiting(cuda):
+    lines = {
+        "x.sum()": lambda x: x.sum(),
+        "x.sum().item()": lambda x: x.sum().item(),
+        "x.shape": lambda x: x.shape,
+        "if x[0, 0] > 0:": lambda x: bool(x[0, 0] > 0),
+        "x.cpu()": lambda x: x.cpu(),
+        "x.nonzero()": lambda x: x.nonzero(),
+        "x.to(torch.float16)": lambda x: x.to(torch.float16),
+    }
+    x, found = torch.ones(64, 64, device="cuda"), {}
+    for text, line in lines.items():
+        cuda.synchronize()
+        cuda._sleep(200_000)  # a kernel that takes 200,000 cycles
+        begin = lockstep.virtual.perf_counter()
+        line(x)
+        found[text] = (lockstep.virtual.perf_counter() - begin) * 1e6
+    return found
+
+
+seen = on_gpu(waiting)
+rows = [[text, f"{us:.1f}", "waits" if us > 60 else ""] for text, us in seen.result.items()]
+display(lockstep.table("Which lines wait", ["line", "host, µs", ""], rows, stamp=seen.stamp))
+seen.compare(prediction, sum(us > 60 for us in seen.result.values()))
+
+# %% [markdown] id="events-text"
+# `nonzero` waits, too: how large its result is depends on values. In a training loop each such line stops
+# the host, and then the device has nothing queued. (`loss.item()` in each step is the most common.)
+#
+# To time without a clock on the host there are **events**. `event.record()` puts a mark into the queue. When
+# the device gets there, it notes its own time. `first.elapsed_time(last)` gives milliseconds; both events need
+# `enable_timing=True`, and must have been reached.
+
+
+# %% id="events"
+def with_events(cuda):
+    a = torch.ones(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    a @ a  # warm-up, see below
+    first.record()
+    a @ a
+    last.record()
+    last.synchronize()  # the host waits until the device has come here
+    return first.elapsed_time(last) * 1e3
+
+
+seen = on_gpu(with_events, values=False)
+rows = [["4096 × 4096, bfloat16", f"{seen.result:.1f}", f"{2 * 4096**3 / 790e6:.1f}"]]
+columns = ["product", "by events, µs", "its operations at 790 TFLOP/s, µs"]
+lockstep.table("Timed by events", columns, rows, stamp=seen.stamp)
+
+# %% [markdown] id="timed-text"
+# A first call is slow on a real GPU: kernels are loaded, memory is asked for, algorithms are chosen. So
+# timing begins with a **warm-up**, a call that is not counted. (The virtual GPU has no such cost; the check
+# of this exercise adds one.)
+#
+# ### Exercise 1: a timer
+#
+# **Goal:** `timed(cuda, work, repeats)` returns how many milliseconds of the device one call `work()` takes:
+# the mean over `repeats` calls, after at least one that does not count, within 5 %. By events.
+
+# %% id="timed"
+import torch
+
+
+def timed(cuda, work, repeats):
+    # BEGIN SOLUTION
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()  # so many calls are in the queue, and the device works on them
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / repeats
+    # END SOLUTION
+
+
+# %% id="timed-check"
+lockstep.check("timed", timed)
+
+# %% [markdown] id="streams-text"
+# ## 2 · Two streams
+#
+# A queue of the device is a **stream**. What is in one stream runs in order. What is in two streams may run at
+# the same time. All that you launch goes to the *current* stream; at first that is the default stream.
+# `with cuda.stream(side):` makes `side` the current one.
+#
+# Most training steps have this in them: an operation OP1, communication, and an operation OP2, one after the
+# other, though OP2 does not need what is communicated. The communication here is a copy of 64 MB from the host; it
+# stands in for a collective, and like one it needs little of what products need. By the constants above the
+# copy takes about 1 ms at 64 GB/s, and each product of 8192³ about 1.4 ms.
+
+# %% id="streams-programs"
+MB = 1 << 20
+
+
+def serial(cuda, side):
+    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    there = torch.empty(64 * MB, dtype=torch.uint8, pin_memory=True)
+    here = torch.empty(64 * MB, dtype=torch.uint8, device="cuda")
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    a @ a  # OP1
+    with cuda.stream(side or cuda.current_stream()):
+        here.copy_(there, non_blocking=True)
+    a @ a  # OP2
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e3
+
+
+def parallel(cuda):
+    return serial(cuda, cuda.Stream())
+
+
+# %% [markdown] id="streams-predict-text"
+# In `serial` everything is in one stream. In `parallel` the copy is in another one, and waits for nothing.
+# **Predict:** how many ms does `parallel` take?
+
+# %% id="streams-prediction" tags=["prediction"]
+# your number, in ms
+prediction = 2 * 1.4  # the copy is over before the products are
+
+# %% id="streams"
+before, after = on_gpu(serial, None, values=False), on_gpu(parallel, values=False)
+display(after.compare(prediction, after.result, "ms"))
+lockstep.Timeline(after.trace, before=before.trace, title="One stream, then two")
+
+# %% [markdown] id="hidden-text"
+# How good is that? What counts is the **hidden share**: the part of the communication's time that costs
+# nothing. With T for the time of all together,
+#
+# $$\text{hidden} = \frac{T_{\text{alone, one after the other}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
+#
+# 1 means that it is free, 0 that nothing was gained. Below 0 it was better to leave it.
+
+# %% id="hidden"
+communication = 64 * MB / 64e9 * 1e3
+rows = [["one stream", f"{before.result:.2f}", "0 %"]]
+share = (before.result - after.result) / communication
+rows.append(["two streams", f"{after.result:.2f}", f"{share:.0%}"])
+lockstep.table("Hidden", ["program", "ms", "of the copy, hidden"], rows, stamp=after.stamp)
+
+# %% [markdown] id="race-text"
+# ## 3 · Events, and what happens without one
+#
+# Streams do not wait for each other unless you say so. This program fills `y` with 1, and lets a second stream
+# double it. The default stream then takes the mean. It is **broken on purpose**: nothing orders the last two.
+# (`_sleep` keeps the side stream busy first, so that it comes late on every machine.)
+# **Predict:** what is the mean that comes out?
+
+# %% id="race-prediction" tags=["prediction"]
+prediction = 1  # the mean reads what is there: y, not doubled yet
+
+
+# %% id="race"
+def race(cuda, repaired=False):
+    side = cuda.Stream()
+    y = torch.ones(1000, device="cuda")
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        cuda._sleep(2_000_000)
+        y.mul_(2)
+        done = side.record_event()
+    if repaired:
+        done.wait()  # the current stream waits for it; the host does not
+    mean = y.mean()
+    cuda.synchronize()
+    return mean.item()
+
+
+broken = on_gpu(race)
+broken.compare(prediction, broken.result)
+
+# %% id="race-report"
+print(*(broken.races or ["on a real GPU: run with TORCH_CUDA_SANITIZER=1"]), sep="\n")
+
+# %% id="race-timeline"
+broken.timeline("A race: the mean begins before the doubling has ended")
+
+# %% [markdown] id="race-explained"
+# No error, no warning: a wrong number. On a GPU it may be right for months, as long as the writer happens to be early enough.
+# On the virtual GPU a race always shows: what nothing orders comes in the wrong order. The report has both
+# lines, both streams, and what is missing. (A real GPU has a tool for that, PyTorch's [CUDA
+# sanitizer](https://docs.pytorch.org/docs/stable/cuda._sanitizer.html).)
+#
+# The repair is one event: recorded in the stream that writes, waited for in the stream that reads.
+
+# %% id="race-repaired"
+repaired = on_gpu(race, True)
+print("mean:", repaired.result, "·", *(repaired.races or ["no races"]))
+
+# %% [markdown] id="ordered-text"
+# Four calls do all of this:
+#
+# | call | what it does |
+# | --- | --- |
+# | `event = stream.record_event()` | a mark in `stream`, after all that it was given so far |
+# | `event.wait(stream)` | what `stream` is given from now on begins after the mark; without `stream`: the current one |
+# | `a.wait_stream(b)` | both in one: `a` waits for all that `b` was given so far |
+# | `event.synchronize()` | the *host* waits |
+#
+# ### Exercise 2: repair it
+#
+# **Goal:** `ordered(cuda, x, left, right)` multiplies `x` by 10 in place, on the current stream. Then it
+# computes `x * 2` on stream `left` and `x + 3` on stream `right`, at the same time, and returns their sum, made on
+# the current stream. What is there has all that, and not one wait. The host must not wait.
+
+# %% id="ordered"
+import torch
+
+
+def ordered(cuda, x, left, right):
+    # BEGIN SOLUTION
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    now.wait_stream(left)
+    now.wait_stream(right)
+    return a + b
+    # END SOLUTION
+
+
+# %% id="ordered-check"
+lockstep.check("ordered", ordered)
+
+# %% [markdown] id="break"
+# **Break.** You can time a GPU, use two streams, and order them by events. What comes now uses that: what NCCL does
+# with streams, memory and streams, copies, and communication in buckets. Section 4 starts on its own.
+#
+# ## 4 · What NCCL does with streams
+#
+# With `async_op=True`, PyTorch's NCCL process group does four things around each collective. They are in
+# [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp),
+# in `collective` and `synchronizeStream`:
+#
+# 1. an event is recorded on the *current* stream, and NCCL's stream waits for it: so the input is ready;
+# 2. the kernel is launched on NCCL's stream;
+# 3. an event is recorded there, after it;
+# 4. `work.wait()`, when you call it, lets the *then current* stream wait for that event.
+#
+# So `wait()` under NCCL blocks a stream and not the host. (With `async_op=False`, current versions launch on the
+# current stream itself, and need no event.) Under gloo there are no streams: `wait()` blocks the host. In
+# this cell rank 1 sends 0.2 s late, and rank 0 notes how long `irecv(…).wait()` keeps it.
+# **Predict:** how many seconds, under gloo?
+
+# %% id="wait-prediction" tags=["prediction"]
+# your number, in s
+prediction = 0.2
+
+
+# %% id="wait" tags=["varies"]
+def late():
+    x = torch.zeros(4)
+    dist.barrier()
+    begin = time.perf_counter()
+    if dist.get_rank() == 1:
+        time.sleep(0.2)
+        dist.send(x, 0)
+        return None
+    dist.irecv(x, 1).wait()
+    return time.perf_counter() - begin
+
+
+job = lockstep.torchrun(late, nproc_per_node=2, backend="gloo", show=False)
+display(lockstep.compare(prediction, measured=job[0], unit="s"))
+recording = lockstep.recorded("backends/waits-nccl.json")
+rows = [
+    ["gloo", f"{job[0]:.2f} s", str(lockstep.live(job))],
+    ["NCCL", recording.content["irecv, then wait()"], str(recording.stamp)],
+]
+columns = ["backend", "irecv, then wait(): the host", "where"]
+stamps = [lockstep.live(job), recording.stamp]
+lockstep.table("The sender comes 0.2 s late", columns, rows, stamp=stamps)
+
+# %% [markdown] id="collective_on_side-text"
+# ### Exercise 3: rebuild it
+#
+# **Goal:** `collective_on_side(cuda, side, collective, x)` does what NCCL's process group does: it launches
+# `collective(x)` on the stream `side`, after all that the current stream has been given so far. It returns a
+# function `wait`. Whoever calls `wait()` lets the stream that is current *then* wait for this collective:
+# only for this one, not for others that `side` is given later. The host never waits, and between launch and
+# `wait()` the current stream works on.
+#
+# (`collective` is any function that launches kernels on the current stream. Here one multiplies by 4: the sum
+# over four ranks that all have the same.)
+
+# %% id="collective_on_side"
+import torch
+
+
+def collective_on_side(cuda, side, collective, x):
+    # BEGIN SOLUTION
+    cuda.current_stream().record_event().wait(side)  # x is ready before it is communicated
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+
+    def wait():
+        done.wait(cuda.current_stream())
+
+    return wait
+    # END SOLUTION
+
+
+# %% id="collective_on_side-check"
+lockstep.check("collective_on_side", collective_on_side)
+
+# %% id="collective-timeline"
+collective_on_side = lockstep.carry_on("collective_on_side", collective_on_side)
+
+
+def step(cuda):
+    side = cuda.Stream()
+    a = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    x = torch.ones(1000, device="cuda")
+
+    def collective(x):
+        cuda._sleep(400_000)
+        x.mul_(4)
+
+    wait = collective_on_side(cuda, side, collective, x)
+    a @ a
+    wait()
+    x.add_(1)
+
+
+seen = on_gpu(step, values=False)
+seen.timeline("A collective on a stream of its own, a product beside it")
+
+# %% [markdown] id="memory-text"
+# ## 5 · Memory and streams
+#
+# PyTorch gives out device memory from a cache. When the last reference to a tensor goes away, on the *host*, its
+# memory goes back to the cache at once. The device may still have to use it. For one stream that is safe: who gets
+# the memory next comes later in the same stream. With two streams it is not.
+#
+# Here `x` belongs to the default stream, and the side stream reads it, late. Then the program lets go of `x`,
+# and makes a tensor of 5s. **Predict:** what is the mean that the side stream finds, where `x` was 1?
+
+# %% id="memory-prediction" tags=["prediction"]
+prediction = 5  # the new tensor has the same memory, and was written before the late read
+
+
+# %% id="memory"
+def let_go(cuda, recorded=False):
+    side = cuda.Stream()
+    x = torch.ones(1000, device="cuda")
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        cuda._sleep(2_000_000)
+        mean = x.mean()
+    if recorded:
+        x.record_stream(side)
+    del x
+    other = torch.full((1000,), 5.0, device="cuda")
+    cuda.synchronize()
+    return mean.item(), other.mean().item()
+
+
+broken = on_gpu(let_go)
+display(broken.compare(prediction, broken.result[0]))
+print(*(broken.races or ["on a real GPU: see section 3"]), sep="\n")
+
+# %% [markdown] id="record-text"
+# ### Claim: "record_stream: the memory is not reused until all work queued on that stream is complete"
+#
+# So says PyTorch's [documentation](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html):
+# the work meant is what is queued when the tensor is freed. **Guess**, then the same program with
+# `x.record_stream(side)` before `del x`.
+
+# %% id="record-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="record-claim"
+safe = on_gpu(let_go, True)
+right = safe.result[0] == 1 and not safe.races
+lockstep.claim(
+    "After record_stream the memory is not given to another tensor too early.",
+    guess=guess,
+    verdict="holds" if right else "does not hold",
+    because=f"without it the mean is {broken.result[0]:g} and {len(broken.races or [])} race is found; "
+    f"with it {safe.result[0]:g} and {len(safe.races or [])}",
+    stamp=safe.stamp,
+)
+
+# %% [markdown] id="record-explained"
+# `record_stream` has a price: the host runs ahead, so memory that others still use is not there for the next
+# tensor, and more is taken. The other way is to *keep* the tensor until an event says that it is no longer
+# used. That is what the NCCL process group does today: the handle keeps the tensors until `wait()`.
+#
+# ## 6 · Copies beside computation
+#
+# Copies between host and device have engines of their own, and take nothing from the products. But the
+# host's memory must be **pinned**: at a fixed place, so that the engine can read it by itself. Ordinary memory
+# is first copied to a pinned buffer, and with that the host is busy.
+#
+# ### Claim: "with non_blocking=True the copy runs beside the program"
+#
+# **Guess**, then see how long the host is busy with a copy of 64 MB.
+
+# %% id="pinned-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="pinned-claim"
+def copies(cuda):
+    found = {}
+    for name in ("pageable", "pinned"):
+        there = torch.empty(64 * (1 << 20), dtype=torch.uint8, pin_memory=name == "pinned")
+        cuda.synchronize()
+        begin = lockstep.virtual.perf_counter()
+        there.to("cuda", non_blocking=True)
+        called = lockstep.virtual.perf_counter() - begin
+        cuda.synchronize()
+        found[name] = called * 1e3, (lockstep.virtual.perf_counter() - begin) * 1e3
+    return found
+
+
+seen = on_gpu(copies, values=False)
+free = [called < 0.1 * done for called, done in seen.result.values()]
+lockstep.claim(
+    "With non_blocking=True a copy runs beside the program.",
+    guess=guess,
+    verdict="holds" if all(free) else "depends" if any(free) else "does not hold",
+    because="; ".join(
+        f"{n}: the host is busy for {c:.2f} of {d:.2f} ms" for n, (c, d) in seen.result.items()
+    ),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="prefetch-text"
+# ### Exercise 4: a prefetcher
+#
+# **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
+# where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
+# a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All
+# batches lie in at most three places of the device's memory, and the host does not wait. No races, in
+# either direction: a step must not begin before its copy has ended, and a copy must not write where a
+# step still reads.
+#
+# (`step` launches kernels and returns a tensor. All batches have one shape. `torch.empty(batch.shape,
+# dtype=batch.dtype, device="cuda")` makes a buffer.)
+
+# %% id="prefetch"
+import torch
+
+
+def prefetch(cuda, batches, step, side):
+    # BEGIN SOLUTION
+    now = cuda.current_stream()
+    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    free = [now.record_event() for _ in buffers]
+    results = []
+    for number, batch in enumerate(batches):
+        buffer = buffers[number % 2]
+        free[number % 2].wait(side)  # the step that had this buffer is done
+        with cuda.stream(side):
+            buffer.copy_(batch, non_blocking=True)
+            full = side.record_event()
+        full.wait(now)
+        results.append(step(buffer))
+        free[number % 2] = now.record_event()  # from here on the buffer may be written again
+    return results
+    # END SOLUTION
+
+
+# %% id="prefetch-check"
+lockstep.check("prefetch", prefetch)
+
+# %% id="prefetch-run"
+prefetch = lockstep.carry_on("prefetch", prefetch)
+
+
+def train(cuda, prefetch):
+    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    batches = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
+    cuda.synchronize()
+    prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
+    cuda.synchronize()
+
+
+def plain(cuda, batches, step, side):
+    return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
+
+
+before, after = on_gpu(train, plain, values=False), on_gpu(train, prefetch, values=False)
+lockstep.Timeline(after.trace, before=before.trace, title="Five batches: plain, then prefetched")
+
+# %% [markdown] id="sms-text"
+# ## 7 · Two products at once
+#
+# Communication and products overlap because they want different things. What of two *products*?
+# A GPU has SMs (132 on an H200), and each computes one tile of a product at a time. Three pairs of products:
+#
+# - **large**: 4096³, of which each has 512 tiles (128 × 256) and fills all SMs, several times over,
+# - **uneven**: 1536 × 4096 times 4096 × 3072: 144 tiles, so 132 in a first wave and 12 in a second,
+# - **small**: 256³, which is done sooner than the host launches the next one.
+#
+# A wave takes as long as its tiles, however few they are. So an uneven product takes two waves. The cell does
+# four products on each of two streams, eight in all; then the same eight on one stream. **Predict:** by which
+# factor are two streams faster with the uneven ones, if the tiles of all eight fill the waves without a hole?
+
+# %% id="sms-prediction" tags=["prediction"]
+# your number: time on one stream / time on two
+prediction = 16 / 9  # one by one 8 · 2 waves; 8 · 144 tiles are 8.7 waves of 132
+
+
+# %% id="sms"
+def pairs(cuda):
+    shapes = {
+        "large": (4096, 4096, 4096),
+        "uneven": (1536, 4096, 3072),
+        "small": (256, 256, 256),
+    }
+    streams, found = [cuda.Stream(), cuda.Stream()], {}
+    for name, (m, k, n) in shapes.items():
+        a = torch.ones(m, k, dtype=torch.bfloat16, device="cuda")
+        b = torch.ones(k, n, dtype=torch.bfloat16, device="cuda")
+        for both in ([streams[0]] * 2, streams):
+            cuda.synchronize()
+            begin = lockstep.virtual.perf_counter()
+            for _ in range(4):
+                for stream in both:
+                    with cuda.stream(stream):
+                        a @ b
+            cuda.synchronize()
+            found.setdefault(name, []).append((lockstep.virtual.perf_counter() - begin) * 1e6)
+    return found
+
+
+seen = on_gpu(pairs, values=False)
+one, two = seen.result["uneven"]
+seen.compare(prediction, one / two, "times")
+
+# %% [markdown] id="sms-claim-text"
+# ### Claim: "two streams make independent products faster"
+#
+# **Guess:** of the three pairs, is it faster by 10 % or more with all, some, or none?
+
+# %% id="sms-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="sms-claim"
+gains = {name: one / two for name, (one, two) in seen.result.items()}
+faster = [gain > 1.1 for gain in gains.values()]
+lockstep.claim(
+    "Two streams make independent products faster.",
+    guess=guess,
+    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
+    because="; ".join(f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="sms-explained"
+# Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
+# waits for the host, on one stream as on two. What gains is in between: work that leaves SMs idle, and
+# is long enough. (The model is kind: it lets the tiles of two products share all waves, and it has no caches. So it
+# cannot say whether two products disturb each other, and are slower together than apart. Measure that on a GPU.)
+#
+# ## 8 · How large should a message be?
+#
+# In a backward pass gradients come layer by layer. Each could be communicated at once: then every layer pays the
+# start of a message, α. Or all at the end: then nothing is hidden. **Buckets** are in between: *m* layers in
+# one message. Say each layer's backward takes *c*, and a message with *m* layers takes α + *m*β, on a
+# stream of its own. A message starts when its last layer is computed and the message before it is through.
+#
+# **Predict** for 8 layers, *c* = 100 µs, α = 50 µs, β = 80 µs: when is all done with two layers a bucket, in µs?
+# (Make a small drawing: buckets are complete at 200, 400, 600, 800.)
+
+# %% id="buckets-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 200 + 4 * (50 + 2 * 80)  # a message takes 210, longer than two layers: back to back
+
+# %% [markdown] id="buckets-run-text"
+# The GPU runs it. `_sleep` stands for a layer's backward and for the messages, so that only their order
+# matters. (The first block in the timeline is not counted: it lasts until the host has launched the rest.)
+
+
+# %% id="sleep" tags=["plumbing"]
+def timers(cuda):
+    return [cuda.Event(enable_timing=True) for _ in range(2)]
+
+
+def cycles_of_one(cuda):
+    """How many cycles of `_sleep` take 1 µs."""
+    first, last = timers(cuda)
+    cuda._sleep(1_000_000)
+    first.record()
+    cuda._sleep(1_000_000)
+    last.record()
+    last.synchronize()
+    return 1000 / first.elapsed_time(last)
+
+
+CYCLES = on_gpu(cycles_of_one).result
+
+
+# %% id="buckets"
+def backward(cuda, layers, size, compute, alpha, beta):
+    """µs of a backward of so many layers, with so many layers in a bucket."""
+    side, (first, last) = cuda.Stream(), timers(cuda)
+    cycles = CYCLES  # of 1 µs
+    cuda._sleep(int(cycles * 300))  # so that the launches are ahead of the device
+    first.record()
+    for begin in range(0, layers, size):
+        count = min(size, layers - begin)
+        for _ in range(count):
+            cuda._sleep(int(cycles * compute))
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            cuda._sleep(int(cycles * (alpha + count * beta)))
+    cuda.current_stream().wait_stream(side)
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) * 1e3
+
+
+seen = on_gpu(backward, 8, 2, 100, 50, 80)
+display(seen.compare(prediction, seen.result, "µs"))
+seen.timeline("8 layers, 2 in a bucket")
+
+# %% [markdown] id="bucket_size-text"
+# ### Exercise 5: the best bucket
+#
+# **Goal:** `bucket_size(layers, compute, alpha, beta)` returns how many layers to put into a bucket (the last
+# one may have fewer), so that all is done as early as possible. By the rules above; every size from 1 to
+# `layers` may be the best.
+
+
+# %% id="bucket_size"
+def bucket_size(layers, compute, alpha, beta):
+    # BEGIN SOLUTION
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            # after each turn, `sent` is when the messages of the first `last` layers are through
+            sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+    # END SOLUTION
+
+
+# %% id="bucket_size-check"
+lockstep.check("bucket_size", bucket_size)
+
+# %% id="buckets-found"
+bucket_size = lockstep.carry_on("bucket_size", bucket_size)
+LAYERS, COSTS = 12, (100, 60, 70)
+
+
+def every_size(cuda):
+    return {size: backward(cuda, LAYERS, size, *COSTS) for size in range(1, LAYERS + 1)}
+
+
+seen = on_gpu(every_size)
+best = min(seen.result, key=seen.result.get)
+message = COSTS[1] + LAYERS * COSTS[2]  # one at the end, of which nothing is hidden
+rows = [
+    [size, f"{us:,.0f}", f"{(seen.result[LAYERS] - us) / message:.0%}"]
+    for size, us in seen.result.items()
+]
+columns = ["layers a bucket", "all done, µs", "hidden, of one message at the end"]
+lockstep.table(f"{LAYERS} layers", columns, rows, stamp=seen.stamp)
+
+# %% id="buckets-best"
+seen.compare(bucket_size(LAYERS, *COSTS), best)
+
+# %% [markdown] id="breakdown-text"
+# ### Judged by the trace
+#
+# Do not judge overlap by eye. A trace can be counted: how long the device communicates while nothing computes
+# (*exposed*), and how long it does both. Here the messages' slices are marked as communication first; in a trace
+# of NCCL they are so by themselves.
+
+# %% id="breakdown"
+from dataclasses import replace
+
+from lockstep.trace import Kind
+
+
+def counted(size):
+    seen = on_gpu(backward, LAYERS, size, *COSTS)
+    main = min(one.stream for one in seen.trace if one.kind == Kind.COMPUTE)
+    slices = [
+        replace(one, name="message", kind=Kind.COMMUNICATION)
+        if one.kind == Kind.COMPUTE and one.stream != main
+        else one
+        for one in seen.trace
+    ]
+    return lockstep.Trace.from_slices(slices, stamp=seen.stamp).breakdown()
+
+
+rows = []
+for size in (1, best, LAYERS):
+    spent = counted(size).of(0)
+    share = spent.overlapped / spent.communication
+    rows.append([size, f"{spent.communication / 1e3:,.0f}", f"{share:.0%}"])
+columns = ["layers a bucket", "messages, µs", "of it overlapped"]
+lockstep.table("By the trace", columns, rows, stamp=seen.stamp)
+
+# %% [markdown] id="breakdown-explained"
+# The smallest buckets overlap well, and are not the best: they have the most to hide. What counts is when all is
+# done. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is
+# small, so that communication starts early.
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - A call launches, and returns. A clock on the host measures the launch; events measure the device. `item`, `cpu`,
+#   `nonzero` and an `if` on a value wait.
+# - Streams run beside each other, and nothing orders them but events. A missing one is a race: a wrong
+#   number, now and then. A repair is an event where it is written and a wait where it is read.
+# - NCCL's `async_op=True` is two events around a kernel on another stream; its `wait()` blocks a stream, gloo's
+#   blocks the host.
+# - Memory goes back when the *host* lets go of it: `record_stream`, or keep the tensor.
+# - Overlap hides what wants other parts of the machine: copies (from pinned memory) behind products. Two products
+#   share SMs, and gain only where some are idle.
+# - Messages too small pay α too often, too large ones hide nothing. Count it by α and β, then measure it.
+#
+# **What is slow here:** small kernels, bound by their launches. Two streams do not help them. CUDA graphs do.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("04")
+
+# %% [markdown] id="priority-text"
+# ## Further: which stream goes first?
+#
+# About 5 minutes; needs nothing but the lab's first cells. Streams have priorities: `cuda.Stream(priority=-1)`
+# goes before one with 0. What does that do, where a kernel is running already?
+
+
+# %% id="priority"
+def urgent(cuda, priority):
+    a = torch.ones(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    plain, side = cuda.Stream(), cuda.Stream(priority=priority)
+    cuda.synchronize()
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    with cuda.stream(plain):
+        for _ in range(8):
+            a @ a
+        first.record()
+    with cuda.stream(side):
+        a @ a
+        last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last)  # negative: the side's product was done earlier
+
+
+runs = {priority: on_gpu(urgent, priority, values=False) for priority in (0, -1)}
+rows = [[priority, f"{-seen.result * 1e3:.0f}"] for priority, seen in runs.items()]
+columns = ["priority of the side stream", "its product is done so many µs before the other eight"]
+lockstep.table("Eight products, and one on a side stream", columns, rows, stamp=runs[0].stamp)
+
+# %% [markdown] id="priority-explained"
+# A kernel that runs is not interrupted. But when SMs become free, the stream with the higher priority gets them
+# first. NCCL's process group can have such a stream:
+# `ProcessGroupNCCL.Options(is_high_priority_stream=True)`.
+
+# %% [markdown] id="experts-text"
+# ## Further: experts on streams
+#
+# About 10 minutes; needs nothing but the lab's first cells. In a mixture of experts each expert has a few
+# tokens of a batch, so its product is small: it leaves SMs idle, but takes longer than a launch. Here are
+# eight experts, with 256 tokens each, by 4096 × 1024 weights. By how much do streams help?
+
+
+# %% id="experts"
+def experts(cuda, count):
+    """µs for eight experts' products, on so many streams."""
+    tokens = torch.ones(256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.ones(4096, 1024, dtype=torch.bfloat16, device="cuda")
+    streams = [cuda.Stream() for _ in range(count)]
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    for expert in range(8):
+        with cuda.stream(streams[expert % count]):
+            tokens @ weights
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e6
+
+
+def batched(cuda, count):
+    """The same as one product of a batch."""
+    tokens = torch.ones(8, 256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.ones(8, 4096, 1024, dtype=torch.bfloat16, device="cuda")
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    torch.bmm(tokens, weights)
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e6
+
+
+# %% id="experts-run"
+runs = {
+    f"{count} stream{'s' * (count > 1)}": on_gpu(experts, count, values=False)
+    for count in (1, 2, 4, 8)
+}
+runs["one batched product"] = on_gpu(batched, 1, values=False)
+rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
+lockstep.table("Eight experts", ["how", "µs"], rows, stamp=runs["1 stream"].stamp)
+
+# %% [markdown] id="experts-explained"
+# Two streams fill more SMs. From there on it is the launches again: eight of them take the host longer than the
+# device needs. One batched product has one launch, and its tiles fill the waves by themselves. So
+# streams are the way where products differ in shape; where they do not, a batch is better.

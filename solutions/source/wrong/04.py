@@ -1,0 +1,441 @@
+"""Wrong answers to the exercises of lab 04, each under the mistake that its check has to name."""
+
+import time
+
+import torch
+
+
+# %% timed: host-clock
+def timed(cuda, work, repeats):
+    work()
+    cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return (time.perf_counter() - begin) / repeats * 1e3
+
+
+# %% timed: counts-warm-up
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+# %% timed: not-divided
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last)
+
+
+# %% timed: divided-by-one-more
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last) / (repeats + 1)
+
+
+# %% timed: seconds
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last) / repeats / 1000
+
+
+# %% timed: microseconds
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last) / repeats * 1000
+
+
+# %% timed: not-reached
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    return first.elapsed_time(last) / repeats
+
+
+# %% timed: few-calls
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    work()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last)
+
+
+# %% timed: torch-cuda
+def timed(cuda, work, repeats):
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+# %% timed: type
+def timed(cuda, work, repeats):
+    for _ in range(repeats):
+        work()
+
+
+# %% timed: value
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    first.record()
+    last.record()
+    work()
+    cuda.synchronize()
+    return first.elapsed_time(last)
+
+
+# %% ordered: no-wait-before-left
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    return a + b
+
+
+# %% ordered: no-wait-before-right
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    left.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    cuda.current_stream().wait_stream(left)
+    cuda.current_stream().wait_stream(right)
+    return a + b
+
+
+# %% ordered: no-wait-after-left
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    return a + b
+
+
+# %% ordered: no-wait-after-right
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    now.wait_stream(left)
+    return a + b
+
+
+# %% ordered: host-waits
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    cuda.synchronize()
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    cuda.synchronize()
+    return a + b
+
+
+# %% ordered: not-beside
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    right.wait_stream(left)
+    with cuda.stream(right):
+        b = x + 3
+    now.wait_stream(right)
+    return a + b
+
+
+# %% ordered: race
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    x.mul_(1)  # while the halves still read it
+    now.wait_stream(left)
+    now.wait_stream(right)
+    return a + b
+
+
+# %% ordered: value
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    return x * 2 + x
+
+
+# %% ordered: type
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+
+
+# %% collective_on_side: never-launched
+def collective_on_side(cuda, side, collective, x):
+    def wait():
+        cuda.current_stream().wait_stream(side)
+
+    return wait
+
+
+# %% collective_on_side: no-event-before
+def collective_on_side(cuda, side, collective, x):
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+
+    def wait():
+        done.wait(cuda.current_stream())
+
+    return wait
+
+
+# %% collective_on_side: no-event-after
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+    return lambda: None
+
+
+# %% collective_on_side: type
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        return side.record_event()
+
+
+# %% collective_on_side: not-on-side
+def collective_on_side(cuda, side, collective, x):
+    collective(x)
+    return lambda: cuda.current_stream().wait_stream(cuda.default_stream())
+
+
+# %% collective_on_side: host-waits
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+    return done.synchronize
+
+
+# %% collective_on_side: blocks-at-once
+def collective_on_side(cuda, side, collective, x):
+    now = cuda.current_stream()
+    side.wait_stream(now)
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+    done.wait(now)
+    return lambda: cuda.current_stream().wait_event(done)
+
+
+# %% collective_on_side: waits-for-all
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+    return lambda: cuda.current_stream().wait_stream(side)
+
+
+# %% prefetch: no-full
+def prefetch(cuda, batches, step, side):
+    now = cuda.current_stream()
+    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    results = []
+    for number, batch in enumerate(batches):
+        side.wait_stream(now)
+        with cuda.stream(side):
+            buffers[number % 2].copy_(batch, non_blocking=True)
+        results.append(step(buffers[number % 2]))
+    return results
+
+
+# %% prefetch: no-free
+def prefetch(cuda, batches, step, side):
+    now = cuda.current_stream()
+    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    results = []
+    for number, batch in enumerate(batches):
+        with cuda.stream(side):
+            buffers[number % 2].copy_(batch, non_blocking=True)
+            full = side.record_event()
+        full.wait(now)
+        results.append(step(buffers[number % 2]))
+    return results
+
+
+# %% prefetch: given-back
+def prefetch(cuda, batches, step, side):
+    now, results = cuda.current_stream(), []
+    for batch in batches:
+        with cuda.stream(side):
+            here = batch.to("cuda", non_blocking=True)
+            full = side.record_event()
+        full.wait(now)
+        results.append(step(here))
+    return results
+
+
+# %% prefetch: host-waits
+def prefetch(cuda, batches, step, side):
+    now, results = cuda.current_stream(), []
+    with cuda.stream(side):
+        following = batches[0].to("cuda", non_blocking=True)
+    for number in range(len(batches)):
+        side.synchronize()
+        here = following
+        results.append(step(here))
+        if number + 1 < len(batches):
+            with cuda.stream(side):
+                following = batches[number + 1].to("cuda", non_blocking=True)
+        here.record_stream(now)
+    return results
+
+
+# %% prefetch: not-hidden
+def prefetch(cuda, batches, step, side):
+    return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
+
+
+# %% prefetch: not-copied
+def prefetch(cuda, batches, step, side):
+    return [step(batch) for batch in batches]
+
+
+# %% prefetch: too-much-memory
+def prefetch(cuda, batches, step, side):
+    now, results = cuda.current_stream(), []
+    for batch in batches:
+        with cuda.stream(side):
+            here = batch.to("cuda", non_blocking=True)
+        now.wait_stream(side)
+        here.record_stream(now)
+        results.append(step(here))
+    return results
+
+
+# %% prefetch: shape
+def prefetch(cuda, batches, step, side):
+    here = batches[0].to("cuda", non_blocking=True)
+    return [step(here)]
+
+
+# %% prefetch: type
+def prefetch(cuda, batches, step, side):
+    for batch in batches:
+        step(batch.to("cuda", non_blocking=True))
+
+
+# %% bucket_size: each-layer
+def bucket_size(layers, compute, alpha, beta):
+    return 1
+
+
+# %% bucket_size: all-layers
+def bucket_size(layers, compute, alpha, beta):
+    return layers
+
+
+# %% bucket_size: last-as-full
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent, count = 0, -(-layers // size)
+        for number in range(1, count + 1):
+            sent = max(sent, number * size * compute) + alpha + size * beta
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: returns-time
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        return sent
+
+    return min(end(size) for size in range(1, layers + 1))
+
+
+# %% bucket_size: counts-buckets
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        return sent
+
+    return -(-layers // min(range(1, layers + 1), key=end))
+
+
+# %% bucket_size: outside
+def bucket_size(layers, compute, alpha, beta):
+    return layers + 1
+
+
+# %% bucket_size: too-late
+def bucket_size(layers, compute, alpha, beta):
+    return max(1, layers // 2)
