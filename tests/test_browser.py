@@ -51,7 +51,13 @@ def write(tree: Path, name: str, cells: dict[str, str]) -> str:
     return name
 
 
-@pytest.mark.parametrize("name", LABS)
+SLOW = "05_torch_compile"  # whose solution is executed anyway
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name == SLOW else []) for name in LABS],
+)
 def test_a_blank_lab_shows_what_it_holds(browser: Browser, tree: Path, name: str) -> None:
     """With other parameters, set as papermill does."""
     lab = tree / "labs" / f"{name}.ipynb"

@@ -24,6 +24,8 @@ BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 # %load_ext lockstep
 import lockstep
 
+print(NPROC, "ranks, backend:", BACKEND)
+
 # %% [markdown] id="price-text"
 # ## 1 · Two numbers, and what they miss
 #

@@ -368,20 +368,20 @@ def _best(costs: Costs) -> tuple[int, bool]:
 @judged("bucket_size", lab="04")
 def bucket_size(draw: random.Random) -> Iterator[Trial]:
     """`bucket_size(layers, compute, alpha, beta)`: how many layers a message should have."""
-    kinds: list[Callable[[int, int], bool]] = [
-        lambda best, layers: 1 < best < layers and layers % best == 0,
-        lambda best, layers: best == 1,
-        lambda best, layers: best == layers,
-        lambda best, layers: 1 < best < layers and layers % best > 0,
+    kinds: list[Callable[[int, Costs], bool]] = [
+        lambda best, costs: 1 < best < costs[0] and costs[0] % best == 0,
+        lambda best, costs: best == 1,
+        lambda best, costs: best == costs[0],
+        lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
     ]
     for wanted in kinds:
         while True:
             layers = draw.randint(5, 16)
             compute, alpha, beta = (float(draw.randint(*one)) for one in _COSTS)
-            best, alone = _best((layers, compute, alpha, beta))
-            if alone and wanted(best, layers):
+            costs = (layers, compute, alpha, beta)
+            best, alone = _best(costs)
+            if alone and wanted(best, costs):
                 break
-        costs = (layers, compute, alpha, beta)
         yield Trial(0, given=[costs], right=[best], facts={"costs": costs, "layers": layers})
 
 
@@ -400,8 +400,8 @@ def _outside(run: Run, rank: int) -> Any:
     return type(got) is int and not 1 <= got <= run.trial.layers
 
 
-def _guess(end: Callable[..., float]) -> Callable[[Trial], list[int]]:
-    return lambda t: [min(range(1, t.layers + 1), key=lambda size: end(t.costs, size))]
+def _best_by(end: Callable[[Costs, int], float], costs: Costs) -> int:
+    return min(range(1, costs[0] + 1), key=lambda size: end(costs, size))
 
 
 def _full(costs: Costs, size: int) -> float:
@@ -413,7 +413,7 @@ def _full(costs: Costs, size: int) -> float:
 
 bucket_size.gives("each-layer", lambda t: [1])
 bucket_size.gives("all-layers", lambda t: [t.layers])
-bucket_size.gives("last-as-full", _guess(_full))
+bucket_size.gives("last-as-full", lambda t: [_best_by(_full, t.costs)])
 bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
 bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
 bucket_size.shows("outside", _outside)
