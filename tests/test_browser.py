@@ -99,17 +99,6 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
 # ── First contact ────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_address_that_is_printed_opens_lab_00_and_asks_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path / "mine", as_learners=True) as browser:
-        lab = f"labs/{LABS[0]}.ipynb"
-        with browser.open(lab, printed=True) as page:
-            # Shown or not, the question whether one wants news comes seconds later.
-            notification = "@jupyterlab/apputils-extension:notification"
-            assert page.setting(notification, "fetchNews") == "false"
-            assert page.setting(notification, "checkForUpdates") is False
-            assert page.toasts() == []
-
-
 def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree: Path) -> None:
     lab = build.lab(ROOT / "solutions" / "source" / f"{LABS[1]}.py")
     exercise = checks.exercise_address("01", "meet")

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from browser import serving
 from lockstep.course import copies
 from lockstep.course.syllabus import LABS
 
@@ -300,3 +301,15 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines()[0::2][0] == "True", done.stderr
     assert f"\n{2 * len(LABS)}\n{[lab.number for lab in LABS]}" in done.stdout
+
+
+# Not beside the other tests of the browser: two at once disturb each other.
+@pytest.mark.timeout(300)
+def test_the_address_that_is_printed_opens_lab_00_and_asks_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path / "mine", as_learners=True) as browser:
+        with browser.open(FIRST, printed=True) as page:
+            # Shown or not, the question whether one wants news comes seconds later.
+            notification = "@jupyterlab/apputils-extension:notification"
+            assert page.setting(notification, "fetchNews") == "false"
+            assert page.setting(notification, "checkForUpdates") is False
+            assert page.toasts() == []
