@@ -306,10 +306,12 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
 # Not beside the other tests of the browser: two at once disturb each other.
 @pytest.mark.timeout(300)
 def test_the_address_that_is_printed_opens_lab_00_and_asks_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path / "mine", as_learners=True) as browser:
-        with browser.open(FIRST, printed=True) as page:
-            # Shown or not, the question whether one wants news comes seconds later.
-            notification = "@jupyterlab/apputils-extension:notification"
-            assert page.setting(notification, "fetchNews") == "false"
-            assert page.setting(notification, "checkForUpdates") is False
-            assert page.toasts() == []
+    with (
+        serving(tmp_path / "mine", as_learners=True) as browser,
+        browser.open(FIRST, printed=True) as page,
+    ):
+        # Shown or not, the question whether one wants news comes seconds later.
+        notification = "@jupyterlab/apputils-extension:notification"
+        assert page.setting(notification, "fetchNews") == "false"
+        assert page.setting(notification, "checkForUpdates") is False
+        assert page.toasts() == []
