@@ -629,7 +629,7 @@ lockstep.compare(predicted=prediction, measured=job[0])
 # %% id="blocks-time-prediction" tags=["prediction"]
 prediction = 3  # in proportion to the number of blocks
 
-# %% id="blocks-time"
+# %% id="blocks-time" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
 from lockstep.compiled import require
 from lockstep.record.compile import blocks
