@@ -116,7 +116,8 @@ def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
     for mistake, code in wrong.items():
         namespace: dict = {"__name__": "__main__"}
         exec(compile(code, f"wrong/{exercise.lab}.py", "exec"), namespace)
-        outcome = lockstep.check(exercise.name, namespace[exercise.name])
+        # Other numbers than these are the business of `make judge`, which says how often.
+        outcome = lockstep.check(exercise.name, namespace[exercise.name], seed=0)
         assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
 
 
