@@ -147,6 +147,7 @@ class _Rank:
         """Do one job; returns the reply and the descriptors that go with it."""
         began, self._note = time.time_ns(), ""
         reply, attached = self._try(message, descriptors)
+        self._recorder.settle()
         self._modules.note(began)
         return {**reply, "note": self._note}, attached
 

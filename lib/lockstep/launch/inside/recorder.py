@@ -160,9 +160,16 @@ class Recorder:
 
     def drain(self) -> None:
         """Wait for all works that are under way, as the end of their group would."""
-        for future in list(self._under_way.values()):
+        for place, future in list(self._under_way.items()):
             with contextlib.suppress(Exception):  # whoever waits for the work is told
                 future.wait()
+            self._is_done(place)
+
+    def settle(self) -> None:
+        """Write down the end of each work that is over; its watcher may not have run yet."""
+        for place, future in list(self._under_way.items()):
+            if future.done():
+                self._is_done(place)
 
     def default_name(self) -> str:
         return f"default {self._defaults_ended}"
