@@ -325,6 +325,7 @@ def test_the_entry_of_a_machine_with_gpus(tmp_path, monkeypatch):
     )
     plain, ring, free = entries(tmp_path)
     assert plain["machine"] == "2 NVIDIA H200 of one host, 64 cores"
+    assert plain["ranks"] == 2
     assert plain["hardware"]["gpus"] == {"NVIDIA H200": 2}
     assert plain["hardware"]["link"] == "NV18"
     assert plain["versions"]["cuda"] == "13.0"
@@ -410,6 +411,20 @@ def test_who_waits_is_asked_for_each_call():
     said = waits.answers("gloo")
     assert list(said) == list(recorded("backends/waits-nccl.json").content)
     assert set(said.values()) <= {"waits for the other rank", "returns at once"}
+
+
+def test_mutual_sends_hang_under_gloo_whatever_their_size():
+    found = waits.mutual("gloo")
+    assert [(one["bytes"], one["hangs"]) for one in found] == [
+        (4, True), (4_000, True), (4_000_000, True),
+    ]  # fmt: skip
+    assert all("is in send" in one["said"] for one in found)
+
+
+def test_a_stamp_says_how_many_ranks_were_at_work_where_the_machine_has_more_gpus():
+    two, four = (recorded(f"sweeps/h200-x{ranks}.json").stamp.source for ranks in (2, 4))
+    assert two.startswith("2 ranks on 4 NVIDIA H200 of one host, ")
+    assert four.startswith("4 NVIDIA H200 of one host, ")
 
 
 def test_groups_under_gloo():

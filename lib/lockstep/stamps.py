@@ -77,12 +77,15 @@ class Recording:
 def recorded(file: str) -> Recording:
     """Open a recording of the course by its name in `data/manifest.json`.
 
+    Its stamp says how many ranks were at work where the machine has another number of GPUs.
     Raises FileNotFoundError, naming the recordings that there are, for an unknown one.
     """
     manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
         if entry["file"] == file:
-            said = [entry["machine"], f"PyTorch {entry['versions']['torch']}"]
+            gpus, ranks = sum(entry["hardware"]["gpus"].values()), entry.get("ranks")
+            fewer = f"{ranks} ranks on " if gpus and ranks and ranks != gpus else ""
+            said = [fewer + entry["machine"], f"PyTorch {entry['versions']['torch']}"]
             said += [f"{name}: {value}" for name, value in (entry["conditions"] or {}).items()]
             return Recording(DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
     known = ", ".join(entry["file"] for entry in manifest)

@@ -89,7 +89,7 @@ def record(
         environment = dict(os.environ)
         results = tuple(experiment.run(machine, count))
         entries = [
-            manifest.entry(result, experiment.name, machine, command, environment)
+            manifest.entry(result, experiment.name, count, machine, command, environment)
             for result in results
         ]
         manifest.write(folder, results, entries)

@@ -49,9 +49,14 @@ _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 def entry(
-    result: Result, experiment: str, machine: Machine, command: str, environment: Mapping[str, str]
+    result: Result,
+    experiment: str,
+    ranks: int,
+    machine: Machine,
+    command: str,
+    environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the manifest says about a result that was found just now, in this environment."""
+    """What the manifest says about a result that so many ranks found just now, and here."""
     assert machine.torch is not None
     names = Counter(gpu.name for gpu in machine.gpus)
     gpus = " and ".join(f"{count} {name}" for name, count in names.items())
@@ -70,6 +75,7 @@ def entry(
             "file": result.file,
             "what": result.what,
             "experiment": experiment,
+            "ranks": ranks,
             "machine": where,
             "hardware": {
                 "gpus": dict(names),
