@@ -1,15 +1,18 @@
 # %% [markdown] id="title"
 # # 10 · Pipeline parallelism
 #
-# **90–130 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
+# **90 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
 # in for GPU time, and say how)
 #
 # A model that is too large for one GPU is cut along its depth. Each rank has one part, and batches go
 # from rank to rank by messages. Afterwards you can
 #
-# - predict how long ranks are idle, and how much they keep, for four schedules that are in use,
-# - write these schedules, and a stage that runs them with real messages, without a deadlock,
-# - train a real model over several ranks, with the same gradients as in one process.
+# - predict how long ranks are idle, and how much they keep, under GPipe and under 1F1B,
+# - write a stage that runs these schedules with real messages, without a deadlock,
+# - train a real model over several ranks, with the same gradients as in one process,
+# - take a backward apart into the half that others wait for, and the half that can come later.
+#
+# Two schedules that wait less, interleaved 1F1B and zero bubble, go further: they stand below the recap.
 #
 # Lab 02 comes first: it has `isend`, `recv`, and deadlocks.
 
@@ -163,13 +166,33 @@ drawn(four_stages, "GPipe, 4 stages, 8 microbatches")
 # With *p* stages and *m* microbatches, forwards take *m* + *p* − 1 units from the first to the last, and
 # *m* of them are work on each stage: the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
 #
-# More microbatches make it smaller. Here is what that costs.
+# More microbatches make it smaller. That costs memory, and how much is read off a stage's order.
+#
+# ### Exercise 1: what an order keeps
+#
+# **Goal:** `most_kept(steps)` is how many microbatches a stage keeps at most, at one time, if it takes
+# these steps. A microbatch is kept from its F until its B is done: `["F0", "F1", "B0", "B1"]` keeps 2,
+# `["F0", "B0", "F1", "B1"]` keeps 1. The order may be any in which each B comes after its own F; without
+# steps nothing is kept.
+
+
+# %% id="most_kept"
+def most_kept(steps):
+    # BEGIN SOLUTION
+    now = most = 0
+    for step in steps:  # after it, `now` microbatches wait for their backward
+        now += 1 if step[0] == "F" else -1
+        most = max(most, now)
+    return most
+    # END SOLUTION
+
+
+# %% id="most_kept-check"
+lockstep.check("most_kept", most_kept)
 
 # %% id="kept-gpipe"
-counts = (4, 8, 16, 32)
-rows = [
-    [m, f"{lockstep.cost.bubble(4, m):.1%}", lockstep.pipeline.kept(gpipe(0, 4, m))] for m in counts
-]
+most_kept = lockstep.carry_on("most_kept", most_kept)
+rows = [[m, f"{lockstep.cost.bubble(4, m):.1%}", most_kept(gpipe(0, 4, m))] for m in (4, 8, 16, 32)]
 lockstep.table(
     "GPipe with 4 stages",
     ["microbatches", "idle", "activations kept at once, stage 0"],
@@ -192,7 +215,7 @@ lockstep.table(
 prediction = 4  # F0 to F2 for the three stages behind it, and F3 before B0
 
 # %% [markdown] id="one_f_one_b-text"
-# ### Exercise 1: the schedule
+# ### Exercise 2: the schedule
 #
 # **Goal:** `one_f_one_b(stage, stages, microbatches)` returns the list of steps of one stage, as `gpipe`
 # does. There may be fewer microbatches than stages.
@@ -239,12 +262,14 @@ lockstep.table("Microbatches kept", columns, rows, stamp=stamp)
 # Each rank is a stage, and runs this program, with the calls that come to mind first. The gradient of the
 # last stage's output is 1 everywhere: as if the loss were the sum of the outputs.
 #
-# Each step sleeps for 20 ms. **Predict:** what share of the time will the ranks be idle, with 8
-# microbatches on `NPROC` ranks?
+# Until now a backward took as long as a forward. Mostly it takes about twice as long, because it computes
+# two gradients: of the input, and of the weights. So here a forward sleeps for 20 ms and a backward for
+# 40 ms. **Predict:** what share of the time will the ranks be idle now, with 8 microbatches on `NPROC`
+# ranks?
 
 # %% id="gpipe-run-prediction" tags=["prediction"]
 # your number, or a formula with NPROC
-prediction = lockstep.cost.bubble(NPROC, 8)
+prediction = (NPROC - 1) / (8 + NPROC - 1)  # F + B is work and wait alike, so it cancels
 
 
 # %% id="blocking"
@@ -264,7 +289,7 @@ def blocking_stage(order, stage, inputs):
 
 
 # %% id="gpipe-run" tags=["varies"]
-STEP = {"F": 0.02, "B": 0.02}
+STEP = {"F": 0.02, "B": 0.04}
 options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
 gpipe_job = lockstep.torchrun(train, blocking_stage, gpipe, 8, STEP, **options)
 lockstep.compare(predicted=prediction, measured=idle_share(gpipe_job), unit="of the time")
@@ -273,7 +298,9 @@ lockstep.compare(predicted=prediction, measured=idle_share(gpipe_job), unit="of 
 live_timeline(gpipe_job, f"GPipe on {NPROC} ranks")
 
 # %% [markdown] id="bug-text"
-# Idle a little more than predicted: messages take their time, too, and so does waking up from a sleep.
+# A stage waits for *p* − 1 forwards and *p* − 1 backwards, and works on *m* of each: how long they are
+# does not matter, if all stages are alike. It is idle a little more than that: messages take their time,
+# too, and so does waking up from a sleep.
 #
 # ### A bug to diagnose
 #
@@ -294,12 +321,9 @@ job = lockstep.torchrun(
 #
 # The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and
 # it must live until `wait()`. (Under gloo `is_completed()` of a send stays False until then, however long ago
-# the message has arrived.) In the next cell rank 0 begins 16 sends, and keeps the handles only. Rank 1
-# receives all 16, and says so. Rank 0 has not waited for any of them yet.
-# **Predict:** how many of the 16 tensors are still alive on rank 0?
-
-# %% id="alive-prediction" tags=["prediction"]
-prediction = 16
+# the message has arrived.) In the next cell rank 0 begins 16 sends, and keeps nothing but the handles. When
+# rank 1 has received all 16, rank 0 counts the tensors that are still alive; then it waits for ten
+# handles, drops these, and counts again.
 
 
 # %% id="alive"
@@ -325,13 +349,13 @@ def alive():
 
 job = lockstep.torchrun(alive, nproc_per_node=2, backend="gloo", show=False)
 print(*job[0], "tensors alive: before any wait, and after 10 handles were waited for and dropped")
-lockstep.compare(predicted=prediction, measured=job[0][0])
+print(lockstep.live(job))
 
 # %% [markdown] id="run_stage-text"
 # So a stage that keeps all its handles until the end keeps all that it ever sent, too: with 16 microbatches
 # a middle stage would keep 16 activations and 16 gradients, and what 1F1B saves would be gone again.
 #
-# ### Exercise 2: a stage that neither hangs nor hoards
+# ### Exercise 3: a stage that neither hangs nor hoards
 #
 # **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for GPipe's
 # order and for 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
@@ -399,7 +423,7 @@ guess = "does not hold"
 
 # %% id="faster-claim" tags=["varies"]
 schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
-computed = {name: plan(each, NPROC, 8).idle for name, each in schedules.items()}
+computed = {name: plan(each, NPROC, 8, backward=2).idle for name, each in schedules.items()}
 measured = {name: [] for name in schedules}
 for _ in range(3):  # by turns, and the best of three: what else runs here disturbs both
     for name, each in schedules.items():
@@ -415,7 +439,7 @@ lockstep.claim(
         f"{name}: idle {computed[name]:.1%} computed, {measured[name]:.1%} measured"
         for name in schedules
     ),
-    stamp=[lockstep.simulated("unit steps"), lockstep.live(job)],
+    stamp=[lockstep.simulated("a backward as long as two forwards"), lockstep.live(job)],
 )
 
 # %% [markdown] id="faster-explained"
@@ -423,7 +447,7 @@ lockstep.claim(
 # is memory, and *that* can be spent on more microbatches.
 #
 # **Break.** You have two schedules, and a stage that runs them with real messages. What follows: a real
-# model, then two schedules that do make the bubble smaller. The next section starts on its own.
+# model, and how its backward comes apart. The next section starts on its own.
 #
 # ## 4 · A real model
 #
@@ -443,7 +467,7 @@ y.backward(x.grad)  # … and goes on at y, with the gradient that comes back as
 print("after y.backward(x.grad):", first.weight.grad is not None)
 
 # %% [markdown] id="train_step-text"
-# ### Exercise 3: a training step
+# ### Exercise 4: a training step
 #
 # **Goal:** `train_step(layer, inputs, targets)` runs on all ranks; `layer` is this rank's part of the model.
 # `inputs` and `targets` are lists of microbatches, the same on all ranks: the first rank uses the
@@ -472,11 +496,9 @@ def train_step(layer, inputs, targets):
         kept.append((x, y))
         if rank < last:
             dist.send(y.detach(), rank + 1)
-    for (x, y), target in zip(
-        kept, targets, strict=True
-    ):  # one more microbatch is in the gradients
+    for number, (x, y) in enumerate(kept):  # after it, this microbatch is in the gradients
         if rank == last:
-            loss = mse_loss(y, target) / len(inputs)
+            loss = mse_loss(y, targets[number]) / len(inputs)
             loss.backward()
             total += loss.item()
         else:
@@ -593,9 +615,84 @@ lockstep.claim(
 # does depend on the microbatches is a layer that looks at its whole batch, such as BatchNorm. The paper
 # says so, too.)
 #
-# ## 5 · Several chunks a rank
+# ## 5 · A backward in two halves
 #
-# Back to the bubble. A microbatch must pass all ranks before the last one can begin, and that takes
+# Back to the bubble. The backward of a layer computes two gradients. The stage before it waits for that of
+# its *input*. Nobody waits for that of its *weights*: the optimizer needs it at the end of the step. So a
+# stage could send the first as soon as it is there, and do the second where it would wait. Schedules
+# with (nearly) no bubble do that; one goes further below. They need a backward that comes in two halves.
+# How does autograd do that?
+#
+# `torch.autograd.grad(y, x, grad)` returns the gradient of `x` alone, where `grad` is that of `y`. It puts
+# nothing into any `.grad`, and afterwards the graph is gone, unless it is told `retain_graph=True`:
+
+# %% id="grad-shown"
+import torch
+
+weight = torch.tensor(3.0, requires_grad=True)
+x = torch.tensor(2.0, requires_grad=True)
+y = weight * x
+print("of x:", torch.autograd.grad(y, x, torch.tensor(10.0), retain_graph=True)[0].item())
+print("in weight.grad:", weight.grad)
+print("of the weight, later:", torch.autograd.grad(y, weight, torch.tensor(10.0))[0].item())
+
+# %% [markdown] id="split_backward-text"
+# ### Exercise 5: two halves
+#
+# **Goal:** `split_backward(y, x, weights, grad)`: `y` was computed from `x` and the list `weights`, and
+# `grad` is the gradient of `y`. It returns two things: the gradient of `x`, and a function without
+# arguments. Only that function, when it is called, computes the weights' gradients; it *adds* them to what
+# is in `.grad`.
+
+# %% id="split_backward"
+import torch
+
+
+def split_backward(y, x, weights, grad):
+    # BEGIN SOLUTION
+    def later():
+        found = torch.autograd.grad(y, weights, grad)
+        for weight, more in zip(weights, found, strict=True):  # after it, this one has its own
+            weight.grad = more if weight.grad is None else weight.grad + more
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+    # END SOLUTION
+
+
+# %% id="split_backward-check"
+lockstep.check("split_backward", split_backward)
+
+# %% [markdown] id="halves-explained"
+# What it costs: `later` goes through the stage's graph a second time, from `y` on. With one linear layer
+# nothing is done twice: one matrix product for `x`, another for the weight. With many layers the gradients
+# *between* them are computed twice. PyTorch's schedules avoid that: `torch/distributed/pipelining/_backward.py`
+# keeps the gradients at which the way to a weight leaves the way to the input.
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - A pipeline of *p* equal stages and *m* microbatches is idle for $(p - 1) / (m + p - 1)$ of its time,
+#   under GPipe as under 1F1B. GPipe keeps *m* microbatches; in 1F1B stage *s* keeps *p* − *s*.
+# - 1F1B sends in both directions at once: blocking sends deadlock. `isend` does not, and under gloo a tensor
+#   lives as long as its handle: wait for old sends while the schedule runs.
+# - Autograd does not cross a message: `requires_grad_()` on what is received, `y.backward(grad)` with what
+#   comes back. The gradients are those of one process.
+# - A backward has two halves. Stages wait for the input's gradient only; that of the weights can come later,
+#   and fill the bubble.
+#
+# **What is slow here:** the bubble, of which 1F1B has as much as GPipe: two schedules below have less. And
+# stages that are not equally long: the slowest one sets the pace, and all others wait for it in each step.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("10")
+
+# %% [markdown] id="chunks-text"
+# ## Further: several chunks a rank
+#
+# About 30 minutes; needs nothing but the lab's first cells. An exercise: interleaved 1F1B, a schedule of
+# Megatron-LM's that makes the bubble smaller; and what it costs in messages.
+#
+# A microbatch must pass all ranks before the last one can begin, and that takes
 # *p* − 1 *steps of a rank*. So make these steps shorter: **interleaved 1F1B** ([Narayanan et al. 2021,
 # section 2.2](https://arxiv.org/abs/2104.04473)) cuts the model into *v* times as many stages, and gives
 # each rank *v* **chunks** of it. Of *p* ranks, chunk *c* of rank *r* is stage $c \cdot p + r$: a microbatch
@@ -624,7 +721,7 @@ lockstep.compare(predicted=prediction, computed=lockstep.cost.bubble(4, 8, chunk
 # fill the pipeline (of 4 ranks with 2 chunks: 10 on rank 0, 4 on rank 3); then a forward and a backward in
 # turn, then the backwards that are left.
 #
-# ### Exercise 4: interleaved
+# ### Further exercise: interleaved
 #
 # **Goal:** `interleaved(rank, ranks, chunks, microbatches)` returns the list of steps of one rank.
 # `microbatches` is a multiple of `ranks`. With all ranks' lists together, and by the model: nothing
@@ -671,7 +768,7 @@ def two_chunks(rank, ranks, microbatches):
 drawn(plan(two_chunks, 4, 8, chunks=2), "Interleaved 1F1B, 4 ranks with 2 chunks, 8 microbatches")
 
 # %% [markdown] id="messages-text"
-# Now on ranks, beside 1F1B, with half as long steps. The program is like that of exercise 2, with chunks. It
+# Now on ranks, beside 1F1B, with half as long steps. The program is like that of exercise 3, with chunks. It
 # waits for its sends at the end only, so that every order runs which the model can play; a tag says for which stage a message is, because two ranks may now have several for each other. (gloo
 # has tags. Under NCCL the schedule itself has to bring the calls of both sides into the same order.)
 #
@@ -689,9 +786,6 @@ def run_steps(order, stage, inputs, chunks=1):
     rank, ranks, sent = dist.get_rank(), dist.get_world_size(), []
     for text in order:
         step = lockstep.pipeline.Step.of(text)  # way, number and chunk
-        if step.way == "W":  # section 6
-            stage.weights(text[1:])
-            continue
         here, by = (
             step.chunk * ranks + rank,
             1 if step.way == "F" else -1,
@@ -703,7 +797,7 @@ def run_steps(order, stage, inputs, chunks=1):
         y = (stage.forward if by == 1 else stage.backward)(text[1:], x)
         if 0 <= here + by < chunks * ranks:
             sent.append(dist.isend(y, (rank + by) % ranks, tag=2 * (here + by) + (by < 0)))
-    for handle in sent:
+    for handle in sent:  # after it, one more message has arrived
         handle.wait()
 
 
@@ -784,13 +878,15 @@ lockstep.table("How long a batch takes, in steps of a chunk", columns, rows, sta
 # So the second forward for each rank gives a message time to travel. With it interleaving pays in
 # all columns; without it, only where messages are short. (The model leaves out that messages
 # share links, and that sending takes a rank's own time: more messages cost more than here.)
+
+# %% [markdown] id="zero-text"
+# ## Further: no bubble, or nearly
 #
-# ## 6 · No bubble, or nearly
+# About 25 minutes; needs nothing but the lab's first cells. An exercise: ZB-H1, a zero-bubble
+# schedule; and a sentence of its paper, tested.
 #
-# (Goes on from section 5, whose program it runs.)
-#
-# A backward computes two things: the gradient of the stage's *input*, for which the stage before it waits,
-# and the gradient of its *weights*, for which nobody waits until the optimizer's step. [Qi et al.
+# A backward has two halves: the gradient of the stage's *input*, for which the stage before it waits, and
+# that of its *weights*, for which nobody waits until the optimizer's step. [Qi et al.
 # 2023](https://arxiv.org/abs/2401.10241), "Zero bubble pipeline parallelism", make two steps of it: **B** for
 # the input, **W** for the weights. Where a stage would wait, it can now do a W. Their schedule **ZB-H1**:
 #
@@ -812,7 +908,7 @@ prediction = 3 / (3 * 8 + 3)
 lockstep.compare(predicted=prediction, computed=lockstep.cost.zero_bubble(4, 8))
 
 # %% [markdown] id="zero_bubble-text"
-# ### Exercise 5: zero bubble
+# ### Further exercise: zero bubble
 #
 # **Goal:** `zero_bubble(stage, stages, microbatches)` returns the steps F, B and W of one stage, each once
 # for every microbatch; there are at least as many microbatches as stages. With all stages' lists
@@ -855,6 +951,7 @@ drawn(plan(zero_bubble, 4, 8), "ZB-H1, 4 stages, 8 microbatches")
 guess = "holds"
 
 # %% id="third-claim"
+one_f_one_b = lockstep.carry_on("one_f_one_b")
 ratios, memory = {}, []
 for p, m in ((2, 4), (4, 8), (8, 16)):
     split, full = plan(zero_bubble, p, m), plan(one_f_one_b, p, m, backward=2)
@@ -872,8 +969,8 @@ lockstep.claim(
 )
 
 
-# %% id="zero-run" tags=["varies"]
-class SplitStage(Stage):  # the stage for ZB-H1, on ranks
+# %% id="split-stage"
+class SplitStage(Stage):
     """Its backward has the input's gradient only; `weights` has the rest, later."""
 
     def backward(self, number, grad):
@@ -886,10 +983,31 @@ class SplitStage(Stage):  # the stage for ZB-H1, on ranks
         self._step(f"W{number}", grad)
 
 
+def run_three_ways(order, stage, inputs):
+    """The program of exercise 3, with W steps, which need no message."""
+    rank, last, sent = dist.get_rank(), dist.get_world_size() - 1, []
+    for way, number in ((step[0], int(step[1:])) for step in order):
+        if way == "W":
+            stage.weights(number)
+            continue
+        by = 1 if way == "F" else -1
+        x = inputs[number] if by == 1 else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        y = stage.forward(number, x) if by == 1 else stage.backward(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+    for handle in sent:  # after it, one more message has arrived
+        handle.wait()
+
+
+# %% id="zero-run" tags=["varies"]
+options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
 third, joined = {"F": 0.02, "B": 0.02, "W": 0.02}, {"F": 0.02, "B": 0.04}
 m = 2 * NPROC
-full_job = lockstep.torchrun(train, run_steps, one_f_one_b, m, joined, **options)
-zero_job = lockstep.torchrun(train, run_steps, zero_bubble, m, third, SplitStage, **options)
+full_job = lockstep.torchrun(train, run_three_ways, one_f_one_b, m, joined, **options)
+zero_job = lockstep.torchrun(train, run_three_ways, zero_bubble, m, third, SplitStage, **options)
 rows = [
     ["1F1B", f"{lockstep.cost.bubble(NPROC, m):.1%}", f"{idle_share(full_job):.1%}"],
     ["ZB-H1", f"{lockstep.cost.zero_bubble(NPROC, m):.1%}", f"{idle_share(zero_job):.1%}"],
@@ -899,25 +1017,6 @@ lockstep.table(f"{NPROC} ranks, {m} microbatches", columns, rows, stamp=lockstep
 
 # %% id="zero-live" tags=["varies"]
 live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
-
-# %% [markdown] id="recap"
-# ## Recap
-#
-# - A pipeline of *p* equal stages and *m* microbatches is idle for $(p - 1) / (m + p - 1)$ of its time,
-#   under GPipe as under 1F1B. GPipe keeps *m* microbatches; in 1F1B stage *s* keeps *p* − *s*.
-# - 1F1B sends in both directions at once: blocking sends deadlock. `isend` does not, and under gloo a tensor
-#   lives as long as its handle: wait for old sends while the schedule runs.
-# - Autograd does not cross a message: `requires_grad_()` on what is received, `y.backward(grad)` with what
-#   comes back. The gradients are those of one process.
-# - By the model *v* chunks a rank divide the bubble by about *v*, for more than *v* times as many messages.
-# - A backward in two halves fills the bubble with weight gradients: ZB-H1 has a third of it, where F, B and
-#   W are equally long. (In a transformer W is shorter than F and B longer, says that paper; then it is more.)
-#
-# **What is slow here:** stages that are not equally long. The slowest one sets the pace, and all others
-# wait for it in each step.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("10")
 
 # %% [markdown] id="torch-text"
 # ## Further: PyTorch's own schedules
@@ -994,45 +1093,6 @@ lockstep.table("4 ranks, 8 microbatches", columns, rows, stamp=lockstep.live(job
 # `ScheduleZBVZeroBubble` gives a rank two chunks that lie like the two arms of a V (rank 0 has the first
 # stage *and* the last; Qi et al., section 6), and `ScheduleDualPipeV` is a variant of DeepSeek's
 # [DualPipe](https://github.com/deepseek-ai/DualPipe).
-
-# %% [markdown] id="halves-text"
-# ## Further: a backward in two halves
-#
-# About 15 minutes; needs nothing but the lab's first cells. Zero-bubble schedules need a backward that does
-# the input's gradient now, and the weights' later. How does autograd do that?
-#
-# `torch.autograd.grad(y, x, grad)` returns the gradient of `x` alone, where `grad` is that of `y`. It puts
-# nothing into any `.grad`, and afterwards the graph is gone, unless it is told `retain_graph=True`.
-#
-# ### Further exercise: two halves
-#
-# **Goal:** `split_backward(y, x, weights, grad)`: `y` was computed from `x` and the list `weights`. It returns
-# two things: the gradient of `x`, and a function without arguments. Only that function, when it is called,
-# computes the weights' gradients; it *adds* them to what is in `.grad`.
-
-# %% id="split_backward"
-import torch
-
-
-def split_backward(y, x, weights, grad):
-    # BEGIN SOLUTION
-    def later():
-        found = torch.autograd.grad(y, weights, grad)
-        for weight, more in zip(weights, found, strict=True):
-            weight.grad = more if weight.grad is None else weight.grad + more
-
-    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
-    # END SOLUTION
-
-
-# %% id="split_backward-check"
-lockstep.check("split_backward", split_backward)
-
-# %% [markdown] id="halves-explained"
-# What it costs: `later` goes through the stage's graph a second time, from `y` on. With one linear layer
-# nothing is done twice: one matrix product for `x`, another for the weight. With many layers the gradients
-# *between* them are computed twice. PyTorch's schedules avoid that: `torch/distributed/pipelining/_backward.py`
-# keeps the gradients at which the way to a weight leaves the way to the input.
 
 # %% [markdown] id="one-list-text"
 # ## Further: 1F1B as one list

@@ -1,11 +1,59 @@
 """Right answers to the exercises of lab 10, in other ways than the solution's."""
 
 from collections import deque
+from itertools import accumulate
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import P2POp, irecv, isend, recv
 from torch.nn.functional import mse_loss
+
+
+# %% most_kept: a-set
+def most_kept(steps):
+    waiting, most = set(), 0
+    for step in steps:
+        if step[0] == "F":
+            waiting.add(step[1:])
+        else:
+            waiting.remove(step[1:])
+        most = max(most, len(waiting))
+    return most
+
+
+# %% most_kept: accumulate
+def most_kept(steps):
+    return max(accumulate(1 if step[0] == "F" else -1 for step in steps), default=0)
+
+
+# %% most_kept: of-numpy
+def most_kept(steps):
+    counts = np.cumsum([0, *(1 if step.startswith("F") else -1 for step in steps)])
+    return counts.max()
+
+
+# %% most_kept: each-beginning
+def most_kept(steps):
+    return max(
+        sum(s[0] == "F" for s in steps[:at]) - sum(s[0] == "B" for s in steps[:at])
+        for at in range(len(steps) + 1)
+    )
+
+
+# %% most_kept: recursive
+def most_kept(steps):
+    if not steps:
+        return 0
+    head, *rest = steps
+    return max(0, (1 if head[0] == "F" else -1) + most_kept(rest))
+
+
+# %% most_kept: by-places
+def most_kept(steps):
+    places = {step: at for at, step in enumerate(steps)}
+    spans = [(places[f], places["B" + f[1:]]) for f in steps if f[0] == "F"]
+    return max((sum(a <= at < b for a, b in spans) for at in range(len(steps))), default=0)
 
 
 # %% one_f_one_b: tuple

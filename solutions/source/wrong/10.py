@@ -5,6 +5,74 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 
+# %% most_kept: all-forwards
+def most_kept(steps):
+    return len([step for step in steps if step.startswith("F")])
+
+
+# %% most_kept: before-the-first
+def most_kept(steps):
+    count = 0
+    for step in steps:
+        if step[0] == "B":
+            break
+        count += 1
+    return count
+
+
+# %% most_kept: at-the-end
+def most_kept(steps):
+    now = 0
+    for step in steps:
+        if step[0] == "F":
+            now += 1
+        else:
+            now -= 1
+    return now
+
+
+# %% most_kept: longest-run
+def most_kept(steps):
+    most = row = 0
+    for step in steps:
+        row = row + 1 if step[0] == "F" else 0
+        most = max(most, row)
+    return most
+
+
+# %% most_kept: after-backwards
+def most_kept(steps):
+    now = most = 0
+    for step in steps:
+        if step[0] == "F":
+            now += 1
+        else:
+            now -= 1
+            most = max(most, now)
+    return most
+
+
+# %% most_kept: all-steps
+def most_kept(steps):
+    return len(set(steps))
+
+
+# %% most_kept: largest-number
+def most_kept(steps):
+    return max((int(step[1:]) for step in steps), default=0)
+
+
+# %% most_kept: one-more
+def most_kept(steps):
+    kept, most = set(), 0
+    for step in steps:
+        kept.add(step)
+        most = max(most, len([one for one in kept if one[0] == "F"]))
+        if step[0] == "B":
+            kept.discard("F" + step[1:])
+    return most + 1
+
+
 # %% one_f_one_b: same-everywhere
 def one_f_one_b(stage, stages, microbatches):
     warm = min(stages - 1, microbatches)

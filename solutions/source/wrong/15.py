@@ -318,6 +318,16 @@ def hierarchical_all_reduce(x, inside, across):
     dist.all_gather(chunks, part, group=inside)
 
 
+# %% hierarchical_all_reduce: by-global-rank
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    dist.all_reduce(x, group=inside)
+    chunks = list(x.chunk(g))
+    part = chunks[dist.get_rank() % g].clone()
+    dist.all_reduce(part, group=across)
+    dist.all_gather(chunks, part, group=inside)
+
+
 # %% hierarchical_all_reduce: part-only
 def hierarchical_all_reduce(x, inside, across):
     dist.all_reduce(x, group=inside)

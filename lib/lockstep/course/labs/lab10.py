@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,75 @@ from ..judging.values import make, show
 from .messages import collective, slow, tensors, too_small, waits_in
 
 MOST_SPARE = 6  # tensors of a stage that may be alive when a step begins, and are not needed
+
+
+# ── most_kept ────────────────────────────────────────────────────────────────────────────────
+
+
+@judged("most_kept", lab="10", silent=True)
+def most_kept(draw: random.Random) -> Iterator[Trial]:
+    """`most_kept(steps)`: the most microbatches that a stage keeps at once in this order."""
+    few = draw.randint(3, 6)
+    first = draw.randint(2, 4)
+    orders = [
+        ("GPipe", _all_f_all_b(few)),
+        ("1F1B", _one_then_one(first, first + draw.randint(3, 5))),
+        ("two forwards for each backward", _two_then_one(draw.randint(11, 14))),
+        (
+            "backwards last first",
+            [*_all_f_all_b(few)[:few], *(f"B{n}" for n in reversed(range(few)))],
+        ),
+        ("one after the other", _one_then_one(1, few)),
+        ("no steps", []),
+    ]
+    for like, steps in orders:
+        right = pipeline.kept(steps)
+        yield Trial(0, given=[(steps,)], right=[right], facts={"steps": steps}, like=like)
+
+
+def _two_then_one(microbatches: int) -> list[str]:
+    """An order that keeps the most in its middle, and more than it has forwards in a row."""
+    steps: list[str] = []
+    for number in range(0, microbatches - 1, 2):
+        steps += [f"F{number}", f"F{number + 1}", f"B{number // 2}"]
+    done = sum(one[0] == "B" for one in steps)
+    if microbatches % 2:
+        steps.append(f"F{microbatches - 1}")
+    return steps + [f"B{number}" for number in range(done, microbatches)]
+
+
+def _now_kept(steps: Sequence[str]) -> list[int]:
+    """How many are kept after each step."""
+    return list(accumulate(1 if one[0] == "F" else -1 for one in steps))
+
+
+def _forwards(steps: Sequence[str]) -> int:
+    return sum(one[0] == "F" for one in steps)
+
+
+def _before_first(steps: Sequence[str]) -> int:
+    return next((at for at, one in enumerate(steps) if one[0] == "B"), len(steps))
+
+
+def _longest_run(steps: Sequence[str]) -> int:
+    runs = (len(list(run)) for way, run in groupby(steps, lambda one: one[0]) if way == "F")
+    return max(runs, default=0)
+
+
+most_kept.gives("all-forwards", lambda t: [_forwards(t.steps)])
+most_kept.gives("all-steps", lambda t: [len(t.steps)])
+most_kept.gives("before-the-first", lambda t: [_before_first(t.steps)])
+most_kept.gives("longest-run", lambda t: [_longest_run(t.steps)])
+most_kept.gives("at-the-end", lambda t: [_now_kept(t.steps)[-1] if t.steps else 0])
+most_kept.gives(
+    "after-backwards",
+    lambda t: [
+        max((n for n, one in zip(_now_kept(t.steps), t.steps, strict=True) if one[0] == "B"),
+            default=0)
+    ],
+)  # fmt: skip
+most_kept.gives("one-more", lambda t: [t.right[0] + 1], lambda t: [t.right[0] + bool(t.steps)])
+most_kept.gives("largest-number", lambda t: [max((int(one[1:]) for one in t.steps), default=0)])
 
 
 # ── one_f_one_b ──────────────────────────────────────────────────────────────────────────────
@@ -581,6 +650,93 @@ train_step.demands("uses-a-collective", collective)
 train_step.demands("too-much", _other_messages)
 
 
+# ── split_backward ───────────────────────────────────────────────────────────────────────────
+
+
+def _halves(
+    answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None
+) -> Noted | list[Any]:
+    """The input's gradient, the weights' before and after the second half, whether that is there,
+    and whether the weights' gradient was computed before; a gradient may be there before."""
+    import torch
+
+    width = weight.shape[0]
+    linear = torch.nn.Linear(width, width, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        linear.weight.copy_(make(weight))
+    linear.weight.grad = None if before is None else make(before)
+    layer = torch.nn.Sequential(linear, torch.nn.Tanh())
+    mine = make(x).requires_grad_()
+    y = layer(mine)
+    computed: list[bool] = []
+    linear.weight.register_hook(lambda _: computed.append(True))
+    got = answer(y, mine, list(layer.parameters()), make(grad))
+    too_early = bool(computed)
+    first, later = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
+
+    def held() -> Any:
+        now = linear.weight.grad
+        return torch.zeros_like(linear.weight) if now is None else now.clone()
+
+    early = held()
+    if callable(later):
+        later()
+    return [first, early, held(), callable(later), too_early]
+
+
+@judged("split_backward", lab="10", play=_halves, silent=True)
+def split_backward(draw: random.Random) -> Iterator[Trial]:
+    """`split_backward(y, x, weights, grad)`: the input's gradient now, the weights' later."""
+    for rows, width, filled in ((3, 3, False), (2, 4, True), (4, 2, False)):
+        weight, x, grad, before = (
+            np.array([[draw.randint(1, 16) / 8 for _ in range(width)] for _ in range(count)])
+            for count in (width, rows, rows, width)
+        )
+        signs = np.array([[draw.choice((-1, 1)) for _ in range(width)] for _ in range(width)])
+        weight = weight * signs
+        inner = grad * (1 - np.tanh(x @ weight.T) ** 2)
+        own, had = inner.T @ x, before if filled else 0 * weight
+        yield Trial(
+            0,
+            given=[
+                (_tensor(weight), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
+            ],
+            right=[[_tensor(inner @ weight), _tensor(had), _tensor(had + own), True, False]],
+            facts={"own": own, "had": had},
+            like="a gradient that is there already" if filled else "no gradient before",
+        )
+
+
+def _halves_as(
+    change: Callable[..., list[Any]],
+) -> Callable[[Trial], list[Any]]:
+    """A guess: what is right, with another part."""
+    return lambda trial: [change(list(trial.right[0]), trial)]
+
+
+def _not_called_later(run: Run, rank: int) -> bool:
+    return run.got(rank)[3] is False
+
+
+split_backward.gives(
+    "all-at-once",
+    *(
+        _halves_as(lambda right, t, there=there: [right[0], right[2], right[2], there, True])
+        for there in (True, False)
+    ),
+)
+split_backward.gives("computed-early", _halves_as(lambda right, t: [*right[:4], True]))
+split_backward.gives(
+    "twice",
+    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + 2 * t.own), True, False]),
+)
+split_backward.gives(
+    "overwritten", _halves_as(lambda right, t: [*right[:2], _tensor(t.own), True, False])
+)
+split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
+split_backward.shows("one-half", _not_called_later)
+
+
 # ── interleaved, zero_bubble ─────────────────────────────────────────────────────────────────
 # Any schedule that meets its goal is right: the signs read what the model says of it.
 
@@ -641,7 +797,7 @@ def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
     return [answer(rank, ranks, *asked) for rank in range(ranks)]
 
 
-@judged("interleaved", lab="10", play=_all_ranks, silent=True)
+@judged("interleaved", lab="10", play=_all_ranks, silent=True, further=True)
 def interleaved(draw: random.Random) -> Iterator[Trial]:
     """`interleaved(rank, ranks, chunks, microbatches)`: a schedule of several chunks a rank."""
     odd = draw.choice((3, 5))
@@ -662,7 +818,7 @@ def interleaved(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-@judged("zero_bubble", lab="10", play=_all_ranks, silent=True)
+@judged("zero_bubble", lab="10", play=_all_ranks, silent=True, further=True)
 def zero_bubble(draw: random.Random) -> Iterator[Trial]:
     """`zero_bubble(stage, stages, microbatches)`: 1F1B with weight steps in its bubble."""
     for stages, microbatches in ((4, 8), (draw.choice((3, 5)), draw.randint(6, 9)), (2, 2)):
@@ -819,90 +975,3 @@ for _one in (interleaved, zero_bubble):
     _one.demands("stands-still", _stands_still)
     _one.demands("keeps-too-much", _keeps)
     _one.demands("slow", _slow)
-
-
-# ── split_backward ───────────────────────────────────────────────────────────────────────────
-
-
-def _halves(
-    answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None
-) -> Noted | list[Any]:
-    """The input's gradient, the weights' before and after the second half, whether that is there,
-    and whether the weights' gradient was computed before; a gradient may be there before."""
-    import torch
-
-    width = weight.shape[0]
-    linear = torch.nn.Linear(width, width, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        linear.weight.copy_(make(weight))
-    linear.weight.grad = None if before is None else make(before)
-    layer = torch.nn.Sequential(linear, torch.nn.Tanh())
-    mine = make(x).requires_grad_()
-    y = layer(mine)
-    computed: list[bool] = []
-    linear.weight.register_hook(lambda _: computed.append(True))
-    got = answer(y, mine, list(layer.parameters()), make(grad))
-    too_early = bool(computed)
-    first, later = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
-
-    def held() -> Any:
-        now = linear.weight.grad
-        return torch.zeros_like(linear.weight) if now is None else now.clone()
-
-    early = held()
-    if callable(later):
-        later()
-    return [first, early, held(), callable(later), too_early]
-
-
-@judged("split_backward", lab="10", play=_halves, silent=True, further=True)
-def split_backward(draw: random.Random) -> Iterator[Trial]:
-    """`split_backward(y, x, weights, grad)`: the input's gradient now, the weights' later."""
-    for rows, width, filled in ((3, 3, False), (2, 4, True), (4, 2, False)):
-        weight, x, grad, before = (
-            np.array([[draw.randint(1, 16) / 8 for _ in range(width)] for _ in range(count)])
-            for count in (width, rows, rows, width)
-        )
-        signs = np.array([[draw.choice((-1, 1)) for _ in range(width)] for _ in range(width)])
-        weight = weight * signs
-        inner = grad * (1 - np.tanh(x @ weight.T) ** 2)
-        own, had = inner.T @ x, before if filled else 0 * weight
-        yield Trial(
-            0,
-            given=[
-                (_tensor(weight), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
-            ],
-            right=[[_tensor(inner @ weight), _tensor(had), _tensor(had + own), True, False]],
-            facts={"own": own, "had": had},
-            like="a gradient that is there already" if filled else "no gradient before",
-        )
-
-
-def _halves_as(
-    change: Callable[..., list[Any]],
-) -> Callable[[Trial], list[Any]]:
-    """A guess: what is right, with another part."""
-    return lambda trial: [change(list(trial.right[0]), trial)]
-
-
-def _not_called_later(run: Run, rank: int) -> bool:
-    return run.got(rank)[3] is False
-
-
-split_backward.gives(
-    "all-at-once",
-    *(
-        _halves_as(lambda right, t, there=there: [right[0], right[2], right[2], there, True])
-        for there in (True, False)
-    ),
-)
-split_backward.gives("computed-early", _halves_as(lambda right, t: [*right[:4], True]))
-split_backward.gives(
-    "twice",
-    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + 2 * t.own), True, False]),
-)
-split_backward.gives(
-    "overwritten", _halves_as(lambda right, t: [*right[:2], _tensor(t.own), True, False])
-)
-split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
-split_backward.shows("one-half", _not_called_later)
