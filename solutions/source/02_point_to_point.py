@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 02 · Point-to-point
 #
-# **90–100 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # One rank sends, one receives: everything else in this course is made of that. Afterwards you can
 #
@@ -313,47 +313,16 @@ lockstep.check("shift", shift)
 #
 # Which communicator that is: without `device_id` in `init_process_group`, PyTorch makes one of its own
 # for each pair of ranks that exchange separate messages. With it, all of them share the group's.
-#
-# ### Claim: "in a batch, the order of sends and receives does not matter"
-#
-# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of `batch_isend_irecv`
-# says that it "will not cause deadlocks", and that the order of sends against receives does not matter. (Two
-# messages to the *same* rank still meet in the order of the list.) The test: two ranks swap 4 MB, both with the send first in
-# the list, then both with the receive first, then one of each. **Guess** first.
-
-# %% id="batch-guess" tags=["guess"]
-guess = "holds"
-
-
-# %% id="batch-claim"
-def swap_batched(first):
-    rank, other = dist.get_rank(), 1 - dist.get_rank()
-    mine, theirs = torch.zeros((2, 1_000_000), device=lockstep.device()) + rank
-    batch = [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, theirs, other)]
-    for handle in dist.batch_isend_irecv(batch if first[rank] == "send" else batch[::-1]):
-        handle.wait()
-    return theirs[-1].item()
-
-
-came = {}
-for first in ("send", "send"), ("receive", "receive"), ("send", "receive"):
-    options = {"nproc_per_node": 2, "backend": BACKEND, "may_fail": True, "show": False}
-    job = lockstep.torchrun(swap_batched, first, timeout=30, **options)
-    came[" and ".join(first)] = job.ok and list(job.results) == [1, 0]
-lockstep.claim(
-    "In a batch, the order of sends and receives does not matter.",
-    guess=guess,
-    verdict="holds" if all(came.values()) else "depends" if any(came.values()) else "does not hold",
-    because="; ".join(f"{k} first: {'right' if ok else 'not right'}" for k, ok in came.items()),
-    stamp=lockstep.live(job),
-)
 
 # %% [markdown] id="must-match-text"
 # ## 2 · What must match
 #
-# Both sides call; something must decide which `recv` gets which `send`. Here rank 0 sends 10, 20 and
-# 30, with the tags 5, 7 and 5. Rank 1 asks for tag 7 once, then twice for tag 5.
-# **Predict:** what does it receive the *third* time?
+# Both sides call; something must decide which `recv` gets which `send`. A `recv` takes messages of its own
+# group, from the sender that it names, with its own tag (0 if none is said). Of these it takes the one that
+# was sent first and is not taken yet. Other messages wait.
+#
+# Here rank 0 sends 10, 20, 30 and 40, with the tags 5, 7, 5 and 7. Rank 1 asks for tag 7, then twice for
+# tag 5, then for tag 7 again. **Predict:** what does it receive the *third* time?
 
 # %% id="tags-prediction" tags=["prediction"]
 prediction = 30
@@ -363,23 +332,25 @@ prediction = 30
 import torch
 import torch.distributed as dist
 
-x, got = torch.empty(1), []
+x, handles, got = torch.empty(1), [], []
 if dist.get_rank() == 0:
-    sent = [(10.0, 5), (20.0, 7), (30.0, 5)]
-    for handle in [dist.isend(torch.tensor([value]), 1, tag=tag) for value, tag in sent]:
-        handle.wait()
+    for value, tag in (10.0, 5), (20.0, 7), (30.0, 5), (40.0, 7):
+        handles.append(dist.isend(torch.tensor([value]), 1, tag=tag))
 else:
-    for tag in (7, 5, 5):
+    for tag in (7, 5, 5, 7):
         dist.recv(x, 0, tag=tag)
         got.append(x.item())
+for handle in handles:
+    handle.wait()
 got
 
 # %% id="tags-measured"
 lockstep.compare(predicted=prediction, measured=job[1][2])
 
 # %% [markdown] id="match-text"
-# By group, sender and tag; and among those that agree in all three, by order. Now the content. A message is bytes: it says
-# neither a type nor a shape, and gloo writes the bytes into the receiver's memory, from its start on.
+# (The 40 had to be asked for, too: under gloo a send that nobody receives does not end.)
+#
+# Now the content. A message is bytes: it says neither a type nor a shape, and gloo writes the bytes into the receiver's memory, from its start on.
 # Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of them -1 before.
 # **Predict:** what is then in the last one?
 
@@ -560,12 +531,12 @@ lockstep.compare(predicted=prediction, measured=1000 * job[0][0], unit="ms")
 SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MiB
 job = lockstep.torchrun(sweep, one_way, SIZES, **two)
 points = list(zip(SIZES, job[0], strict=True))
-line = lockstep.cost.fit(*zip(*points, strict=True))
+line = lockstep.cost.fit(SIZES, job[0])
 
 recording = lockstep.recorded("sweeps/h200-x4.json")
 trips = recording.content["sweeps"]["ping_pong"]  # a trip is two messages
 nvlink_points = [(trip["bytes"], trip["seconds"] / 2) for trip in trips]
-nvlink = lockstep.cost.fit(*zip(*nvlink_points, strict=True))
+nvlink = lockstep.cost.fit([size for size, _ in nvlink_points], [took for _, took in nvlink_points])
 print("here:", line)
 lockstep.chart(
     {"here": points, "two H200s": nvlink_points},
@@ -580,22 +551,11 @@ lockstep.chart(
 )
 
 # %% [markdown] id="nvlink-text"
-# Flat on the left, where α decides; a slope on the right, where β does. The next cell prints the recorded
-# line. **Predict** from its α and β: at which size, in MB (10⁶ bytes), does a message between the two H200s
-# reach *half* of the bandwidth 1/β, by the model? (Half of the bandwidth is twice the time βn.)
+# Flat on the left, where α decides; a slope on the right, where β does. This is the recorded line:
 
 # %% id="nvlink-fit"
 print("two H200s:", nvlink)
 print(recording.stamp)
-
-# %% id="nvlink-prediction" tags=["prediction"]
-prediction = nvlink.alpha / nvlink.beta / 1e6  # n / (α + βn) = 1/(2β) where βn = α
-
-# %% id="nvlink-half"
-largest = max(size / took for size, took in nvlink_points)
-half = next(size for size, took in nvlink_points if size / took > largest / 2)
-print(f"recorded: {largest / 1e9:.0f} GB/s at most, and half of it first at {half / 1e6:.1f} MB")
-lockstep.compare(predicted=prediction, computed=nvlink.alpha / nvlink.beta / 1e6, unit="MB")
 
 # %% [markdown] id="model-claim-text"
 # ### Claim: "latency plus bytes over bandwidth says what any message takes"
@@ -626,9 +586,7 @@ lockstep.claim(
 
 # %% [markdown] id="model-explained"
 # Two numbers give the shape, and the order of magnitude at every size. They are off at some, because a
-# library changes its ways with the size (buffers, pieces). That is one reason why NVLink reached half of its
-# bandwidth later than α/β says. The others: the sweep doubles its sizes, and the largest bandwidth that was
-# recorded lies above the fit's 1/β, so half of it does, too.
+# library changes its ways with the size (buffers, pieces).
 #
 # And look at what α is on the GPUs: the time stays the same up to 1 MB because it is PyTorch's and CUDA's
 # launch of the call, on the host. The wire is not the bottleneck there; a faster one would change
@@ -674,7 +632,7 @@ lockstep.chart(
 #
 # **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data,
 # and afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a
-# tensor into pieces that share its memory), and passes a piece on before it asks for the one after.
+# tensor into pieces that share its memory), and passes a piece on before it waits for the one after.
 # Nothing else is called.
 
 # %% id="relay"
@@ -686,7 +644,7 @@ def relay(x, chunks):
     # BEGIN SOLUTION
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     handles = []
-    for piece in x.chunk(chunks):
+    for piece in x.chunk(chunks):  # after it, this piece is here and on its way to the next
         if rank > 0:
             dist.recv(piece, rank - 1)
         if rank < last:
@@ -838,3 +796,78 @@ def transfer(x, src, dst):
 
 # %% id="transfer-check"
 lockstep.check("transfer", transfer)
+
+# %% [markdown] id="batch-order"
+# ## Further: the order in a batch
+#
+# About 5 minutes; needs nothing but the lab's first cells. A sentence of PyTorch's documentation, tested.
+#
+# ### Claim: "in a batch, the order of sends and receives does not matter"
+#
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of `batch_isend_irecv`
+# says that it "will not cause deadlocks", and that the order of sends against receives does not matter. (Two
+# messages to the *same* rank still meet in the order of the list.) The test: two ranks swap 4 MB, both with the send first in
+# the list, then both with the receive first, then one of each. **Guess** first.
+
+# %% id="batch-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="batch-claim"
+import torch
+import torch.distributed as dist
+
+
+def swap_batched(first):
+    rank, other = dist.get_rank(), 1 - dist.get_rank()
+    mine, theirs = torch.zeros((2, 1_000_000), device=lockstep.device()) + rank
+    batch = [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, theirs, other)]
+    for handle in dist.batch_isend_irecv(batch if first[rank] == "send" else batch[::-1]):
+        handle.wait()
+    return theirs[-1].item()
+
+
+came = {}
+for first in ("send", "send"), ("receive", "receive"), ("send", "receive"):
+    options = {"nproc_per_node": 2, "backend": BACKEND, "may_fail": True, "show": False}
+    job = lockstep.torchrun(swap_batched, first, timeout=30, **options)
+    came[" and ".join(first)] = job.ok and list(job.results) == [1, 0]
+lockstep.claim(
+    "In a batch, the order of sends and receives does not matter.",
+    guess=guess,
+    verdict="holds" if all(came.values()) else "depends" if any(came.values()) else "does not hold",
+    because="; ".join(f"{k} first: {'right' if ok else 'not right'}" for k, ok in came.items()),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="half-text"
+# ## Further: half of the bandwidth
+#
+# About 8 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
+# Here are the recorded messages between two H200s again, and the line through them:
+
+# %% id="half-fit"
+recording = lockstep.recorded("sweeps/h200-x4.json")
+trips = recording.content["sweeps"]["ping_pong"]  # a trip is two messages
+sizes, times = [trip["bytes"] for trip in trips], [trip["seconds"] / 2 for trip in trips]
+nvlink = lockstep.cost.fit(sizes, times)
+print(nvlink, recording.stamp, sep="\n")
+
+# %% [markdown] id="half-ask"
+# **Predict** from its α and β: at which size, in MB (10⁶ bytes), does a message reach *half* of the
+# bandwidth 1/β, by the model? (Half of the bandwidth is twice the time βn.)
+
+# %% id="half-prediction" tags=["prediction"]
+prediction = nvlink.alpha / nvlink.beta / 1e6  # n / (α + βn) = 1/(2β) where βn = α
+
+# %% id="half"
+rates = [size / took for size, took in zip(sizes, times, strict=True)]
+first = next(size for size, rate in zip(sizes, rates, strict=True) if rate > max(rates) / 2)
+print(
+    f"recorded: {max(rates) / 1e9:.0f} GB/s at most, and half of it first at {first / 1e6:.1f} MB"
+)
+lockstep.compare(predicted=prediction, computed=nvlink.alpha / nvlink.beta / 1e6, unit="MB")
+
+# %% [markdown] id="half-explained"
+# NVLink reached half of its bandwidth later than α/β says, for three reasons. Between the flat part and the
+# slope the library changes its ways, and the line is off there. The sweep doubles its sizes. And the
+# largest bandwidth that was recorded lies above the fit's 1/β, so half of it does, too.

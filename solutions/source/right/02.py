@@ -429,6 +429,38 @@ def relay(x, chunks):
         work.wait()
 
 
+# %% relay: asks-one-ahead
+def relay(x, chunks):
+    rank, last, pieces = dist.get_rank(), dist.get_world_size() - 1, x.chunk(chunks)
+    if rank > 0:
+        coming = dist.irecv(pieces[0], rank - 1)
+    sending = []
+    for at, piece in enumerate(pieces):
+        if rank > 0:
+            here = coming
+            if at + 1 < len(pieces):
+                coming = dist.irecv(pieces[at + 1], rank - 1)
+            here.wait()
+        if rank < last:
+            sending.append(dist.isend(piece, rank + 1))
+    for one in sending:
+        one.wait()
+
+
+# %% relay: asks-for-all-first
+def relay(x, chunks):
+    rank, last, pieces = dist.get_rank(), dist.get_world_size() - 1, x.chunk(chunks)
+    coming = [dist.irecv(piece, rank - 1) for piece in pieces] if rank else []
+    sending = []
+    for at, piece in enumerate(pieces):
+        if coming:
+            coming[at].wait()
+        if rank < last:
+            sending.append(dist.isend(piece, rank + 1))
+    for one in sending:
+        one.wait()
+
+
 # %% relay: by-role
 def relay(x, chunks):
     rank, pieces = dist.get_rank(), x.chunk(chunks)

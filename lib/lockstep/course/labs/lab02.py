@@ -7,7 +7,6 @@ import random
 import statistics
 import struct
 from collections.abc import Callable, Iterator
-from itertools import groupby
 from typing import Any
 
 from ...launch.calls import Call
@@ -438,8 +437,8 @@ for _mistake in (*_STATISTICS, "not-the-median"):
 # ── relay ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _relayed(answer: Any, x: Tensor, chunks: int, pauses: list[float]) -> None:
-    with slow("recv", pauses):
+def _relayed(answer: Any, x: Tensor, chunks: int, slowed: str, pauses: list[float]) -> None:
+    with slow(slowed, pauses):
         answer(make(x), chunks)
 
 
@@ -454,11 +453,15 @@ def relay(draw: random.Random) -> Iterator[Trial]:
         length = chunks * part - (draw.randint(1, part // 2) if at < 2 else 0)
         (x,) = tensors(draw, 1, dtypes[at], (length,))
         others = tensors(draw, nproc - 1, dtypes[at], (length,))
-        late = draw.randrange(1, nproc)
-        pauses = [[0.002] * chunks if rank == late else [] for rank in range(nproc)]
+        late, pauses = draw.randrange(1, nproc), [0.002] * chunks
+        # The first rank sends at intervals: who passes on at once does so before the next piece.
+        slowed = ["send", *(["recv" if rank == late else "" for rank in range(1, nproc)])]
         yield Trial(
             nproc,
-            given=[(one, chunks, pauses[rank]) for rank, one in enumerate([x, *others])],
+            given=[
+                (one, chunks, way, pauses if way else [])
+                for one, way in zip([x, *others], slowed, strict=True)
+            ],
             right=[x] * nproc,
             facts={"chunks": chunks, "length": length},
         )
@@ -515,22 +518,41 @@ def _pieces(whole: bool) -> Callable[[Run, int], Any]:
     return sign
 
 
+def _waited_before_passing(run: Run, rank: int) -> list[bool]:
+    """Of each piece but the last, whether this rank passed it on only after it had waited for the
+    next one. A receive that has begun ahead makes nobody wait: of that its end counts."""
+    sends, receives = run.sends(rank), run.receives(rank)
+    if len(sends) != len(receives):
+        return []
+    return [
+        sent.start > (_end(after) if _is_ahead(run, after) else after.start)
+        for sent, after in zip(sends, receives[1:], strict=False)
+    ]
+
+
+def _end(call: Call) -> float:
+    return math.inf if call.end is None else call.end
+
+
+def _is_ahead(run: Run, receive: Call) -> bool:
+    """Whether the rank did something else between a receive's start and its end."""
+    others = [one for one in run.calls(receive.rank) if one is not receive]
+    return any(receive.start < one.start < _end(receive) for one in others) or any(
+        one.operation == "recv" and one.start < receive.start < _end(one) for one in others
+    )
+
+
 def _asks_before_passing(run: Run, rank: int) -> Any:
-    """How many pieces this rank had asked for when it had passed on one less than those."""
-    asked = passed = 0
-    for call in run.calls(rank):
-        asked += call.operation == "recv"
-        passed += call.operation == "send"
-        if asked > passed + 1 and run.sends(rank):
-            return {"asked": asked, "passed": passed, "all": len(run.receives(rank))}
-    return False
+    waited = _waited_before_passing(run, rank)
+    return bool(waited) and all(waited)
 
 
 def _all_then_on(run: Run, rank: int) -> Any:
-    """Whether this rank passed on nothing before it had asked for all."""
-    calls = run.calls(rank)
-    ways = [way for way, _ in groupby(call.operation for call in calls)]
-    return ways == ["recv", "send"] and len(run.receives(rank)) > 1
+    """Whether this rank passed on nothing before it had all."""
+    sends, receives = run.sends(rank), run.receives(rank)
+    if not sends or len(receives) < 2:
+        return False
+    return sends[0].start > max(_end(one) for one in receives)
 
 
 relay.fails("too-small", too_small)

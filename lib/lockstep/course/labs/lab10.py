@@ -43,12 +43,13 @@ def most_kept(draw: random.Random) -> Iterator[Trial]:
 
 
 def _two_then_one(microbatches: int) -> list[str]:
-    """An order that keeps the most in its middle, and more than it has forwards in a row."""
-    steps: list[str] = []
-    for number in range(0, microbatches - 1, 2):
-        steps += [f"F{number}", f"F{number + 1}", f"B{number // 2}"]
+    """An order that keeps the most in its middle: more than it has forwards in a row, or before
+    the first backward."""
+    steps = ["F0", "B0"]
+    for number in range(1, microbatches - 1, 2):
+        steps += [f"F{number}", f"F{number + 1}", f"B{len(steps) // 3 + 1}"]
     done = sum(one[0] == "B" for one in steps)
-    if microbatches % 2:
+    if microbatches % 2 == 0:
         steps.append(f"F{microbatches - 1}")
     return steps + [f"B{number}" for number in range(done, microbatches)]
 
