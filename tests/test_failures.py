@@ -152,8 +152,17 @@ STANDSTILLS = {
     ),
     "receives from a rank that does not send": (
         "if rank == 0:\n    dist.recv(x, 2)",
-        ["recv #0 from rank 2", "rank 2, which already left"],
+        [
+            "recv #0 from rank 2",
+            "rank 2, which already left",
+            "Every send needs a recv on the rank",
+        ],
         {6: "    dist.recv(x, 2)"},
+    ),
+    "two tags": (
+        "if rank == 0:\n    dist.send(x, 1, tag=5)\nelif rank == 1:\n    dist.recv(x, 0, tag=7)",
+        ["in send #0 to rank 1 (tag 5)", "in recv #0 from rank 0 (tag 7)", "with the same tag"],
+        {6: "    dist.send(x, 1, tag=5)", 8: "    dist.recv(x, 0, tag=7)"},
     ),
     "sizes of a message": (
         "if rank == 0:\n    dist.send(torch.ones(8), 1)\nelif rank == 1:\n    dist.recv(x, 0)",
@@ -186,7 +195,13 @@ STANDSTILLS = {
     ),
     "crosswise": (
         "if rank == 0:\n    dist.recv(x, 1)\ndist.barrier()",
-        ["Rank 0 waits in recv #0 from rank 1", "anks 1–3 wait in barrier #0", "for rank 0"],
+        [
+            "Rank 0 waits in recv #0 from rank 1",
+            "anks 1–3 wait in barrier #0",
+            "for rank 0",
+            "Every send needs a recv",
+            "the same collectives",
+        ],
         {6: "    dist.recv(x, 1)", 7: "dist.barrier()"},
     ),
     "DDP with a layer that one rank skips": (
@@ -206,6 +221,8 @@ def test_standstill_is_found_and_explained(run, case):
     for sentence in sentences:
         assert sentence in verdict + "".join(stacks)
     assert sentences[0] in verdict
+    if not any(name in body for name in ("reduce", "barrier", "broadcast", "DataParallel")):
+        assert "collective" not in verdict
     for number, line in lines.items():
         assert f"this cell, line {number}" in reply.error
         assert f"→ {number:>4} │ {line}" in reply.error

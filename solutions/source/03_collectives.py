@@ -1,19 +1,19 @@
 # %% [markdown] id="title"
 # # 03 · Collectives
 #
-# **90–105 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
+# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
 # does on 4 H200s is recorded)
 #
 # A *collective* is a call that all ranks of a group make together. Training is made of five or six of
 # them. Afterwards you can
 #
 # - say for each collective who holds what before and after,
-# - use handles, and say what objects cost and risk,
+# - use handles,
 # - build an all-reduce out of messages in two ways, and count what each sends,
 # - say when to bundle calls, and what that saves,
 # - name the rank that skipped a call, and untangle two groups.
 #
-# Labs 00 to 02 come first: sends, receives and what a message costs are taken from there. What collectives
+# What objects cost and risk goes further, below the recap. Labs 00 to 02 come first: sends, receives and what a message costs are taken from there. What collectives
 # cost on many GPUs is lab 15.
 
 # %% id="parameters" tags=["parameters"]
@@ -51,10 +51,12 @@ prediction = 10 * NPROC * (NPROC + 1) / 2  # 10 + 20 + 30 + …
 # %% id="one-picture" tags=["plumbing"]
 def picture(job):
     """Who held what, from a job whose ranks return {name: (before, after)}."""
-    return lockstep.buffers(
-        {name: tuple(zip(*(rank[name] for rank in job.results), strict=True)) for name in job[0]},
-        stamp=lockstep.live(job),
-    )
+    held = {}
+    for name in job[0]:
+        before = tuple(rank[name][0] for rank in job.results)
+        after = tuple(rank[name][1] for rank in job.results)
+        held[name] = (before, after)
+    return lockstep.buffers(held, stamp=lockstep.live(job))
 
 
 on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
@@ -94,7 +96,11 @@ changed = [rank for rank in others if job[rank]["reduce"][0] != job[rank]["reduc
 lockstep.claim(
     "reduce changes the tensor of the root, and leaves the others alone.",
     guess=guess,
-    verdict={0: "holds", len(others): "does not hold"}.get(len(changed), "depends"),
+    verdict="holds"
+    if not changed
+    else "does not hold"
+    if len(changed) == len(others)
+    else "depends",
     because=f"of {len(others)} ranks that are not the root, {len(changed)} hold other numbers now",
     stamp=lockstep.live(job),
 )
@@ -205,7 +211,7 @@ def global_mean(values):
 lockstep.check("global_mean", global_mean)
 
 # %% [markdown] id="async-text"
-# ## 2 · Handles and objects
+# ## 2 · Handles
 #
 # With `async_op=True` a call returns a `Work` at once, and the tensor belongs to the backend until
 # `wait()` has returned: do not read it, do not write it, do not free it. Below the last rank comes
@@ -233,67 +239,6 @@ if dist.get_rank() == 0:
 # Between the two lines rank 0 could have computed something. That is what lab 04 is about. **What
 # changes under NCCL:** `wait()` returns to Python at once, and makes the *GPU's stream* wait; so
 # there `is_completed()` may well be false after it. This cell asks for gloo.
-#
-# ### Objects and their price
-#
-# `all_gather_object`, `broadcast_object_list` and their like take any Python object. They pickle it
-# into bytes, send those as a tensor, and unpickle them on the other side. A receiver must bring a tensor
-# that is long enough (lab 02), and does not know how long the other ranks' pickles are. **Predict:** how
-# many operations on the process group does *one* `all_gather_object` make on each rank?
-
-# %% id="object-prediction" tags=["prediction"]
-prediction = 2
-
-# %% id="object"
-import torch.distributed as dist
-
-
-def gather_lists(count):
-    dist.all_gather_object([None] * dist.get_world_size(), [0.5] * count)
-
-
-object_job = lockstep.torchrun(
-    gather_lists, 100_000, nproc_per_node=NPROC, backend=BACKEND, show=False
-)
-calls = object_job.calls[0]
-print(*(f"{call.operation} of {call.dtype}{list(call.shapes[0])}" for call in calls), sep="\n")
-print(lockstep.live(object_job))
-lockstep.compare(predicted=prediction, measured=len(calls))
-
-# %% [markdown] id="danger-text"
-# The first tells everybody how long each pickle is, so that all can make room for the longest; the
-# second sends them: 9 bytes for each float here, one that says what follows and eight for a float64. A
-# float32 tensor needs 4, and one call.
-#
-# Objects are for a configuration at the start, not for numbers in a loop. And they have a danger. A
-# pickle is not data, it is a small program: it says which function the receiver is to call with which
-# arguments. Rank 0 sends one that asks for `print`. **Predict:** on how many ranks does it run?
-
-# %% id="danger-prediction" tags=["prediction"]
-prediction = NPROC - 1
-
-# %% id="danger"
-# %%torchrun -n {NPROC} --backend {BACKEND} --into job
-import torch.distributed as dist
-
-
-class Parcel:
-    def __reduce__(self):
-        return print, ("the sender chose this line, and this rank has run it",)
-
-
-box = [Parcel() if dist.get_rank() == 0 else None]
-dist.broadcast_object_list(box, src=0)
-
-# %% id="danger-measured"
-ran = [rank for rank in range(NPROC) if "chose this line" in job.output(rank)]
-lockstep.compare(predicted=prediction, measured=len(ran))
-
-# %% [markdown] id="danger-explained"
-# Nobody called anything: receiving was enough. `print` is harmless, `os.system` would not have
-# been. So whoever can send to your ranks can run programs in them. Inside of one job that is your own code; it is
-# not with a checkpoint from elsewhere (`torch.load` has `weights_only=True` for this reason) nor on
-# a port that others can reach. Tensors cannot do that.
 
 # %% [markdown] id="bytes-text"
 # ## 3 · What an all-reduce sends
@@ -458,7 +403,7 @@ def ring_states():
 
 
 steps_job = lockstep.torchrun(ring_states, nproc_per_node=4, backend="gloo", show=False)
-states = list(zip(*steps_job.results, strict=True))
+states = list(zip(*steps_job.results, strict=True))  # by step: what each rank held
 lockstep.buffers(
     {f"step {at}": pair for at, pair in enumerate(pairwise(states), 1)},
     stamp=lockstep.live(steps_job),
@@ -592,8 +537,164 @@ lockstep.compare(
     predicted=prediction, computed=1000 * seconds[1 << 10] / seconds[1 << 20], unit="times"
 )
 
+# %% [markdown] id="flat-text"
+# Up to a megabyte an all-reduce costs what a call costs, and no more. So bundle small tensors: one call
+# instead of many. (Bytes are saved elsewhere: where gradients are *added up over several steps* before
+# they are sent.)
+#
+# ### Exercise 5: one call for all
+#
+# **Goal:** `flat_all_reduce(tensors)` gets a list of tensors of one dtype and several shapes (some
+# may be empty, single numbers, or transposed views), and leaves in each of them the sum over all
+# ranks, by exactly one call of their size. That is what DDP does with a bucket.
+
+# %% id="flat_all_reduce"
+import torch
+import torch.distributed as dist
+
+
+def flat_all_reduce(tensors):
+    # BEGIN SOLUTION
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))
+    # END SOLUTION
+
+
+# %% id="flat_all_reduce-check"
+lockstep.check("flat_all_reduce", flat_all_reduce)
+
+# %% [markdown] id="skip-text"
+# ## 6 · A rank that skips, groups that cross
+#
+# A collective has no name and no number that would travel with it. Within a group calls match by their
+# order: each rank's first call meets the first of all others, the second the second, and so on. What a
+# program means by a call, such as the step of its loop, plays no part.
+#
+# The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), say because
+# it had no data. Write down which calls each rank makes, and in which order. **Predict:** in which step
+# will the other ranks hang?
+
+# %% id="skip-prediction" tags=["prediction"]
+prediction = 2
+
+# %% id="skip"
+# %%torchrun -n {NPROC} --backend gloo --may-fail --into job
+import torch
+import torch.distributed as dist
+
+for step in range(3):
+    loss = torch.full((1,), float(step))
+    no_data = dist.get_rank() == 1 and step == 1
+    if not no_data:
+        dist.all_reduce(loss)
+        print("step", step, "sum", loss.item())
+
+# %% id="skip-measured"
+stuck = next(call for call in job.calls[0] if call.end is None)
+lockstep.compare(predicted=prediction, measured=stuck.number)
+
+# %% [markdown] id="skip-explained"
+# They hang in the call *after* the one that was skipped. Look at what was printed in step 1: the
+# sum of the others' step 1 and rank 1's step 2. So a skipped call first gives wrong numbers, and only
+# then a hang. Had the others left out one of their
+# later calls, nothing would have hung, and nobody would have noticed. A rank without data calls with
+# zeros. (They hang because rank 1's process is kept until all are done. Once a process has ended, so have
+# its connections, and gloo raises "Connection closed by peer" in the others
+# ([`pair.cc`](https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc)).)
+#
+# The next one is **broken on purpose**, too: two groups with the same members, one for gradients
+# and one for metrics, used in two orders.
+
+# %% id="crossed"
+# %%torchrun -n {NPROC} --backend gloo --may-fail
+import torch
+import torch.distributed as dist
+
+everybody = range(dist.get_world_size())
+gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
+order = (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients)
+for group in order:
+    dist.all_reduce(torch.ones(1), group=group)
+
+# %% [markdown] id="crossed-text"
+# A deadlock with every call correct on its own: a rank makes its second call when the first has ended, and
+# the first waits for a second call of another rank. With `async_op=True` a rank begins both before it
+# waits for either. And gloo has threads of its own, which work on several begun calls at once.
+#
+# **Predict:** the same, but each call with `async_op=True`, and the waiting at the end. How many of the
+# ranks finish under gloo?
+
+# %% id="crossed-prediction" tags=["prediction"]
+prediction = NPROC
+
+# %% id="uncrossed"
+# %%torchrun -n {NPROC} --backend gloo --may-fail --into job
+import torch
+import torch.distributed as dist
+
+everybody = range(dist.get_world_size())
+gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
+order = (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients)
+handles = [dist.all_reduce(torch.ones(1), group=group, async_op=True) for group in order]
+for handle in handles:
+    handle.wait()
+print("finished")
+
+# %% id="uncrossed-measured"
+finished = [rank for rank in range(NPROC) if "finished" in job.output(rank)]
+lockstep.compare(predicted=prediction, measured=len(finished))
+
+# %% [markdown] id="uncrossed-text"
+# **What changes under NCCL:** handles do not help. Each group has a stream of its own there, but whether
+# the GPU runs both groups' calls at the same time is not promised. NCCL's rule is that the order in which
+# the host starts them agrees on all ranks, over all groups. So the repair that holds everywhere is *one
+# order on all ranks*:
+
+# %% id="one-order"
+# %%torchrun -n {NPROC} --backend {BACKEND}
+import torch
+import torch.distributed as dist
+
+everybody = range(dist.get_world_size())
+gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
+for group in (gradients, metrics):
+    dist.all_reduce(torch.ones(1, device=lockstep.device()), group=group)
+print("finished")
+
+# %% [markdown] id="nccl-changes"
+# ## What changes under NCCL
+#
+# | here, with gloo | with NCCL |
+# | --- | --- |
+# | a call returns when it is complete | when it is queued; using the result waits |
+# | a small call costs what threads and sockets cost | it costs PyTorch's launch, and NCCL's kernel |
+# | you picked the algorithm | NCCL picks it: ring, trees, NVLink's switches |
+#
+# ## Recap
+#
+# - `reduce_scatter`, then `all_gather`, is an all-reduce: 2(N − 1)/N of its bytes, and without help
+#   from the switch no way sends fewer.
+# - A ring has 2(N − 1) rounds, doubling log₂ N for more bytes: small messages want few rounds, large
+#   ones few bytes.
+# - Bundling saves what a call costs, never bytes. An average over ranks is not an average over samples.
+# - Calls match by order. A skipped one makes wrong numbers first, and hangs later.
+#
+# **What is slow here, and comes next:** while the bytes travelled, every rank waited, and computed
+# nothing. On a GPU the two can go on at the same time: streams, and overlap, are lab 04.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("03")
+
 # %% [markdown] id="grain-live"
-# The same on your ranks, where nothing is as clean: they share a few cores. Beside them is a third way:
+# ## Further: bundling, measured here
+#
+# Many small calls, one large call, and calls that PyTorch collects, on your ranks; and what people say that
+# it saves. About 6 minutes; it needs a CPU.
+#
+# Your ranks share a few cores, so nothing is as clean as on the chart of section 5. The third way:
 # `_coalescing_manager` collects the calls inside of it and passes them on as one; the underscore says
 # that it may change. Under gloo it works for all_reduce. (With `device=` it asks the backend itself to
 # collect, and gloo cannot.)
@@ -609,11 +710,17 @@ def many_or_one(count):
 
     def coalesced():
         with dist.distributed_c10d._coalescing_manager():
-            [dist.all_reduce(piece) for piece in pieces]
+            many()
+
+    def many():
+        for piece in pieces:
+            dist.all_reduce(piece)
+
+    def one():
+        dist.all_reduce(x)
 
     x = torch.zeros(count * 256, device=lockstep.device())
     pieces, times = list(x.chunk(count)), [0.0]
-    one, many = lambda: dist.all_reduce(x), lambda: [dist.all_reduce(piece) for piece in pieces]
     for way in (one, coalesced, many, coalesced, one):  # the first two are to warm up
         begin = time.perf_counter()
         way()
@@ -652,147 +759,70 @@ lockstep.claim(
     stamp=lockstep.live(grain_job),
 )
 
-# %% [markdown] id="flat-text"
-# Bytes are saved where gradients are *added up over several steps* before they are sent: fewer
-# all-reduces of the same size. Bundling layers saves what each call costs.
+# %% [markdown] id="objects-text"
+# ## Further: objects and their price
 #
-# ### Exercise 5: one call for all
+# What it costs to send Python objects, and what it risks. About 12 minutes; it needs a CPU.
 #
-# **Goal:** `flat_all_reduce(tensors)` gets a list of tensors of one dtype and several shapes (some
-# may be empty, single numbers, or transposed views), and leaves in each of them the sum over all
-# ranks, by exactly one call of their size. That is what DDP does with a bucket.
+# `all_gather_object`, `broadcast_object_list` and their like take any Python object. They pickle it
+# into bytes, send those as a tensor, and unpickle them on the other side. A receiver must bring a tensor
+# that is long enough (lab 02), and does not know how long the other ranks' pickles are. **Predict:** how
+# many operations on the process group does *one* `all_gather_object` make on each rank?
 
-# %% id="flat_all_reduce"
-import torch
-import torch.distributed as dist
-
-
-def flat_all_reduce(tensors):
-    # BEGIN SOLUTION
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    dist.all_reduce(flat)
-    pieces = flat.split([tensor.numel() for tensor in tensors])
-    for tensor, piece in zip(tensors, pieces, strict=True):
-        tensor.copy_(piece.view_as(tensor))
-    # END SOLUTION
-
-
-# %% id="flat_all_reduce-check"
-lockstep.check("flat_all_reduce", flat_all_reduce)
-
-# %% [markdown] id="skip-text"
-# ## 6 · A rank that skips, groups that cross
-#
-# The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), say because
-# it had no data. **Predict:** in which step will the other ranks hang?
-
-# %% id="skip-prediction" tags=["prediction"]
+# %% id="object-prediction" tags=["prediction"]
 prediction = 2
 
-# %% id="skip"
-# %%torchrun -n {NPROC} --backend gloo --may-fail --into job
-import torch
+# %% id="object"
 import torch.distributed as dist
 
-for step in range(3):
-    loss = torch.full((1,), float(step))
-    no_data = dist.get_rank() == 1 and step == 1
-    if not no_data:
-        dist.all_reduce(loss)
-        print("step", step, "sum", loss.item())
 
-# %% id="skip-measured"
-stuck = next(call for call in job.calls[0] if call.end is None)
-lockstep.compare(predicted=prediction, measured=stuck.number)
+def gather_lists(count):
+    dist.all_gather_object([None] * dist.get_world_size(), [0.5] * count)
 
-# %% [markdown] id="skip-explained"
-# They hang in the call *after* the one that was skipped. Look at what was printed in step 1: the
-# sum of the others' step 1 and rank 1's step 2. Collectives match by their order in the group, so a
-# skipped call first gives wrong numbers, and only then a hang. Had the others left out one of their
-# later calls, nothing would have hung, and nobody would have noticed. A rank without data calls with
-# zeros. (They hang because rank 1's process is kept until all are done. Once it has ended, gloo raises
-# "Connection closed by peer" in the others, within a second.)
+
+object_job = lockstep.torchrun(
+    gather_lists, 100_000, nproc_per_node=NPROC, backend=BACKEND, show=False
+)
+calls = object_job.calls[0]
+for call in calls:
+    print(f"{call.operation} of {call.dtype}{list(call.shapes[0])}")
+print(lockstep.live(object_job))
+lockstep.compare(predicted=prediction, measured=len(calls))
+
+# %% [markdown] id="danger-text"
+# The first tells everybody how long each pickle is, so that all can make room for the longest; the
+# second sends them: 9 bytes for each float here, one that says what follows and eight for a float64. A
+# float32 tensor needs 4, and one call.
 #
-# The next one is **broken on purpose**, too: two groups with the same members, one for gradients
-# and one for metrics, used in two orders.
+# Objects are for a configuration at the start, not for numbers in a loop. And they have a danger. A
+# pickle is not data, it is a small program: it says which function the receiver is to call with which
+# arguments. Rank 0 sends one that asks for `print`. **Predict:** on how many ranks does it run?
 
-# %% id="crossed"
-# %%torchrun -n {NPROC} --backend gloo --may-fail
-import torch
+# %% id="danger-prediction" tags=["prediction"]
+prediction = NPROC - 1
+
+# %% id="danger"
+# %%torchrun -n {NPROC} --backend {BACKEND} --into job
 import torch.distributed as dist
 
-everybody = range(dist.get_world_size())
-gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
-order = (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients)
-for group in order:
-    dist.all_reduce(torch.ones(1), group=group)
 
-# %% [markdown] id="crossed-text"
-# A deadlock with every call correct on its own. **Predict:** the same, but each call with
-# `async_op=True`, and the waiting at the end. How many of the ranks finish under gloo?
+class Parcel:
+    def __reduce__(self):
+        return print, ("the sender chose this line, and this rank has run it",)
 
-# %% id="crossed-prediction" tags=["prediction"]
-prediction = NPROC
 
-# %% id="uncrossed"
-# %%torchrun -n {NPROC} --backend gloo --may-fail --into job
-import torch
-import torch.distributed as dist
+box = [Parcel() if dist.get_rank() == 0 else None]
+dist.broadcast_object_list(box, src=0)
 
-everybody = range(dist.get_world_size())
-gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
-order = (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients)
-handles = [dist.all_reduce(torch.ones(1), group=group, async_op=True) for group in order]
-for handle in handles:
-    handle.wait()
-print("finished")
+# %% id="danger-measured"
+ran = [rank for rank in range(NPROC) if "chose this line" in job.output(rank)]
+lockstep.compare(predicted=prediction, measured=len(ran))
 
-# %% id="uncrossed-measured"
-finished = [rank for rank in range(NPROC) if "finished" in job.output(rank)]
-lockstep.compare(predicted=prediction, measured=len(finished))
-
-# %% [markdown] id="uncrossed-text"
-# gloo has threads that work on both groups at once. **What changes under NCCL:** handles do not
-# help. Each group has a stream of its own there, but whether the GPU runs both groups' calls at the same
-# time is not promised. NCCL's rule is that the order in which the host starts them agrees on all ranks,
-# over all groups. So the repair that holds everywhere is *one order on all ranks*:
-
-# %% id="one-order"
-# %%torchrun -n {NPROC} --backend {BACKEND}
-import torch
-import torch.distributed as dist
-
-everybody = range(dist.get_world_size())
-gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
-for group in (gradients, metrics):
-    dist.all_reduce(torch.ones(1, device=lockstep.device()), group=group)
-print("finished")
-
-# %% [markdown] id="nccl-changes"
-# ## What changes under NCCL
-#
-# | here, with gloo | with NCCL |
-# | --- | --- |
-# | a call returns when it is complete | when it is queued; using the result waits |
-# | a small call costs what threads and sockets cost | it costs PyTorch's launch, and NCCL's kernel |
-# | you picked the algorithm | NCCL picks it: ring, trees, NVLink's switches |
-# | objects travel as bytes of the CPU | through the GPU, pickled and copied there and back |
-#
-# ## Recap
-#
-# - `reduce_scatter`, then `all_gather`, is an all-reduce: 2(N − 1)/N of its bytes, and without help
-#   from the switch no way sends fewer.
-# - A ring has 2(N − 1) rounds, doubling log₂ N for more bytes: small messages want few rounds, large
-#   ones few bytes.
-# - Bundling saves what a call costs, never bytes. An average over ranks is not an average over samples.
-# - Objects cost more calls, more bytes and the pickling, and they run code.
-# - Calls match by order. A skipped one makes wrong numbers first, and hangs later.
-#
-# **What is slow here, and comes next:** while the bytes travelled, every rank waited, and computed
-# nothing. On a GPU the two can go on at the same time: streams, and overlap, are lab 04.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("03")
+# %% [markdown] id="danger-explained"
+# Nobody called anything: receiving was enough. `print` is harmless, `os.system` would not have
+# been. So whoever can send to your ranks can run programs in them. Inside of one job that is your own code; it is
+# not with a checkpoint from elsewhere (`torch.load` has `weights_only=True` for this reason) nor on
+# a port that others can reach. Tensors cannot do that.
 
 # %% [markdown] id="further-averages"
 # ## Further: averages

@@ -376,7 +376,14 @@ def _tell(
             "all these groups together."
         )
     else:
-        text += " Every rank of a group must call the same collectives in the same order."
+        kinds = {call.operation in POINT_TO_POINT for call in blocked.values()}
+        if True in kinds:
+            text += (
+                " Every send needs a recv on the rank that it names, in the same group and with "
+                "the same tag, and every recv such a send."
+            )
+        if False in kinds:
+            text += " Every rank of a group must call the same collectives in the same order."
     return text
 
 
