@@ -475,10 +475,13 @@ def one_way(nbytes, repeats):
     # BEGIN SOLUTION
     x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
     trips = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats + 1):  # after it, one more round trip is timed
         begin = now()
         for sender in (0, 1):
-            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+            if dist.get_rank() == sender:
+                dist.send(x, 1 - sender)
+            else:
+                dist.recv(x, sender)
         trips.append(now() - begin)
     return statistics.median(trips[1:]) / 2
     # END SOLUTION

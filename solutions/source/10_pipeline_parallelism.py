@@ -1024,6 +1024,10 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 # About 10 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
 # schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. The last cell
 # compares their orders with yours.
+#
+# A stage takes `group=`, a process group, so that a pipeline can be one axis of several (lab 01). Without it
+# its ranks are those of the default group, says its source,
+# [`stage.py`](https://github.com/pytorch/pytorch/blob/main/torch/distributed/pipelining/stage.py).
 
 
 # %% id="torch-run"

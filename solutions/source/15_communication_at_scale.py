@@ -486,8 +486,8 @@ lockstep.compare(predicted=prediction, measured=across[-1].bytes / 1000)
 
 # %% [markdown] id="pays-text"
 # When does it pay? Take the gradients of 7 billion parameters in bf16, 14 GB; NVLink with 338 GB/s, and
-# 3.4 µs a step (by NCCL's source, as the 14 µs of section 2); a card with 50 GB/s for each GPU, 14 µs a step. On 8 GPUs of one node a ring takes
-# 2·7/8·14 GB / 338 GB/s = 72 ms.
+# 3.4 µs a step (by NCCL's source, as the 14 µs of section 2); a card with 50 GB/s for each GPU, 14 µs a
+# step. On 8 GPUs of one node a ring takes 2·7/8·14 GB / 338 GB/s = 72 ms.
 #
 # **Predict:** on 128 such nodes, how many *milli*seconds for the all-reduce between nodes alone, as a
 # ring on each rail, of the part that a GPU has by then? (Take 1 for 127/128.)
@@ -798,7 +798,7 @@ lockstep.claim(
 # A rule that is passed on goes by size: a tree for small messages, a ring for middle ones, from 1 MB on
 # the double binary tree. It was not said of how many GPUs, and that matters. A double *binary* tree joins
 # nodes. Inside of a node NCCL's tree is a chain: each GPU has one child, the next one
-# ([`connect.cc`](https://github.com/NVIDIA/nccl/blob/5067397c2676d5aed50042fc39e5c8ee96eb0027/src/graph/connect.cc)).
+# ([`connect.cc`](https://github.com/NVIDIA/nccl/blob/master/src/graph/connect.cc)).
 # With 2 or 4 GPUs of one host there is nothing else.
 #
 # NCCL can be forced (`NCCL_ALGO=Ring`, `NCCL_ALGO=Tree`), and left to choose. All three were recorded on 2
@@ -930,8 +930,8 @@ lockstep.compare(predicted=prediction, published=trees.values["ring_by_trees"], 
 # Nine times too much. What is wrong with the model? α is not the same for all. Most of a ring's hops stay
 # inside of a node, where a step is short; Summit has 6 GPUs a node (27,648 on 4,608 nodes), so these are
 # 4,096 nodes. And NCCL's source reckons with 5 µs for a tree's step over the network, and 2.7 for a
-# ring's, in LL, its protocol for small messages. With these numbers of today (inside of a node a ring's step takes 1 µs, as long as
-# posting a message to the network does):
+# ring's, in LL, its protocol for small messages. With these numbers of today (inside of a node a ring's
+# step takes 1 µs, as long as posting a message to the network does):
 
 # %% id="trees-refined"
 source = lockstep.published("nccl-tuning")
