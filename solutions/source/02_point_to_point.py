@@ -90,7 +90,7 @@ lockstep.compare(predicted=prediction, measured=job[0], unit="s")
 
 # %% [markdown] id="waits-text"
 # Now all calls, in both directions. The column for NCCL is live where there are two GPUs, and recorded
-# on two of four H200s elsewhere.
+# on two H200s elsewhere.
 
 
 # %% id="waits"
