@@ -791,20 +791,19 @@ lockstep.claim(
 #
 # Does NCCL choose the algorithm as people say? A claim, tested on recordings of 2 and 4 H200s. About 5
 # minutes; it needs section 2's table.
+#
+# A double *binary* tree joins nodes. Inside of a node NCCL's tree is a chain: each GPU has one child, the
+# next one ([`connect.cc`](https://github.com/NVIDIA/nccl/blob/master/src/graph/connect.cc)). A chain has
+# 2(N − 1) steps, as a ring has, and sends all bytes over each of its links, up and down.
 
 # %% [markdown] id="choice-text"
 # ### Claim: "for large messages, the double binary tree is chosen"
 #
 # A rule that is passed on goes by size: a tree for small messages, a ring for middle ones, from 1 MB on
-# the double binary tree. It was not said of how many GPUs, and that matters. A double *binary* tree joins
-# nodes. Inside of a node NCCL's tree is a chain: each GPU has one child, the next one
-# ([`connect.cc`](https://github.com/NVIDIA/nccl/blob/master/src/graph/connect.cc)).
-# With 2 or 4 GPUs of one host there is nothing else.
-#
-# NCCL can be forced (`NCCL_ALGO=Ring`, `NCCL_ALGO=Tree`), and left to choose. All three were recorded on 2
-# and on 4 H200s of one host, with NVLink multicast off, so without NVLS: it is ring against a tree that is a
-# chain. A chain has 2(N − 1) steps, as a ring has, and sends all bytes over each of its links, up and down.
-# **Guess**, then see which forced curve its own choice lies on.
+# the double binary tree. It is not said for how many GPUs. Here are 2 and 4 of one host, so the tree is a
+# chain. NCCL can be forced (`NCCL_ALGO=Ring`, `NCCL_ALGO=Tree`), and left to choose. All three were
+# recorded, with NVLink multicast off, so without NVLS. **Guess**, then see which forced curve its own choice
+# lies on.
 
 # %% id="choice-guess" tags=["guess"]
 guess = "does not hold"
