@@ -23,7 +23,7 @@ from ...slices import (
 from . import kinds
 from .about import about_file
 from .communications import find_communications
-from .events import BAD_TIME, DECIMALS, FLOATS, RAW, args_of_raw, as_decimal
+from .events import BAD_TIME, DECIMALS, FLOATS, as_decimal
 from .lanes import add_lanes
 from .rows import Rows, gather, join_halves
 from .text import Text, decode
@@ -73,16 +73,6 @@ def read(path: Path) -> File:
         raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{because}")
     file = _finish(rows, path, text.about, notes)
     return replace(file, about=file.about | ({"damage": damage} if damage else {}))
-
-
-def args_of(path: Path, origin: int) -> dict[str, Any]:
-    """The args of event no. `origin`, read from the file now."""
-    number = 0
-    for _, found in Text(path, RAW).events():
-        if origin < number + len(found):
-            return args_of_raw(found[origin - number])
-        number += len(found)
-    raise TraceError(f"{path} has no event no. {origin:,} any more: load it again")
 
 
 def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> File:

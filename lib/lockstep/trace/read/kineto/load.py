@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,10 +14,11 @@ from ....stamps import Recording, Stamp
 from ....words import printable
 from ...slices import COLUMNS, NONE, Lane, Numbering, Slices, TraceError
 from .cache import open_store
-from .file import SAVED, File, args_of
-from .files import find, state_of
+from .file import SAVED, File
+from .files import find
+from .later import Later
 from .ranks import check_job, ranks_of
-from .workers import Found, read_all
+from .workers import read_all
 
 Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
 
@@ -67,7 +68,7 @@ def load(
             stamp=stamp or _stamp(list(about.values())),
             notes=[printable(note) for note in notes],
             about=about,
-            fetch=_fetch_from(of_rank),
+            files=Later({rank: (one.path, one.state) for rank, one in of_rank.items()}),
         )
 
 
@@ -93,19 +94,6 @@ def _merge(files: dict[int, File]) -> dict[str, Any]:
         lanes += [replace(lane, rank=rank) for lane in file.lanes]
         begin = end
     return {"columns": columns, "lanes": lanes, "names": list(names), "known": list(known)}
-
-
-def _fetch_from(of_rank: dict[int, Found]) -> Callable[[int, int], dict[str, Any]]:
-    """Gives the args of an event of a rank, from its file as it was when it was read."""
-    origins = {rank: (one.path, one.state) for rank, one in of_rank.items()}
-
-    def fetch(rank: int, origin: int) -> dict[str, Any]:
-        path, state = origins[rank]
-        if state_of(path) != state:
-            raise TraceError(f"{path} has changed since it was loaded: load it again")
-        return args_of(path, origin)
-
-    return fetch
 
 
 def _without_rank(about: dict[str, Any]) -> dict[str, Any]:
