@@ -32,7 +32,8 @@ class Matches:
     sequence, or its place among those of its group and operation. size: ranks in the group,
     recorded or not. complete: all ranks of the group that are in the trace have it.
     synchronises: nobody leaves before the last has come. assumed: the trace does not say the
-    group, and it was taken for that of all ranks, or guessed (see `guess`). even: every rank moves as many bytes.
+    group, and it was taken for that of all ranks, or guessed (see `guess`). even: every rank moves
+    as many bytes.
 
     unmatched: reason → number of slices left over. notes: what was assumed, in sentences.
     """

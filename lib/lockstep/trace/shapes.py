@@ -12,11 +12,12 @@ from .slices import Column, Slices, TraceError
 
 # Bytes of an element, by PyTorch's name of the type in C++.
 _SIZES = {
-    **{name: 1 for name in ("bool", "unsigned char", "signed char", "char")},
-    **{name: 2 for name in ("c10::Half", "c10::BFloat16", "short", "short int", "unsigned short")},
-    **{name: 4 for name in ("float", "int", "unsigned int", "c10::complex<c10::Half>")},
-    **{name: 8 for name in ("double", "long", "long int", "unsigned long", "c10::complex<float>")},
-    **{"long long": 8, "c10::complex<double>": 16},
+    **dict.fromkeys(("bool", "unsigned char", "signed char", "char"), 1),
+    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int", "unsigned short"), 2),
+    **dict.fromkeys(("float", "int", "unsigned int", "c10::complex<c10::Half>"), 4),
+    **dict.fromkeys(("double", "long", "long int", "unsigned long", "c10::complex<float>"), 8),
+    "long long": 8,
+    "c10::complex<double>": 16,
 }
 _FLOAT8 = re.compile(r"c10::Float8_|float8_", re.IGNORECASE)
 _NUMBERS = re.compile(r"-?\d+")

@@ -50,9 +50,9 @@ class Batch:
 def batch_in(name: str) -> Batch | None:
     """What the annotation of a server's step says, None for other steps.
 
-    vLLM: "execute_context_C(TOKENS)_generation_G(TOKENS)"; with details "execute_TOKENS_context_C(sq
-    …)_generation_G(sq…)". SGLang: "step[EXTEND bs=B toks=T]", "step[DECODE bs=B]". ATOM:
-    "prefill[bs=B tok=T]", "decode[bs=B …]".
+    vLLM: "execute_context_C(TOKENS)_generation_G(TOKENS)", or with more in it
+    "execute_TOKENS_context_C(sq…)_generation_G(sq…)". SGLang: "step[EXTEND bs=B toks=T]",
+    "step[DECODE bs=B]". ATOM: "prefill[bs=B tok=T]", "decode[bs=B …]".
     """
     name = name[:1000]
     if found := _VLLM.match(name):

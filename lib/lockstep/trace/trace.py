@@ -23,7 +23,7 @@ from .ask.streams import US, Streams, streams
 from .ask.traffic import Traffic, traffic
 from .read import jobs
 from .read.flight import Hang, flight
-from .read.kineto.load import Source, load
+from .read.kineto.load import Source, load, load_runs
 from .read.memory import Memory, memory
 from .slices import Slices, once
 from .steps import Step, steps
@@ -55,6 +55,19 @@ class Trace(Slices):
     ) -> Trace:
         """Read the Kineto traces of N ranks: see `lockstep.trace.read.kineto.load`."""
         return cls.of_slices(load(source, stamp=stamp, cache=cache, processes=processes))
+
+    @classmethod
+    def runs(
+        cls,
+        source: Source,
+        *,
+        stamp: Stamp | None = None,
+        cache: bool = True,
+        processes: int | None = None,
+    ) -> dict[str, Trace]:
+        """The traces of several runs, or repeats of one: see `load_runs` there."""
+        found = load_runs(source, stamp=stamp, cache=cache, processes=processes)
+        return {name: cls.of_slices(run) for name, run in found.items()}
 
     @classmethod
     def of(cls, job: Job) -> Trace:

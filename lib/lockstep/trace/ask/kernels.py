@@ -1,5 +1,5 @@
-"""Where the GPU's time goes: by kernel, or by the step, phase, annotation, operator, shape or module
-that it was launched in."""
+"""Where the GPU's time goes: by kernel, or by the step, phase, annotation, operator, shapes or
+module that it was launched in."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ class KernelGroup:
 class Kernels:
     """The groups with the largest totals, largest first.
 
-    by: "name", "step", "phase", "annotation", "operator", "shape" or "module". groups: the top ones.
-    count, total: of all that the GPUs ran, these or not; kernels that run at the same time are counted
-    both. distinct: the number of groups there are. unattributed: nanoseconds of what could not be
-    put in any group, as its launch is not in the trace or lies in no step or annotation.
+    by: "name", "step", "phase", "annotation", "operator", "shape" or "module". groups: the top
+    ones. count, total: of all that the GPUs ran, these or not; kernels that run at the same time
+    are counted both. distinct: the number of groups there are. unattributed: nanoseconds of what
+    could not be put in any group, as its launch is not in the trace or lies in no step or
+    annotation.
     """
 
     by: str

@@ -143,8 +143,8 @@ def rates(trace: Slices) -> Rates:
     causal masks count in full); bytes are those of its inputs and output, each once. Of
     elementwise operators there are only bytes. Copies say their bytes themselves.
 
-    Raises TraceError where there are neither shapes (record_shapes=True) nor copies, where the files
-    are gone, and for a trace without what the devices did (see `unseen`).
+    Raises TraceError where there are neither shapes (record_shapes=True) nor copies, where the
+    files are gone, and for a trace without what the devices did (see `unseen`).
     """
     refuse_unseen(trace)
     rows = on_device(trace)
@@ -317,7 +317,11 @@ _PRODUCTS: dict[str, Callable[[Sequence[Input]], tuple[int, int]]] = {
 }
 # Operators with one output, of the shape to which their inputs are broadcast.
 _ELEMENTWISE = frozenset(
-    "add sub mul div neg abs sqrt rsqrt exp log pow relu gelu silu sigmoid tanh clamp square "
-    "reciprocal gelu_backward silu_backward sigmoid_backward tanh_backward threshold_backward "
-    "addcmul addcdiv lerp maximum minimum cos sin where masked_fill".split()
+    (
+        *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "rsqrt", "exp", "log", "pow", "relu"),
+        *("gelu", "silu", "sigmoid", "tanh", "clamp", "square", "reciprocal", "cos", "sin"),
+        *("addcmul", "addcdiv", "lerp", "maximum", "minimum", "where", "masked_fill"),
+        *("gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward"),
+        "threshold_backward",
+    )
 )

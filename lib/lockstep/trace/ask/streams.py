@@ -172,9 +172,7 @@ def _streams(trace: Slices, rank: int, rows: Column, calls: Column) -> list[Stre
         others = DeviceTimes(trace, rows[~mine], calls[~mine])
         host_bound, dependency = work.idle(start)
         both = int(covered(others.busy, work.busy.starts, work.busy.ends).sum())
-        gaps = np.concatenate((work.busy.starts, [end])) - np.concatenate(
-            ([start], work.busy.ends)
-        )
+        gaps = np.concatenate((work.busy.starts, [end])) - np.concatenate(([start], work.busy.ends))
         idle = end - start - work.busy.total
         found.append(
             Stream(

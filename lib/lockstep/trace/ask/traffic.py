@@ -152,7 +152,9 @@ def traffic(trace: Slices, met: Collectives, ranks_per_host: int | None = None) 
 def _reaches(met: Collectives, hosts: dict[int, str]) -> tuple[Reach, ...]:
     matches = met.matches
     where = []
-    for known, first, last in zip(matches.known, matches.first[:-1], matches.first[1:], strict=True):
+    for known, first, last in zip(
+        matches.known, matches.first[:-1], matches.first[1:], strict=True
+    ):
         ranks = met.trace.known[int(known)].ranks or matches.rank[first:last].tolist()
         where.append(_where({hosts.get(rank, "") for rank in ranks}))
     time, waited = matches.total(matches.end - matches.start), matches.total(met.waited)
@@ -191,7 +193,7 @@ def _exchanges(
     which = [at for at, name in enumerate(operations) if name == "all_to_all"]
     entries = [range(int(matches.first[at]), int(matches.first[at + 1])) for at in which]
     rows = matches.row[[entry for some in entries for entry in some]]
-    said = {row: args for row, args in met.trace.args_of(rows)}
+    said = dict(met.trace.args_of(rows))
     groups: dict[tuple[str, tuple[int, ...]], list[tuple[int, NDArray[np.int64]]]] = {}
     lost = 0
     for at, some in zip(which, entries, strict=True):

@@ -41,7 +41,8 @@ class Later:
     ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
         mark = json.dumps(name).encode()
         wanted = origins.tolist()
-        starts, found = [], []
+        starts: list[int] = []
+        found: list[tuple[int, dict[str, Any]]] = []
         number = 0
         for text, events in self._events(rank):
             while len(starts) < len(wanted) and wanted[len(starts)] < number + len(events):
