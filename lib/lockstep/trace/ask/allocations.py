@@ -154,7 +154,7 @@ def allocations(trace: Slices) -> Allocations:
         times, events = _events(trace, rank)
         on_host = np.array([one["Device Id"] < 0 for one in events], bool)
         if len(events) and not on_host.all() and (many := int(on_host.sum())):
-            notes.append(f"rank {rank}: {many:,} events of the host's memory left out")
+            notes.append(f"rank {rank}: {many:,} × the host's memory left out")
             times, events = times[~on_host], [one for one in events if one["Device Id"] >= 0]
         for device in sorted({max(one["Device Id"], NONE) for one in events}):
             which = [at for at, one in enumerate(events) if max(one["Device Id"], NONE) == device]

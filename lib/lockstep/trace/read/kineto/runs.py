@@ -31,9 +31,9 @@ def folders_in(source: Paths) -> dict[str, Paths]:
 def together(found: list[Found]) -> list[list[Found]]:
     """The files by run, in order of time; each run has a rank once.
 
-    Files belong together whose times overlap; where that gives a rank twice (clocks of hosts may
-    be far apart) and every rank has as many files, the n-th files of all ranks do. Raises
-    TraceError where neither holds.
+    Files belong together whose times overlap. Where every rank has as many files, but that gives
+    another number of runs (the clocks of hosts may be far apart), the n-th files of all ranks do.
+    Raises TraceError where a rank would be in a run twice.
     """
     in_time = sorted(found, key=lambda one: int(one.file.about["first"]))
     runs: list[list[Found]] = []
@@ -44,20 +44,19 @@ def together(found: list[Found]) -> list[list[Found]]:
             last = one.file.about["last"]
         runs[-1].append(one)
         last = max(last, one.file.about["last"])
-    if all(_once(run) for run in runs):
-        return runs
     of_rank: dict[int | None, list[Found]] = defaultdict(list)
     for one in in_time:
         of_rank[_rank(one)].append(one)
     counts = {len(files) for files in of_rank.values()}
-    if None in of_rank or len(counts) > 1:
-        twice = next(run for run in runs if not _once(run))
+    if None not in of_rank and len(counts) == 1 and len(runs) != max(counts):
+        return [list(run) for run in zip(*of_rank.values(), strict=True)]
+    if twice := next((run for run in runs if not _once(run)), None):
         some = ", ".join(one.path.name for one in twice[:6])
         raise TraceError(
             f"which files were recorded together is not clear ({some}): some are of one rank and "
             "overlap in time. Put each run into a folder of its own"
         )
-    return [list(run) for run in zip(*of_rank.values(), strict=True)]
+    return runs
 
 
 def _once(run: list[Found]) -> bool:
