@@ -53,12 +53,13 @@ print("\\nfigures:", json.dumps([loaded - began, time.perf_counter() - loaded, a
 """
 
 
-def read(way: str, folder: Path, hta: Path | None = None) -> tuple[float, float, float, Any]:
-    """Seconds of loading, seconds of analysing, peak bytes, and the answer. hta: a checkout of it
-    that is used in place of the installed one."""
+def read(way: str, folder: Path, hta: Path | None = None) -> tuple[float, float, float, float, Any]:
+    """Seconds of loading, of analysing, of CPU time in all, peak bytes, and the answer. hta: a
+    checkout of it that is used in place of the installed one."""
     script = SCRIPT.format(reader=READERS[way])
     paths = [Path(__file__).parents[2] / "lib", *([hta.resolve()] if hta else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    before = sum(os.times()[2:4])  # of children that have ended
     with tempfile.TemporaryFile("w+") as output:
         process = psutil.Popen(
             [sys.executable, "-c", script, str(folder)],
@@ -75,7 +76,7 @@ def read(way: str, folder: Path, hta: Path | None = None) -> tuple[float, float,
     if process.returncode:
         raise SystemExit(f"{way} failed:\n{said}")
     load, analyse, answer = json.loads(said.rpartition("figures:")[2])
-    return load, analyse, peak, answer
+    return load, analyse, sum(os.times()[2:4]) - before, peak, answer
 
 
 def tree(process: psutil.Process) -> int:
@@ -141,7 +142,7 @@ def main() -> None:
 
     circumstances = report.circumstances(os.getloadavg()[0])
     found = report.Report()
-    runs: dict[str, list[tuple[float, float, float, Any]]] = {way: [] for way in READERS}
+    runs: dict[str, list[tuple[float, float, float, float, Any]]] = {way: [] for way in READERS}
     with tempfile.TemporaryDirectory() as folder:
         training(Path(folder), ranks=options.ranks, events=options.events)
         for _ in range(options.runs):
@@ -153,7 +154,8 @@ def main() -> None:
         found.row(f"{way}: load", "s", [one[0] for one in done])
         found.row(f"{way}: align and break down", "s", [one[1] for one in done])
         seconds[way] = found.row(f"{way}: {what}", "s", [one[0] + one[1] for one in done]).median
-        peaks[way] = found.row(f"{way}: peak memory", "MB", [one[2] / 1e6 for one in done]).median
+        found.row(f"{way}: CPU time", "s", [one[2] for one in done])
+        peaks[way] = found.row(f"{way}: peak memory", "MB", [one[3] / 1e6 for one in done]).median
     faster = seconds["HTA"] / seconds["lockstep"]
     found.goal("at least 8 times as fast as HTA", f"{faster:.1f} times", faster >= 8)
     share = peaks["lockstep"] / peaks["HTA"]
@@ -170,7 +172,7 @@ def main() -> None:
     if not options.only_reading:
         print(f"recording costs these ranks {percent:.1f} % of a step")
     if options.json:
-        answers = {way: done[-1][3] for way, done in runs.items()}
+        answers = {way: done[-1][4] for way, done in runs.items()}
         content = {
             **circumstances,
             "samples": {row.name: row.samples for row in found.rows},
