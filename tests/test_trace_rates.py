@@ -91,6 +91,14 @@ def test_rates_of_operators_and_copies(tmp_path):
     assert "94.0% of the kernels' 0.012 ms" in str(found)
 
 
+def test_values_beside_the_shapes_are_read(tmp_path):
+    dims = [[2, 8, 9, 11], [6, 4, 3, 3], [], [], [], []]
+    values = ["", "", "[1, 0]", "[2, 1]", "[1, 2]", "2"]
+    convolution = operator("aten::cudnn_convolution", 0, dims, values=values)
+    (found,) = load(tmp_path, [convolution, *launched(1_000, 1)]).rates().operators
+    assert found.flops == 2 * (2 * 6 * 5 * 7) * (4 * 3 * 3)
+
+
 def test_without_shapes_copies_are_told_and_else_it_refuses(tmp_path):
     bare = [event("cpu_op", "aten::mm", START, 9_000), *launched(1_000, 1)]
     trace = load(tmp_path, bare)

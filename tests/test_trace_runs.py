@@ -58,6 +58,13 @@ def test_folders_inside_of_a_folder(tmp_path):
     assert list(Trace.runs(tmp_path / "iteration_10", cache=False)) == [""]
 
 
+def test_a_file_that_is_shorter_than_others_ends_no_run(tmp_path):
+    for name, at, long in (("a", 0, 9_000_000), ("b", 1_000, 1_000), ("c", 500_000, 1_000)):
+        run = [kernel("gemm", START + at, long)]
+        write(tmp_path / f"{name}.json", run, head(None))  # which do not say their rank
+    assert [trace.ranks for trace in Trace.runs(tmp_path, cache=False).values()] == [(0, 1, 2)]
+
+
 def test_files_that_may_belong_to_any_run_are_refused(tmp_path):
     rank_file(tmp_path / "a.json", 0)
     rank_file(tmp_path / "b.json", 0, 100)

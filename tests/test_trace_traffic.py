@@ -111,6 +111,25 @@ def test_groups_are_found_by_when_their_collectives_end(seed, groups):
     assert abs(answer.waiting - waited) < 0.001 * waited + 20_000
 
 
+@pytest.mark.parametrize("alike", ["other counts", "a regular beat"])
+def test_what_could_be_several_groups_or_none_is_not_guessed(alike):
+    """Two streams whose only partner ends at other times; and streams that all keep one beat."""
+    rng = np.random.default_rng(1)
+    slices = []
+    for rank in range(2):
+        for stream, count in ((20, 30), (21, 40)):
+            ends = np.cumsum(rng.integers(100_000, 3_000_000, count))
+            if alike == "a regular beat":
+                ends = 1_000_000 * np.arange(1, 31) + stream
+            slices += [
+                Slice(rank, f"stream {stream}", "nccl", int(end) - 50_000, 50_000,
+                      Kind.COMMUNICATION, stream, collective=Collective("all_reduce"))
+                for end in ends
+            ]  # fmt: skip
+    notes = match(Trace.from_slices(slices)).notes
+    assert not any("by when they end" in note for note in notes)
+
+
 def test_streams_of_ranks_that_have_nothing_to_do_with_each_other_are_no_group():
     rng = np.random.default_rng(0)
     slices = []
