@@ -120,7 +120,7 @@ def test_what_could_be_several_groups_or_none_is_not_guessed(alike):
         for stream, count in ((20, 30), (21, 40)):
             ends = np.cumsum(rng.integers(100_000, 3_000_000, count))
             if alike == "a regular beat":
-                ends = 1_000_000 * np.arange(1, 31) + stream
+                ends = 1_000_000 * np.arange(1, 31) + rng.integers(0, 9_000, 30)
             slices += [
                 Slice(rank, f"stream {stream}", "nccl", int(end) - 50_000, 50_000,
                       Kind.COMMUNICATION, stream, collective=Collective("all_reduce"))
