@@ -72,7 +72,8 @@ def _steps(spans: list[Any], work: list[Any], calls: dict[int, Any]) -> Iterator
     marks = [
         (start, end, thread)
         for start, end, name, category, thread in spans
-        if category == "user_annotation" and re.fullmatch(r"ProfilerStep\s*#\s*\d+", name)
+        if category in ("user_annotation", "operator")
+        and re.fullmatch(r"ProfilerStep\s*#\s*\d+", name)
     ]
     if marks:
         threads = [thread for _, _, thread in marks]

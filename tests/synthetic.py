@@ -78,15 +78,17 @@ def program(
     overlap: float = 0.3,
     sequence: bool = True,
     known: bool = True,
+    apart: bool = False,
 ) -> tuple[Trace, list[Met]]:
     """A program of `collectives` rounds; in each, every group that has its turn meets once.
 
     groups: global ranks; they may overlap, as in a grid. compute, transfer: between which a
     kernel and a transfer last. lateness: between which a rank leaves after the transfer's end.
     overlap: probability that a rank goes on computing beside the collective. sequence, known:
-    whether the trace says the sequence number and the group.
+    whether the trace says the sequence number and the group. apart: each group has a stream of its
+    own, as each communicator of PyTorch has.
 
-    Each rank has two streams and a thread; each kernel has its operator and its launch.
+    Each rank has two streams, or more, and a thread; each kernel has its operator and its launch.
     """
     ranks = sorted({rank for group in groups for rank in group})
     free = dict.fromkeys(ranks, EPOCH)  # when a rank can go on
@@ -132,7 +134,8 @@ def program(
             )
             for rank in members:
                 kernel(
-                    rank, 20, come[rank], ends[rank] - come[rank], name=f"nccl {operation}",
+                    rank, 20 + apart * number, come[rank], ends[rank] - come[rank],
+                    name=f"nccl {operation}",
                     kind=Kind.COMMUNICATION, collective=what, sequence=turn if sequence else -1,
                 )  # fmt: skip
                 free[rank] = ends[rank] + int(rng.integers(1, 5 * US))

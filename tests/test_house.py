@@ -44,9 +44,10 @@ launch/engines
 launch/nodes
 launch
 trace/slices.py  trace/intervals.py
-trace/joins.py  trace/steps.py  trace/matching.py
-trace/device.py  trace/unseen.py
-trace/read  trace/ask  trace/write
+trace/joins.py  trace/steps.py  trace/guess.py  trace/shapes.py
+trace/device.py  trace/unseen.py  trace/matching.py
+trace/read  trace/ask
+trace/write
 trace
 timeline  virtual
 summary.py  gate.py

@@ -36,6 +36,7 @@ from lockstep.timeline.scene import (
 )
 from lockstep.timeline.script import BROWSER, FILES, script
 from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
+from lockstep.trace.slices import NONE
 from PIL import Image
 
 MODEL = simulated("two streams")
@@ -114,6 +115,15 @@ def test_nothing_is_said_of_overlap_where_nothing_computes() -> None:
     shown = scene(calls)
     assert [row.lane for row in shown.rows] == ["calls"]
     assert "exposed" not in json.loads(pack(shown)[0])["alt"]
+
+
+def test_a_rank_that_lost_its_kernels_has_no_band_of_its_operators() -> None:
+    whole = step()
+    gloo = Slice(1, "thread 2", "gloo:all_reduce", 500, 700, Kind.COMMUNICATION)
+    kept = [one for one in whole if one.rank == 0 or one.stream == NONE]
+    shown = scene(Trace.from_slices([*kept, gloo], stamp=MODEL))
+    assert [row.rank for row in shown.rows if row.is_band] == [0]
+    assert [times.compute for times in shown.times] == [2000, 0]
 
 
 @given(

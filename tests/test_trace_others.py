@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import re
+import tarfile
+import zipfile
 from pathlib import Path
 
 import broken
 import pytest
-from kineto_files import START, event, head, kernel, write
+from kineto_files import PID, START, event, head, kernel, metadata, write
 from lockstep import summary
 from lockstep.trace import Kind, Trace, TraceError
 from painted import COLOURS, differences, painted
@@ -119,6 +122,84 @@ def test_slices_of_an_unknown_device_are_no_idle_time(category, question, tmp_pa
     assert f"7 slices of categories that are not known here ({which})" in trace.notes[0]
     with pytest.raises(TraceError, match=rf"no kernels.*7 slices .*\({which}\)"):
         getattr(trace, question)()
+
+
+@pytest.mark.parametrize(
+    ("category", "process", "whose"),
+    [
+        ("mtia_ccp_events", "MTIA 9", "Meta's MTIA"),
+        ("cuda_profiler_range", "python", "CUPTI's range profiler"),
+        ("hpu_op", "HPU 0", "Gaudi"),
+        ("mlu_user_annotation", "MLU 0", "Cambricon"),
+        ("FEE", "MainProcess", "VizTracer"),
+        ("", "/device:TPU:0", "XLA's profiler"),
+        ("", "game", "of a device, or of another program"),
+    ],
+)
+def test_a_refusal_says_whose_slices_they_are(category, process, whose, tmp_path):
+    work = [event(category, f"op {at}", START + at, 10, pid=9, tid=8) for at in range(7)]
+    trace = load(tmp_path, [metadata("process_name", 9, 0, name=process), *work])
+    with pytest.raises(TraceError, match=rf"{whose}.*, which cannot be read yet"):
+        trace.breakdown()
+
+
+def test_an_intel_gpu_is_read(tmp_path):
+    """Kineto's plugin for XPUs writes kernels, copies and calls of SYCL's runtime."""
+    work = [
+        event("xpu_runtime", "urEnqueueKernelLaunch", START, 1_000, correlation=1),
+        event("kernel", "gemm", START + 5_000, 7_000, pid=0, tid=99, device=0, correlation=1),
+        event("gpu_memcpy", "Memcpy M2D", START + 20_000, 3_000, pid=0, tid=99, correlation=2),
+    ]
+    spent = load(tmp_path, work).breakdown().of(0)
+    assert (spent.compute, spent.copies, spent.host_bound) == (7_000, 3_000, 1_000)
+
+
+def test_numbers_of_threads_and_streams_that_are_text(tmp_path):
+    """As PyTorch wrote them until 1.9, with its steps among the operators."""
+    work = [
+        event("Operator", "ProfilerStep#3", START, 90_000, tid=str(PID)),
+        event("Operator", "aten::mm", START + 10, 9_000, tid=str(PID)),
+        event("Runtime", "cudaLaunchKernel", START + 20, 1_000, tid=PID, correlation=1),
+        event(
+            "Kernel", "gemm", START + 5_000, 7_000, pid=0, tid="stream 7", stream=7, correlation=1
+        ),
+    ]
+    trace = load(tmp_path, [metadata("thread_name", PID, str(PID), name="main"), *work])
+    assert [(lane.stream, lane.rank) for lane in trace.lanes] == [(-1, 0), (7, 0)]
+    assert trace.breakdown().of(0, 3).compute == 7_000
+    assert trace.breakdown().of(0, 3).length == 90_000
+    (group,) = trace.kernels().by_operator().groups
+    assert (group.name, group.total) == ("aten::mm", 7_000)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ({"rocprofiler-sdk-tool": []}, "rocprofv3"),
+        ({"schema": "1.1", "nodes": []}, "an execution trace"),
+        ({"segments": [], "device_traces": []}, "a snapshot of the allocator"),
+        ({"version": "2.5", "pg_config": {}, "entries": []}, "flight recorder"),
+        ({"name": "x"}, 'it has no "traceEvents"'),
+    ],
+)
+def test_json_that_is_often_taken_for_a_trace_is_named(said, what, tmp_path):
+    (tmp_path / "rank0.json").write_text(json.dumps(said))
+    with pytest.raises(TraceError, match=f"is JSON, but no trace: .*{what}"):
+        Trace.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
+def test_an_archive_is_refused_by_name(kind, tmp_path):
+    inside = write(tmp_path / "rank0.json", ran(), head())
+    path = tmp_path / f"traces.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(inside, "rank0.json")
+    else:
+        with tarfile.open(path, "w:gz" if kind == "tar.gz" else "w") as archive:
+            archive.add(inside, "rank0.json")
+    with pytest.raises(TraceError, match=rf"traces\.{kind} is a {kind[:3]} archive: unpack it"):
+        Trace.load(path)
 
 
 def test_a_cpu_rank_beside_a_gpu_is_said_to_be_that_of_the_cpu(tmp_path):

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import unquote
 
+import kineto_files
 import numpy as np
 import playwright.sync_api as playwright
 import pytest
@@ -56,6 +57,44 @@ def arrows(slices):
 
 
 # ── The file ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_shapes_and_counters_of_a_file(tmp_path):
+    start = 1_000_000_000
+    said = {"Input Dims": [[8, 4], [4, 2], []], "Input type": ["float", "float", "Scalar"]}
+    memory = {"Bytes": 64, "Addr": 1, "Device Id": 0, "Device Type": 1, "Total Allocated": 640}
+    run = [
+        kineto_files.event("cpu_op", "aten::mm", start, 9_000, **said),
+        kineto_files.event("cuda_runtime", "cudaLaunchKernel", start + 1_000, 500, correlation=1),
+        kineto_files.kernel("gemm", start + 4_000, 3_000, correlation=1),
+        kineto_files.event(
+            "gpu_memcpy", "Memcpy HtoD", start + 6_000, 500, pid=0, tid=9, stream=9, bytes=1_000
+        ),
+        f'{{"ph": "i", "name": "[memory]", "ts": {kineto_files.number(start + 2_000)}, '
+        f'"pid": 1, "tid": 1, "args": {json.dumps(memory)}}}',
+    ]
+    kineto_files.write(tmp_path / "rank0.json", run, kineto_files.head())
+    trace = Trace.load(tmp_path, cache=False)
+    found = json.loads(export(trace, tmp_path / "all.json").read_text())["traceEvents"]
+    (mm,) = (one for one in found if one.get("name") == "aten::mm")
+    assert mm["args"] == {"shapes": "[8, 4] [4, 2]", "types": "float float"}
+    counted = [
+        (one["name"], round(one["ts"] * 1000), *one["args"].values())
+        for one in found
+        if one["ph"] == "C"
+    ]
+    assert sorted(counted) == [
+        ("copies", 6_000, 2.0),
+        ("copies", 6_500, 0.0),
+        ("memory of the GPU 0", 2_000, 640),
+        ("queued for the GPU", 0, 0),
+        ("queued for the GPU", 1_500, 1),
+        ("queued for the GPU", 4_000, 0),
+    ]
+    bare = export(trace, tmp_path / "bare.json", shapes=False, counters=False).read_text()
+    assert "shapes" not in bare and all(
+        one["ph"] in "XM" for one in json.loads(bare)["traceEvents"]
+    )
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])

@@ -127,11 +127,21 @@ def _main(argv: list[str]) -> int:
     )
     trace.add_argument("paths", nargs="+", type=Path, metavar="FOLDER", help="or the files")
     trace.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
+    trace.add_argument("--run", metavar="NAME", help="which of the runs that the folder holds")
+    trace.add_argument(
+        "--more",
+        action="store_true",
+        help="answer more: servers' passes, streams, outliers, shapes, rates, memory, traffic "
+        "(reads the files again)",
+    )
     trace.add_argument("--json", action="store_true", help="print JSON: every answer in plain rows")
     trace.add_argument("--csv", type=Path, metavar="FOLDER", help="write a table of each answer")
     trace.add_argument("--html", type=Path, metavar="FILE", help="write one page, for any browser")
     trace.add_argument(
-        "--perfetto", type=Path, metavar="FILE", help="write one trace of all ranks for Perfetto"
+        "--perfetto",
+        type=Path,
+        metavar="FILE",
+        help="write one trace of all ranks for Perfetto, with shapes and counters",
     )
     trace.add_argument("--open", action="store_true", help="show it in Perfetto, until Ctrl-C")
     trace.set_defaults(command=_trace)
@@ -312,9 +322,13 @@ def _trace(arguments: argparse.Namespace) -> int:
 
     paths = arguments.paths
     try:
-        trace, sections = summary.of(paths[0] if len(paths) == 1 else paths, arguments.skip)
+        source = paths[0] if len(paths) == 1 else paths
+        run = None if arguments.run is None else arguments.run.removeprefix("./").rstrip("/")
+        trace, sections = summary.of(
+            source, arguments.skip, run="" if run == "." else run, more=arguments.more
+        )
         if arguments.json or arguments.csv is not None:
-            answers, refused = rows.rows_of(trace, arguments.skip)
+            answers, refused = rows.rows_of(trace, arguments.skip, arguments.more)
         if arguments.json:
             said = {title: text for title, text in sections if title in ("What was read", "Clock")}
             report = {"stamp": sections[0][0], "headline": sections[0][1].splitlines(), **said}

@@ -12,14 +12,41 @@ from .words import milliseconds
 Section = tuple[str, str]  # title, text
 
 
-def of(source: Source, skip: int = 0) -> tuple[Trace, list[Section]]:
+def load(source: Source, run: str | None = None) -> Trace:
+    """The traces of one run: of the only one there, or of this one (see `Trace.runs`).
+
+    Raises TraceError, with the names of the runs, where it is not clear which is meant.
+    """
+    if run is None:
+        try:
+            return Trace.load(source)
+        except TraceError:
+            try:
+                runs = Trace.runs(source)
+            except TraceError:
+                runs = {}
+            if len(runs) < 2:
+                raise
+            raise TraceError(
+                f"these are {len(runs)} runs: {_named(runs)}: say --run NAME"
+            ) from None
+    runs = Trace.runs(source)
+    if run not in runs:
+        raise TraceError(f"there is no run {run}; there are: {_named(runs)}")
+    return runs[run]
+
+
+def of(
+    source: Source, skip: int = 0, *, run: str | None = None, more: bool = False
+) -> tuple[Trace, list[Section]]:
     """Load traces, put them on one clock, and answer every question that they can answer.
 
-    skip: how many steps of each rank to leave out. The first section is the headline, under the
-    stamp of all. Where the clocks cannot be aligned a section says why, and questions across ranks
-    stay open. Raises TraceError where nothing can be read.
+    skip: how many steps of each rank to leave out. run: which, of several. more: answer what is
+    asked less often, too, for which the files are read again. The first section is the headline,
+    under the stamp of all. Where the clocks cannot be aligned a section says why, and questions
+    across ranks stay open. Raises TraceError where nothing can be read.
     """
-    trace = Trace.load(source)
+    trace = load(source, run)
     try:
         trace = trace.align()
         clock = str(trace.certificate)
@@ -32,6 +59,15 @@ def of(source: Source, skip: int = 0) -> tuple[Trace, list[Section]]:
         "Launches": trace.launches,
         "Kernels": trace.kernels,
     }
+    if more:
+        questions |= {
+            "Server": lambda: trace.serving(skip=skip),
+            "Streams and outliers": trace.streams,
+            "Kernels by shape": lambda: trace.kernels().by_shape(),
+            "Rates": trace.rates,
+            "Memory": trace.allocations,
+            "Traffic": trace.traffic,
+        }
     sections = [
         ("What was read", "\n".join([_size(trace), *trace.notes])),
         ("Clock", clock),
@@ -47,6 +83,10 @@ def of(source: Source, skip: int = 0) -> tuple[Trace, list[Section]]:
     except TraceError as error:
         said = headline(trace, str(error), skip)
     return trace, [(str(trace.provenance), "\n".join(said)), *sections]
+
+
+def _named(runs: dict[str, Trace]) -> str:
+    return ", ".join(name or "." for name in list(runs)[:12])
 
 
 def _without_stamp(text: str, trace: Trace) -> str:

@@ -21,6 +21,7 @@ from ..trace.intervals import Intervals, covered, union
 from ..trace.joins import computes_on_host, launch_of, on_device
 from ..trace.matching import match
 from ..trace.slices import NONE
+from ..trace.unseen import unseen
 from ..words import by_value
 
 Column = NDArray[Any]
@@ -421,7 +422,7 @@ def _band(
 ) -> tuple[tuple[Column, Column, Column], RankTimes]:
     """(start, duration, kind) of the band of a rank, and its times: as `breakdown` has them."""
     rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
-    compute = _covers(trace, rows[_computes(trace, rows)], first)
+    compute = _covers(trace, rows[_computes(trace, rank, rows)], first)
     communication = _covers(trace, rows[trace.kind[rows] == Kind.COMMUNICATION], first)
     cuts = np.sort(np.concatenate((*compute, *communication)))
     start, end = cuts[:-1], cuts[1:]
@@ -447,8 +448,11 @@ def _band(
     return (start[shown], lasted[shown], kind[shown]), times
 
 
-def _computes(trace: Trace, rows: Column) -> Column:
-    """Which of one rank's rows compute: of a rank without a GPU, its operators do."""
+def _computes(trace: Trace, rank: int, rows: Column) -> Column:
+    """Which of one rank's rows compute: of a rank without a GPU, its operators do; of one whose
+    GPU's work is not in the trace, nothing is known to."""
+    if rank in unseen(trace):
+        return np.zeros(len(rows), bool)
     if len(rows) and (trace.stream[rows] != NONE).any():
         return (trace.kind[rows] == Kind.COMPUTE) & (trace.stream[rows] != NONE)
     return computes_on_host(trace, rows)

@@ -54,6 +54,29 @@ def launch_of(trace: Slices, rows: Column) -> Column:
     return found
 
 
+def by_thread(trace: Slices, calls: Column) -> list[tuple[int, Column]]:
+    """(lane, places in `calls` of the calls that this thread made)."""
+    known = np.flatnonzero(calls != NONE)
+    lanes = trace.lane[calls[known]]
+    return [(int(lane), known[lanes == lane]) for lane in np.unique(lanes)]
+
+
+def launched_in(trace: Slices, rows: Column, wanted: Column) -> Column:
+    """For each of these rows the innermost wanted slice around the start of its launch, or NONE.
+
+    wanted: a mask of all rows.
+    """
+    calls = launch_of(trace, rows)
+    found = np.full(len(rows), NONE, np.int64)
+    for lane, mine in by_thread(trace, calls):
+        piece = trace.rows_of(lane)
+        ranges = piece.start + np.flatnonzero(wanted[piece])
+        start, called = trace.start[ranges], trace.start[calls[mine]]
+        at = innermost(start, start + trace.duration[ranges], called)
+        found[mine[at != NONE]] = ranges[at[at != NONE]]
+    return found
+
+
 def computes_on_host(trace: Slices, rows: Column) -> Column:
     """Which of these rows, of a rank without a GPU, compute: its operators, but not those that
     only hand a communication over."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from .guess import guessed_groups
 from .slices import NONE, SYNCHRONISING, Column, Kind, Slices, once
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
@@ -31,7 +32,8 @@ class Matches:
     sequence, or its place among those of its group and operation. size: ranks in the group,
     recorded or not. complete: all ranks of the group that are in the trace have it.
     synchronises: nobody leaves before the last has come. assumed: the trace does not say the
-    group, and it was taken for that of all ranks. even: every rank moves as many bytes.
+    group, and it was taken for that of all ranks, or guessed (see `guess`). even: every rank moves
+    as many bytes.
 
     unmatched: reason → number of slices left over. notes: what was assumed, in sentences.
     """
@@ -108,8 +110,9 @@ def match(trace: Slices) -> Matches:
     recording begins or ends earlier than another's, the shift is taken at which sizes agree and
     the times between collectives agree `_CLEARLY` best, and a note says so; without such a shift
     they stay unmatched. Kernels that follow each other with one sequence are one collective.
-    Sends and receives are matched by their peers. A group of unknown ranks and name is taken for
-    that of all ranks if all of them have it. Takes time in proportion to the slices.
+    Sends and receives are matched by their peers. A group of unknown ranks and name is guessed by
+    when its collectives end (see `guess`), or else taken for that of all ranks if all of them have
+    it. Takes time in proportion to the slices.
     """
     unmatched: Counter[str] = Counter()
     notes: list[str] = []
@@ -281,6 +284,22 @@ def _queues(trace: Slices, rows: Column) -> tuple[Column, list[_Queue]]:
                 made[short] = without, numbered
             table[2 * index], table[2 * index + 1] = made[short]
     key = table[2 * trace.collective[rows] + (trace.sequence[rows] >= 0)]  # NONE is the last two
+    silent = [one.operation != "" and not (one.ranks or one.group) for one in trace.known]
+    no_group = np.array([*silent, False], bool) & ~pairs
+    unknown = np.flatnonzero(no_group[trace.collective[rows]])
+    guessed, members = guessed_groups(trace, rows[unknown])
+    unknown, guessed = unknown[guessed != NONE], guessed[guessed != NONE]
+    if len(unknown):
+        codes = guessed * np.int64(len(pairs)) + trace.collective[rows[unknown]]
+        distinct, inverse = np.unique(codes, return_inverse=True)
+        key_of = np.empty(len(distinct), np.int64)
+        for place, code in enumerate(distinct.tolist()):
+            group, index = divmod(code, len(pairs))
+            again = members[:group].count(members[group])  # communicators of the same ranks
+            label = f"{list(members[group])}{f' ({again + 1})' if again else ''}"
+            queue = _Queue(trace.known[index].operation, label, members[group], assumed=True)
+            key_of[place] = queues.setdefault((0, queue), len(queues))
+        key[unknown] = key_of[inverse]
     one_sided = np.flatnonzero(pairs[trace.collective[rows]])
     if len(one_sided):
         # A rank counts its sends for itself, so here sequences do not help.
@@ -332,7 +351,7 @@ def _numbers(
         parts_of.setdefault(int(entries.queue[part.start]), []).append(part)
     for key, parts in parts_of.items():
         queue, whole = queues[key], parts[0]
-        if queue.assumed and len(parts) < len(ranks):
+        if queue.assumed and len(parts) < len(queue.ranks or ranks):
             for part in parts:
                 number[part] = _LOST
                 unmatched["the group is unknown"] += int(entries.kernels[part].sum())
@@ -358,7 +377,14 @@ def _numbers(
                 )
     if len(notes) > 8:
         notes[8:] = [f"and {len(notes) - 8} more like these"]
-    assumed = sorted({queue.operation for queue in queues if queue.assumed})
+    guessed = sorted({queue.label for queue in queues if queue.assumed and queue.ranks})
+    if guessed:
+        notes.append(
+            "the trace does not say the groups of some collectives: by when they end, they are "
+            + ", ".join(guessed[:8])
+            + (f" and {len(guessed) - 8} more" if len(guessed) > 8 else "")
+        )
+    assumed = sorted({queue.operation for queue in queues if queue.assumed and not queue.ranks})
     if assumed:
         notes.append(
             f"the trace does not say the group of some {', '.join(assumed)}: "

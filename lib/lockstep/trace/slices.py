@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -155,6 +155,19 @@ _AS_THEY_ARE = (
 )
 
 
+class Files(Protocol):
+    """What the files of a trace say beside its columns, read when it is asked for."""
+
+    def args(self, rank: int, origins: Column) -> Iterator[dict[str, Any]]:
+        """The args of these events (numbers, ascending) of a rank; its file is read once."""
+
+    def moments(
+        self, rank: int, name: str, origins: Column
+    ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
+        """The starts of these events as the file has them (ns), and (time, args) of its instants
+        of this name."""
+
+
 class Numbering(dict[Any, int]):
     """Numbers things, from 0, in the order in which they are first asked for."""
 
@@ -200,12 +213,12 @@ class Slices:
         notes: Sequence[str] = (),
         about: Mapping[int, Mapping[str, Any]] | None = None,
         certificate: Certificate | None = None,
-        fetch: Callable[[int, int], dict[str, Any]] | None = None,
+        files: Files | None = None,
     ):
         """For those who read traces; others use `load` and `from_slices`.
 
         columns: may be in any order of rows and lack any but start, duration, lane and name.
-        fetch: gives the args of event `origin` of a rank.
+        files: what the slices come from.
         """
         rows = len(columns["start"])
         lane = np.asarray(columns["lane"])
@@ -233,7 +246,7 @@ class Slices:
         self.notes = tuple(notes)
         self.about = dict(about or {})
         self.certificate = certificate
-        self._fetch = fetch
+        self.files = files
         self._bounds = np.searchsorted(self.lane, np.arange(len(self.lanes) + 1))
 
     @classmethod
@@ -315,10 +328,39 @@ class Slices:
 
         Raises TraceError where the file has changed or is gone.
         """
-        origin = int(self.origin[row])
-        if self._fetch is None or origin == NONE:
-            return {}
-        return self._fetch(int(self.rank[row]), origin)
+        return next((args for _, args in self.args_of(np.array([row]))), {})
+
+    def args_of(self, rows: Column) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(row, everything its file says of it) of these rows, but of those made by hand.
+
+        Each rank's file is read once, which takes about as long as loading it did. Raises
+        TraceError where it has changed or is gone.
+        """
+        rows = rows[self.origin[rows] != NONE] if self.files is not None else rows[:0]
+        for rank in np.unique(self.rank[rows]).tolist():
+            mine = rows[self.rank[rows] == rank]
+            mine = mine[np.argsort(self.origin[mine], kind="stable")]
+            assert self.files is not None
+            yield from zip(mine.tolist(), self.files.args(rank, self.origin[mine]), strict=True)
+
+    def moments(self, rank: int, name: str) -> tuple[Column, list[dict[str, Any]]]:
+        """(times in ns, args) of the instants of this name in a rank's file, on the trace's clock.
+
+        Two of the rank's slices, the first and the last, say how the file's times became the
+        trace's. Raises TraceError where the file has changed or is gone.
+        """
+        rows = np.flatnonzero((self.rank == rank) & (self.origin != NONE))
+        if self.files is None or not len(rows):
+            return np.empty(0, np.int64), []
+        ends = rows[[np.argmin(self.start[rows]), np.argmax(self.start[rows])]]
+        order = np.argsort(self.origin[ends], kind="stable")
+        had, found = self.files.moments(rank, name, self.origin[ends][order])
+        first, last = (had[int(np.flatnonzero(order == at)[0])] for at in (0, 1))
+        moved = self.start[ends] - np.array([first, last])
+        times = np.array([time for time, _ in found], np.int64)
+        part = (times - first) / max(last - first, 1)
+        times = times + moved[0] + np.rint(part * (moved[1] - moved[0])).astype(np.int64)
+        return times, [args for _, args in found]
 
     # ── Deriving ─────────────────────────────────────────────────────────────────────────────
 
@@ -342,7 +384,7 @@ class Slices:
             "notes": self.notes,
             "about": self.about,
             "certificate": self.certificate,
-            "fetch": self._fetch,
+            "files": self.files,
         }
 
     def select(self, rows: Column) -> Self:

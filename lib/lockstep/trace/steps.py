@@ -14,12 +14,72 @@ _NUMBER = re.compile(r"step\s*[#:=_-]?\s*(\d{1,9})(?!\d)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Step:
-    """One step of one rank: [start, end) in nanoseconds, from the CPU-side annotation."""
+    """One step of one rank: [start, end) in nanoseconds, from the CPU-side annotation.
+
+    name: the annotation's, "" where there is none. batch: of a server's step, what it worked on.
+    """
 
     rank: int
     number: int
     start: int
     end: int
+    name: str = ""
+
+    @property
+    def batch(self) -> Batch | None:
+        return batch_in(self.name)
+
+
+@dataclass(frozen=True, order=True)
+class Batch:
+    """What one pass of an inference server works on, as its annotation says.
+
+    phase: "prefill", "decode", or "mixed". requests: all of them. tokens: that go into the pass,
+    NONE where it does not say.
+    """
+
+    phase: str
+    requests: int
+    tokens: int = NONE
+
+    def __str__(self) -> str:
+        tokens = "" if self.tokens == NONE else f", {self.tokens:,} tokens"
+        return f"{self.phase} of {self.requests:,} requests{tokens}"
+
+
+def batch_in(name: str) -> Batch | None:
+    """What the annotation of a server's step says, None for other steps.
+
+    vLLM: "execute_context_C(TOKENS)_generation_G(TOKENS)", or with more in it
+    "execute_TOKENS_context_C(sq…)_generation_G(sq…)". SGLang: "step[EXTEND bs=B toks=T]",
+    "step[DECODE bs=B]". ATOM: "prefill[bs=B tok=T]", "decode[bs=B …]".
+    """
+    name = name[:1000]
+    if found := _VLLM.match(name):
+        context, generation = int(found["context"]), int(found["generation"])
+        phase = "mixed" if context and generation else "prefill" if context else "decode"
+        said = found["all"], found["new"], found["old"]
+        tokens = NONE
+        if said[0]:
+            tokens = int(said[0])
+        elif said[1] and said[2]:
+            tokens = int(said[1]) + int(said[2])
+        return Batch(phase, context + generation, tokens)
+    if found := _SGLANG.match(name):
+        phase = _PHASES.get(found["mode"].lower(), found["mode"].lower())
+        # A decoding pass takes one token of each request, unless it drafts; then it does not say.
+        return Batch(phase, int(found["requests"]), int(found["tokens"] or NONE))
+    return None
+
+
+_VLLM = re.compile(
+    r"execute_((?P<all>\d+)_)?context_(?P<context>\d+)(\((?P<new>\d+)?[^)]*\))?"
+    r"_generation_(?P<generation>\d+)(\((?P<old>\d+)?[^)]*\))?"
+)
+_SGLANG = re.compile(
+    r"(step\[)?(?P<mode>[A-Za-z_]+)[ \[]bs=(?P<requests>\d+)(\s+tok?s?=(?P<tokens>\d+))?"
+)
+_PHASES = {"extend": "prefill"}
 
 
 @once
@@ -60,9 +120,10 @@ def _of_rank(trace: Slices, rank: int, rows: Column) -> list[Step]:
     rows, start, end = rows[outermost], start[outermost], end[outermost]
     end = np.minimum(end, np.concatenate((start[1:], end[-1:])))
     found = [_NUMBER.search(names[int(name)][:1000]) for name in trace.name[rows]]
+    numbers = [int(one[1]) if one else place for place, one in enumerate(found)]
     return [
-        Step(rank, int(number[1]) if number else place, int(start[place]), int(end[place]))
-        for place, number in enumerate(found)
+        Step(rank, number, int(start[place]), int(end[place]), names[int(trace.name[row])])
+        for place, (number, row) in enumerate(zip(numbers, rows, strict=True))
     ]
 
 

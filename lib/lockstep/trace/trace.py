@@ -9,6 +9,7 @@ from typing import Any
 
 from ..launch import Job
 from ..stamps import Stamp
+from .ask.allocations import Allocations, allocations
 from .ask.breakdown import Breakdown, breakdown
 from .ask.clock import align
 from .ask.collectives import Collectives, collectives
@@ -16,9 +17,13 @@ from .ask.critical import CriticalPath, critical_path
 from .ask.diff import Diff, diff
 from .ask.kernels import Kernels, kernels
 from .ask.launches import Launches, launches
+from .ask.rates import Rates, rates
+from .ask.serving import Serving, serving
+from .ask.streams import US, Streams, streams
+from .ask.traffic import Traffic, traffic
 from .read import jobs
 from .read.flight import Hang, flight
-from .read.kineto.load import Source, load
+from .read.kineto.load import Source, load, load_runs
 from .read.memory import Memory, memory
 from .slices import Slices, once
 from .steps import Step, steps
@@ -52,6 +57,19 @@ class Trace(Slices):
         return cls.of_slices(load(source, stamp=stamp, cache=cache, processes=processes))
 
     @classmethod
+    def runs(
+        cls,
+        source: Source,
+        *,
+        stamp: Stamp | None = None,
+        cache: bool = True,
+        processes: int | None = None,
+    ) -> dict[str, Trace]:
+        """The traces of several runs, or repeats of one: see `load_runs` there."""
+        found = load_runs(source, stamp=stamp, cache=cache, processes=processes)
+        return {name: cls.of_slices(run) for name, run in found.items()}
+
+    @classmethod
     def of(cls, job: Job) -> Trace:
         """What a job did: its profiles, or its call record: see `lockstep.trace.read.jobs`."""
         return cls.of_slices(jobs.of(job))
@@ -75,6 +93,10 @@ class Trace(Slices):
         answer = collectives(_on_one_clock(self))
         return replace(answer, notes=(*answer.notes, *self._moved(answer.trace)))
 
+    def traffic(self, ranks_per_host: int | None = None) -> Traffic:
+        """Imbalance of all-to-alls, and what leaves hosts: see `lockstep.trace.ask.traffic`."""
+        return traffic(self, self.collectives(), ranks_per_host)
+
     def launches(self) -> Launches:
         """Launch latency and queue depth: see `lockstep.trace.ask.launches`."""
         return launches(self)
@@ -82,6 +104,24 @@ class Trace(Slices):
     def kernels(self, top: int = 10) -> Kernels:
         """Where the GPU's time goes: see `lockstep.trace.ask.kernels`."""
         return kernels(self, top)
+
+    def rates(self) -> Rates:
+        """What kernels and copies achieve, by shapes: see `lockstep.trace.ask.rates`."""
+        return rates(self)
+
+    def serving(self, *, skip: int = 0) -> Serving:
+        """What a server's passes cost, by phase: see `lockstep.trace.ask.serving`."""
+        return serving(self, skip=skip)
+
+    def streams(
+        self, *, short: int = 10 * US, call: int = 50 * US, late: int = 100 * US
+    ) -> Streams:
+        """Each stream by itself, and what stands out: see `lockstep.trace.ask.streams`."""
+        return streams(self, short=short, call=call, late=late)
+
+    def allocations(self) -> Allocations:
+        """Memory by the profiler's own events: see `lockstep.trace.ask.allocations`."""
+        return allocations(self)
 
     def critical_path(self) -> CriticalPath:
         """What the step had to wait for, on one clock: see `lockstep.trace.ask.critical`."""

@@ -61,13 +61,40 @@ def doubtful(trace: Slices) -> dict[int, str]:
     }
 
 
+# What the categories of Kineto's other devices, and of other programs, stand for.
+_STRANGERS = (
+    (re.compile("mtia", re.IGNORECASE), "of Meta's MTIA accelerator"),
+    (re.compile("hpu", re.IGNORECASE), "of Intel's Gaudi (HPU)"),
+    (re.compile("mlu", re.IGNORECASE), "of Cambricon's MLU"),
+    (re.compile("npu|ascend", re.IGNORECASE), "of an Ascend NPU"),
+    (re.compile("xpu", re.IGNORECASE), "of an Intel GPU (XPU)"),
+    (re.compile("glow", re.IGNORECASE), "of Glow"),
+    (
+        re.compile("cuda_profiler_range", re.IGNORECASE),
+        "of CUPTI's range profiler, which measures counters in place of kernels",
+    ),
+    (re.compile("FEE$"), "of VizTracer, which traces Python"),
+)
+
+
+def _whose(trace: Slices, rank: int, categories: set[str]) -> str:
+    """Whose slices of unknown categories are, as far as these and the names of processes tell."""
+    for mark, whose in _STRANGERS:
+        if any(mark.search(one) for one in categories):
+            return whose
+    processes = {lane.process for lane in trace.lanes if lane.rank == rank}
+    if any(one.startswith(("/device:", "/host:")) for one in processes):
+        return "of XLA's profiler (JAX, TensorFlow, PyTorch/XLA)"
+    return "of a device, or of another program"
+
+
 def _why(trace: Slices, rank: int, kinds: Column, others: bool) -> str:
     unread = trace.about.get(rank, {}).get("unread", {})
     if unread:
         which = ", ".join(list(unread)[:5])
         many = f"{sum(unread.values()):,}"
         where = f"{many} slices of categories that are not known here ({which})"
-        return f"it has {where}: of a device, or of another program, that cannot be read yet"
+        return f"it has {where}: {_whose(trace, rank, set(unread))}, which cannot be read yet"
     launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     called = trace.where(Kind.LAUNCH, rank=rank)
     if count := int(launching[trace.name[called]].sum()):

@@ -1,5 +1,5 @@
-"""Where the GPU's time goes: by kernel, or by the step, phase, annotation, operator or module that
-it was launched in."""
+"""Where the GPU's time goes: by kernel, or by the step, phase, annotation, operator, shapes or
+module that it was launched in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ...figures.table import Table, table
 from ...stamps import Stamp
 from ...words import microseconds, milliseconds, printable
 from ..intervals import union
-from ..joins import innermost, launch_of, on_device
-from ..slices import NONE, Column, Kind, Slices, TraceError
+from ..joins import by_thread, launch_of, launched_in, on_device
+from ..shapes import shapes_of
+from ..slices import NONE, Column, Kind, Numbering, Slices, TraceError
 from ..steps import steps
 from ..unseen import refuse_unseen
 from .wording import shortened, with_notes
@@ -45,10 +46,11 @@ class KernelGroup:
 class Kernels:
     """The groups with the largest totals, largest first.
 
-    by: "name", "step", "phase", "annotation", "operator" or "module". groups: the top ones. count,
-    total: of all that the GPUs ran, these or not; kernels that run at the same time are counted
-    both. distinct: the number of groups there are. unattributed: nanoseconds of what could not be
-    put in any group, as its launch is not in the trace or lies in no step or annotation.
+    by: "name", "step", "phase", "annotation", "operator", "shape" or "module". groups: the top
+    ones. count, total: of all that the GPUs ran, these or not; kernels that run at the same time
+    are counted both. distinct: the number of groups there are. unattributed: nanoseconds of what
+    could not be put in any group, as its launch is not in the trace or lies in no step or
+    annotation.
     """
 
     by: str
@@ -75,6 +77,10 @@ class Kernels:
     def by_operator(self, top: int = 10) -> Kernels:
         """By the innermost operator (aten::mm, an autograd node) that launched them."""
         return kernels(self.trace, top, by="operator")
+
+    def by_shape(self, top: int = 10) -> Kernels:
+        """By the innermost operator and the shapes of its inputs; reads the files again."""
+        return kernels(self.trace, top, by="shape")
 
     def by_module(self, top: int = 10) -> Kernels:
         """By the innermost `nn.Module` that launched them (recorded under with_stack=True)."""
@@ -136,9 +142,11 @@ def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
     "annotation", "operator", "module": the innermost; modules are the profiler's "nn.Module: …",
     in which autograd's threads never are. "phase": "backward" inside of one of
     autograd's nodes, "optimizer" inside of `Optimizer.…`, the forward pass and all else together.
-    What has no launch in the trace, or one outside of steps or annotations, is unattributed.
+    "shape": the innermost operator with the shapes of its inputs, for which the files are read
+    again. What has no launch in the trace, or one outside of steps or annotations, is unattributed.
 
-    Raises TraceError for another `by`, for a top below 1, and for a trace without what the devices
+    Raises TraceError for another `by`, for "shape" where no shapes were recorded or the files are
+    gone, for a top below 1, and for a trace without what the devices
     did (see `unseen`).
     """
     if by not in _KEYS:
@@ -161,7 +169,7 @@ def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
     )
 
 
-_WHOLE = ("operator", "module")  # whose names are no signatures
+_WHOLE = ("operator", "module", "shape")  # whose names are no signatures
 
 
 def _cut(name: str) -> str:
@@ -247,22 +255,24 @@ def _by_module(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
 
 def _by_innermost(trace: Slices, rows: Column, wanted: Column) -> tuple[Column, Sequence[str]]:
     """By the name of the innermost of the wanted slices around the launch."""
-    calls = launch_of(trace, rows)
-    keys = np.full(len(rows), NONE, np.int64)
-    for lane, mine in _by_thread(trace, calls):
-        piece = trace.rows_of(lane)
-        ranges = piece.start + np.flatnonzero(wanted[piece])
-        start, called = trace.start[ranges], trace.start[calls[mine]]
-        at = innermost(start, start + trace.duration[ranges], called)
-        keys[mine[at != NONE]] = trace.name[ranges[at[at != NONE]]]
-    return keys, trace.names
+    around = launched_in(trace, rows, wanted)
+    return np.where(around == NONE, NONE, trace.name[around]), trace.names
+
+
+def _by_shape(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
+    around = launched_in(trace, rows, trace.kind == Kind.OPERATOR)
+    shapes = shapes_of(trace, np.unique(around[around != NONE]))
+    numbers = Numbering()
+    of_operator = {row: numbers[f"{trace.names[trace.name[row]]} {shapes[row]}"] for row in shapes}
+    keys = np.array([of_operator.get(row, NONE) for row in around.tolist()], np.int64)
+    return keys, list(numbers)
 
 
 def _by_phase(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     calls = launch_of(trace, rows)
     keys = np.where(calls == NONE, NONE, 0)
     sorts = [_starting(trace, start) for start in ("autograd::engine::", "Optimizer.")]
-    for lane, mine in _by_thread(trace, calls):
+    for lane, mine in by_thread(trace, calls):
         notes = trace.rows_of(lane)
         called = trace.start[calls[mine]]
         for phase, named in enumerate(sorts, start=1):
@@ -279,18 +289,12 @@ def _starting(trace: Slices, start: str) -> Column:
     return np.array([name.startswith(start) for name in trace.names], bool)
 
 
-def _by_thread(trace: Slices, calls: Column) -> list[tuple[int, Column]]:
-    """(lane, places in `calls` of the calls that this thread made)."""
-    known = np.flatnonzero(calls != NONE)
-    lanes = trace.lane[calls[known]]
-    return [(int(lane), known[lanes == lane]) for lane in np.unique(lanes)]
-
-
 _KEYS: dict[str, Callable[[Slices, Column], tuple[Column, Sequence[str]]]] = {
     "name": _by_name,
     "step": _by_step,
     "phase": _by_phase,
     "annotation": _by_annotation,
     "operator": _by_operator,
+    "shape": _by_shape,
     "module": _by_module,
 }

@@ -13,25 +13,35 @@ import json
 import os
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..ask.allocations import allocations
+from ..ask.launches import launches
 from ..joins import launch_of, on_device
-from ..slices import NONE, Column, Kind, Slices
+from ..shapes import inputs_in
+from ..slices import NONE, Column, Kind, Slices, TraceError
 
 _AT_ONCE = 10_000  # events written at once
 
 
-def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
+def export(
+    trace: Slices, file: str | os.PathLike[str], *, shapes: bool = True, counters: bool = True
+) -> Path:
     """Write a trace in Chrome's JSON format, packed if the name ends in .gz; returns the path.
 
     A rank becomes a process, a lane a thread, with more threads where slices overlap. Times start
     at 0 and are exact to the nanosecond. Arrows lead from launches to what they launched, unless
-    that seems to begin before them. Raises TraceError for an empty trace.
+    that seems to begin before them. shapes: operators have the shapes of their inputs. counters:
+    tracks of what is queued for a rank's GPU, of its memory (where the profiler recorded that), and
+    of how many bytes a second its copies move. For shapes, memory and copies the files are read
+    again; without files these lack. Raises TraceError for an empty trace, and where the files have
+    changed or are gone.
     """
     path = Path(file)
     first, _ = trace.span
@@ -42,7 +52,8 @@ def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
             _open(part, packed=path.suffix == ".gz") as raw,
             io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out,
         ):
-            events = _events(trace, first)
+            more = _shapes(trace) if shapes else {}
+            events = chain(_events(trace, first, more), _counters(trace, first) if counters else ())
             out.write(f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n')
             out.write(next(events))
             while some := list(islice(events, _AT_ONCE)):
@@ -92,7 +103,59 @@ def tracks(starts: Column, ends: Column) -> Column:
     return number
 
 
-def _events(trace: Slices, first: int) -> Iterator[str]:
+def _shapes(trace: Slices) -> dict[int, str]:
+    """Row → what is added to an operator's args, as JSON."""
+    found = {}
+    for row, args in trace.args_of(trace.where(Kind.OPERATOR)):
+        inputs = inputs_in(args)
+        if inputs is not None and (tensors := [one for one in inputs if one.shape or one.tensors]):
+            said = {"shapes": " ".join(map(str, tensors))}
+            said["types"] = " ".join(one.type for one in tensors)
+            found[row] = f',"args":{_json(said)}'
+    return found
+
+
+def _counters(trace: Slices, first: int) -> Iterator[str]:
+    """Counter tracks, one value at each change."""
+
+    def track(rank: int, name: str, times: Column, values: Column, unit: str) -> Iterator[str]:
+        kept = np.append(True, values[1:] != values[:-1]) if len(values) else np.empty(0, bool)
+        for at, value in zip((times[kept] - first).tolist(), values[kept].tolist(), strict=True):
+            at = max(at, 0)
+            yield (
+                f'{{"ph":"C","pid":{rank},"ts":{at // 1000}.{at % 1000:03},'
+                f'"name":{_json(name)},"args":{{{_json(unit)}:{value}}}}}'
+            )
+
+    with suppress(TraceError):  # nothing is known of its GPUs
+        for rank, (times, depth) in launches(trace).depths.items():
+            yield from track(rank, "queued for the GPU", times, depth, "kernels and copies")
+    with suppress(TraceError):  # no memory events
+        for (rank, device), (times, size) in allocations(trace).curves.items():
+            where = "host" if device == NONE else f"GPU {device}"
+            yield from track(rank, f"memory of the {where}", times, size, "bytes allocated")
+    for rank, times, speed in _copy_speeds(trace):
+        yield from track(rank, "copies", times, speed, "GB/s")
+
+
+def _copy_speeds(trace: Slices) -> Iterator[tuple[int, Column, Column]]:
+    """(rank, times, GB/s of all copies that run from then on), of ranks whose copies say bytes."""
+    found: dict[int, list[tuple[int, int, float]]] = {}
+    for row, args in trace.args_of(trace.where(Kind.COPY)):
+        size, took = args.get("bytes"), int(trace.duration[row])
+        if isinstance(size, int) and took > 0:
+            start = int(trace.start[row])
+            found.setdefault(int(trace.rank[row]), []).append((start, start + took, size / took))
+    for rank, copies in found.items():
+        starts, ends, speed = (np.array(one) for one in zip(*copies, strict=True))
+        times = np.concatenate((starts, ends))
+        order = np.argsort(times, kind="stable")
+        total = np.cumsum(np.concatenate((speed, -speed))[order]).round(3) + 0.0
+        last = np.append(times[order][1:] > times[order][:-1], True)  # of several at one time
+        yield rank, times[order][last], total[last]
+
+
+def _events(trace: Slices, first: int, shapes: dict[int, str]) -> Iterator[str]:
     for rank in trace.ranks:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank}"})
         yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
@@ -123,14 +186,14 @@ def _events(trace: Slices, first: int) -> Iterator[str]:
         trace.collective + 1,
         _arrows(trace),
     )
-    for start, ns, duration, more_ns, process, own, name, kind, known, arrow in zip(
-        *(column.tolist() for column in columns), strict=True
+    for row, (start, ns, duration, more_ns, process, own, name, kind, known, arrow) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
     ):
         flow = f',"bind_id":"{abs(arrow):#x}","{_FLOW[arrow > 0]}":true' if arrow else ""
         yield (
             f'{{"ph":"X","pid":{process},"tid":{own},"ts":{start}.{ns:03},'
             f'"dur":{duration}.{more_ns:03},"name":{names[name]},"cat":{kinds[kind]}'
-            f"{details[known]}{flow}}}"
+            f"{details[known] or shapes.get(row, '')}{flow}}}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 from ..slices import TraceError
 
 if TYPE_CHECKING:
+    from ..ask.kernels import Kernels
     from ..trace import Trace
 
 Row = dict[str, Any]
 
 
-def rows_of(trace: Trace, skip: int = 0) -> tuple[dict[str, list[Row]], dict[str, str]]:
-    """({question: its rows}, {question: why it has no answer}).
+def rows_of(
+    trace: Trace, skip: int = 0, more: bool = False
+) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    """({question: its rows}, {question: why it has no answer}); more: see `summary.of`.
 
     Rows are flat; times are nanoseconds, sizes bytes, bandwidths bytes per nanosecond; what is
     unknown is None, or −1 where the answer itself says so.
@@ -29,8 +32,24 @@ def rows_of(trace: Trace, skip: int = 0) -> tuple[dict[str, list[Row]], dict[str
         "critical_path": lambda: _critical_path(trace),
         "launches": lambda: (_flat(asdict(one)) for one in trace.launches().calls),
         "queues": lambda: (_flat(asdict(one)) for one in trace.launches().queues),
-        "kernels": lambda: _kernels(trace),
+        "kernels": lambda: _kernels(trace.kernels(max(1, len(trace.names)))),
     }
+    if more:
+        questions |= {
+            "serving": lambda: _plain(trace.serving(skip=skip).passes, "tokens_per_second"),
+            "streams": lambda: _plain(trace.streams().streams, "idle"),
+            "outliers": lambda: _plain(trace.streams().outliers),
+            "kernels_by_operator": lambda: _kernels(trace.kernels().by_operator(len(trace))),
+            "kernels_by_module": lambda: _kernels(trace.kernels().by_module(len(trace))),
+            "kernels_by_shape": lambda: _kernels(trace.kernels().by_shape(len(trace))),
+            "rates": lambda: _plain(trace.rates().operators, *_OF_RATES),
+            "copies": lambda: _plain(trace.rates().copies, "bandwidth"),
+            "memory": lambda: _plain(trace.allocations().usage, "growth"),
+            "memory_by_step": lambda: _plain(trace.allocations().by_step),
+            "memory_by_operator": lambda: _plain(trace.allocations().operators),
+            "reach": lambda: _plain(trace.traffic().reaches),
+            "all_to_alls": lambda: _exchanges(trace),
+        }
     answers, refused = {}, {}
     for name, ask in questions.items():
         try:
@@ -85,8 +104,26 @@ def _critical_path(trace: Trace) -> Iterator[Row]:
         yield {"kind": kind, "name": name, "count": count, "time": ns}
 
 
-def _kernels(trace: Trace) -> Iterator[Row]:
-    for one in trace.kernels(max(1, len(trace.names))).groups:
+def _plain(answers: Iterable[Any], *properties: str) -> Iterator[Row]:
+    """Fields and these properties of frozen dataclasses."""
+    for one in answers:
+        row = asdict(one) | {name: getattr(one, name) for name in properties}
+        yield {k: _known(v) if isinstance(v, float) else v for k, v in row.items()}
+
+
+_OF_RATES = ("teraflops", "intensity", "bandwidth")
+
+
+def _exchanges(trace: Trace) -> Iterator[Row]:
+    """One row a pair of ranks."""
+    for one in trace.traffic().exchanges:
+        for source, row in zip(one.ranks, one.matrix.tolist(), strict=True):
+            for to, size in zip(one.ranks, row, strict=True):
+                yield {"group": one.group, "from": source, "to": to, "bytes": size}
+
+
+def _kernels(found: Kernels) -> Iterator[Row]:
+    for one in found.groups:
         row = asdict(one)
         row["streams"] = " ".join(map(str, row["streams"]))
         yield row | {f"rank_{rank}": time for rank, time in row.pop("by_rank").items()}

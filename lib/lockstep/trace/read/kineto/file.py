@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ...slices import (
 from . import kinds
 from .about import about_file
 from .communications import find_communications
-from .events import BAD_TIME, DECIMALS, FLOATS, RAW, args_of_raw, as_decimal
+from .events import BAD_TIME, DECIMALS, FLOATS, as_decimal
 from .lanes import add_lanes
 from .rows import Rows, gather, join_halves
 from .text import Text, decode
@@ -75,19 +76,9 @@ def read(path: Path) -> File:
     return replace(file, about=file.about | ({"damage": damage} if damage else {}))
 
 
-def args_of(path: Path, origin: int) -> dict[str, Any]:
-    """The args of event no. `origin`, read from the file now."""
-    number = 0
-    for _, found in Text(path, RAW).events():
-        if origin < number + len(found):
-            return args_of_raw(found[origin - number])
-        number += len(found)
-    raise TraceError(f"{path} has no event no. {origin:,} any more: load it again")
-
-
 def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> File:
     columns = rows.columns()
-    names, places = list(rows.names), list(rows.places)
+    names, places = list(rows.names), _places(rows, columns)
     categories = list(rows.categories)
     columns["kind"] = _kinds(columns, categories, names)
     familiar = np.array([kinds.is_known(one) for one in categories], bool)
@@ -110,6 +101,25 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     columns["name"], names = _used(columns["name"], names, notes)
     columns = {column: columns[column].astype(COLUMNS[column], copy=False) for column in SAVED}
     return File(columns, names, lanes, known, about, notes)
+
+
+def _places(rows: Rows, columns: dict[str, Column]) -> list[Any]:
+    """(process, thread) by their numbers; until 1.9 PyTorch wrote "5555" and "stream 7"."""
+    merged = Numbering()
+    number = [merged[_numbered(process), _numbered(thread)] for process, thread in rows.places]
+    columns["place"] = np.array(number, np.int32)[columns["place"]]
+    for place, label in list(rows.labels.items()):
+        if isinstance(place, tuple):
+            rows.labels.setdefault((_numbered(place[0]), _numbered(place[1])), label)
+    return list(merged)
+
+
+def _numbered(place: Any) -> Any:
+    found = _NUMBER.fullmatch(place) if isinstance(place, str) else None
+    return int(found[1]) if found else place
+
+
+_NUMBER = re.compile(r"(?:stream )?(\d{1,18})")
 
 
 def _kinds(columns: dict[str, Column], categories: list[str], names: list[str]) -> Column:

@@ -44,9 +44,11 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
             left_out.append(str(error))
     if not paths:
         some = "; ".join(left_out) or "no file there ends with .json or .json.gz"
-        raise TraceError(
-            f"there is no trace in {folder}: {some} (folders inside of it are not searched)"
+        inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
+        where = (
+            f"; load one of the folders inside of it ({', '.join(inside[:6])})" if inside else ""
         )
+        raise TraceError(f"there is no trace in {folder}: {some}{where}")
     notes += [f"left out: {why}" for why in left_out]
     return paths
 

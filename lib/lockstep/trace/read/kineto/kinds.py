@@ -53,7 +53,13 @@ _CATEGORIES = {
     "cuda_event": Kind.OTHER,
     "external_correlation": Kind.OTHER,
 }
-_STEP = re.compile(r"ProfilerStep\s*#\s*\d+")
+# The profiler's own, and what servers call one pass of a batch: vLLM "execute_context_1(888)_
+# generation_2(2)", SGLang "step[DECODE bs=32]", ATOM "prefill[bs=2 tok=16384]".
+_STEP = re.compile(
+    r"ProfilerStep\s*#\s*\d+"
+    r"|execute_(\d+_)?context_\d+(\(.*\))?_generation_\d+(\(.*\))?"
+    r"|step\[[A-Z_]+\b.*\]|(prefill|decode|mixed)\[bs=.*\]"
+)
 _ON_CPU = re.compile(r"gloo:\w")
 
 _LIBRARIES = re.compile(
@@ -124,6 +130,8 @@ def kind(category: str, name: str) -> Kind:
     """Of an event that is no communication kernel; OTHER for an unknown category."""
     found = _CATEGORIES.get(category.lower(), Kind.OTHER)
     if found is Kind.ANNOTATION and _STEP.fullmatch(name):
+        return Kind.STEP
+    if category.lower() == "operator" and name.startswith("ProfilerStep#"):  # until PyTorch 1.9
         return Kind.STEP
     if found is Kind.ANNOTATION and _ON_CPU.match(name):
         return Kind.COMMUNICATION

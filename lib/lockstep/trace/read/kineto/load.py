@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,11 +12,13 @@ import numpy as np
 
 from ....stamps import Recording, Stamp
 from ....words import printable
-from ...slices import COLUMNS, NONE, Lane, Numbering, Slices, TraceError
+from ...slices import COLUMNS, NONE, Lane, Numbering, Slices
 from .cache import open_store
-from .file import SAVED, File, args_of
-from .files import find, state_of
+from .file import SAVED, File
+from .files import Paths, find
+from .later import Later
 from .ranks import check_job, ranks_of
+from .runs import folders_in, together
 from .workers import Found, read_all
 
 Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
@@ -47,28 +49,65 @@ def load(
     Raises TraceError where a file cannot be read or has no slices, two files are of one rank, or
     the files are of different jobs.
     """
-    if isinstance(source, Recording):
-        stamp = stamp or source.stamp
-        source = source.path
+    stamp, where = _of_recording(stamp, source)
     notes: list[str] = []
-    paths, in_folder = find(source, notes)
+    paths, in_folder = find(where, notes)
     with open_store(paths, cache) as store:
-        found = read_all(paths, store, processes, in_folder, notes)
-        ranks = ranks_of([one.path for one in found], [one.file for one in found], notes)
-        of_rank = dict(sorted(zip(ranks, found, strict=True), key=lambda one: one[0]))
-        files = {rank: one.file for rank, one in of_rank.items()}
-        check_job(files, notes)
-        for rank, file in files.items():
-            notes += [f"rank {rank} ({file.about['file']}): {note}" for note in file.notes]
-        notes += _evidence(list(files.values()))
-        about = {rank: _without_rank(file.about) for rank, file in files.items()}
-        return Slices(
-            **_merge(files),
-            stamp=stamp or _stamp(list(about.values())),
-            notes=[printable(note) for note in notes],
-            about=about,
-            fetch=_fetch_from(of_rank),
-        )
+        return _slices(read_all(paths, store, processes, in_folder, notes), stamp, notes)
+
+
+def load_runs(
+    source: Source,
+    *,
+    stamp: Stamp | None = None,
+    cache: bool = True,
+    processes: int | None = None,
+) -> dict[str, Slices]:
+    """Read files of several runs, or of repeats of one, and tell them apart: name → its trace.
+
+    source: as for `load`; folders inside of a folder count, too. A folder that holds one run gives
+    it its name, relative to the source ("" for the source itself); of several runs in one folder
+    the n-th in time is called "#n", behind the folder's name. Files belong to one run if they
+    overlap in time (see `runs.together`).
+
+    Raises TraceError as `load` does, and where it is not clear what was recorded together.
+    """
+    stamp, where = _of_recording(stamp, source)
+    found: dict[str, Slices] = {}
+    for folder, inside in folders_in(where).items():
+        notes: list[str] = []
+        paths, in_folder = find(inside, notes)
+        with open_store(paths, cache) as store:
+            runs = together(read_all(paths, store, processes, in_folder, notes))
+            for number, run in enumerate(runs, start=1):
+                name = f"{folder}#{number}" if len(runs) > 1 else folder
+                found[name] = _slices(run, stamp, list(notes))
+    return found
+
+
+def _of_recording(stamp: Stamp | None, source: Source) -> tuple[Stamp | None, Paths]:
+    if isinstance(source, Recording):
+        return stamp or source.stamp, source.path
+    return stamp, source
+
+
+def _slices(found: list[Found], stamp: Stamp | None, notes: list[str]) -> Slices:
+    """One run's files as one trace."""
+    ranks = ranks_of([one.path for one in found], [one.file for one in found], notes)
+    of_rank = dict(sorted(zip(ranks, found, strict=True), key=lambda one: one[0]))
+    files = {rank: one.file for rank, one in of_rank.items()}
+    check_job(files, notes)
+    for rank, file in files.items():
+        notes += [f"rank {rank} ({file.about['file']}): {note}" for note in file.notes]
+    notes += _evidence(list(files.values()))
+    about = {rank: _without_rank(file.about) for rank, file in files.items()}
+    return Slices(
+        **_merge(files),
+        stamp=stamp or _stamp(list(about.values())),
+        notes=[printable(note) for note in notes],
+        about=about,
+        files=Later({rank: (one.path, one.state) for rank, one in of_rank.items()}),
+    )
 
 
 def _merge(files: dict[int, File]) -> dict[str, Any]:
@@ -93,19 +132,6 @@ def _merge(files: dict[int, File]) -> dict[str, Any]:
         lanes += [replace(lane, rank=rank) for lane in file.lanes]
         begin = end
     return {"columns": columns, "lanes": lanes, "names": list(names), "known": list(known)}
-
-
-def _fetch_from(of_rank: dict[int, Found]) -> Callable[[int, int], dict[str, Any]]:
-    """Gives the args of an event of a rank, from its file as it was when it was read."""
-    origins = {rank: (one.path, one.state) for rank, one in of_rank.items()}
-
-    def fetch(rank: int, origin: int) -> dict[str, Any]:
-        path, state = origins[rank]
-        if state_of(path) != state:
-            raise TraceError(f"{path} has changed since it was loaded: load it again")
-        return args_of(path, origin)
-
-    return fetch
 
 
 def _without_rank(about: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from .file import File
 def ranks_of(paths: list[Path], files: list[File], notes: list[str]) -> list[int]:
     """The rank of each file: what the file says; else its name; else its place among the names."""
     said = [file.about["rank"] for file in files]
-    named = [_rank_in(path.name) for path in paths]
+    named = [named_rank(path.name) for path in paths]
     for path, rank, name in zip(paths, said, named, strict=True):
         if rank is not None and name is not None and rank != name:
             notes.append(f"{path.name} is named after rank {name}, but says it is of rank {rank}")
@@ -43,13 +43,14 @@ def ranks_of(paths: list[Path], files: list[File], notes: list[str]) -> list[int
                 str(path) for path, one in zip(paths, ranks, strict=True) if one == rank
             )
             raise TraceError(
-                f"{same} are both of rank {rank}: load one of them, or, if they are different "
-                "steps, one after the other"
+                f"{same} are both of rank {rank}: load one of them; Trace.runs(…) (lockstep trace "
+                "--run) tells different runs or steps apart"
             )
     return known
 
 
-def _rank_in(name: str) -> int | None:
+def named_rank(name: str) -> int | None:
+    """The rank that a file's name tells."""
     found = re.search(r"rank[\s_.=-]*(\d{1,6})(?!\d)", name, re.IGNORECASE)
     return int(found[1]) if found else None
 

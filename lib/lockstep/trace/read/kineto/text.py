@@ -29,8 +29,8 @@ _SOMETHING = re.compile(rb"[^\s,]")
 # Of strings and brackets, which tell how deep a place lies.
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _OTHER_FORMATS = (
-    (b"PK\x03\x04", 0, "a zip archive: unpack it"),
-    (b"ustar", 257, "a tar archive: unpack it"),
+    (b"PK\x03\x04", 0, "a zip archive: unpack it, and load the folder"),
+    (b"ustar", 257, "a tar archive: unpack it (tar -xf), and load the folder"),
     (b"BZh", 0, "packed by bzip2: unpack it"),
     (b"\xfd7zXZ", 0, "packed by xz: unpack it"),
     (b"\x28\xb5\x2f\xfd", 0, "packed by zstd: unpack it"),
@@ -43,6 +43,16 @@ _OTHER_FORMATS = (
     (b"\xfe\xff", 0, "text in UTF-16: write it anew in UTF-8"),
     (b"{\0", 0, "text in UTF-16 or UTF-32: write it anew in UTF-8"),
     (b"\0{", 0, "text in UTF-16: write it anew in UTF-8"),
+)
+# By members of its object: JSON that is often taken for a trace.
+_NOT_TRACES = (
+    ({"rocprofiler-sdk-tool"}, "rocprofv3 wrote it; PyTorch's profiler writes traces on ROCm, too"),
+    (
+        {"schema", "nodes"},
+        "it is an execution trace (ExecutionTraceObserver, Chakra), without times",
+    ),
+    ({"segments", "device_traces"}, "it is a snapshot of the allocator"),
+    ({"pg_config", "entries"}, "it is a dump of the flight recorder"),
 )
 _LENIENT = json.JSONDecoder(strict=False, parse_float=Decimal)
 
@@ -199,11 +209,11 @@ class Text:
                 "what stands before its events is that long"
             )
         try:
-            json.loads(text)
+            said = json.loads(text)
         except (ValueError, RecursionError):
             what = "; ".join(self.damage) or "it is not JSON, or breaks off before its events"
             raise TraceError(f"{self.path} cannot be read as a trace: {what}") from None
-        raise NotATrace(f'{self.path} is JSON, but no trace: it has no "traceEvents"')
+        raise NotATrace(f"{self.path} is JSON, but no trace: {_what_else(said)}")
 
     def _refuse_other_formats(self, text: bytes) -> None:
         for mark, at, what in _OTHER_FORMATS:
@@ -333,6 +343,13 @@ def _parse(batch: bytes, at: int, cuts: list[tuple[int, int]]) -> tuple[Any, int
             reach = min(2 * reach + 1, len(cuts) - 1)
         except (ValueError, RecursionError, ArithmeticError):  # numbers or nesting beyond limits
             return None
+
+
+def _what_else(said: Any) -> str:
+    """What JSON is that holds no events."""
+    members = set(said) if isinstance(said, dict) else set()
+    known = (what for marks, what in _NOT_TRACES if marks <= members)
+    return next(known, 'it has no "traceEvents"')
 
 
 def _skip(text: bytes, at: int) -> int:
