@@ -52,7 +52,7 @@ def test_clocks_that_cannot_be_aligned_are_said_and_the_rest_is_answered(tmp_pat
     assert main(["trace", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "\nnot aligned: " in said
-    assert said.count("no answer: not aligned, see above") == 2
+    assert said.count("no answer: not aligned, see above") == 3  # collectives, path, cause
     assert "sgemm" in said
 
 
@@ -63,7 +63,7 @@ def test_what_cannot_be_read(tmp_path, capsys, what):
         folder.mkdir()
     if what == "broken":
         (folder / "rank0.json").write_text("no trace")
-    assert main(["trace", str(folder)]) == 2
+    assert main(["trace", str(folder)]) == 3  # collectives, path, cause
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("lockstep trace: ")
@@ -72,7 +72,7 @@ def test_what_cannot_be_read(tmp_path, capsys, what):
 
 def test_a_page_that_cannot_be_written(tmp_path, capsys):
     folder, page = str(DATA / "experts"), tmp_path / "no" / "page.html"
-    assert main(["trace", folder, "--html", str(page)]) == 2
+    assert main(["trace", folder, "--html", str(page)]) == 3  # collectives, path, cause
     assert str(page) in capsys.readouterr().err
 
 

