@@ -1,7 +1,8 @@
 """What ncu says of kernels, as the recording of counters reads it."""
 
 import pytest
-from lockstep.record.counters import known, rows_of
+from lockstep import recorded
+from lockstep.record.counters import PHASES, known, rows_of
 from lockstep.record.experiment import ExperimentFailed
 
 SAID = '''\
@@ -28,3 +29,13 @@ def test_what_is_no_table_is_said_with_ncus_own_words():
 def test_only_counters_that_this_ncu_has_are_asked_for():
     listed = ["dram__bytes_read  Counter  byte", "", "gpu__time_duration  Counter  ns"]
     assert known(listed) == ["gpu__time_duration.sum", "dram__bytes_read.sum"]
+
+
+def test_the_recording_has_each_kernel_in_its_range_and_the_operations_counted_by_hand():
+    found = recorded("traces/experts-counters.json").content
+    for kernels in (found["caches_emptied"], found["caches_kept"]):
+        assert [len(one["ranges"]) for one in kernels] == [1] * 22
+        done = [one["sm__ops_path_tensor_src_bf16_dst_fp32.sum"] for one in kernels]
+        assert sorted(done)[-2:] == [2 * 8192 * 1024 * 4096] * 2
+    assert found["profiler"]["ranges"] == sorted(PHASES)  # and not the one by NVTX around it
+    assert len(found["profiler"]["kernels"]) == 22

@@ -13,7 +13,7 @@
 # - find the cause of a slow step in a trace that nobody has explained to you, and
 # - prove that a change made steps slower, or that it did not.
 #
-# Labs 00 and 03 come first. Further sections have hangs, memory, a roofline, and more.
+# Labs 00 and 03 come first. Further sections have hangs, memory, rooflines, experts, and more.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in this notebook
@@ -36,7 +36,7 @@ def recording(name):
 # `torch.profiler` writes down what a process does: operators on the CPU, kernels on the GPU, calls of
 # the CUDA runtime, collectives. Each is a *slice*: a name, a begin and an end. `record_function` adds
 # slices of your own, which we call *ranges*: name the phases of your step by them, and every question
-# about the trace becomes easier. (Under Nsight Systems `torch.cuda.nvtx.range` does the same.)
+# about the trace becomes easier. (For NVIDIA's own tools see "a roofline by counters, and NVTX" below.)
 #
 # The next cell does that on every rank: `--trace` starts a profiler there. A model with two linear
 # layers goes forward and backward in three steps; each parameter's gradient is averaged by an all-reduce
@@ -815,14 +815,182 @@ lockstep.claim(
 # Both kinds are near their roof, and for different reasons: a faster multiplier would not help the ReLU, and
 # faster memory would not help the product. To make a ReLU cheap, do not run it: fuse it into the product,
 # whose output it reads. The bytes here are what *must* move; a kernel that moves more is further
-# away. Nsight Compute (`ncu`) measures what did move.
+# away. The next section has what did move.
+
+# %% [markdown] id="counters-text"
+# ## Further: a roofline by counters, and NVTX
+#
+# What a kernel did move and compute, by the GPU's own counters, beside what you count by hand. 15
+# minutes; a recording of an H200; needs nothing of the core.
+
+# %% [markdown] id="counters-how"
+# Nsight Compute (`ncu`) stops before each kernel, runs it several times, and reads counters. It knows the
+# ranges of **NVTX**, NVIDIA's library for names of phases; PyTorch's profiler knows those of `record_function`.
+# `torch.cuda.nvtx.range("name")` makes an NVTX range by hand. `torch.autograd.profiler.emit_nvtx()` makes one of
+# each operator and of each `record_function`: so one set of names is enough for both tools. The
+# recording was made by
+#
+# `ncu --clock-control none --profile-from-start off --nvtx --csv --page raw --metrics … python program.py`
+#
+# of the step of one rank of "experts" without the exchange. 8192 tokens of width 1024 go through one expert:
+# a linear layer to 4096, GELU, and a linear layer back, all in bf16. The caches were emptied before each kernel.
+#
+# **Predict:** how many MB does GELU read from memory?
+
+# %% id="counters-prediction" tags=["prediction"]
+prediction = 67.1  # 8192 · 4096 · 2 bytes
+
+# %% id="counters-measured"
+counters = lockstep.recorded("traces/experts-counters.json")
+counted = counters.content["caches_emptied"]
+titles = {
+    0: "router",
+    17: "gather",
+    18: "linear, up",
+    19: "GELU",
+    20: "linear, down",
+    21: "scatter",
+}
+kernels = {title: counted[at] for at, title in titles.items()}
+read = kernels["GELU"]["dram__bytes_read.sum"] / 1e6
+lockstep.compare(predicted=prediction, measured=read, unit="MB")
+
+# %% id="counters-table"
+DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+lines = []
+for title, one in kernels.items():
+    moved = one["dram__bytes_read.sum"] + one["dram__bytes_write.sum"]
+    done = one["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
+    lines.append([one["ranges"][0], title, f"{one['gpu__time_duration.sum'] / 1e3:.1f}"])
+    lines[-1] += [f"{moved / 1e6:.1f}", f"{done / 1e9:.2f}", f"{done / moved:.0f}"]
+    lines[-1] += [f"{one[DRAM]:.0f}%", f"{one[SM]:.0f}%"]
+columns = [
+    "range",
+    "kernel",
+    "µs",
+    "MB moved",
+    "10⁹ operations",
+    "operations a byte",
+    "memory",
+    "SMs",
+]
+lockstep.table(
+    "Six kernels of a step; the last two columns are of what the GPU can do at most",
+    columns,
+    lines,
+    stamp=counters.stamp,
+)
+
+# %% [markdown] id="counters-explained"
+# "Operations" are those of tensor cores. GELU makes 67 MB, too, but has written only 47 of them when it ends:
+# the rest is in the L2 cache still. So what is counted for a kernel depends on the caches.
+#
+# ### Claim: "a product of M × K and K × N takes 2 · M · N · K operations"
+#
+# So one counts by hand
+# ([NVIDIA's guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html)
+# speaks of M · N · K multiply-adds). **Guess:** do the counters say the same, `"holds"`, or not?
+
+# %% id="product-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="product-claim"
+by_hand = 2 * 8192 * 1024 * 4096
+done = [
+    kernels[title]["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
+    for title in ("linear, up", "linear, down")
+]
+lockstep.claim(
+    "A product of M × K and K × N takes 2 · M · N · K operations.",
+    guess=guess,
+    verdict="holds" if all(one == by_hand for one in done) else "does not hold",
+    because=f"by hand {by_hand:,}; counted " + " and ".join(f"{one:,.0f}" for one in done),
+    stamp=counters.stamp,
+)
+
+# %% [markdown] id="limits-text"
+# ### Claim: "memory limits activations, and arithmetic limits large linear layers"
+#
+# [NVIDIA's guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background/index.html)
+# sorts operations in this way. What limits a kernel is what it uses most of, memory or SMs. **Guess**, for GELU and
+# the two linear layers:
+
+# %% id="limits-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="limits-claim"
+three = {title: kernels[title] for title in ("linear, up", "GELU", "linear, down")}
+right = [(one[DRAM] > one[SM]) == (title == "GELU") for title, one in three.items()]
+lockstep.claim(
+    "Memory limits activations, and arithmetic limits large linear layers.",
+    guess=guess,
+    verdict={0: "does not hold", 3: "holds"}.get(sum(right), "depends"),
+    because="memory and SMs: "
+    + "; ".join(f"{title} {one[DRAM]:.0f}% and {one[SM]:.0f}%" for title, one in three.items()),
+    stamp=counters.stamp,
+)
+
+# %% [markdown] id="limits-explained"
+# GELU computes `erf` of each number, and keeps the SMs busier than the memory. A ReLU, in the section
+# above, was near memory's roof. That a kernel goes over its numbers one by one does not say what limits it.
+#
+# ### Claim: "with `emit_nvtx`, each kernel is found in its range"
+#
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/autograd.html#torch.autograd.profiler.emit_nvtx) says
+# that it makes operators emit NVTX ranges. The step has four `record_function` ranges. **Guess:** does `ncu`
+# know of each kernel in which of them it was launched?
+
+# %% id="nvtx-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="nvtx-claim"
+found = [len(one["ranges"]) for one in counted]
+lockstep.claim(
+    "With emit_nvtx, each kernel is found in its range.",
+    guess=guess,
+    verdict="holds" if set(found) == {1} else "depends",
+    because=f"{found.count(1)} of {len(found)} kernels have exactly one of the four",
+    stamp=counters.stamp,
+)
+
+# %% [markdown] id="ncu-time-text"
+# The other way round it does not work: the program ran inside of an NVTX range, too, and PyTorch's profiler, under
+# which it ran again, has only the four.
+#
+# ### Claim: "a kernel takes as long under `ncu` as in the program"
+#
+# People compare times of both tools. The same step was recorded by PyTorch's profiler, medians of 30 steps.
+# **Guess:** within 10 %?
+
+# %% id="ncu-time-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="ncu-time-claim"
+ratios = [
+    one["gpu__time_duration.sum"] / timed["median_ns"]
+    for one, timed in zip(counted, counters.content["profiler"]["kernels"], strict=True)
+]
+near = [ratio for ratio in ratios if 0.9 < ratio < 1.1]
+lockstep.claim(
+    "A kernel takes as long under ncu as in the program.",
+    guess=guess,
+    verdict={0: "does not hold", len(ratios): "holds"}.get(len(near), "depends"),
+    because=f"{len(near)} of {len(ratios)} kernels do; ncu's time is {min(ratios):.2f} to "
+    f"{max(ratios):.2f} of the profiler's",
+    stamp=counters.stamp,
+)
+
+# %% [markdown] id="ncu-time-explained"
+# The large kernels take as long. Short ones take longer under `ncu`, also where it keeps the caches (the
+# recording has that, too). Take shares of a limit from `ncu`, and times from a trace.
 
 # %% [markdown] id="moe-text"
 # ## Further: a step of experts, in tables
 #
 # Books and tools show a step in four tables: top operators, ranges, the step's split, and a roofline. Here
 # they are of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. The
-# roofline by counters has a section of its own below. 15 minutes; a recording; needs nothing of the core.
+# roofline by counters has a section of its own above. 15 minutes; a recording; needs nothing of the core.
 
 # %% [markdown] id="moe-operators-text"
 # **Top operators.** GPU time by the innermost operator that launched it; so nothing counts twice.
