@@ -1295,8 +1295,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="cached-explained"
-# All of these programs make tensors of the same sizes in each step. The section on memory has one that
-# does not.
+# All of these programs make tensors of the same sizes in each step.
 
 # %% [markdown] id="noise-text"
 # ## Further: noise by hand
