@@ -96,3 +96,24 @@ def test_no_claim_without_a_cell_and_no_cell_without_a_claim(lab):
     listed = {one.cell for one in claims.read(ROOT / claims.FILES[0]) if one.lab == lab.number}
     assert listed - stating == set(), "a claim without a cell"
     assert stating - listed == set(), "a cell without a claim"
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+def test_below_each_heading_of_a_claim_a_cell_says_its_verdict(lab):
+    """And before the next heading: a sentence that nothing tests is no claim."""
+    waiting = ""
+    for cell in read(ROOT / "solutions" / "source" / f"{lab.number}_{lab.name}.py"):
+        if cell.cell_type != "markdown":
+            waiting = "" if "lockstep.claim(" in cell.source else waiting
+            continue
+        for line in cell.source.splitlines():
+            assert not (waiting and line.startswith("#")), f"no cell tests {waiting}"
+            waiting = line if line.startswith("### Claim: ") else waiting
+    assert not waiting
+
+
+def test_there_are_enough_claims_and_a_third_of_them_hold():
+    found = claims.read(ROOT / claims.FILES[0])
+    assert len(found) >= 40
+    assert 3 * sum(one.verdict == "holds" for one in found) >= len(found)
+    assert all(one.measured and one.because for one in found)

@@ -520,3 +520,89 @@ def test_the_innermost_interval_is_found_whatever_the_blocks_are(spans, times, b
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joins, "_BLOCK", block)
         assert joins.innermost(start, end, np.array(times, np.int64)).tolist() == wanted
+
+
+# ── Programs whose answer is known by construction: run again with one thing faster ───────────
+
+
+class Program:
+    """Kernels of ranks, launched one by one on one stream; an all-reduce is the last of each round.
+
+    launches, kernels: [rank][number] nanoseconds of the host for the launch, and of the GPU.
+    latency: from the launching call's end to the kernel's begin, if the stream is free.
+    """
+
+    def __init__(self, launches, kernels, a_round, latency=0):
+        self.launches, self.kernels = launches, kernels
+        self.a_round, self.latency = a_round, latency
+
+    def slices(self, host=1.0, compute=1.0, transfer=1.0):
+        """What a profiler sees of it; with factors on the three times."""
+        ranks = range(len(self.launches))
+        group = Collective("all_reduce", "0", tuple(ranks), evidence="metadata")
+        called, ended = [0 for _ in ranks], [0 for _ in ranks]
+        made = []
+        for number in range(len(self.launches[0])):
+            reduces = number % self.a_round == self.a_round - 1
+            begins = []
+            for rank in ranks:
+                begin = called[rank]
+                called[rank] += round(host * self.launches[rank][number])
+                made.append(cpu("cudaLaunchKernel", begin, called[rank], LAUNCH, rank, number))
+                begins.append(max(ended[rank], called[rank] + self.latency))
+            for rank, begin in zip(ranks, begins, strict=True):
+                length = self.kernels[rank][number]
+                if reduces:  # all leave together, a while after the last has come
+                    ended[rank] = max(begins) + round(transfer * self.kernels[0][number])
+                    made.append(reduce(begin, ended[rank], rank, number, collective=group))
+                else:
+                    ended[rank] = begin + round(compute * length)
+                    made.append(gpu("gemm", begin, ended[rank], rank, correlation=number))
+        return made
+
+    def end(self, **factors):
+        return max(one.start + one.duration for one in self.slices(**factors))
+
+    def wins(self, part, by=1e-3):
+        """Nanoseconds of this part that the end waits for: at least, and at most.
+
+        By how much the end comes earlier if the part takes a little less time, and later if a
+        little more, for all of it. The end is the largest of many sums, so convex in the factor.
+        """
+        least, most = (self.end(**{part: 1 + step}) for step in (-by, by))
+        return round((self.end() - least) / by), round((most - self.end()) / by)
+
+
+@given(seed=st.integers(0, 10**6), host=st.sampled_from([20, 60, 200]))
+@settings(max_examples=60, deadline=None)
+def test_what_is_on_the_path_is_what_wins_when_it_takes_less(seed, host):
+    """The path's share of a kind is what the end loses when all of that kind takes less time."""
+    rng = np.random.default_rng(seed)
+    shape = (3, 24)
+    program = Program(
+        (rng.integers(host // 2, host, shape) * 1_000).tolist(),
+        (rng.integers(20, 120, shape) * 1_000).tolist(),
+        a_round=6,
+    )
+    path = path_of(*program.slices())
+    assert path.last == program.end()
+    for part, kind in (("host", "host"), ("compute", "compute"), ("transfer", "transfer")):
+        least, most = program.wins(part)
+        assert least <= path.by_kind.get(kind, 0) <= most
+
+
+def test_busy_gpus_are_off_the_path_of_a_host_that_is_only_just_late():
+    """As data-parallel-before is: large kernels first, then many small ones, which come one by one.
+
+    The GPU works for 79 of 102 µs, and yet only the last kernel is on the path.
+    """
+    kernels = [40_000, 30_000] + [1_000] * 9
+    program = Program([[5_000] * 2 + [10_000] * 9], [kernels], a_round=12, latency=1_000)
+    path = path_of(*program.slices())
+    assert path.by_kind == {"host": 100_000, "launch": 1_000, "compute": 1_000}
+    assert program.wins("compute") == (1_000, 1_000)
+    assert path.idle == path.last - sum(kernels) == 23_000
+    said = f"its GPU idles for {path.idle / 1e6:.3f} ms: faster hosts win about that"
+    assert said in str(path)
+    faster = program.end(host=0.01)
+    assert path.last - faster == pytest.approx(path.idle, rel=0.2)

@@ -53,6 +53,7 @@ def of(
     except TraceError as error:
         clock = f"not aligned: {error}"
     questions: dict[str, Callable[[], object]] = {
+        "Likely cause": lambda: trace.cause(skip=skip),
         "Where the time went": lambda: trace.breakdown(skip=skip),
         "Collectives": trace.collectives,
         "Critical path": trace.critical_path,

@@ -14,7 +14,8 @@
 # - explain the hang that `new_group` makes.
 #
 # There is a break in the middle. What goes further stands folded below the recap: a smaller world after
-# ranks have died, a process group of your own, and how long groups wait, and for whom.
+# ranks have died, a process group of your own, how long groups wait, and for whom, and what the
+# documentation promises.
 #
 # Lab 00 comes first: it shows the cells, the strips under them, and the checks.
 
@@ -1003,6 +1004,138 @@ lockstep.claim(
 #
 # **What changes under NCCL:** it is weaker still. There `wait()` makes the GPU's *stream* wait and
 # returns to Python at once, for both.
+
+# %% [markdown] id="promises-text"
+# ## Further: three promises of the documentation
+#
+# Three sentences of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each
+# tested. 10 minutes, no exercise; a CPU is enough.
+
+# %% [markdown] id="entered-text"
+# ### Claim: "nobody leaves a barrier before all have entered it"
+#
+# So [`barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier) is
+# described. Each of four ranks comes up to 20 ms late, 20 times, and notes when it enters and when it
+# leaves (all processes of a host have one clock). **Guess:** does it hold?
+
+# %% id="entered-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="entered-claim"
+def times():
+    import random
+    import time
+
+    import torch.distributed as dist
+
+    found = []
+    for _ in range(20):
+        time.sleep(random.random() / 50)
+        entered = time.perf_counter()
+        dist.barrier()
+        found.append((entered, time.perf_counter()))
+    return found
+
+
+job = lockstep.torchrun(times, nproc_per_node=4, backend="gloo", show=False)
+early = sum(
+    min(left for _, left in once) < max(entered for entered, _ in once)
+    for once in zip(*job.results, strict=True)
+)
+lockstep.claim(
+    "Nobody leaves a barrier before all have entered it.",
+    guess=guess,
+    verdict={0: "holds", 20: "does not hold"}.get(early, "depends"),
+    because=f"of 20 barriers of four ranks one was left too early {early} times",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="entered-explained"
+# It says nothing of the GPU: under NCCL the kernels that were launched before may still run.
+#
+# ### Claim: "`monitored_barrier` names the ranks that did not come"
+#
+# When a job hangs, this is the first question.
+# [`monitored_barrier`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.monitored_barrier)
+# is a barrier that asks it; only gloo has it. Rank 2 does not call it below. **Guess:** does it hold?
+
+# %% id="monitored-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="monitored-claim"
+def without_rank_2():
+    import time
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    try:
+        if dist.get_rank() == 2:
+            time.sleep(2)  # somewhere else in the program
+        else:
+            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+job = lockstep.torchrun(without_rank_2, nproc_per_node=4, backend="gloo", show=False)
+said = next((line for line in job[0].splitlines() if "monitoredBarrier" in line), job[0])
+named = [rank for rank in range(4) if f"Ranks {rank} " in said or f"rank {rank} " in said]
+lockstep.claim(
+    "monitored_barrier names the ranks that did not come.",
+    guess=guess,
+    verdict="holds" if named == [2] else "does not hold",
+    because=f"rank 2 did not come; rank 0 was told of {named}",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="monitored-explained"
+# Rank 0 asks each of the others in turn: so only rank 0 knows, and it is slow. Use it to find a bug, and
+# not in each step.
+#
+# ### Claim: "`src` of a broadcast is a rank of the world, also in a group"
+#
+# [The documentation](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.broadcast) says
+# "regardless of group argument". Ranks 2 and 3 make a group. Which number does its first member
+# have as `src`: 2, as in the world, or 0, as in the group? **Guess:** does the sentence hold?
+
+# %% id="source-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="source-claim"
+def from_first_of_two():
+    import torch
+    import torch.distributed as dist
+
+    group, rank = dist.new_group([2, 3]), dist.get_rank()
+    found = {}
+    for source in (2, 0):
+        x = torch.tensor([rank])
+        try:
+            if rank >= 2:
+                dist.broadcast(x, src=source, group=group)
+            found[source] = x.item()
+        except ValueError as error:
+            found[source] = type(error).__name__
+    return found
+
+
+job = lockstep.torchrun(from_first_of_two, nproc_per_node=4, backend="gloo", show=False)
+world, inside = job[3][2], job[3][0]
+lockstep.claim(
+    "src of a broadcast is a rank of the world, also in a group.",
+    guess=guess,
+    verdict="holds" if world == 2 and inside != 2 else "does not hold",
+    because=f"in the group of ranks 2 and 3, rank 3 has from src=2: {world}; from src=0: {inside}",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="source-explained"
+# With `group_src=0` in place of `src` you say the place in the group.
 
 # %% [markdown] id="mpi-text"
 # ## Further: MPI's words

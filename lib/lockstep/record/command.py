@@ -14,12 +14,14 @@ from . import (
     backends,
     cases,
     compile,
+    counters,
     hang,
     launching,
     manifest,
     new_group,
     protocols,
     sweeps,
+    thrashing,
     time_out,
     traces,
     two_nodes,
@@ -41,6 +43,8 @@ EXPERIMENTS = (
     traces.EXPERIMENT,
     hang.EXPERIMENT,
     cases.EXPERIMENT,
+    thrashing.EXPERIMENT,
+    counters.EXPERIMENT,
 )
 
 

@@ -11,6 +11,7 @@ from ..launch import Job
 from ..stamps import Stamp
 from .ask.allocations import Allocations, allocations
 from .ask.breakdown import Breakdown, breakdown
+from .ask.cause import Cause, cause
 from .ask.clock import align
 from .ask.collectives import Collectives, collectives
 from .ask.critical import CriticalPath, critical_path
@@ -128,6 +129,10 @@ class Trace(Slices):
         aligned = _on_one_clock(self)
         answer = critical_path(aligned)
         return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
+
+    def cause(self, *, skip: int = 0) -> Cause:
+        """What most likely makes the steps slow: see `lockstep.trace.ask.cause`."""
+        return cause(_on_one_clock(self), skip=skip)
 
     def _moved(self, aligned: Slices) -> list[str]:
         return [] if aligned is self else [str(aligned.certificate)]

@@ -19,6 +19,10 @@ and, by timing only (that two things follow each other does not prove that one c
 
 Of several, the one that ended last is what the next had to wait for. What a thread does inside of
 an annotation, but outside of operators, for `UNTOLD` or longer, is unknown: "waiting".
+
+A GPU that is busy may be off the path: where its host launches only just in time, the end waits for
+the host, and faster kernels win nothing. How much a faster host wins, until the kernels hold the
+end, is what the GPU idles meanwhile: `CriticalPath.idle`.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import numpy as np
 from ...figures.table import table
 from ...stamps import Stamp, simulated
 from ...words import milliseconds, printable
+from ..intervals import covered, union
 from ..joins import innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
@@ -90,6 +95,8 @@ class Segments(Sequence[Segment]):
         self.name = np.where(self.owner == NONE, NONE, trace.name[np.maximum(self.owner, 0)])
         self._names, self._lanes = trace.names, trace.lanes
         self.rank = np.array([one.rank for one in trace.lanes], np.int32)[self.lane]
+        with_gpu = [one.rank for one in trace.lanes if one.on_device]
+        self.on_gpus = np.isin(self.rank, with_gpu)  # whether its rank has a GPU in the trace
 
     def __len__(self) -> int:
         return len(self.start)
@@ -143,6 +150,8 @@ class CriticalPath:
         [first, last] to the nanosecond.
     by_kind, by_rank: nanoseconds, the largest first; each adds up to last − first.
     links: how many times the walk went on by each kind of link (`EVIDENCE` and `TIMING`).
+    idle: nanoseconds of the path in which it was on the host of a rank with a GPU (or in a launch,
+        or waiting), and no device slice of that rank ran.
     unmatched: communications on the path of which no other rank's part is in the trace: their
         transfer holds waiting that cannot be told from it.
     """
@@ -151,6 +160,7 @@ class CriticalPath:
     by_kind: Mapping[str, int]
     by_rank: Mapping[int, int]
     links: Mapping[str, int]
+    idle: int = 0
     unmatched: int = 0
     notes: tuple[str, ...] = ()
     stamp: Stamp = field(default_factory=lambda: simulated("made by hand"))
@@ -201,6 +211,11 @@ class CriticalPath:
             ),
             f"{self.by_evidence:,} links by evidence, {self.by_timing:,} by timing only",
         ]
+        if self.by_kind.get("host", 0) > whole / 2 and any(self.segments.on_gpus):
+            lines.append(
+                f"while the path is on a host, its GPU idles for {milliseconds(self.idle)} ms: "
+                "faster hosts win about that, and then the GPUs' work holds the end"
+            )
         if self.unmatched:
             lines.append(
                 f"{self.unmatched} communications have no other rank's part in the trace: "
@@ -580,6 +595,17 @@ class _Path:
             )
             yield [owner, np.full(len(piece), lane, np.int32), kind, one.start[piece], end]
 
+    def idle(self, segments: Segments) -> int:
+        """See `CriticalPath`."""
+        aside = np.isin(segments.kind, (_HOST, _LAUNCH, _WAITING)) & segments.on_gpus
+        total = 0
+        for rank, (rows, ends) in self.work.ended.items():
+            busy = union(self.work.start[rows], ends)
+            here = aside & (segments.rank == rank)
+            start, end = segments.start[here], segments.end[here]
+            total += int((end - start - covered(busy, start, end)).sum())
+        return total
+
     def result(self) -> CriticalPath:
         trace = self.trace
         parts = [[np.frombuffer(one, np.int64) for one in self.pieces], *self._of_threads()]
@@ -590,15 +616,14 @@ class _Path:
         owner, lane, kind, start, end = (column[order] for column in columns)
         del columns
         operators = (owner != NONE) & (trace.kind[owner] == Kind.OPERATOR)
-        with_gpu = np.array([one.on_device for one in trace.lanes])
-        ranks = np.array([one.rank for one in trace.lanes])
-        kind[operators & (kind == _HOST) & ~np.isin(ranks, ranks[with_gpu])[lane]] = _COMPUTE
         segments = Segments(trace, (owner, lane, kind, start, end))
+        kind[operators & (kind == _HOST) & ~segments.on_gpus] = _COMPUTE
         return CriticalPath(
             segments=segments,
             by_kind={KINDS[one]: ns for one, _, ns in segments.spent(segments.kind)},
             by_rank={one: ns for one, _, ns in segments.spent(segments.rank)},
             links=dict(self.links),
+            idle=self.idle(segments),
             unmatched=self.unmatched,
             notes=tuple(f"{why}: the path has only its host" for why in unseen(trace).values()),
             stamp=trace.provenance,
