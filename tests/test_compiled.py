@@ -154,8 +154,8 @@ def _seen():
 def _measured():
     tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), "float32")
     return {
-        "eager": recorder.eager(tiny),
-        "default": recorder.by_model(tiny, "default", True),
+        "eager": recorder.by_model(tiny, "eager"),
+        "default": recorder.by_model(tiny, "default"),
         "blocks": recorder.blocks((1, 2)),
         "fusion": recorder.fusion(32),
     }
@@ -230,7 +230,7 @@ def test_the_mixture_of_experts_is_one():
 
 
 def test_everything_is_written_where_the_machine_says(monkeypatch):
-    monkeypatch.setattr(recorder, "everything", lambda sizes: {"sizes": sizes})
+    monkeypatch.setattr(recorder, "everything", lambda sizes: [{"sizes": sizes}])
     (result,) = recorder.run(SimpleNamespace(gpus=()), 1)
     assert result.file == "compile/cpu.json" and result.content["sizes"] == recorder.ON_CPU
 

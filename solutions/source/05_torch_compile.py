@@ -250,11 +250,11 @@ guess = "depends"
 # %% id="gains" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
 from lockstep.compiled import require
-from lockstep.record.compile import Sizes, by_model, eager
+from lockstep.record.compile import Sizes, by_model
 
 require()
 sizes = Sizes(dense=(128, 128, 1), small=(4, 32, 3), experts=(64, 32, 4), dtype="float32")
-{"eager": eager(sizes), "default": by_model(sizes, "default", True)}
+{mode: by_model(sizes, mode) for mode in ("eager", "default")}
 
 
 # %% id="gains-table" tags=["plumbing", "varies"]

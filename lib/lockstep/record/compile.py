@@ -1,22 +1,24 @@
 """torch.compile's modes on three models, compile time flat and by regions, and generated code.
 
-There are two processes: the first compiles with caches that are empty, one for each mode ("cold"),
+There are two processes: the first compiles with caches that are empty, one for each row ("cold"),
 the second takes what the first has left ("warm"). The seconds of a compilation are those of the
 first call, less those of a later one; what a process does once for all compilations is done before.
 A step is a forward pass without gradients; its time is a batch's, divided by the steps in it.
+What takes longest comes last, and what is found is handed on after each row.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..compiled import look
-from ..launch import torchrun
+from ..compiled import look, variables
+from ..launch import JobFailed, World
 from ..machine import Machine
 from .experiment import Experiment, Result, gpu_name
 
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+QUICK = ("default", "reduce-overhead")
+TUNED = ("max-autotune-no-cudagraphs", "max-autotune")
+MODES = (*QUICK, *TUNED)
 BATCHES = 15
 PER_BATCH = 10
 
@@ -73,8 +77,8 @@ class Experts(nn.Module):
     def __init__(self, width: int, experts: int):
         super().__init__()
         self.gate = nn.Linear(width, experts, bias=False)
-        self.up_EDF = nn.Parameter(torch.randn(experts, width, 2 * width) / width**0.5)
-        self.down_EFD = nn.Parameter(torch.randn(experts, 2 * width, width) / width**0.5)
+        self.up_EDF = nn.Parameter(torch.randn(experts, width, width) / width**0.5)
+        self.down_EFD = nn.Parameter(torch.randn(experts, width, width) / width**0.5)
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         (tokens, width), experts = x_BD.shape, self.up_EDF.shape[0]
@@ -95,12 +99,15 @@ class Experts(nn.Module):
 
 
 def models(sizes: Sizes) -> dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]]:
-    """By name: what makes the model, and the shape of its input."""
+    """By name: what makes the model, and the shape of its input.
+
+    Each has square weights only: a product of one shape is tuned once.
+    """
     tokens, width, depth = sizes.dense
     few, narrow, layers = sizes.small
     many, wide, experts = sizes.experts
     return {
-        "dense": (lambda: stack(depth, width, 4), (tokens, width)),
+        "dense": (lambda: stack(depth, width, 1), (tokens, width)),
         "small": (lambda: stack(layers, narrow, 1), (few, narrow)),
         "experts": (lambda: Experts(wide, experts), (many, wide)),
     }
@@ -167,6 +174,7 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
+@cache
 def warm_up() -> None:
     """What a process does once: imports, the device's context, the compilers' own set-up."""
     x = torch.randn(64, 64, device=where())
@@ -226,55 +234,48 @@ def launches(call: Callable[[], Any]) -> dict[str, int]:
     }
 
 
-def measure(sizes: Sizes, caches: Path, cold: bool) -> dict[str, dict[str, dict[str, Any]]]:
-    """By mode and model: the seconds of compiling it; if cold, also what its steps take."""
+def by_model(sizes: Sizes, mode: str) -> dict[str, dict[str, Any]]:
+    """By model: what its steps take in a mode, or "eager"; and to compile it."""
+    return {name: one_model(sizes, mode, name) for name in models(sizes)}
+
+
+def one_model(sizes: Sizes, mode: str, name: str, steps_too: bool = True) -> dict[str, Any]:
+    torch.manual_seed(0)
+    make, shape = models(sizes)[name]
+    dtype = getattr(torch, sizes.dtype)
+    model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
+    compiled = model if mode == "eager" else torch.compile(model, mode=mode, dynamic=False)
+    call, before = partial(compiled, x_BD), given()
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        first = seconds(call)
+        for _ in range(3):  # CUDA graphs are captured after a first run
+            seconds(call)
+        if mode != "eager":
+            found["compile_seconds"] = first - seconds(call)
+        if steps_too:
+            found |= memory(call, before) | steps(call) | launches(call)
+    del compiled, call, model, x_BD
+    torch.compiler.reset()
+    gc.collect()
+    return found
+
+
+def keep_caches(folder: Path) -> None:
+    """From now on this process has all caches in this folder, and nothing in memory."""
     from torch._inductor.utils import clear_inductor_caches
 
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+    clear_inductor_caches()
+
+
+def compiled_row(
+    sizes: Sizes, mode: str, name: str, folder: Path, steps_too: bool
+) -> dict[str, Any]:
     warm_up()
-    found = {}
-    for mode in MODES:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches / mode)
-        os.environ["TRITON_CACHE_DIR"] = str(caches / mode / "triton")
-        clear_inductor_caches()  # those in memory
-        found[mode] = by_model(sizes, mode, cold)
-        print(mode, "measured", file=sys.stderr, flush=True)
-    return found
-
-
-def by_model(sizes: Sizes, mode: str, cold: bool) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name, (make, shape) in models(sizes).items():
-        torch.manual_seed(0)
-        dtype = getattr(torch, sizes.dtype)
-        model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
-        compiled = torch.compile(model, mode=mode, dynamic=False)
-        call = partial(compiled, x_BD)
-        before = given()
-        with torch.no_grad():
-            first = seconds(call)
-            for _ in range(3):  # CUDA graphs are captured after a first run
-                seconds(call)
-            found[name] = {"compile_seconds": first - seconds(call)}
-            if cold:
-                found[name] |= memory(call, before) | steps(call) | launches(call)
-        del compiled, call, model, x_BD
-        torch.compiler.reset()
-        gc.collect()
-    return found
-
-
-def eager(sizes: Sizes) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for name, (make, shape) in models(sizes).items():
-        torch.manual_seed(0)
-        dtype = getattr(torch, sizes.dtype)
-        model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
-        call = partial(model, x_BD)
-        before = given()
-        with torch.no_grad():
-            call()
-            found[name] = memory(call, before) | steps(call) | launches(call)
-    return found
+    keep_caches(folder)
+    return one_model(sizes, mode, name, steps_too)
 
 
 def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
@@ -331,56 +332,81 @@ def code() -> dict[str, Any]:
 # ── Here ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def apart(function: Callable[..., Any], *args: object, cache: Path) -> Any:
-    """What a function returns in a process of its own, with this folder for all caches."""
-    variables = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TRITON_CACHE_DIR": str(cache / "triton")}
-    return torchrun(
-        function, *args, nproc_per_node=1, init=False, env=variables, show=False, timeout=600
-    )[0]
+def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """What is recorded for models of these sizes: all that there is so far, after each row.
 
+    A row that fails is left out; why is printed.
+    """
+    found: dict[str, Any] = {"sizes": asdict(sizes)}
+    modes: dict[str, dict[str, Any]] = {}
 
-def everything(sizes: Sizes) -> dict[str, Any]:
-    """All that is recorded, for models of these sizes."""
-    modes: dict[str, Any] = {}
+    def so_far() -> dict[str, Any]:
+        in_order = [mode for mode in ("eager", *MODES) if mode in modes]
+        return {**found, "modes": {mode: dict(modes[mode]) for mode in in_order}}
+
     with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
-        caches = Path(folder)
-        modes["eager"] = apart(eager, sizes, cache=caches / "eager")
-        cold, warm = (
-            apart(measure, sizes, caches, first, cache=caches / "set-up") for first in (True, False)
-        )
-        for mode in MODES:
-            modes[mode] = {
-                name: {
-                    "cold_seconds": found.pop("compile_seconds"),
-                    "warm_seconds": warm[mode][name]["compile_seconds"],
-                    **found,
+        caches, once = Path(folder), variables(Path(folder, "set-up"))
+        with World(1, backend="gloo", env=once) as cold, World(1, backend="gloo", env=once) as warm:
+
+            def row(mode: str, name: str) -> dict[str, Any]:
+                if mode == "eager":
+                    return dict(told(cold, one_model, sizes, mode, name))
+                own = caches / mode / name
+                here = told(cold, compiled_row, sizes, mode, name, own, True)
+                again = told(warm, compiled_row, sizes, mode, name, own, False)
+                return {
+                    "cold_seconds": here.pop("compile_seconds"),
+                    "warm_seconds": again["compile_seconds"],
+                    **here,
                 }
-                for name, found in cold[mode].items()
+
+            plain: dict[str, Callable[[], Any]] = {
+                "code": partial(told, cold, code),
+                "fusion": partial(told, cold, fusion),
+                "blocks": partial(told, cold, blocks, sizes.blocks),
             }
-        by_count = apart(blocks, sizes.blocks, cache=caches / "blocks")
-        fused = apart(fusion, cache=caches / "code")
-        stages = apart(code, cache=caches / "code")
-    return {
-        "sizes": asdict(sizes),
-        "modes": modes,
-        "blocks": by_count,
-        "fusion": fused,
-        "code": stages,
-    }
+            for name, part in plain.items():
+                with going_on(name):
+                    found[name] = part()
+                yield so_far()
+            names = ("small", "dense", "experts")
+            rows = [(mode, name) for mode in ("eager", *QUICK) for name in names]
+            for mode, name in [*rows, *((mode, name) for name in names for mode in TUNED)]:
+                with going_on(f"{name}, {mode}"):
+                    modes.setdefault(mode, {})[name] = row(mode, name)
+                yield so_far()
 
 
-def run(machine: Machine, _: int) -> list[Result]:
+def told(world: World, function: Callable[..., Any], *args: object) -> Any:
+    """What a function returns in the world's only rank."""
+    return world.run(function, *args)[0]
+
+
+@contextlib.contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """Print how long this took, or why it failed."""
+    began = time.perf_counter()
+    try:
+        yield
+    except JobFailed as failed:
+        print(f"{what} is left out:\n{failed}", file=sys.stderr, flush=True)
+    else:
+        print(f"{what}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def run(machine: Machine, _: int) -> Iterator[Result]:
     name, sizes = (gpu_name(machine), SIZES) if machine.gpus else ("cpu", ON_CPU)
     what = (
         "torch.compile's modes on three models: compile time, steps, memory, kernels; and its code"
     )
-    return [Result(f"compile/{name}.json", what, everything(sizes))]
+    for so_far in everything(sizes):
+        yield Result(f"compile/{name}.json", what, so_far)
 
 
 EXPERIMENT = Experiment(
     "compile",
     "torch.compile's modes on three models, compile time by regions, generated code",
-    minutes=3,
+    minutes=5,
     run=run,
     ranks=1,
     most=1,
