@@ -152,7 +152,7 @@ def _seen():
 
 
 def _measured():
-    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), "float32")
+    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), dtype="float32")
     return {
         "eager": recorder.by_model(tiny, "eager"),
         "default": recorder.by_model(tiny, "default"),

@@ -40,17 +40,21 @@ PER_BATCH = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the models: tokens, width and depth of each; experts of the third; numbers of blocks."""
+    """Of the models: tokens, width and depth of each; experts of the third; numbers of blocks.
+
+    attention: heads, length, width of a head, and how far back a window reaches.
+    """
 
     dense: tuple[int, int, int] = (4096, 4096, 2)
     small: tuple[int, int, int] = (16, 256, 12)
     experts: tuple[int, int, int] = (4096, 1024, 8)
     blocks: tuple[int, ...] = (1, 3, 6)
+    attention: tuple[int, int, int, int] = (32, 8192, 128, 1024)
     dtype: str = "bfloat16"
 
 
 SIZES = Sizes()
-ON_CPU = Sizes((256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 2, 4), "float32")
+ON_CPU = Sizes((256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 3, 6), (2, 1024, 32, 128), "float32")
 
 
 # ── Models ───────────────────────────────────────────────────────────────────────────────────
@@ -279,7 +283,7 @@ def compiled_row(
 
 
 def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
-    """Seconds to compile a stack of equal blocks: as one, or block by block.
+    """Seconds to compile a stack of equal blocks: as one, or, of two and more, block by block.
 
     Each stack has a width of its own, so that none is helped by what was compiled for another.
     """
@@ -288,6 +292,8 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
     for number, count in enumerate(counts):
         took: dict[str, float] = {"blocks": count}
         for kind, width in (("flat", 256 + 32 * number), ("regional", 272 + 32 * number)):
+            if kind == "regional" and count == 1:
+                continue  # that is the same
             model = stack(count, width, 4).to(where())
             x_BD = torch.randn(64, width, device=where())
             for part in [model] if kind == "flat" else model:
@@ -297,6 +303,81 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
                 took[f"{kind}_seconds"] = first - seconds(partial(model, x_BD))
             torch.compiler.reset()
         found.append(took)
+    return found
+
+
+def attention(sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """By mask and who computes it: what a step takes, the operators that were chosen, the part of
+    the blocks of 128 × 128 pairs that the mask needs, and how far off PyTorch's own math it is."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch.manual_seed(0)
+    heads, length, width, back = sizes.attention
+    dtype, device = getattr(torch, sizes.dtype), where()
+    q, k, v = torch.randn(3, 1, heads, length, width, dtype=dtype, device=device)
+    place_L = torch.arange(length, device=device)
+
+    def causal(batch: Any, head: Any, q: Any, k: Any) -> Any:
+        return k <= q
+
+    def window(batch: Any, head: Any, q: Any, k: Any) -> Any:
+        return (k <= q) & (q - k <= back)
+
+    ready = functional.scaled_dot_product_attention
+    by_function = torch.compile(flex_attention, dynamic=False)
+    found = {}
+    for name, mask in (("causal", causal), ("window", window)):
+        mask_LL = mask(0, 0, place_L[:, None], place_L[None, :])
+        table = create_block_mask(mask, None, None, length, length, device=str(device))
+        with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+            right = ready(q, k, v, attn_mask=mask_LL)
+        ways = {"a tensor": partial(ready, q, k, v, attn_mask=mask_LL)}
+        if name == "causal":
+            ways["a word"] = partial(ready, q, k, v, is_causal=True)
+        ways["a function"] = partial(by_function, q, k, v, block_mask=table)
+        for way, call in ways.items():
+            with torch.no_grad():
+                apart = (call() - right).abs().max()
+                found[f"{name}, {way}"] = {
+                    **steps(call),
+                    **launches(call),
+                    "operators": chosen(call),
+                    "needed": 1 - table.sparsity() / 100,
+                    "apart": float(apart),
+                }
+    return found
+
+
+def chosen(call: Callable[[], Any]) -> list[str]:
+    """The operators of attention that a call came to."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        seconds(call)
+    events: Any = profiler.events()
+    return sorted({one.name for one in events if one.name.startswith("aten::_scaled_dot_product")})
+
+
+def precision(terms: int = 1024) -> dict[str, dict[str, float]]:
+    """Of a product with so many terms, by precision: u, and the largest error as a part of the
+    bound terms · u · Σ|x·w|."""
+    torch.manual_seed(0)
+    x, w = torch.randn(2, terms, 512, dtype=torch.float64, device=where())
+    found = {}
+    for name, u in (
+        ("float32", 2.0**-24),
+        ("TF32", 2.0**-11),
+        ("float16", 2.0**-11),
+        ("bfloat16", 2.0**-8),
+    ):
+        if name == "TF32" and not torch.cuda.is_available():
+            continue
+        torch.backends.cuda.matmul.allow_tf32 = name == "TF32"
+        dtype = torch.float32 if name == "TF32" else getattr(torch, name)
+        a, b = x.T.to(dtype), w.to(dtype)
+        error = (a @ b).double() - a.double() @ b.double()
+        bound = terms * u * (a.double().abs() @ b.double().abs())
+        found[name] = {"u": u, "part": float((error.abs() / bound).max())}
+    torch.backends.cuda.matmul.allow_tf32 = False
     return found
 
 
@@ -363,6 +444,8 @@ def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
             plain: dict[str, Callable[[], Any]] = {
                 "code": partial(told, cold, code),
                 "fusion": partial(told, cold, fusion),
+                "precision": partial(told, cold, precision),
+                "attention": partial(told, cold, attention, sizes),
                 "blocks": partial(told, cold, blocks, sizes.blocks),
             }
             for name, part in plain.items():
