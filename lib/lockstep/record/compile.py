@@ -283,7 +283,8 @@ def compiled_row(
 
 
 def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
-    """Seconds to compile a stack of equal blocks: as one, or, of two and more, block by block.
+    """Seconds to compile a stack of equal blocks, and of a step: as one, or, of two and more, block
+    by block.
 
     Each stack has a width of its own, so that none is helped by what was compiled for another.
     """
@@ -301,6 +302,7 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
             with torch.no_grad():
                 first = seconds(partial(model, x_BD))
                 took[f"{kind}_seconds"] = first - seconds(partial(model, x_BD))
+                took[f"{kind}_step"] = steps(partial(model, x_BD))["seconds"]
             torch.compiler.reset()
         found.append(took)
     return found
