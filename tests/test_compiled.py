@@ -1,9 +1,13 @@
 """What torch.compile makes of a function: looked at on a rank, drawn, and recorded."""
 
 import base64
+import gc
+import os
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -135,6 +139,44 @@ def _look_without_compiler():
 
     os.environ["CXX"] = "no-such-compiler"
     return compiled.look(lambda x: x, 1)
+
+
+# ── Its folder ───────────────────────────────────────────────────────────────────────────────
+
+HOLDER = """
+import time, lockstep.compiled
+world = lockstep.compiled.workshop()
+print(world._options.env["TORCHINDUCTOR_CACHE_DIR"], flush=True)
+input()
+"""
+
+
+def _sweep():
+    """A notebook that runs its first job."""
+    own = "import lockstep; lockstep.torchrun(print, nproc_per_node=1, init=False, show=False)"
+    subprocess.run([sys.executable, "-c", own], check=True)
+
+
+def test_its_folder_goes_when_its_notebook_was_killed_and_not_before():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDER], **pipes) as notebook:
+        folder = Path(notebook.stdout.readline().strip())
+        os.utime(folder, (0, 0))  # as if it were there for long
+        _sweep()
+        assert folder.is_dir()
+        notebook.kill()
+    os.utime(folder, (0, 0))
+    _sweep()
+    assert not folder.exists()
+
+
+def test_its_folder_goes_with_the_world():
+    world = compiled.workshop()
+    folder = Path(world._options.env["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.is_dir()
+    del world
+    gc.collect()
+    assert not folder.exists()
 
 
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 import weakref
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..launch import Job, World, gpu_count
+from ..launch.processes import FOLDER
 from ..machine import compiler, python_headers
 from ..material import DATA
 from ..stamps import Stamp, live, recorded
@@ -34,12 +37,20 @@ def require() -> None:
 def workshop() -> World:
     """A world of one rank that stays, for cells that compile: what compilers load is loaded once.
 
-    Its caches are in a temporary folder, which is removed with the world.
+    Its caches are in a temporary folder, which is removed with the world. While this process lives
+    it holds a lock on it; without one it is taken for that of a killed job, and swept as those are.
     """
-    folder = Path(tempfile.mkdtemp(prefix="lockstep-compile-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+    claim = os.open(folder, os.O_RDONLY)
+    fcntl.flock(claim, fcntl.LOCK_SH)
     world = World(1, env=variables(folder))
-    weakref.finalize(world, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(world, _remove, folder, claim)
     return world
+
+
+def _remove(folder: Path, claim: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(claim)
 
 
 def variables(folder: Path) -> dict[str, str]:
