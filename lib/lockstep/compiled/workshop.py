@@ -13,10 +13,9 @@ from typing import Any
 from ..launch import Job, World, gpu_count
 from ..launch.processes import FOLDER
 from ..machine import compiler, python_headers
-from ..material import DATA
 from ..stamps import Stamp, live, recorded
 
-RECORDINGS = ("compile/h200.json", "compile/cpu.json")  # the first that there is
+RECORDING = "compile/cpu.json"
 
 
 class CannotCompile(RuntimeError):
@@ -63,12 +62,9 @@ def variables(folder: Path) -> dict[str, str]:
 
 def found(job: Job, key: str) -> tuple[Any, Stamp]:
     """What a job's only rank has found, with its stamp; where it could not compile, what was
-    recorded under this key on another machine.
-
-    Raises FileNotFoundError where that is not there either.
+    recorded under this key on another machine's CPU.
     """
     if job.ok:
         return job[0], live(job)
-    there = [file for file in RECORDINGS if (DATA / file).exists()]
-    recording = recorded((there or RECORDINGS)[0])
+    recording = recorded(RECORDING)
     return recording.content[key], recording.stamp
