@@ -194,12 +194,16 @@ def _seen():
 
 
 def _measured():
-    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), dtype="float32")
+    tiny = recorder.Sizes(
+        (8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), (1, 512, 16, 128), dtype="float32"
+    )
     return {
         "eager": recorder.by_model(tiny, "eager"),
         "default": recorder.by_model(tiny, "default"),
         "blocks": recorder.blocks((1, 2)),
         "fusion": recorder.fusion(32),
+        "precision": recorder.precision(64),
+        "attention": recorder.attention(tiny),
     }
 
 
@@ -244,8 +248,45 @@ def test_what_is_recorded_of_models_and_of_fusion(alone):
         assert one["lower_quartile"] <= one["seconds"] <= one["upper_quartile"]
         assert one["compile_seconds"] > 0
     assert [one["blocks"] for one in measured["blocks"]] == [1, 2]
+    assert "regional_step" in measured["blocks"][1] and "regional_step" not in measured["blocks"][0]
     moved = {name: one["moved"] / one["square_bytes"] for name, one in measured["fusion"].items()}
     assert moved == {"swish": 2, "softmax": 2, "between": 7, "views": 2}
+    assert all(0 < one["part"] < 1 for one in measured["precision"].values())
+    attention = measured["attention"]
+    assert all(one["apart"] < 1e-5 for one in attention.values())
+    assert attention["causal, a function"]["needed"] == 10 / 16
+    assert attention["window, a function"]["needed"] == 7 / 16
+    assert (
+        attention["causal, a word"]["operators"]
+        and not attention["causal, a function"]["operators"]
+    )
+
+
+def test_rows_come_one_by_one_and_one_that_fails_is_left_out(monkeypatch, capsys):
+    def row(sizes, mode, *_):
+        if mode == "default":
+            raise RuntimeError("no such mode here")
+        return {"compile_seconds": 2.0, "seconds": 1.0}
+
+    for name in ("code", "fusion", "precision"):
+        monkeypatch.setattr(recorder, name, _name)
+    for name in ("attention", "blocks"):
+        monkeypatch.setattr(recorder, name, lambda argument: "found")
+    for name in ("one_model", "compiled_row"):
+        monkeypatch.setattr(recorder, name, row)
+    found = list(recorder.everything(recorder.ON_CPU))
+    assert found[0]["code"] == "found" and "fusion" not in found[0]
+    assert "no such mode here" in capsys.readouterr().err
+    assert list(found[-1]["modes"]) == ["eager", "reduce-overhead", *recorder.TUNED]
+    assert found[-1]["modes"]["max-autotune"]["small"] == {
+        "cold_seconds": 2.0,
+        "warm_seconds": 2.0,
+        "seconds": 1.0,
+    }
+
+
+def _name():
+    return "found"
 
 
 def _experts_by_hand():

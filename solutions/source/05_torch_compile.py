@@ -331,7 +331,7 @@ lockstep.claim(
 # %% [markdown] id="dense-text"
 # ### Claim: "a model whose time is that of large products gains less than 10 %"
 #
-# So says a book on tuning systems for AI. **Guess**; it is asked of the dense model, in all modes.
+# Texts on tuning say so. **Guess**; it is asked of the dense model, in all modes.
 
 # %% id="dense-guess" tags=["guess"]
 guess = "holds"
@@ -641,7 +641,7 @@ lockstep.table("Seconds to compile equal blocks", COLUMNS, list(rows(took)), sta
 #
 # ### Claim: "block by block, a model runs about as fast as compiled as a whole"
 #
-# So says the same book. **Guess**; "about" is taken as 10 %, and steps of the recorded stacks are compared.
+# Texts on tuning say so, too. **Guess**; "about" is taken as 10 %, and steps of the recorded stacks are compared.
 
 # %% id="blocks-guess" tags=["guess"]
 guess = "depends"
@@ -996,7 +996,7 @@ lockstep.claim(
 #
 # ### Claim: "Inductor leaves collectives in the order in which they stand"
 #
-# So says a book on tuning systems for AI. **Guess**. The function below has two gathers, each with its wait
+# Texts on tuning say so. **Guess**. The function below has two gathers, each with its wait
 # directly behind it, and then a product that needs neither. Each line that is printed is one version of the
 # code that Inductor writes.
 
@@ -1155,7 +1155,7 @@ lockstep.compare(predicted=prediction, measured=job[0][1])
 # %% [markdown] id="flex-text"
 # ## Further: the mask as a function
 #
-# About 15 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were
+# About 20 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were
 # written beforehand; a mask that they do not know is a tensor of length × length. FlexAttention takes the
 # mask as a *function*, compiles it into the kernel, and leaves out **blocks** (128 × 128, if you say nothing)
 # in which nothing counts. What a mask saves is therefore counted in blocks, not in pairs.
@@ -1241,7 +1241,7 @@ lockstep.table(
 # %% [markdown] id="right-text"
 # ## Further: what may change in the last bits
 #
-# About 15 minutes; one rank, no compiler. A compiled model may add in another order, and keep more digits
+# About 20 minutes; one rank, and a compiler at the end. A compiled model may add in another order, and keep more digits
 # between two operations. So its results differ in the last bits. How much is still right?
 #
 # A number with `p` binary digits is rounded by at most the part `u = 2**-p` of itself: 2**-24 for float32,
@@ -1366,6 +1366,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="random-explained"
-# Generated code has a generator of its own, which needs no state in memory. To compare a compiled model with the
-# eager one number by number, set `torch._inductor.config.fallback_random = True`: random numbers are then drawn by
-# the operators that eager code calls, and nothing fuses with them.
+# Generated code computes each random number from a seed and from its place, inside of the kernel that needs it. To
+# compare a compiled model with the eager one number by number, set
+# `torch._inductor.config.fallback_random = True`: random numbers are then drawn by the operators that eager code
+# calls, in kernels of their own.
