@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **90 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is not recorded yet)
+# **90 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
 # as fast, or slower, or keep it compiling for an hour. Afterwards you can
@@ -636,36 +636,14 @@ def rows(took):
 COLUMNS = ["blocks", "as one graph", "block by block"]
 lockstep.table("Seconds to compile equal blocks", COLUMNS, list(rows(took)), stamp=stamp)
 
-# %% [markdown] id="blocks-claim-text"
-# Block by block, nothing fuses from one block into the next, and every block asks its own guards.
-#
-# ### Claim: "block by block, a model runs about as fast as compiled as a whole"
-#
-# Texts on tuning say so, too. **Guess**; "about" is taken as 10 %, and steps of the recorded stacks are compared.
-
-# %% id="blocks-guess" tags=["guess"]
-guess = "depends"
-
-# %% id="blocks-claim"
+# %% id="blocks-recorded" tags=["plumbing"]
 recording = lockstep.recorded("compile/h200.json")
 took = recording.content["blocks"]
-print(lockstep.table("On an H200", COLUMNS, list(rows(took)), stamp=recording.stamp))
-slower = {
-    one["blocks"]: one["regional_step"] / one["flat_step"] for one in took if one["blocks"] > 1
-}
-near = [count for count, ratio in slower.items() if ratio <= 1.1]
-lockstep.claim(
-    "Block by block, a model runs about as fast as compiled as a whole.",
-    guess=guess,
-    verdict={0: "does not hold", len(slower): "holds"}.get(len(near), "depends"),
-    because="a step takes, of what it takes as one graph: "
-    + "; ".join(f"{count} blocks {ratio:.2f}" for count, ratio in slower.items()),
-    stamp=recording.stamp,
-)
+lockstep.table("The same on an H200", COLUMNS, list(rows(took)), stamp=recording.stamp)
 
 # %% [markdown] id="by_block-text"
-# A second process need not pay at all: what was compiled lies in a cache, and one of the last sections hands
-# it on.
+# The price: nothing fuses from one block into the next, and each block has its own guards to ask. A second
+# process need not pay at all: what was compiled lies in a cache, and one of the last sections hands it on.
 #
 # ### Exercise 4: block by block
 #

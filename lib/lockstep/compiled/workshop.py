@@ -16,6 +16,9 @@ from ..machine import compiler, python_headers
 from ..stamps import Stamp, live, recorded
 
 RECORDING = "compile/cpu.json"
+# A pool of processes that compile, or of threads that compute, costs more than it brings to small
+# graphs; and the code of one thread is the same on every machine.
+CPU_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class CannotCompile(RuntimeError):
@@ -55,9 +58,7 @@ def _remove(folder: Path, claim: int) -> None:
 def variables(folder: Path) -> dict[str, str]:
     """What a rank has to know to keep all caches in this folder."""
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    if not gpu_count():  # a pool of compiling processes costs more than it brings to small graphs
-        own["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    return own
+    return own if gpu_count() else own | CPU_ALONE
 
 
 def found(job: Job, key: str) -> tuple[Any, Stamp]:

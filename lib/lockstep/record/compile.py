@@ -4,6 +4,7 @@ There are two processes: the first compiles with caches that are empty, one for 
 the second takes what the first has left ("warm"). The seconds of a compilation are those of the
 first call, less those of a later one; what a process does once for all compilations is done before.
 A step is a forward pass without gradients; its time is a batch's, divided by the steps in it.
+Kernels are counted in the second process: one that has ever had a profiler launches more slowly.
 What takes longest comes last, and what is found is handed on after each row.
 """
 
@@ -26,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..compiled import look, variables
+from ..compiled import CPU_ALONE, look, variables
 from ..launch import JobFailed, World
 from ..machine import Machine
 from .experiment import Experiment, Result, gpu_name
@@ -243,8 +244,11 @@ def by_model(sizes: Sizes, mode: str) -> dict[str, dict[str, Any]]:
     return {name: one_model(sizes, mode, name) for name in models(sizes)}
 
 
-def one_model(sizes: Sizes, mode: str, name: str, steps_too: bool = True) -> dict[str, Any]:
+def one_model(sizes: Sizes, mode: str, name: str, counts: bool = False) -> dict[str, Any]:
+    """The seconds of compiling a model and of its steps, and their memory; or, for those who have
+    the code already, the seconds of compiling and the counts of launches."""
     torch.manual_seed(0)
+    gc.collect()
     make, shape = models(sizes)[name]
     dtype = getattr(torch, sizes.dtype)
     model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
@@ -257,8 +261,7 @@ def one_model(sizes: Sizes, mode: str, name: str, steps_too: bool = True) -> dic
             seconds(call)
         if mode != "eager":
             found["compile_seconds"] = first - seconds(call)
-        if steps_too:
-            found |= memory(call, before) | steps(call) | launches(call)
+        found |= launches(call) if counts else memory(call, before) | steps(call)
     del compiled, call, model, x_BD
     torch.compiler.reset()
     gc.collect()
@@ -274,17 +277,14 @@ def keep_caches(folder: Path) -> None:
     clear_inductor_caches()
 
 
-def compiled_row(
-    sizes: Sizes, mode: str, name: str, folder: Path, steps_too: bool
-) -> dict[str, Any]:
+def compiled_row(sizes: Sizes, mode: str, name: str, folder: Path, counts: bool) -> dict[str, Any]:
     warm_up()
     keep_caches(folder)
-    return one_model(sizes, mode, name, steps_too)
+    return one_model(sizes, mode, name, counts)
 
 
 def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
-    """Seconds to compile a stack of equal blocks, and of a step: as one, or, of two and more, block
-    by block.
+    """Seconds to compile a stack of equal blocks: as one, or, of two and more, block by block.
 
     Each stack has a width of its own, so that none is helped by what was compiled for another.
     """
@@ -302,7 +302,6 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
             with torch.no_grad():
                 first = seconds(partial(model, x_BD))
                 took[f"{kind}_seconds"] = first - seconds(partial(model, x_BD))
-                took[f"{kind}_step"] = steps(partial(model, x_BD))["seconds"]
             torch.compiler.reset()
         found.append(took)
     return found
@@ -432,22 +431,21 @@ def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
         with World(1, backend="gloo", env=once) as cold, World(1, backend="gloo", env=once) as warm:
 
             def row(mode: str, name: str) -> dict[str, Any]:
-                if mode == "eager":
-                    return dict(told(cold, one_model, sizes, mode, name))
                 own = caches / mode / name
-                here = told(cold, compiled_row, sizes, mode, name, own, True)
-                again = told(warm, compiled_row, sizes, mode, name, own, False)
-                return {
-                    "cold_seconds": here.pop("compile_seconds"),
-                    "warm_seconds": again["compile_seconds"],
-                    **here,
+                here = told(cold, compiled_row, sizes, mode, name, own, False)
+                again = told(warm, compiled_row, sizes, mode, name, own, True)
+                compiling = {
+                    f"{which}_seconds": one.pop("compile_seconds")
+                    for which, one in (("cold", here), ("warm", again))
+                    if mode != "eager"
                 }
+                return compiling | here | again
 
             plain: dict[str, Callable[[], Any]] = {
                 "code": partial(told, cold, code),
-                "fusion": partial(told, cold, fusion),
-                "precision": partial(told, cold, precision),
-                "attention": partial(told, cold, attention, sizes),
+                "fusion": partial(told, warm, fusion),
+                "precision": partial(told, warm, precision),
+                "attention": partial(told, warm, attention, sizes),
                 "blocks": partial(told, cold, blocks, sizes.blocks),
             }
             for name, part in plain.items():
@@ -485,7 +483,7 @@ def run(machine: Machine, _: int) -> Iterator[Result]:
         "torch.compile's modes on three models: compile time, steps, memory, kernels; and its code"
     )
     for so_far in everything(sizes):
-        yield Result(f"compile/{name}.json", what, so_far)
+        yield Result(f"compile/{name}.json", what, so_far, dict(CPU_ALONE if name == "cpu" else {}))
 
 
 EXPERIMENT = Experiment(
