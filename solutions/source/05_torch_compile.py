@@ -312,19 +312,27 @@ lockstep.claim(
 #
 # ### Claim: "torch.compile always helps"
 #
-# **Guess** whether each of the rows is faster than eager.
+# **Guess** whether each of the rows is faster than eager: three quarters of its batches took less time than three
+# quarters of the eager ones.
 
 # %% id="always-guess" tags=["guess"]
 guess = "depends"
 
 # %% id="always-claim"
-slower = [f"{name}: {gain:.2f}" for name, gain in gains.items() if gain < 1]
+faster = {
+    f"{model}, {mode}": one["upper_quartile"] < modes["eager"][model]["lower_quartile"]
+    for mode, models in modes.items()
+    for model, one in models.items()
+    if mode != "eager"
+}
+not_faster = [f"{name} {gains[name]:.2f}" for name, yes in faster.items() if not yes]
 lockstep.claim(
     "torch.compile always helps.",
     guess=guess,
-    verdict={0: "holds", len(gains): "does not hold"}.get(len(slower), "depends"),
-    because=f"times as fast as eager, where that is less than 1: {'; '.join(slower) or 'nowhere'}; "
-    "compile time is not counted",
+    verdict={0: "holds", len(faster): "does not hold"}.get(len(not_faster), "depends"),
+    because="not faster than eager code beyond the quartiles: "
+    + ("; ".join(not_faster) or "none")
+    + "; compile time is not counted",
     stamp=recording.stamp,
 )
 
@@ -642,6 +650,9 @@ took = recording.content["blocks"]
 lockstep.table("The same on an H200", COLUMNS, list(rows(took)), stamp=recording.stamp)
 
 # %% [markdown] id="by_block-text"
+# The seconds grow less than the number of blocks: what is done once for each graph is in them, and kernels with
+# the same code are written and compiled once. What does grow is tracing and lowering: time it on your own model.
+#
 # The price: nothing fuses from one block into the next, and each block has its own guards to ask. A second
 # process need not pay at all: what was compiled lies in a cache, and one of the last sections hands it on.
 #
