@@ -1,9 +1,13 @@
 """What torch.compile makes of a function: looked at on a rank, drawn, and recorded."""
 
 import base64
+import gc
+import os
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -137,6 +141,44 @@ def _look_without_compiler():
     return compiled.look(lambda x: x, 1)
 
 
+# ── Its folder ───────────────────────────────────────────────────────────────────────────────
+
+HOLDER = """
+import time, lockstep.compiled
+world = lockstep.compiled.workshop()
+print(world._options.env["TORCHINDUCTOR_CACHE_DIR"], flush=True)
+input()
+"""
+
+
+def _sweep():
+    """A notebook that runs its first job."""
+    own = "import lockstep; lockstep.torchrun(print, nproc_per_node=1, init=False, show=False)"
+    subprocess.run([sys.executable, "-c", own], check=True)
+
+
+def test_its_folder_goes_when_its_notebook_was_killed_and_not_before():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDER], **pipes) as notebook:
+        folder = Path(notebook.stdout.readline().strip())
+        os.utime(folder, (0, 0))  # as if it were there for long
+        _sweep()
+        assert folder.is_dir()
+        notebook.kill()
+    os.utime(folder, (0, 0))
+    _sweep()
+    assert not folder.exists()
+
+
+def test_its_folder_goes_with_the_world():
+    world = compiled.workshop()
+    folder = Path(world._options.env["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.is_dir()
+    del world
+    gc.collect()
+    assert not folder.exists()
+
+
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -152,12 +194,16 @@ def _seen():
 
 
 def _measured():
-    tiny = recorder.Sizes((8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), "float32")
+    tiny = recorder.Sizes(
+        (8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), (1, 512, 16, 128), dtype="float32"
+    )
     return {
-        "eager": recorder.eager(tiny),
-        "default": recorder.by_model(tiny, "default", True),
+        "eager": recorder.by_model(tiny, "eager"),
+        "default": recorder.by_model(tiny, "default"),
         "blocks": recorder.blocks((1, 2)),
         "fusion": recorder.fusion(32),
+        "precision": recorder.precision(64),
+        "attention": recorder.attention(tiny),
     }
 
 
@@ -202,8 +248,47 @@ def test_what_is_recorded_of_models_and_of_fusion(alone):
         assert one["lower_quartile"] <= one["seconds"] <= one["upper_quartile"]
         assert one["compile_seconds"] > 0
     assert [one["blocks"] for one in measured["blocks"]] == [1, 2]
+    assert [sorted(one) for one in measured["blocks"]] == [
+        ["blocks", "flat_seconds"],
+        ["blocks", "flat_seconds", "regional_seconds"],
+    ]
     moved = {name: one["moved"] / one["square_bytes"] for name, one in measured["fusion"].items()}
     assert moved == {"swish": 2, "softmax": 2, "between": 7, "views": 2}
+    assert all(0 < one["part"] < 1 for one in measured["precision"].values())
+    attention = measured["attention"]
+    assert all(one["apart"] < 1e-5 for one in attention.values())
+    assert attention["causal, a function"]["needed"] == 10 / 16
+    assert attention["window, a function"]["needed"] == 7 / 16
+    assert (
+        attention["causal, a word"]["operators"]
+        and not attention["causal, a function"]["operators"]
+    )
+
+
+def test_rows_come_one_by_one_and_one_that_fails_is_left_out(monkeypatch, capsys):
+    def row(sizes, mode, *_):
+        if mode == "default":
+            raise RuntimeError("no such mode here")
+        return {"seconds": 1.0} | ({} if mode == "eager" else {"compile_seconds": 2.0})
+
+    for name in ("code", "fusion", "precision"):
+        monkeypatch.setattr(recorder, name, _name)
+    for name in ("attention", "blocks"):
+        monkeypatch.setattr(recorder, name, lambda argument: "found")
+    monkeypatch.setattr(recorder, "compiled_row", row)
+    found = list(recorder.everything(recorder.ON_CPU))
+    assert found[0]["code"] == "found" and "fusion" not in found[0]
+    assert "no such mode here" in capsys.readouterr().err
+    assert list(found[-1]["modes"]) == ["eager", "reduce-overhead", *recorder.TUNED]
+    assert found[-1]["modes"]["max-autotune"]["small"] == {
+        "cold_seconds": 2.0,
+        "warm_seconds": 2.0,
+        "seconds": 1.0,
+    }
+
+
+def _name():
+    return "found"
 
 
 def _experts_by_hand():
@@ -230,7 +315,7 @@ def test_the_mixture_of_experts_is_one():
 
 
 def test_everything_is_written_where_the_machine_says(monkeypatch):
-    monkeypatch.setattr(recorder, "everything", lambda sizes: {"sizes": sizes})
+    monkeypatch.setattr(recorder, "everything", lambda sizes: [{"sizes": sizes}])
     (result,) = recorder.run(SimpleNamespace(gpus=()), 1)
     assert result.file == "compile/cpu.json" and result.content["sizes"] == recorder.ON_CPU
 

@@ -178,6 +178,20 @@ def write(folder, *results):
     return list(record([experiment(*results)], None, folder, "lockstep record test"))
 
 
+def test_what_was_found_before_a_stop_is_kept(tmp_path):
+    def run(machine, nproc):
+        yield Result("parts.json", "parts", {"rows": [1]})
+        yield Result("parts.json", "parts", {"rows": [1, 2]})
+        raise RuntimeError("stopped")
+
+    stopping = Experiment("test", "a test", 1, run, gpus=False)
+    with pytest.raises(RuntimeError, match="stopped"):
+        list(record([stopping], None, tmp_path, "lockstep record test"))
+    assert json.loads((tmp_path / "parts.json").read_text()) == {"rows": [1, 2]}
+    (entry,) = entries(tmp_path)
+    assert entry["file"] == "parts.json"
+
+
 def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupyter):
     folder = tmp_path / "somebody" / "data"
     (folder / "launch").mkdir(parents=True)

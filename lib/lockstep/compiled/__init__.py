@@ -2,9 +2,10 @@
 
 from .look import Compiled, Kernel, Node, look
 from .view import View, view
-from .workshop import CannotCompile, found, require, variables, workshop
+from .workshop import CPU_ALONE, CannotCompile, found, require, variables, workshop
 
 __all__ = [
+    "CPU_ALONE",
     "CannotCompile",
     "Compiled",
     "Kernel",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 import weakref
@@ -9,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..launch import Job, World, gpu_count
+from ..launch.processes import FOLDER
 from ..machine import compiler, python_headers
-from ..material import DATA
 from ..stamps import Stamp, live, recorded
 
-RECORDINGS = ("compile/h200.json", "compile/cpu.json")  # the first that there is
+RECORDING = "compile/cpu.json"
+# A pool of processes that compile, or of threads that compute, costs more than it brings to small
+# graphs; and the code of one thread is the same on every machine.
+CPU_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 class CannotCompile(RuntimeError):
@@ -34,30 +39,33 @@ def require() -> None:
 def workshop() -> World:
     """A world of one rank that stays, for cells that compile: what compilers load is loaded once.
 
-    Its caches are in a temporary folder, which is removed with the world.
+    Its caches are in a temporary folder, which is removed with the world. While this process lives
+    it holds a lock on it; without one it is taken for that of a killed job, and swept as those are.
     """
-    folder = Path(tempfile.mkdtemp(prefix="lockstep-compile-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+    claim = os.open(folder, os.O_RDONLY)
+    fcntl.flock(claim, fcntl.LOCK_SH)
     world = World(1, env=variables(folder))
-    weakref.finalize(world, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(world, _remove, folder, claim)
     return world
+
+
+def _remove(folder: Path, claim: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(claim)
 
 
 def variables(folder: Path) -> dict[str, str]:
     """What a rank has to know to keep all caches in this folder."""
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-    if not gpu_count():  # a pool of compiling processes costs more than it brings to small graphs
-        own["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    return own
+    return own if gpu_count() else own | CPU_ALONE
 
 
 def found(job: Job, key: str) -> tuple[Any, Stamp]:
     """What a job's only rank has found, with its stamp; where it could not compile, what was
-    recorded under this key on another machine.
-
-    Raises FileNotFoundError where that is not there either.
+    recorded under this key on another machine's CPU.
     """
     if job.ok:
         return job[0], live(job)
-    there = [file for file in RECORDINGS if (DATA / file).exists()]
-    recording = recorded((there or RECORDINGS)[0])
+    recording = recorded(RECORDING)
     return recording.content[key], recording.stamp

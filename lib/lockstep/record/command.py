@@ -74,7 +74,7 @@ def find(names: Sequence[str]) -> list[Experiment]:
 def record(
     experiments: Sequence[Experiment], nproc: int | None, folder: Path | None, command: str
 ) -> Iterator[Recorded]:
-    """Run one experiment after the other and write each one's results when it has ended.
+    """Run one experiment after the other and write each result as it comes.
 
     nproc: ranks, None for each one's own number. folder: where to write, None for the checkout's
     `data/`. command: what was typed, for the manifest.
@@ -91,13 +91,12 @@ def record(
     for experiment, count in zip(experiments, ranks, strict=True):
         began = time.perf_counter()
         environment = dict(os.environ)
-        results = tuple(experiment.run(machine, count))
-        entries = [
-            manifest.entry(result, experiment.name, count, machine, command, environment)
-            for result in results
-        ]
-        manifest.write(folder, results, entries)
-        yield Recorded(experiment, folder, results, time.perf_counter() - began)
+        results: dict[str, Result] = {}
+        for result in experiment.run(machine, count):
+            entry = manifest.entry(result, experiment.name, count, machine, command, environment)
+            manifest.write(folder, [result], [entry])
+            results[result.file] = result
+        yield Recorded(experiment, folder, tuple(results.values()), time.perf_counter() - began)
 
 
 def listing(folder: Path | None) -> str:

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,8 @@ class Result:
 class Experiment:
     """What can be recorded, what it needs, and how.
 
-    run: gets the machine and the number of ranks, returns all results or raises. minutes: about
+    run: gets the machine and the number of ranks, and gives its results, each of them written when
+    it comes; one of a file that it has given before takes that one's place. minutes: about
     how long it takes. least, most: ranks for which it makes sense. ranks: how many it takes where
     nobody says a number; None for one on each GPU. gpus: whether each rank needs a GPU, and NCCL.
     triton: whether it compiles kernels.
@@ -56,7 +57,7 @@ class Experiment:
     name: str
     what: str
     minutes: int
-    run: Callable[[Machine, int], Sequence[Result]]
+    run: Callable[[Machine, int], Iterable[Result]]
     least: int = 1
     most: int | None = None
     ranks: int | None = None

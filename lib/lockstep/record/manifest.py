@@ -5,6 +5,7 @@ An entry is noted down by the command itself. What nobody knows is None.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -115,6 +116,7 @@ def _cuda(build: str) -> str | None:
     return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() and digits != build else None
 
 
+@functools.cache  # before the first result is written, which changes the checkout
 def _lockstep() -> str:
     """The version, and the commit where this is a checkout with its history."""
     checkout = Path(__file__).parents[3]
