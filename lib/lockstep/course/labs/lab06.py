@@ -366,7 +366,7 @@ def clipped(draw: random.Random) -> Iterator[Trial]:
 def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[float]:
     """Numbers whose norm is above the limit, or below, of which none is near a border."""
     while True:
-        span = 12 if large else 6
+        span = 20 if large else 6
         numbers = [draw.choice([n for n in range(-span, span) if n]) / 8 for _ in range(count)]
         norm = sum(one * one for one in numbers) ** 0.5
         scale = min(limit / norm, 1.0)
