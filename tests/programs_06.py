@@ -80,13 +80,14 @@ def step_time(cuda: Any, name: str, repeats: int = 20) -> float:
 
 
 def main() -> None:
+    """All that is measured first: the virtual GPU registers an accelerator for the process."""
+    measured = {}
+    for name in PROGRAMS if torch.cuda.is_available() else ():
+        measured[name] = step_time(torch.cuda, name)
     for name in PROGRAMS:
-        found = {"program": name}
-        if torch.cuda.is_available():
-            found["measured_us"] = step_time(torch.cuda, name)
         with virtual.device("H200", values=False) as cuda:
-            found["simulated_us"] = step_time(cuda, name, repeats=3)
-        print(json.dumps(found), flush=True)
+            found = {"program": name, "simulated_us": step_time(cuda, name, repeats=3)}
+        print(json.dumps(found | {"measured_us": measured.get(name)}), flush=True)
 
 
 if __name__ == "__main__":

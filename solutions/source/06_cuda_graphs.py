@@ -12,7 +12,8 @@
 # - serve all batch sizes by a few graphs, and predict the memory they take.
 #
 # Lab 04 comes first: it has streams, events and the virtual GPU. No GPU is needed: where there is none,
-# your code runs on the virtual GPU. Its values are real, its times come from a model.
+# your code runs on the virtual GPU. Its values are real, its times come from a model. What that cannot say is
+# recorded on an H200.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in the part about collectives; all else needs one GPU
@@ -20,8 +21,11 @@ BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 
 # %% id="load"
 # %load_ext lockstep
+from itertools import pairwise
+
 import lockstep
 import torch
+import torch.distributed as dist
 
 print(lockstep.virtual.MACHINES["H200"])
 
@@ -31,7 +35,6 @@ print(lockstep.virtual.MACHINES["H200"])
 # timeline. With `values=False` the virtual GPU has times only. (The code of the next two cells is folded.)
 
 # %% id="on-gpu-rank" tags=["plumbing"]
-import re
 import tempfile
 
 from lockstep.stamps import Stamp
@@ -199,7 +202,7 @@ def by_batch(cuda):
 
 seen = on_gpu(by_batch, values=False)
 took = list(seen.result.values())
-faster = [after < 0.9 * before for before, after in zip(took, took[1:])]
+faster = [after < 0.9 * before for before, after in pairwise(took)]
 lockstep.claim(
     "A smaller batch makes a step faster.",
     guess=guess,
@@ -565,7 +568,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     with cuda.graph(g):
         loss = work()
     with torch.no_grad():
-        for p, old in zip(model.parameters(), before):
+        for p, old in zip(model.parameters(), before, strict=True):
             p.copy_(old)  # into the same memory, which the graph knows
 
     def step(x, y):
@@ -710,8 +713,8 @@ lockstep.check("clipped", clipped)
 # ## 5 · One graph for each batch size
 #
 # Shapes are fixed in a graph. A serving engine has a new batch size at each step: requests come and end. It captures
-# graphs for a few sizes, and **pads**: a batch of 9 runs in the graph of 16, and 7 rows are thrown away. ([vLLM](https://docs.vllm.ai/en/latest/design/cuda_graphs.html)
-# does that.)
+# graphs for a few sizes, and **pads**: a batch of 9 runs in the graph of 16, and 7 rows are thrown away. (TensorRT-LLM's setting is
+# [`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html).)
 #
 # Between *n*/2 and *n* rows the mean is 3/4 *n*: so with sizes 1, 2, 4, … a quarter of all rows is padding, if all batches are
 # equally often.
@@ -771,7 +774,7 @@ ways = {
     "one pool, smallest first": (LARGEST_FIRST[::-1], True),
 }
 taken = {name: on_gpu(graphs, *how, values=False, traced=False) for name, how in ways.items()}
-more = [b > a for one in taken.values() for a, b in zip(one.result, one.result[1:])]
+more = [b > a for one in taken.values() for a, b in pairwise(one.result)]
 lockstep.claim(
     "Each graph that is captured takes more memory.",
     guess=guess,
@@ -788,18 +791,27 @@ lockstep.claim(
 # lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at the same time, and
 # what shall last is copied out before another one is replayed.
 #
-# On a GPU there is more: the recording below also has what the *device* lost, that is with the graphs themselves.
+# On a real GPU there is more. The recording has the same model with 2048, …, 2, 1 rows.
 
 # %% id="memory-recorded"
 recording = lockstep.recorded("graphs/h200.json")
 rows = [
-    [name, len(some), some[-1]["reserved"] >> 20, some[-1]["device"] >> 20]
+    [
+        name,
+        len(some),
+        *(one[key] >> 20 for key in ("reserved", "device") for one in (some[0], some[-1])),
+    ]
     for name, some in recording.content["memory"].items()
 ]
-columns = ["how", "graphs", "in pools, MiB", "of the device, MiB"]
-lockstep.table("A graph for each of 1, 2, 4, …, 2048 rows", columns, rows, stamp=recording.stamp)
+columns = ["how", "graphs", "pools: first graph", "all", "device: first graph", "all"]
+lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="by_size-exercise"
+# By the rules above the first graph of 2048 rows needs two pieces of 20 MiB, and it took more: 32 MiB are the workspace of cuBLAS, the library
+# of the products ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp) takes that much on this kind of GPU,
+# once for each stream, here while it captures). The device's own numbers also have what lies outside of PyTorch's pools. Later graphs
+# take little of that.
+#
 # ### Exercise 5: all batch sizes
 #
 # **Goal:** `by_size(cuda, work, width, sizes)` captures `work` for inputs of `sizes` rows (float32, `width` columns), all in one pool,
@@ -839,7 +851,8 @@ lockstep.check("by_size", by_size)
 # %% [markdown] id="gains-text"
 # ## 6 · What graphs gain on an H200
 #
-# All from a recording: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and replayed.
+# All from a recording: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and replayed; and two training steps
+# of eight layers.
 #
 # ### Claim: "CUDA graphs make a step faster"
 #
@@ -856,22 +869,35 @@ widths, batches = ({key[place]: None for key in gain} for place in (0, 1))
 rows = [[width, *(f"{gain[width, batch]:.2f}" for batch in batches)] for width in widths]
 columns = ["width", *(f"{batch} rows" for batch in batches)]
 display(lockstep.table("Times as fast as eager", columns, rows, stamp=recording.stamp))
-faster = [one > 1.1 for one in gain.values()]
+trained = {
+    f"training, width {one['width']}": one["eager_us"] / one["replay_us"]
+    for one in recording.content["training"]
+}
+faster = [one > 1.1 for one in (*gain.values(), *trained.values())]
 lockstep.claim(
     "CUDA graphs make a step faster.",
     guess=guess,
     verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
     because=f"{sum(faster)} of {len(faster)} gain 10 % or more: "
-    f"from {min(gain.values()):.2f} to {max(gain.values()):.2f} times as fast",
+    f"from {min(gain.values()):.2f} to {max(gain.values()):.2f} times as fast; "
+    + "; ".join(f"{name}: {one:.1f} times" for name, one in trained.items()),
     stamp=recording.stamp,
 )
 
 # %% [markdown] id="jitter-text"
-# ### Claim: "with graphs latency is steady"
+# ### Claim: "a graph makes the latency of a step steady"
 #
 # A user sees the slow steps, not the mean. The recording has thousands of steps of width 512, one row, each timed by itself.
-# `p99` is what 99 of 100 steps stay below. "Busy": another thread of the same process runs Python meanwhile, as a serving engine's does.
-# **Guess**: is p99 at most 1.2 times p50, for replays, quiet and busy?
+# `p99` is what 99 of 100 steps stay below. In the rows "busy" a second thread of the process runs Python all the time, as in many serving engines.
+# **Guess**: is a replay's p99 at most 1.2 times its p50 of the quiet host: quiet and busy, one of them, or none?
+#
+# Only one thread at a time runs Python. Who launches or waits lets others run, and must then wait until it is its turn again:
+# `sys.getswitchinterval()`, 5 ms, if the other does not stop by itself. A replayed step has two such calls, `replay` and `synchronize`.
+# **Predict:** how many ms is a replayed step's p50 on the busy host?
+
+# %% id="jitter-prediction" tags=["prediction"]
+# your number, in ms
+prediction = 2 * 5
 
 # %% id="jitter-guess" tags=["guess"]
 guess = "depends"
@@ -886,19 +912,24 @@ rows = [
 ]
 columns = ["host", "how", "steps", *(f"{part}, µs" for part in parts)]
 display(lockstep.table("One step, from the call to its end", columns, rows, stamp=recording.stamp))
-spread = {host: ways["replay"]["p99"] / ways["replay"]["p50"] for host, ways in times.items()}
+display(lockstep.compare(prediction, measured=times["busy"]["replay"]["p50"] / 1e3, unit="ms"))
+quiet = times["quiet"]["replay"]["p50"]
+spread = {host: ways["replay"]["p99"] / quiet for host, ways in times.items()}
 steady = [one <= 1.2 for one in spread.values()]
 lockstep.claim(
-    "With graphs latency is steady.",
+    "A graph makes the latency of a step steady.",
     guess=guess,
     verdict="holds" if all(steady) else "depends" if any(steady) else "does not hold",
-    because="; ".join(f"{host}: p99 is {one:.2f} times p50" for host, one in spread.items()),
+    because="; ".join(
+        f"{host}: p99 is {one:.2f} times the quiet p50" for host, one in spread.items()
+    ),
     stamp=recording.stamp,
 )
 
 # %% [markdown] id="recap"
-# Each launch is a chance to be late: a thread that waits for Python's lock, waits once a launch. A replay has one launch, so
-# it meets that once a step and not 72 times. It does not make the host itself steady.
+# On a quiet host a replay is steady, and an eager step is not: each of its launches is a chance to be late. On the busy host
+# eager steps vary by more than a thousand times. A graph does not make the host itself free: two calls
+# are still two chances. (What engines do: the thread that launches has a process of its own.)
 #
 # ## Recap
 #
@@ -949,3 +980,57 @@ def partial_capture(cuda, graphed):
 runs = {name: on_gpu(partial_capture, name == "two graphs") for name in ("eager", "two graphs")}
 rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
 lockstep.table("Forward and backward, 16 layers", ["how", "µs"], rows, stamp=runs["eager"].stamp)
+
+# %% [markdown] id="collectives-text"
+# ## Further: graphs with collectives in them
+#
+# About 10 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each rank has a graph of
+# its own, and all must replay the same collectives in the same order: nothing in a graph asks the others. On 4 H200s, 32 layers with an
+# all-reduce each, eager and as a graph on each rank:
+
+# %% id="collectives-recorded"
+recording = lockstep.recorded("traces/overhead.json")
+rows = [
+    [how, f"{recording.content[f'tensor-parallel-{how}']['step_seconds'] * 1e6:,.0f}"]
+    for how in ("eager", "graph")
+]
+lockstep.table("A step of 32 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
+
+# %% [markdown] id="collectives-broken-text"
+# Now the ranks of this notebook, with a virtual GPU each. The values are summed by gloo, for real. In the second run, rank 1
+# has captured one all-reduce more. It is **broken on purpose**. Look at what the report says of rank 1, and at which line it waits.
+
+
+# %% id="collectives"
+def sums(extra):
+    cuda = lockstep.cuda(virtual=True)
+    x = torch.full((1024,), float(dist.get_rank()), device="cuda")
+    dist.all_reduce(x)  # warm-up
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        for _ in range(4):
+            dist.all_reduce(x)
+            x.div_(dist.get_world_size())
+        if extra and dist.get_rank() == 1:
+            dist.all_reduce(x)
+    g.replay()
+    cuda.synchronize()
+    return x[0].item()
+
+
+job = lockstep.torchrun(sums, False, nproc_per_node=NPROC, backend="gloo", show=False)
+print(f"each rank has the sum of all ranks: {[job[rank] for rank in range(NPROC)]}")
+
+# %% id="collectives-broken" tags=["varies"]
+broken = lockstep.torchrun(
+    sums, True, nproc_per_node=NPROC, backend="gloo", may_fail=True, show=False
+)
+print(broken)
+
+# %% [markdown] id="collectives-explained"
+# Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture. (The call that the report
+# names is the one by which the virtual GPUs agree on their times.) So a branch on the rank must not be in a capture.
+#
+# **What changes under NCCL:** the kernel of the rank that is alone waits on the device until the watchdog's time-out. And a graph that has
+# NCCL's kernels in it must go *before* its process group: `destroy_process_group()` hangs while such a graph is alive
+# ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `del g` first.

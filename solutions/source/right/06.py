@@ -47,7 +47,7 @@ def last_end(kernels, launch, latency, gap):
 # %% last_end: accumulated
 def last_end(kernels, launch, latency, gap):
     ready = [number * launch + latency for number in range(len(kernels))]
-    pairs = list(zip(ready, kernels))
+    pairs = list(zip(ready, kernels, strict=True))
     ends = accumulate(
         pairs[1:], lambda end, one: max(one[0], end + gap) + one[1], initial=sum(pairs[0])
     )
@@ -227,7 +227,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     g = cuda.CUDAGraph()
     with cuda.graph(g):
         loss = work()
-    for p, old in zip(model.parameters(), saved):
+    for p, old in zip(model.parameters(), saved, strict=True):
         p.data.copy_(old)
 
     def step(x, y):
@@ -256,7 +256,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     work()
-    for group, rate in zip(optimizer.param_groups, rates):
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     g = cuda.CUDAGraph()
     with cuda.graph(g):

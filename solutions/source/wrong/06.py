@@ -75,15 +75,6 @@ def last_end(kernels, launch, latency, gap):
     return [number * launch + latency for number in range(len(kernels))]
 
 
-# %% captured: not-callable
-def captured(cuda, work, x):
-    warm(cuda, work, x)
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        out = work(x)
-    return g, out
-
-
 # %% captured: no-replay
 def captured(cuda, work, x):
     static = x.clone()
@@ -245,7 +236,7 @@ def captured(cuda, work, x):
     return run
 
 
-# %% graphed_training: not-callable
+# %% graphed_training: type
 def graphed_training(cuda, model, optimizer, loss_of, x, y):
     loss = loss_of(model(x), y)
     loss.backward()
@@ -266,7 +257,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
 
     warm(cuda, work)
     with torch.no_grad():
-        for p, old in zip(model.parameters(), saved):
+        for p, old in zip(model.parameters(), saved, strict=True):
             p.copy_(old)
     with cuda.graph(cuda.CUDAGraph()):
         loss = work()
@@ -314,7 +305,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     g = cuda.CUDAGraph()
     with cuda.graph(g):
         loss = work()
-    for p, old in zip(model.parameters(), saved):
+    for p, old in zip(model.parameters(), saved, strict=True):
         p.data = old
 
     def step(x, y):
@@ -342,7 +333,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     with cuda.graph(g):
         loss = work()
     with torch.no_grad():
-        for p, old in zip(model.parameters(), saved):
+        for p, old in zip(model.parameters(), saved, strict=True):
             p.copy_(old)
 
     def step(x, y):
@@ -369,7 +360,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     with cuda.graph(g):
         loss = work()
     with torch.no_grad():
-        for p, old in zip(model.parameters(), saved):
+        for p, old in zip(model.parameters(), saved, strict=True):
             p.copy_(old)
 
     def step(x, y):
@@ -397,7 +388,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     with cuda.graph(g):
         loss = work()
     with torch.no_grad():
-        for p, old in zip(model.parameters(), saved):
+        for p, old in zip(model.parameters(), saved, strict=True):
             p.copy_(old)
 
     def step(x, y):
@@ -456,7 +447,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     with cuda.graph(g):
         loss = work()
     with torch.no_grad():
-        for p, old in zip(model.parameters(), saved):
+        for p, old in zip(model.parameters(), saved, strict=True):
             p.copy_(old)
 
     def step(x, y):
@@ -471,7 +462,6 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
 # %% graphed_training: many-launches
 def graphed_training(cuda, model, optimizer, loss_of, x, y):
     x_static, y_static = x.clone(), y.clone()
-    saved = [p.detach().clone() for p in model.parameters()]
 
     def work():
         optimizer.zero_grad(set_to_none=False)
@@ -506,7 +496,7 @@ def clipped(x, limit):
 # %% clipped: changes-x
 def clipped(x, limit):
     x.mul_(torch.clamp(limit / x.norm(), max=1.0))
-    return torch.where(x > 0.5, x, 0.0).sum()
+    return torch.where(x.abs() > 0.5, x, 0.5).sum()
 
 
 # %% clipped: changes-x-too
@@ -573,7 +563,7 @@ def clipped(x, limit):
     return torch.where(x.abs() > 0.5, x, 0.0)
 
 
-# %% by_size: not-callable
+# %% by_size: type
 def by_size(cuda, work, width, sizes):
     x = torch.zeros(max(sizes), width, device="cuda")
     warm(cuda, work, x)
@@ -597,7 +587,7 @@ def by_size(cuda, work, width, sizes):
     return run
 
 
-# %% by_size: padding-returned
+# %% by_size: shape
 def by_size(cuda, work, width, sizes):
     static = torch.zeros(max(sizes), width, device="cuda")
     warm(cuda, work, static)

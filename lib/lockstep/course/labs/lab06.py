@@ -173,7 +173,6 @@ def _changed_x(run: Run, rank: int) -> Any:
     return not same(run.got(rank)[1], run.trial.first)
 
 
-captured.shows("not-callable", lambda run, rank: run.got(rank)[0] is None)
 captured.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
 captured.shows("changes-x", _changed_x)
 captured.gives("stale-input", _outs(lambda t: [_worked(t.first)] * len(t.others)))
@@ -289,7 +288,6 @@ def _added_up(run: Run, rank: int) -> Any:
     return untouched and not _near(noted["gradient"], trial.gradient) and not _near(own, [0, 0])
 
 
-graphed_training.shows("not-callable", lambda run, rank: run.got(rank)[0] is None)
 graphed_training.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
 graphed_training.shows(
     "trained-by-warm-up",
@@ -489,16 +487,6 @@ def by_size(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _padding_returned(run: Run, rank: int) -> Any:
-    got = run.got(rank)
-    if not isinstance(got, list):
-        return False
-    for one, rows in zip(got, run.trial.rows, strict=False):
-        if isinstance(one, Tensor) and one.shape and one.shape[0] > rows:
-            return {"rows": rows, "found": one.shape[0]}
-    return False
-
-
 def _other_size(run: Run, rank: int) -> Any:
     ran = run.noted[rank]["rows"]
     for rows, fits, took in zip(run.trial.rows, run.trial.fits, ran, strict=False):
@@ -507,9 +495,7 @@ def _other_size(run: Run, rank: int) -> Any:
     return False
 
 
-by_size.shows("not-callable", lambda run, rank: run.got(rank) is None)
 by_size.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
-by_size.shows("padding-returned", _padding_returned)
 by_size.shows("overwritten", lambda run, rank: run.noted[rank]["right_at_once"])
 by_size.fails("no-warm-up", _in_capture)
 by_size.fails(
