@@ -352,7 +352,7 @@ guess = "does not hold"
 # %% id="pool-claim"
 def allocating(cuda):
     weights = make_weights()
-    x = torch.ones(2048, 512, dtype=torch.bfloat16, device="cuda")
+    x = torch.ones(64, 512, dtype=torch.bfloat16, device="cuda")
     forward(weights, x)
     cuda.synchronize()
     cuda.empty_cache()
@@ -958,13 +958,13 @@ lockstep.progress("06")
 # %% id="partial"
 def partial_capture(cuda, graphed):
     def half():
-        layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+        layers = [torch.nn.Linear(64, 64) for _ in range(8)]
         return torch.nn.Sequential(*layers).to("cuda")
 
     first, second = half(), half()
-    x = torch.ones(16, 256, device="cuda")
+    x = torch.ones(16, 64, device="cuda")
     if graphed:
-        sample = torch.ones(16, 256, device="cuda", requires_grad=True)
+        sample = torch.ones(16, 64, device="cuda", requires_grad=True)
         first = cuda.make_graphed_callables(first, (x,))
         second = cuda.make_graphed_callables(second, (sample,))
 
