@@ -159,7 +159,7 @@ plain.timeline("One step: the host calls, and the device waits for it")
 # 2. the queue is empty: each kernel begins soon after its launch, instead of waiting for others;
 # 3. the step takes as long with less work in it.
 #
-# `trace.launches()` counts the first two.
+# The first two can be counted in a trace.
 
 # %% id="signs"
 from lockstep.trace import Kind
@@ -885,10 +885,13 @@ lockstep.claim(
 )
 
 # %% [markdown] id="jitter-text"
+# With 512 columns and 8 rows this is more than the virtual GPU said in section 2. There a launch takes 7.2 µs, and this machine's host took
+# 12 to 17 µs (the eager steps' time, divided by 72). So the gain depends on the host as much as on the GPU.
+#
 # ### Claim: "a graph makes the latency of a step steady"
 #
 # A user sees the slow steps, not the mean. The recording has thousands of steps of width 512, one row, each timed by itself.
-# `p99` is what 99 of 100 steps stay below. In the rows "busy" a second thread of the process runs Python all the time, as in many serving engines.
+# `p99` is what 99 of 100 steps stay below. In the rows "busy" a second thread of the process runs Python all the time.
 # **Guess**: is a replay's p99 at most 1.2 times its p50 of the quiet host: quiet and busy, one of them, or none?
 #
 # Only one thread at a time runs Python. Who launches or waits lets others run, and must then wait until it is its turn again:
@@ -929,7 +932,7 @@ lockstep.claim(
 # %% [markdown] id="recap"
 # On a quiet host a replay is steady, and an eager step is not: each of its launches is a chance to be late. On the busy host
 # eager steps vary by more than a thousand times. A graph does not make the host itself free: two calls
-# are still two chances. (What engines do: the thread that launches has a process of its own.)
+# are still two chances.
 #
 # ## Recap
 #
@@ -1031,6 +1034,8 @@ print(broken)
 # Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture. (The call that the report
 # names is the one by which the virtual GPUs agree on their times.) So a branch on the rank must not be in a capture.
 #
-# **What changes under NCCL:** the kernel of the rank that is alone waits on the device until the watchdog's time-out. And a graph that has
-# NCCL's kernels in it must go *before* its process group: `destroy_process_group()` hangs while such a graph is alive
+# **What changes under NCCL:** the kernel of the rank that is alone waits on the device, and no time-out ends it: PyTorch's watchdog is not
+# told of collectives that are captured (in
+# [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp) a work is enqueued
+# for it only where nothing is being captured). And a graph that has NCCL's kernels in it must go *before* its process group: `destroy_process_group()` hangs while such a graph is alive
 # ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `del g` first.

@@ -416,7 +416,7 @@ def by_size(cuda, work, width, sizes):
 class BySize:
     def __init__(self, cuda, work, width, sizes):
         self.static = torch.full((max(sizes), width), 7.0, device="cuda")
-        self.graphs = {}
+        self.graphs = dict[int, tuple]()
         side = cuda.Stream()
         side.wait_stream(cuda.current_stream())
         with cuda.stream(side):

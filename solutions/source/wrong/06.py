@@ -535,7 +535,7 @@ def clipped(x, limit):
 
 
 # %% clipped: scale-baked
-SCALES = {}
+SCALES: dict[tuple[int, float], float] = {}
 
 
 def clipped(x, limit):
