@@ -724,7 +724,8 @@ lockstep.check("clipped", clipped)
 #
 # A step of 24 layers keeps three tensors of *rows* × 2048 bfloat16 at a time: the layer's input, the product, its relu. (The sum takes the
 # product's place.) So a graph of 4096 rows takes 3 · 16 MiB. Nine graphs have 4096, 2048, …, 16 rows. The
-# allocator takes memory in steps: below 10 MiB a tensor comes from a piece of 20 MiB, of 1 MiB or less from a piece of 2 MiB.
+# allocator takes memory in pieces: a tensor of 10 MiB or more has its own; below that it comes from a piece of 20 MiB, of 1 MiB or less from
+# a piece of 2 MiB.
 #
 # **Predict:** how many MiB do the nine graphs take, if each has its own pool? (Count the pieces for three tensors of 16 MiB, of 8, 4,
 # 2, 1, and for the four smallest graphs.)
@@ -761,8 +762,8 @@ seen.compare(prediction, own[-1], "MiB")
 # ### Claim: "each graph that is captured takes more memory"
 #
 # Graphs that never run at the same time can share a pool: `cuda.graph(g, pool=…)`. Then one graph's memory for what lies between
-# input and output is used by the next. **Guess**: with one pool for all, captured from the largest to the smallest, does each
-# further graph take more?
+# input and output is used by the next. Three ways: own pools; one pool for all, captured from the
+# largest to the smallest; one pool, from the smallest to the largest. **Guess**: does each further graph take more, in all of them?
 
 # %% id="shared-guess" tags=["guess"]
 guess = "depends"
