@@ -280,6 +280,31 @@ def test_a_wait_for_what_is_not_captured_is_refused(cuda: Any) -> None:
         done.wait()
 
 
+def adam(cuda: Any, capturable: bool) -> Any:
+    w = nn.Parameter(torch.zeros(4, device="cuda"))
+    optimizer = torch.optim.Adam([w], lr=torch.tensor(0.5, device="cuda"), capturable=capturable)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        w.sum().backward()
+        optimizer.step()
+
+    step()
+    graph, _ = captured(cuda, step)
+    return graph, optimizer.param_groups[0]["lr"], w
+
+
+def test_an_optimizer_that_counts_on_the_host_is_refused(cuda: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"an instance of Adam but .* capturable is False"):
+        adam(cuda, capturable=False)
+    graph, rate, w = adam(cuda, capturable=True)
+    graph.replay()
+    assert w.mean().item() == pytest.approx(-1.0, rel=1e-4)
+    rate.fill_(0.0)  # a tensor's value is not in the graph
+    graph.replay()
+    assert w.mean().item() == pytest.approx(-1.0, rel=1e-4)
+
+
 def test_other_mistakes(cuda: Any) -> None:
     graph = cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="non-default stream"):

@@ -14,6 +14,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .memory import Pool
 from .processor import Capture, Captured
@@ -41,6 +42,7 @@ class CUDAGraph:
         self._capture: Capture | None = None
         self._pool: Pool | None = None
         self._branches: dict[int, int] = {}
+        self._watch: Any = None  # of optimizers, while capturing
 
     def capture_begin(
         self, pool: Pool | None = None, capture_error_mode: str = "global", **more: Any
@@ -66,12 +68,14 @@ class CUDAGraph:
         self._pool = pool or graph_pool_handle()
         gpu.allocator.users[self._pool] += 1
         gpu.capture = self._capture = Capture(self._pool, gpu.current)
+        self._watch = register_optimizer_step_pre_hook(_refuse_uncapturable)
 
     def capture_end(self) -> None:
         gpu = active()
         capture, self._capture = self._capture, None
         if capture is None:
             raise RuntimeError("CUDA error: invalid argument: no capture has begun")
+        self._watch.remove()
         gpu.leave_backward()
         gpu.capture = None
         for block in capture.kept:
@@ -113,6 +117,16 @@ class CUDAGraph:
         if self._items is None or self._pool is None:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool
+
+
+def _refuse_uncapturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """What optimizers that count their steps on the host ask of a real GPU before each step."""
+    groups = optimizer.param_groups
+    if is_current_stream_capturing() and not all(one.get("capturable", True) for one in groups):
+        raise RuntimeError(
+            "Attempting CUDA graph capture of step() for an instance of "
+            f"{type(optimizer).__name__} but param_groups' capturable is False."
+        )
 
 
 class graph:

@@ -1,0 +1,513 @@
+"""Lab 06, CUDA graphs: the trials of its exercises, and the signs of what goes wrong.
+
+Answers run on the virtual GPU, whatever the machine has: there a graph can be looked into.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ... import virtual
+from ...trace import Kind, Slice
+from ..judging import Noted, Run, Tensor, Trial, judged, same
+from ..judging.values import make
+
+_WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+_LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch")
+
+
+def _calls(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
+    """What the host called of CUDA between two seconds of its clock."""
+    return [
+        one.name
+        for one in slices
+        if one.kind == Kind.LAUNCH and begin * 1e9 - 1 <= one.start < end * 1e9 - 1
+    ]
+
+
+def _counted(calls: Sequence[str]) -> dict[str, Any]:
+    return {
+        "waits": [one for one in calls if one in _WAITS],
+        "launches": sum(one in _LAUNCHES for one in calls),
+        "graphs": calls.count("cudaGraphLaunch"),
+    }
+
+
+def _host_waits(run: Run, rank: int) -> Any:
+    waits = run.noted[rank]["waits"]
+    return bool(waits) and {"call": waits[0]}
+
+
+def _in_capture(run: Run, rank: int) -> Any:
+    """The answer raised because something may not be captured."""
+    return any("during capture" in one.message for one in run.job.failures)
+
+
+def _plain(tensor: Any) -> Any:
+    return tensor.detach().cpu() if hasattr(tensor, "detach") else tensor
+
+
+# ── last_end ─────────────────────────────────────────────────────────────────────────────────
+
+Times = tuple[list[float], float, float, float]  # kernels; launch, latency, gap
+
+
+def _end(times: Times, first: float | None = None) -> float:
+    """first: when the device is free for the first kernel, its gap not counted."""
+    kernels, launch, latency, gap = times
+    end = -gap if first is None else first
+    for number, duration in enumerate(kernels):
+        end = max(number * launch + latency, end + gap) + duration
+    return end
+
+
+@judged("last_end", lab="06")
+def last_end(draw: random.Random) -> Iterator[Trial]:
+    """`last_end(kernels, launch, latency, gap)`: when the last kernel ends, µs."""
+
+    def some(count: int, low: int, high: int) -> list[float]:
+        return [draw.randint(4 * low, 4 * high) / 4 for _ in range(count)]
+
+    launch, latency = draw.randint(24, 36) / 4, draw.randint(36, 48) / 4
+    gap = draw.randint(2, 6) / 4
+    behind = [*some(4, 1, 3), draw.randint(60, 90), *some(draw.randint(12, 16), 1, 3)]
+    plans: list[tuple[str, Times]] = [
+        ("short kernels", (some(draw.randint(6, 9), 1, 3), launch, latency, gap)),
+        ("long kernels", (some(draw.randint(4, 6), 20, 40), launch, latency, gap)),
+        ("one long kernel among short ones", (behind, launch, latency, gap)),
+        ("a gap longer than the latency", (some(3, 1, 3), 0.0, 2.0, 5.0)),
+        ("one kernel", (some(1, 5, 9), launch, latency, gap)),
+    ]
+    for like, times in plans:
+        yield Trial(0, given=[times], right=[_end(times)], facts={"times": times}, like=like)
+
+
+def _by(function: Callable[[list[float], float, float, float], float]) -> Callable[[Trial], Any]:
+    return lambda trial: [function(*trial.times)]
+
+
+last_end.gives("kernels-only", _by(lambda k, launch, latency, gap: sum(k)))
+last_end.gives("launches-only", _by(lambda k, launch, latency, gap: len(k) * launch))
+last_end.gives("no-latency", _by(lambda k, launch, latency, gap: _end((k, launch, 0.0, gap))))
+last_end.gives("no-gap", _by(lambda k, launch, latency, gap: _end((k, launch, latency, 0.0))))
+last_end.gives("gap-before-the-first", lambda trial: [_end(trial.times, 0.0)])
+last_end.gives(
+    "counts-from-one",
+    _by(lambda k, launch, latency, gap: _end((k, launch, latency + launch, gap))),
+)
+last_end.gives(
+    "larger-of-two",
+    _by(
+        lambda k, launch, latency, gap: max(
+            (len(k) - 1) * launch + latency + k[-1], latency + sum(k) + (len(k) - 1) * gap
+        )
+    ),
+)
+last_end.gives(
+    "one-after-the-other",
+    _by(lambda k, launch, latency, gap: sum(launch + latency + one for one in k)),
+)
+
+
+# ── captured ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _captured(answer: Any, first: Tensor, others: list[Tensor]) -> Noted:
+    import torch
+
+    calls, factor = 0, None
+    with virtual.device("H200") as cuda:
+
+        def work(x: Any) -> Any:
+            nonlocal calls, factor
+            calls += 1
+            if factor is None:  # a copy from the host, which no graph can have
+                factor = torch.tensor([3.0], dtype=x.dtype).to("cuda")
+            return x * factor + 1
+
+        x, news = make(first).to("cuda"), [make(one).to("cuda") for one in others]
+        run = answer(cuda, work, x)
+        cuda.synchronize()
+        built, begin = calls, virtual.perf_counter()
+        got = [run(new) for new in news] if callable(run) else None
+        end = virtual.perf_counter()
+        found = [None if got is None else [*map(_plain, got)], _plain(x), [*map(_plain, news)]]
+        made = _calls(list(virtual.trace()), begin, end)
+    noted = {**_counted(made), "steps": len(news), "again": calls - built}
+    return Noted(found, noted)
+
+
+def _like(tensor: Tensor, numbers: Sequence[float]) -> Tensor:
+    return Tensor.of(numbers, tensor.dtype, tensor.shape)
+
+
+def _worked(tensor: Tensor) -> Tensor:
+    return _like(tensor, [3 * one + 1 for one in tensor.numbers])
+
+
+@judged("captured", lab="06", play=_captured)
+def captured(draw: random.Random) -> Iterator[Trial]:
+    """`captured(cuda, work, x)`: a function that copies in, replays, copies out."""
+    for dtype, shape in (("float32", (4,)), ("float64", (2, 3)), ("float32", (1, 5))):
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        first, *others = (
+            Tensor.of([one / 4 for one in draw.sample(range(-99, 99), count)], dtype, shape)
+            for _ in range(4)
+        )
+        yield Trial(
+            0,
+            given=[(first, others)],
+            right=[[[*map(_worked, others)], first, others]],
+            facts={"first": first, "others": others},
+            like=f"x of {dtype} and shape {list(shape)}",
+        )
+
+
+def _outs(outs: Callable[[Trial], list[Tensor]]) -> Callable[[Trial], Any]:
+    return lambda trial: [[outs(trial), trial.first, trial.others]]
+
+
+def _changed_x(run: Run, rank: int) -> Any:
+    return not same(run.got(rank)[1], run.trial.first)
+
+
+captured.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
+captured.shows("changes-x", _changed_x)
+captured.gives("stale-input", _outs(lambda t: [_worked(t.first)] * len(t.others)))
+captured.gives("overwritten", _outs(lambda t: [_worked(t.others[-1])] * len(t.others)))
+captured.gives("one-late", _outs(lambda t: [*map(_worked, [t.first, *t.others[:-1]])]))
+captured.fails("no-warm-up", _in_capture)
+captured.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
+captured.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
+captured.demands("host-waits", _host_waits)
+captured.demands(
+    "many-launches",
+    lambda run, rank: (
+        run.noted[rank]["launches"] > 3 * run.noted[rank]["steps"] and run.noted[rank]
+    ),
+)
+
+
+# ── graphed_training ─────────────────────────────────────────────────────────────────────────
+
+Batch = tuple[list[list[float]], list[float]]
+
+
+def _training(answer: Any, start: list[float], batches: list[Batch], rate: float) -> Noted:
+    """A model of two weights; each of `batches` is a step, the first one the example, too."""
+    import torch
+
+    def on_device(batch: Batch) -> list[Any]:
+        x, y = (torch.tensor(one, dtype=torch.float64) for one in batch)
+        return [x.to("cuda"), y.reshape(-1, 1).to("cuda")]
+
+    with virtual.device("H200") as cuda:
+        model = torch.nn.Linear(2, 1, bias=False).double().to("cuda")
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([start], dtype=torch.float64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        given = [on_device(batch) for batch in batches]
+        step = answer(cuda, model, optimizer, lambda out, y: (out - y).square().mean(), *given[0])
+        before = _plain(model.weight).flatten().tolist()
+        cuda.synchronize()
+        begin, losses, gradients = virtual.perf_counter(), [], []
+        for x, y in given[1:] if callable(step) else ():
+            losses.append(step(x, y))
+        end = virtual.perf_counter()
+        cuda.synchronize()
+        if model.weight.grad is not None:
+            gradients = _plain(model.weight.grad).flatten().tolist()
+        plain = [float(_plain(one)) if hasattr(one, "cpu") else one for one in losses]
+        found = [plain if callable(step) else None, _plain(model.weight).flatten().tolist()]
+        made = _calls(list(virtual.trace()), begin, end)
+    return Noted(
+        found,
+        {**_counted(made), "steps": len(losses), "before": before, "gradient": gradients},
+    )
+
+
+def _descent(
+    start: list[float], batches: Sequence[Batch], rate: float
+) -> tuple[list[float], list[float], list[float]]:
+    """(losses, weights at the end, the last gradient) of SGD on the mean squared error."""
+    weights, losses, gradient = list(start), [], [0.0] * len(start)
+    for xs, ys in batches:
+        errors = [
+            sum(w * one for w, one in zip(weights, x, strict=True)) - y
+            for x, y in zip(xs, ys, strict=True)
+        ]
+        losses.append(sum(one * one for one in errors) / len(errors))
+        gradient = [
+            2 * sum(e * x[place] for e, x in zip(errors, xs, strict=True)) / len(errors)
+            for place in range(len(weights))
+        ]
+        weights = [w - rate * g for w, g in zip(weights, gradient, strict=True)]
+    return losses, weights, gradient
+
+
+@judged("graphed_training", lab="06", play=_training)
+def graphed_training(draw: random.Random) -> Iterator[Trial]:
+    """`graphed_training(cuda, model, optimizer, loss_of, x, y)`: a step that is one graph."""
+    for rows in (4, 3):
+
+        def some(count: int) -> list[float]:
+            return [one / 8 for one in draw.sample(range(-24, 24), count)]
+
+        start, rate = some(2), draw.choice((0.05, 0.1))
+        batches = [([some(2) for _ in range(rows)], some(rows)) for _ in range(4)]
+        losses, weights, gradient = _descent(start, batches[1:], rate)
+        yield Trial(
+            0,
+            given=[(start, batches, rate)],
+            right=[[losses, weights]],
+            facts={"start": start, "batches": batches, "rate": rate, "gradient": gradient},
+            like=f"batches of {rows} rows",
+        )
+
+
+def _near(some: Sequence[float], others: Sequence[float]) -> bool:
+    return len(some) == len(others) and all(
+        abs(one - other) <= 1e-9 * max(1.0, abs(other))
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def _stale(trial: Trial) -> Any:
+    example = [trial.batches[0]] * (len(trial.batches) - 1)
+    losses, weights, _ = _descent(trial.start, example, trial.rate)
+    return [[losses, weights]]
+
+
+def _added_up(run: Run, rank: int) -> Any:
+    """The gradient that is left is not that of the last step alone."""
+    noted, trial = run.noted[rank], run.trial
+    untouched = _near(noted["before"], trial.start) and bool(noted["gradient"])
+    _, _, own = _descent(run.got(rank)[1], trial.batches[-1:], trial.rate)
+    return untouched and not _near(noted["gradient"], trial.gradient) and not _near(own, [0, 0])
+
+
+graphed_training.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
+graphed_training.shows(
+    "trained-by-warm-up",
+    lambda run, rank: not _near(run.noted[rank]["before"], run.trial.start),
+)
+graphed_training.shows("rebound", lambda run, rank: _near(run.got(rank)[1], run.trial.start))
+graphed_training.gives("stale-batch", _stale)
+graphed_training.gives(
+    "loss-overwritten",
+    lambda trial: [[[trial.right[0][0][-1]] * len(trial.right[0][0]), trial.right[0][1]]],
+)
+graphed_training.shows("gradients-add-up", _added_up)
+graphed_training.fails("waits-in-capture", _in_capture)
+graphed_training.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
+graphed_training.demands("host-waits", _host_waits)
+graphed_training.demands(
+    "many-launches",
+    lambda run, rank: (
+        run.noted[rank]["launches"] > 4 * run.noted[rank]["steps"] and run.noted[rank]
+    ),
+)
+
+
+# ── clipped ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _clipped(answer: Any, inputs: list[Tensor], limit: float) -> Noted:
+    """Captured with the first input, replayed with all of them."""
+    with virtual.device("H200") as cuda:
+        x = make(inputs[0]).to("cuda")
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            answer(x, limit)
+        cuda.current_stream().wait_stream(side)
+        x.copy_(make(inputs[0]))
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            out = answer(x, limit)
+        found, changed = [], False
+        for one in inputs:
+            x.copy_(make(one))
+            graph.replay()
+            changed = changed or x.cpu().tolist() != list(one.numbers)
+            found.append(float(out.cpu()) if hasattr(out, "cpu") and out.numel() == 1 else out)
+    return Noted(found, {"changed": changed})
+
+
+def _clip(
+    numbers: Sequence[float], limit: float, *, clips: Callable[[float], bool] | None = None,
+    large: Callable[[float], bool] = lambda one: abs(one) > 0.5, mask_first: bool = False,
+) -> list[float]:  # fmt: skip
+    """What is kept of the numbers; the sum of it is what is right."""
+    norm = sum(one * one for one in numbers) ** 0.5
+    scale = limit / norm if (clips or (lambda norm: norm > limit))(norm) else 1.0
+    return [scale * one for one in numbers if large(one if mask_first else scale * one)]
+
+
+@judged("clipped", lab="06", play=_clipped)
+def clipped(draw: random.Random) -> Iterator[Trial]:
+    """`clipped(x, limit)`: the same without a branch, a wait, or a shape that depends on values."""
+    for count in (8, 5):
+        limit = draw.randint(8, 12) / 4
+        inputs = [_drawn(draw, count, limit, large) for large in (True, False, True, False)]
+        yield Trial(
+            0,
+            given=[([Tensor.of(one) for one in inputs], limit)],
+            right=[[sum(_clip(one, limit)) for one in inputs]],
+            facts={"inputs": inputs, "limit": limit},
+            like=f"{count} numbers",
+        )
+
+
+def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[float]:
+    """Numbers whose norm is above the limit, or below, of which none is near a border."""
+    while True:
+        span = 20 if large else 6
+        numbers = [draw.choice([n for n in range(-span, span) if n]) / 8 for _ in range(count)]
+        norm = sum(one * one for one in numbers) ** 0.5
+        scale = min(limit / norm, 1.0)
+        near = any(abs(abs(s * one) - 0.5) < 0.02 for one in numbers for s in (scale, 1.0))
+        away = norm > 1.1 * limit if large else 0.3 * limit < norm < 0.9 * limit
+        kept = [_clip(numbers, limit), _clip(numbers, limit, mask_first=True)]
+        mixed = min(numbers) < -0.7 and 0 < len(kept[0]) < count
+        masks = not large or len(kept[0]) != len(kept[1])
+        if away and mixed and masks and not near and abs(sum(kept[0])) > 0.1:
+            return numbers
+
+
+def _sums(**how: Any) -> Callable[[Trial], Any]:
+    return lambda trial: [[sum(_clip(one, trial.limit, **how)) for one in trial.inputs]]
+
+
+def _baked(trial: Trial) -> Any:
+    norm = sum(one * one for one in trial.inputs[0]) ** 0.5
+    scale = min(trial.limit / norm, 1.0)
+    return [[sum(scale * one for one in some if abs(scale * one) > 0.5) for some in trial.inputs]]
+
+
+clipped.shows("changes-x", lambda run, rank: run.noted[rank]["changed"])
+clipped.gives("always-clips", _sums(clips=lambda norm: True))
+clipped.gives("never-clips", _sums(clips=lambda norm: False))
+clipped.gives("no-abs", _sums(large=lambda one: one > 0.5))
+clipped.gives("mask-before-scaling", _sums(mask_first=True))
+clipped.gives("all-numbers", _sums(large=lambda one: True))
+clipped.gives("scale-baked", _baked)
+clipped.gives("counts", lambda t: [[float(len(_clip(one, t.limit))) for one in t.inputs]])
+clipped.fails("waits-in-capture", _in_capture)
+clipped.demands("changes-x-too", lambda run, rank: run.noted[rank]["changed"])
+
+
+# ── by_size ──────────────────────────────────────────────────────────────────────────────────
+
+_WIDTH = 3
+
+
+def _by_size(answer: Any, sizes: list[int], inputs: list[Tensor]) -> Noted:
+    import torch
+
+    from ...virtual.streams import active
+
+    calls, weights = 0, None
+    with virtual.device("H200") as cuda:
+
+        def work(x: Any) -> Any:
+            nonlocal calls, weights
+            calls += 1
+            if weights is None:
+                weights = torch.tensor(_WEIGHTS).to("cuda")
+            return x @ weights + 1
+
+        given = [make(one).to("cuda") for one in inputs]
+        run = answer(cuda, work, _WIDTH, list(sizes))
+        pools = sum(count > 0 for count in active().allocator.users.values())
+        cuda.synchronize()
+        built, begin = calls, virtual.perf_counter()
+        kept, at_once = [], []
+        for x in given if callable(run) else ():
+            kept.append(run(x))
+            at_once.append(_plain(kept[-1]))
+        end, after = virtual.perf_counter(), calls - built
+        found = [*map(_plain, kept)] if callable(run) else None
+        slices = list(virtual.trace())
+        made = _calls(slices, begin, end)
+    products = [
+        int(one.name.split()[1].split("×")[0])
+        for one in sorted(slices, key=lambda one: one.start)
+        if one.stream >= 0 and one.name.startswith("mm ") and begin * 1e9 <= one.start
+    ]
+    right = [torch.equal(one, make(_served(x))) for one, x in zip(at_once, inputs, strict=False)
+             if hasattr(one, "shape") and one.shape == (len(make(x)), _WIDTH)]  # fmt: skip
+    noted = {
+        **_counted(made),
+        "again": after,
+        "pools": pools,
+        "rows": products,
+        "right_at_once": len(right) == len(inputs) and all(right),
+    }
+    return Noted(found, noted)
+
+
+_WEIGHTS = [[1.0, 2.0, 0.0], [0.0, -1.0, 3.0], [2.0, 0.0, 1.0]]
+
+
+def _served(x: Tensor) -> Tensor:
+    rows = [x.numbers[at : at + _WIDTH] for at in range(0, len(x.numbers), _WIDTH)]
+    numbers = [
+        sum(one * weights[column] for one, weights in zip(row, _WEIGHTS, strict=True)) + 1
+        for row in rows
+        for column in range(_WIDTH)
+    ]
+    return Tensor.of(numbers, "float32", x.shape)
+
+
+@judged("by_size", lab="06", play=_by_size)
+def by_size(draw: random.Random) -> Iterator[Trial]:
+    """`by_size(cuda, work, width, sizes)`: a graph for each size, in one pool, and padding."""
+    for sizes, rows in (
+        ([2, 4, 8], [8, 3, 4, 1, 8, 2, 6]),
+        ([5, 16, 1, 3], [16, 2, 1, 5, 4, 11, 3]),
+    ):
+        inputs = [
+            Tensor.of(
+                [float(draw.randint(-20, 20)) for _ in range(_WIDTH * count)],
+                "float32",
+                (count, _WIDTH),
+            )
+            for count in rows
+        ]
+        fits = [min(size for size in sizes if size >= count) for count in rows]
+        yield Trial(
+            0,
+            given=[(sizes, inputs)],
+            right=[[*map(_served, inputs)]],
+            facts={"sizes": sizes, "rows": rows, "fits": fits},
+            like=f"sizes {sizes}",
+        )
+
+
+def _other_size(run: Run, rank: int) -> Any:
+    ran = run.noted[rank]["rows"]
+    for rows, fits, took in zip(run.trial.rows, run.trial.fits, ran, strict=False):
+        if fits != took:
+            return {"rows": rows, "fits": fits, "took": took}
+    return False
+
+
+by_size.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
+by_size.shows("overwritten", lambda run, rank: run.noted[rank]["right_at_once"])
+by_size.fails("no-warm-up", _in_capture)
+by_size.fails(
+    "exact-sizes-only", lambda run, rank: any("KeyError" in str(one) for one in run.job.failures)
+)
+by_size.fails(
+    "does-not-fit",
+    lambda run, rank: any("must match the size" in one.message for one in run.job.failures),
+)
+by_size.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
+by_size.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
+by_size.demands("other-size", _other_size)
+by_size.demands(
+    "several-pools", lambda run, rank: run.noted[rank]["pools"] != 1 and run.noted[rank]
+)

@@ -1,0 +1,1042 @@
+# %% [markdown] id="title"
+# # 06 · CUDA graphs
+#
+# **90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+#
+# A small model on a large GPU waits for its host: each kernel is launched by itself, and launching takes longer
+# than computing. A CUDA graph is a list of launches that is made once, and then launched as one. Afterwards you can
+#
+# - say from a trace whether a step is bound by launches, and predict what a graph gains,
+# - capture a forward pass or a whole training step, so that it computes what the plain one does,
+# - say why something cannot be captured, or is captured and wrong,
+# - serve all batch sizes by a few graphs, and predict the memory they take.
+#
+# Lab 04 comes first: it has streams, events and the virtual GPU. No GPU is needed: where there is none,
+# your code runs on the virtual GPU. Its values are real, its times come from a model. What that cannot say is
+# recorded on an H200.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in the part about collectives; all else needs one GPU
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+from itertools import pairwise
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+print(lockstep.virtual.MACHINES["H200"])
+
+# %% [markdown] id="machine-text"
+# `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU, as in lab 04; `cuda` has the names
+# of `torch.cuda`. The result is that of a run without a profiler; then the program runs once more for its
+# timeline. With `values=False` the virtual GPU has times only. (The code of the next two cells is folded.)
+
+# %% id="on-gpu-rank" tags=["plumbing"]
+import tempfile
+
+from lockstep.stamps import Stamp
+
+
+def _on_rank(program, args, values, traced):
+    if not torch.cuda.is_available():
+        with lockstep.virtual.device("H200", values=values) as cuda:
+            result = program(cuda, *args)
+            return result, lockstep.virtual.trace()
+    name = Stamp("live", torch.cuda.get_device_name())
+    if not traced:
+        return program(torch.cuda, *args), lockstep.Trace.from_slices([], stamp=name)
+    program(torch.cuda, *args)  # the first call loads kernels
+    torch.cuda.synchronize()
+    result = program(torch.cuda, *args)
+    with torch.profiler.profile() as profiler:
+        program(torch.cuda, *args)
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/rank0.json")
+        return result, lockstep.Trace.load(folder, stamp=name)
+
+
+ONE_RANK = {"nproc_per_node": 1, "init": False, "show": False}
+
+# %% id="on-gpu" tags=["plumbing"]
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Seen:
+    result: Any
+    trace: Any
+    stamp = property(lambda self: self.trace.stamp)
+
+    def timeline(self, title):
+        return lockstep.Timeline(self.trace, title=title)
+
+    def compare(self, prediction, value, unit=""):
+        way = "computed" if self.stamp.kind == "simulated" else "measured"
+        return lockstep.compare(prediction, **{way: value}, unit=unit)
+
+
+def on_gpu(program, *args, values=True, traced=True):
+    """Run program(cuda, *args) on this machine's GPU, or on a virtual H200 where there is none."""
+    return Seen(*lockstep.torchrun(_on_rank, program, args, values, traced, **ONE_RANK)[0])
+
+
+# %% [markdown] id="model-text"
+# The model of this lab is plain: layers x + relu(x · w), each of three kernels. `seconds(cuda, step)` times
+# a step: the mean of ten, from the first call until the device is done.
+
+
+# %% id="model"
+def make_weights(layers=24, width=512):
+    weights = torch.randn(layers, width, width, device="cuda") * (0.5 / width**0.5)
+    return list(weights.to(torch.bfloat16).unbind())
+
+
+def forward(weights, x):
+    for w in weights:
+        x = x + torch.relu(x @ w)  # three kernels
+    return x
+
+
+def seconds(cuda, step, repeats=10):
+    step()
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()  # time.perf_counter, or the virtual host's clock
+    for _ in range(repeats):
+        step()
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) / repeats
+
+
+# %% [markdown] id="bound-text"
+# ## 1 · Launches that take longer than kernels
+#
+# A serving engine makes one token at a time. Here are 8 sequences, 24 layers of width 512: per layer a product
+# (8 × 512) · (512 × 512), a relu and a sum. Each of these kernels takes the device 1 to 3 µs. Each *launch* takes the
+# host what the machine's line above says. So the device waits for the host.
+# **Predict:** how many µs does a forward pass take?
+
+# %% id="bound-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 24 * 3 * 7.2  # 72 launches, of 7.2 µs each
+
+
+# %% id="bound"
+def eager(cuda, batch, width=512):
+    weights = make_weights(width=width)
+    x = torch.ones(batch, width, dtype=torch.bfloat16, device="cuda")
+    return seconds(cuda, lambda: forward(weights, x)) * 1e6
+
+
+seen = on_gpu(eager, 8, values=False)
+seen.compare(prediction, seen.result, "µs")
+
+
+# %% id="bound-timeline"
+def one_step(cuda, batch=8):
+    weights = make_weights()
+    x = torch.ones(batch, 512, dtype=torch.bfloat16, device="cuda")
+    cuda.synchronize()
+    return forward(weights, x)
+
+
+def one(cuda):
+    one_step(cuda)
+    cuda.synchronize()
+
+
+plain = on_gpu(one, values=False)
+plain.timeline("One step: the host calls, and the device waits for it")
+
+# %% [markdown] id="signs-text"
+# Zoom in: between two kernels the device's row is empty. There are three signs of a step that is **launch-bound**:
+#
+# 1. the device idles between kernels, and the next kernel was *not yet launched* then;
+# 2. the queue is empty: each kernel begins soon after its launch, instead of waiting for others;
+# 3. the step takes as long with less work in it.
+#
+# The first two can be counted in a trace.
+
+# %% id="signs"
+from lockstep.trace import Kind
+
+
+def kernels_of_step(trace):
+    """(start, end) in µs of each kernel after the first wait of the host."""
+    calls = [one.end for one in trace if one.name == "cudaDeviceSynchronize"]
+    kernels = [one for one in trace if one.kind == Kind.COMPUTE and one.start > min(calls)]
+    return sorted((one.start / 1e3, one.end / 1e3) for one in kernels)
+
+
+kernels = kernels_of_step(plain.trace)
+durations = [end - start for start, end in kernels]
+queue = plain.trace.launches().queue(0)
+rows = [
+    [
+        "the device computes, of the step's time",
+        f"{sum(durations) / (kernels[-1][1] - kernels[0][0]):.0%}",
+    ],
+    ["kernels in the queue, median", queue.depth[0]],
+    ["stretches in which the device waited for a launch", queue.stretches],
+]
+lockstep.table("Is it launch-bound?", ["sign", "found"], rows, stamp=plain.stamp)
+
+# %% [markdown] id="less-text"
+# ### Claim: "a smaller batch makes a step faster"
+#
+# Many people expect it. **Guess:** does it hold, if each batch has a quarter of the rows of the one before? (Faster
+# means here: by 10 % or more.)
+
+# %% id="less-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="less-claim"
+def by_batch(cuda):
+    return {batch: eager(cuda, batch, 2048) for batch in (4096, 1024, 256, 64, 16)}
+
+
+seen = on_gpu(by_batch, values=False)
+took = list(seen.result.values())
+faster = [after < 0.9 * before for before, after in pairwise(took)]
+lockstep.claim(
+    "A smaller batch makes a step faster.",
+    guess=guess,
+    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
+    because="; ".join(f"{batch} rows: {us:,.0f} µs" for batch, us in seen.result.items()),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="last_end-text"
+# ### Exercise 1: when is the device done?
+#
+# A model of it in four numbers. The host begins launch number *i* (0, 1, 2 …) at *i* · `launch`. Its kernel
+# begins at the earliest `latency` after that, and `gap` after the end of the kernel before it.
+#
+# **Goal:** `last_end(kernels, launch, latency, gap)` returns when the last kernel ends; `kernels` has the
+# kernels' durations in order, at least one. All in µs, from the first launch's begin.
+
+
+# %% id="last_end"
+def last_end(kernels, launch, latency, gap):
+    # BEGIN SOLUTION
+    end = -gap  # so that the first waits for nothing before it
+    for number, duration in enumerate(kernels):
+        # after each turn, `end` is when this kernel ends
+        end = max(number * launch + latency, end + gap) + duration
+    return end
+    # END SOLUTION
+
+
+# %% id="last_end-check"
+lockstep.check("last_end", last_end)
+
+# %% [markdown] id="last_end-use"
+# With it the gain of a graph can be predicted before there is one. In a graph the host launches once. So
+# `launch` is 0, and on this machine `latency` is 8.8 µs, `gap` 0.45 µs (recorded in graphs on H200s). The
+# kernels' durations are in the trace.
+
+# %% id="last_end-run"
+last_end = lockstep.carry_on("last_end", last_end)
+machine = lockstep.virtual.MACHINES["H200"]
+launch = (machine.dispatch + machine.launch) / 1e3
+rows = [
+    ["the kernels alone", f"{sum(durations):.0f}"],
+    ["launched one by one", f"{last_end(durations, launch, 9.6, 1.15):.0f}"],
+    ["as a graph", f"{last_end(durations, 0, 8.8, 0.45):.0f}"],
+]
+lockstep.table(
+    "72 kernels, by the model", ["how", "µs"], rows, stamp=lockstep.simulated("last_end")
+)
+
+# %% [markdown] id="capture-text"
+# ## 2 · Capture and replay
+#
+# A graph is **captured**: inside of `with cuda.graph(g):` what you launch is written down. `g.replay()` gives all of
+# it to the current stream, by one call. Here `x` is 2; the graph has `x.mul_(3)`; then there are two replays.
+# **Predict:** what is `x` after them?
+
+# %% id="capture-prediction" tags=["prediction"]
+prediction = 2 * 3 * 3  # capturing runs nothing; each replay multiplies once
+
+
+# %% id="capture"
+def first_graph(cuda):
+    x = torch.full((8,), 2.0, device="cuda")
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        x.mul_(3)
+    captured = x[0].item()
+    g.replay()
+    g.replay()
+    return captured, x[0].item()
+
+
+seen = on_gpu(first_graph, traced=False)
+print("after the capture:", seen.result[0])
+seen.compare(prediction, seen.result[1])
+
+# %% [markdown] id="addresses-text"
+# A graph knows kernels and **addresses**: nothing of your variables. Three lines show what follows. `y = x * 10`
+# is captured with `x` = 1. Then `x` becomes a *new* tensor of 2s, and the graph is replayed. This is **broken on purpose**.
+# **Predict:** what is `y`?
+
+# %% id="addresses-prediction" tags=["prediction"]
+prediction = 10  # the graph reads the old tensor, which is still there
+
+
+# %% id="addresses"
+def new_input(cuda):
+    x = old = torch.ones(8, device="cuda")
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = x * 10
+    x = torch.full((8,), 2.0, device="cuda")  # another tensor: the graph does not know it
+    g.replay()
+    stale = y[0].item()
+    old.copy_(x)  # into the memory that the graph reads
+    g.replay()
+    return stale, y[0].item()
+
+
+seen = on_gpu(new_input, traced=False)
+display(seen.compare(prediction, seen.result[0]))
+print("copied into the old tensor:", seen.result[1])
+
+# %% [markdown] id="outputs-text"
+# So inputs are **static**: tensors that stay where they are, into which each new input is copied. (Had nobody
+# kept the old tensor, the graph would read whatever lies there by then.)
+#
+# The same holds of outputs. A graph computes `x + 1`. For x = 0, 1, 2 it is replayed, and each time `y` is put into a list.
+# **Predict:** what is the sum of the first elements of the three tensors in the list?
+
+# %% id="outputs-prediction" tags=["prediction"]
+prediction = 3 + 3 + 3  # all are one tensor: the last replay has overwritten it
+
+
+# %% id="outputs"
+def outputs(cuda):
+    x = torch.zeros(8, device="cuda")
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = x + 1
+    kept, copied = [], []
+    for value in range(3):
+        x.fill_(value)
+        g.replay()
+        kept.append(y)
+        copied.append(y.clone())
+    return [one[0].item() for one in kept], [one[0].item() for one in copied]
+
+
+seen = on_gpu(outputs, traced=False)
+display(seen.compare(prediction, sum(seen.result[0])))
+print("kept:", *seen.result[0], "· copied:", *seen.result[1])
+
+# %% [markdown] id="pool-text"
+# Where does `y` lie? Its memory was given out during the capture. Some texts list "no new memory allocations"
+# among the rules for CUDA graphs.
+#
+# ### Claim: "memory cannot be allocated while a graph is captured"
+#
+# **Guess**, then the cell captures a step that makes 48 tensors, and asks the allocator.
+
+# %% id="pool-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="pool-claim"
+def allocating(cuda):
+    weights = make_weights()
+    x = torch.ones(64, 512, dtype=torch.bfloat16, device="cuda")
+    forward(weights, x)
+    cuda.synchronize()
+    cuda.empty_cache()
+    before = cuda.memory_reserved()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = forward(weights, x)
+    g.replay()
+    cuda.empty_cache()  # what is left belongs to the graph
+    same = bool(torch.equal(y, forward(weights, x)))
+    return (cuda.memory_reserved() - before) >> 20, same
+
+
+seen = on_gpu(allocating, traced=False)
+taken, same = seen.result
+lockstep.claim(
+    "Memory cannot be allocated while a graph is captured.",
+    guess=guess,
+    verdict="does not hold" if taken > 0 and same else "holds",
+    because=f"the capture took {taken} MiB, and the replay's result is that of the plain step",
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="pool-explained"
+# It comes from a **private pool** of the graph: memory that nobody else gets while the graph lives, so that the
+# addresses stay its own. `cuda.empty_cache()` does not give it back. PyTorch's
+# [notes on CUDA graphs](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) have the rules.
+#
+# **Warm-up.** What a step does in its first call only must not be captured: making buffers, choosing
+# algorithms, loading kernels. So it is called once or more before. That is done on a *side stream*: on a GPU,
+# what autograd and libraries make in a first call may be bound to the stream of that call.
+#
+# ### Exercise 2: a graph that others can use
+#
+# **Goal:** `captured(cuda, work, x)` captures `work(x)` once and returns a function `run`. `run(new)` returns what
+# `work(new)` would (`new` is like `x`), by a copy in, one replay and a copy out: so at most three launches. What it
+# returned stays as it is, whatever is run later; `x` and `new` stay as they are. The host never waits in `run`. The first call
+# of `work` sets something up that cannot be captured.
+
+# %% id="captured"
+import torch
+
+
+def captured(cuda, work, x):
+    # BEGIN SOLUTION
+    static = x.clone()  # the graph's own input
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        work(static)  # what happens in the first call only happens here
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return out.clone()
+
+    return run
+    # END SOLUTION
+
+
+# %% id="captured-check"
+lockstep.check("captured", captured)
+
+# %% [markdown] id="gain-text"
+# Now the decode step of section 1, by your function, and beside it a bare loop of `g.replay()`. A replay costs the host one launch,
+# and 0.84 µs for each kernel in the graph. By your model of exercise 1 the 72 kernels take the device
+# about 150 µs as a graph. **Predict:** by which factor is a bare replay faster than the eager step?
+
+# %% id="gain-prediction" tags=["prediction"]
+# your number: eager time / replay time
+prediction = 519 / 148
+
+
+# %% id="gain"
+captured = lockstep.carry_on("captured", captured)
+
+
+def ways(cuda, batch=8, width=512):
+    weights = make_weights(width=width)
+    x = torch.ones(batch, width, dtype=torch.bfloat16, device="cuda")
+    run = captured(cuda, lambda new: forward(weights, new), x)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        forward(weights, x)
+    steps = {"eager": lambda: forward(weights, x), "captured": lambda: run(x), "bare": g.replay}
+    return {name: seconds(cuda, step) * 1e6 for name, step in steps.items()}
+
+
+seen = on_gpu(ways, values=False)
+rows = [[name, f"{us:.0f}", f"{seen.result['eager'] / us:.2f}"] for name, us in seen.result.items()]
+display(lockstep.table("A decode step", ["how", "µs", "times as fast"], rows, stamp=seen.stamp))
+seen.compare(prediction, seen.result["eager"] / seen.result["bare"], "times")
+
+
+# %% id="gain-timeline"
+def replayed(cuda):
+    weights = make_weights()
+    x = torch.ones(8, 512, dtype=torch.bfloat16, device="cuda")
+    run = captured(cuda, lambda new: forward(weights, new), x)
+    cuda.synchronize()
+    run(x)
+    cuda.synchronize()
+
+
+after = on_gpu(replayed, values=False)
+after.timeline("Warm-up and capture, then one replay: a copy, the graph, a copy")
+
+# %% [markdown] id="same-text"
+# ### Claim: "a replay computes, bit for bit, what the plain step computes"
+#
+# The graph has the same kernels, in the same order. **Guess**, then 24 layers, three inputs.
+
+# %% id="same-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="same-claim"
+def same_bits(cuda):
+    weights = make_weights()
+    inputs = [torch.randn(8, 512, device="cuda").to(torch.bfloat16) for _ in range(3)]
+    run = captured(cuda, lambda new: forward(weights, new), inputs[0])
+    return [bool(torch.equal(run(x), forward(weights, x))) for x in inputs]
+
+
+seen = on_gpu(same_bits, traced=False)
+lockstep.claim(
+    "A replay computes, bit for bit, what the plain step computes.",
+    guess=guess,
+    verdict="holds" if all(seen.result) else "depends" if any(seen.result) else "does not hold",
+    because=f"{sum(seen.result)} of {len(seen.result)} inputs give the same bits",
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="training-text"
+# ## 3 · A whole training step
+#
+# Forward, backward and optimizer are launches, too: all of them can be one graph. What counts stays at its
+# address: parameters, their gradients, the batch. Two things are easy to miss.
+#
+# **The warm-up trains.** Its calls are real steps. And **numbers are baked in**: a Python number that a kernel
+# was launched with stays as it was. Here SGD has a learning rate of 0.1 while it is captured; later the program sets
+# `group["lr"] = 0`. **Predict:** how large is the next step's change, as a part of what it was before: 0 or 1?
+
+# %% id="baked-prediction" tags=["prediction"]
+prediction = 1  # the kernels of the graph have 0.1 in them
+
+
+# %% id="baked"
+def baked(cuda):
+    w = torch.nn.Parameter(torch.zeros(8, device="cuda"))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        w.sum().backward()  # its gradient is 1 everywhere
+        optimizer.step()
+
+    step()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        step()
+    changes = []
+    for lr in (0.1, 0.0):
+        optimizer.param_groups[0]["lr"] = lr
+        before = w[0].item()
+        g.replay()
+        changes.append(before - w[0].item())
+    return changes
+
+
+seen = on_gpu(baked, traced=False)
+seen.compare(prediction, round(seen.result[1] / seen.result[0], 3))
+
+# %% [markdown] id="baked-explained"
+# What shall change from replay to replay must lie in a tensor, at an address: for example `Adam(lr=torch.tensor(…),
+# capturable=True)`. `capturable` keeps the number of steps on the device, too; without it `Adam.step` refuses to be captured.
+#
+# ### Exercise 3: a training step
+#
+# **Goal:** `graphed_training(cuda, model, optimizer, loss_of, x, y)` captures a step: gradients to zero,
+# `loss = loss_of(model(x), y)`, backward, `optimizer.step()`. It returns `step(x, y)`, which does one step on a new batch by one
+# replay and returns the loss, in a tensor of its own. Making it must **not train**: when it returns, the model's parameters have
+# the values that they had. `optimizer` is SGD without momentum, so there is no other state. In `step`, the host does not wait,
+# and there are at most four launches.
+
+# %% id="graphed_training"
+import torch
+
+
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    # BEGIN SOLUTION
+    x_static, y_static = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def work():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(2):
+            work()
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before, strict=True):
+            p.copy_(old)  # into the same memory, which the graph knows
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+    # END SOLUTION
+
+
+# %% id="graphed_training-check"
+lockstep.check("graphed_training", graphed_training)
+
+# %% [markdown] id="break"
+# **Break.** You can tell a launch-bound step, and make a graph of it that computes the same. What comes now:
+# what cannot be captured, many batch sizes, and what a graph does for latencies. Section 4 starts on its own.
+#
+# ## 4 · What breaks a capture
+#
+# While a stream is captured nothing runs. So no line can wait for a value, and the host cannot copy from memory that may change. And
+# all work must come back to the stream of the capture. Each of these ten is captured by itself. **Predict:** how many
+# of them fail?
+
+# %% id="breaks-prediction" tags=["prediction"]
+prediction = 6  # item, if, the mask, cpu, synchronize, and the stream that is not joined
+
+
+# %% id="breaks-list"
+def unjoined(x, cuda):
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        x.add_(1)  # and nothing waits for it
+
+
+SNIPPETS = {
+    "x.sum()": lambda x, cuda: x.sum(),
+    "x.sum().item()": lambda x, cuda: x.sum().item(),
+    "if x.sum() > 0: …": lambda x, cuda: x * 2 if x.sum() > 0 else x,
+    "if x.shape[0] > 4: …": lambda x, cuda: x * 2 if x.shape[0] > 4 else x,
+    "x[x > 0]": lambda x, cuda: x[x > 0],
+    "torch.where(x > 0, x, 0)": lambda x, cuda: torch.where(x > 0, x, 0),
+    "torch.randn(8)": lambda x, cuda: torch.randn(8, device="cuda"),
+    "x.cpu()": lambda x, cuda: x.cpu(),
+    "cuda.synchronize()": lambda x, cuda: cuda.synchronize(),
+    "a side stream, not joined": unjoined,
+}
+
+
+# %% id="breaks"
+def try_to_capture(cuda, name):
+    x = torch.ones(8, device="cuda")
+    SNIPPETS[name](x, cuda) if "side" not in name else None  # warm-up
+    try:
+        with cuda.graph(cuda.CUDAGraph()):
+            SNIPPETS[name](x, cuda)
+    except RuntimeError as error:
+        first = error.__context__ or error  # what came first, not what it led to
+        return str(first).splitlines()[0].removeprefix("CUDA error: ")
+    return ""
+
+
+found = {name: on_gpu(try_to_capture, name, traced=False) for name in SNIPPETS}
+rows = [[name, seen.result or "captured"] for name, seen in found.items()]
+display(
+    lockstep.table(
+        "Ten lines, captured", ["line", "what came of it"], rows, stamp=found["x.sum()"].stamp
+    )
+)
+found["x.sum()"].compare(prediction, sum(bool(seen.result) for seen in found.values()))
+
+# %% [markdown] id="breaks-explained"
+# A mask fails because its result's *shape* depends on values. `torch.where` has the same shape always. Random numbers
+# work, and each replay draws new ones. An `if` on a shape is captured: the graph has the branch that was taken then.
+#
+# That leads to the worse kind: what is captured, and wrong. Python runs during the capture only. Here a counter is
+# raised in Python, and a tensor by a kernel; warm-up once, capture, then five replays. **Predict:** what is the Python counter
+# at the end?
+
+# %% id="python-prediction" tags=["prediction"]
+prediction = 2  # one warm-up, one capture; replays run no Python
+
+
+# %% id="python"
+def counted(cuda):
+    calls, x = [], torch.zeros(8, device="cuda")
+
+    def work():
+        calls.append(1)
+        x.add_(1)
+
+    work()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        work()
+    for _ in range(5):
+        g.replay()
+    return len(calls), x[0].item()
+
+
+seen = on_gpu(counted, traced=False)
+print("the tensor has counted to", seen.result[1])
+seen.compare(prediction, seen.result[0])
+
+# %% [markdown] id="clipped-text"
+# The tensor has counted the warm-up and five replays; the capture ran nothing.
+#
+# ### Exercise 4: make it capturable
+#
+# This function cannot be captured:
+#
+# ```python
+# def clipped(x, limit):
+#     norm = x.norm().item()                # waits
+#     if norm > limit:                      # a branch on a value
+#         x = x * (limit / norm)
+#     large = x[x.abs() > 0.5]              # a shape that depends on values
+#     return large.sum()
+# ```
+#
+# **Goal:** `clipped(x, limit)` computes the same, for every `x` that a replay finds, and can be captured. `limit` is a Python
+# number, and stays what it is. `x` is float32, is not all zeros, and must not be changed.
+
+# %% id="clipped"
+import torch
+
+
+def clipped(x, limit):
+    # BEGIN SOLUTION
+    scale = torch.clamp(limit / x.norm(), max=1.0)  # 1 where nothing is to be clipped
+    x = x * scale
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+    # END SOLUTION
+
+
+# %% id="clipped-check"
+lockstep.check("clipped", clipped)
+
+# %% [markdown] id="by_size-text"
+# ## 5 · One graph for each batch size
+#
+# Shapes are fixed in a graph. A serving engine has a new batch size at each step: requests come and end. It captures
+# graphs for a few sizes, and **pads**: a batch of 9 runs in the graph of 16, and 7 rows are thrown away. (TensorRT-LLM's setting is
+# [`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html).)
+#
+# Between *n*/2 and *n* rows the mean is 3/4 *n*: so with sizes 1, 2, 4, … a quarter of all rows is padding, if all batches are
+# equally often.
+#
+# Is that dear? As long as a step is bound by launches or by reading weights, more rows cost next to nothing.
+# What costs is **memory**: each graph keeps what it needs, whether it runs or not.
+#
+# A step of 24 layers keeps three tensors of *rows* × 2048 bfloat16 at a time: the layer's input, the product, its relu. (The sum takes the
+# product's place.) So a graph of 4096 rows takes 3 · 16 MiB. Nine graphs have 4096, 2048, …, 16 rows. The
+# allocator takes memory in pieces: a tensor of 10 MiB or more has its own; below that it comes from a piece of 20 MiB, of 1 MiB or less from
+# a piece of 2 MiB.
+#
+# **Predict:** how many MiB do the nine graphs take, if each has its own pool? (Count the pieces for three tensors of 16 MiB, of 8, 4,
+# 2, 1, and for the four smallest graphs.)
+
+# %% id="memory-prediction" tags=["prediction"]
+# your number, in MiB
+prediction = 48 + 40 + 20 + 20 + 4 + 4 * 2  # three of 8 MiB need two pieces, three of 1 MiB, too
+
+
+# %% id="memory"
+def graphs(cuda, sizes, shared):
+    weights = make_weights(width=2048)
+    inputs = [torch.ones(rows, 2048, dtype=torch.bfloat16, device="cuda") for rows in sizes]
+    forward(weights, inputs[0])
+    cuda.synchronize()
+    cuda.empty_cache()
+    before, taken, kept = cuda.memory_reserved(), [], []
+    pool = cuda.graph_pool_handle() if shared else None
+    for x in inputs:
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            kept.append((g, forward(weights, x)))
+        cuda.empty_cache()
+        taken.append((cuda.memory_reserved() - before) / (1 << 20))
+    return taken
+
+
+LARGEST_FIRST = [4096 >> power for power in range(9)]
+seen = on_gpu(graphs, LARGEST_FIRST, False, values=False, traced=False)
+own = seen.result
+seen.compare(prediction, own[-1], "MiB")
+
+# %% [markdown] id="shared-text"
+# ### Claim: "each graph that is captured takes more memory"
+#
+# Graphs that never run at the same time can share a pool: `cuda.graph(g, pool=…)`. Then one graph's memory for what lies between
+# input and output is used by the next. Three ways: own pools; one pool for all, captured from the
+# largest to the smallest; one pool, from the smallest to the largest. **Guess**: does each further graph take more, in all of them?
+
+# %% id="shared-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="shared-claim"
+ways = {
+    "own pools": (LARGEST_FIRST, False),
+    "one pool, largest first": (LARGEST_FIRST, True),
+    "one pool, smallest first": (LARGEST_FIRST[::-1], True),
+}
+taken = {name: on_gpu(graphs, *how, values=False, traced=False) for name, how in ways.items()}
+more = [b > a for one in taken.values() for a, b in pairwise(one.result)]
+lockstep.claim(
+    "Each graph that is captured takes more memory.",
+    guess=guess,
+    verdict="holds" if all(more) else "depends" if any(more) else "does not hold",
+    because="; ".join(
+        f"{name}: {one.result[0]:.0f} MiB after the first, {one.result[-1]:.0f} after all"
+        for name, one in taken.items()
+    ),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="shared-explained"
+# In a shared pool a graph's *outputs* stay its own only while somebody keeps the tensor. And what
+# lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at the same time, and
+# what shall last is copied out before another one is replayed.
+#
+# On a real GPU there is more. The recording has the same model with 2048, …, 2, 1 rows.
+
+# %% id="memory-recorded"
+recording = lockstep.recorded("graphs/h200.json")
+rows = [
+    [
+        name,
+        len(some),
+        *(one[key] >> 20 for key in ("reserved", "device") for one in (some[0], some[-1])),
+    ]
+    for name, some in recording.content["memory"].items()
+]
+columns = ["how", "graphs", "pools: first graph", "all", "device: first graph", "all"]
+lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="by_size-exercise"
+# By the rules above the first graph of 2048 rows needs two pieces of 20 MiB, and it took more: 32 MiB are the workspace of cuBLAS, the library
+# of the products ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp) takes that much on this kind of GPU,
+# once for each stream, here while it captures). The device's own numbers also have what lies outside of PyTorch's pools. Later graphs
+# take little of that.
+#
+# ### Exercise 5: all batch sizes
+#
+# **Goal:** `by_size(cuda, work, width, sizes)` captures `work` for inputs of `sizes` rows (float32, `width` columns), all in one pool,
+# and returns `run(x)`. For `x` with at most `max(sizes)` rows it replays the smallest graph that fits and returns what `work(x)` would:
+# as many rows as `x` has, in a tensor of its own. `work` treats each row by itself, and returns a tensor of that
+# many rows. `sizes` are in any order. The first call of `work` sets something up that cannot be captured.
+
+# %% id="by_size"
+import torch
+
+
+def by_size(cuda, work, width, sizes):
+    # BEGIN SOLUTION
+    static = torch.zeros(max(sizes), width, device="cuda")  # all graphs read its first rows
+    work(static)  # warm-up
+    pool, graphs = cuda.graph_pool_handle(), {}
+    for size in sorted(sizes, reverse=True):
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            out = work(static[:size])
+        graphs[size] = g, out
+
+    def run(x):
+        rows = len(x)
+        g, out = graphs[min(size for size in sizes if size >= rows)]
+        static[:rows].copy_(x)
+        g.replay()
+        return out[:rows].clone()
+
+    return run
+    # END SOLUTION
+
+
+# %% id="by_size-check"
+lockstep.check("by_size", by_size)
+
+# %% [markdown] id="gains-text"
+# ## 6 · What graphs gain on an H200
+#
+# All from a recording: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and replayed; and two training steps
+# of eight layers.
+#
+# ### Claim: "CUDA graphs make a step faster"
+#
+# **Guess**: by 10 % or more, for all of these models and batches, some, or none?
+
+# %% id="gains-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="gains-claim"
+recording = lockstep.recorded("graphs/h200.json")
+steps = recording.content["steps"]
+gain = {(one["width"], one["batch"]): one["eager_us"] / one["replay_us"] for one in steps}
+widths, batches = ({key[place]: None for key in gain} for place in (0, 1))
+rows = [[width, *(f"{gain[width, batch]:.2f}" for batch in batches)] for width in widths]
+columns = ["width", *(f"{batch} rows" for batch in batches)]
+display(lockstep.table("Times as fast as eager", columns, rows, stamp=recording.stamp))
+trained = {
+    f"training, width {one['width']}": one["eager_us"] / one["replay_us"]
+    for one in recording.content["training"]
+}
+faster = [one > 1.1 for one in (*gain.values(), *trained.values())]
+lockstep.claim(
+    "CUDA graphs make a step faster.",
+    guess=guess,
+    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
+    because=f"{sum(faster)} of {len(faster)} gain 10 % or more: "
+    f"from {min(gain.values()):.2f} to {max(gain.values()):.2f} times as fast; "
+    + "; ".join(f"{name}: {one:.1f} times" for name, one in trained.items()),
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="jitter-text"
+# With 512 columns and 8 rows this is more than the virtual GPU said in section 2. There a launch takes 7.2 µs, and this machine's host took
+# 12 to 17 µs (the eager steps' time, divided by 72). So the gain depends on the host as much as on the GPU.
+#
+# ### Claim: "a graph makes the latency of a step steady"
+#
+# A user sees the slow steps, not the mean. The recording has thousands of steps of width 512, one row, each timed by itself.
+# `p99` is what 99 of 100 steps stay below. In the rows "busy" a second thread of the process runs Python all the time.
+# **Guess**: is a replay's p99 at most 1.2 times its p50 of the quiet host: quiet and busy, one of them, or none?
+#
+# Only one thread at a time runs Python. Who launches or waits lets others run, and must then wait until it is its turn again:
+# `sys.getswitchinterval()`, 5 ms, if the other does not stop by itself. A replayed step has two such calls, `replay` and `synchronize`.
+# **Predict:** how many ms is a replayed step's p50 on the busy host?
+
+# %% id="jitter-prediction" tags=["prediction"]
+# your number, in ms
+prediction = 2 * 5
+
+# %% id="jitter-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="jitter-claim"
+times = recording.content["latencies"]
+parts = ("p50", "p90", "p99", "p99.9")
+rows = [
+    [host, how, one["steps"], *(f"{one[part]:,.0f}" for part in parts)]
+    for host, ways in times.items()
+    for how, one in ways.items()
+]
+columns = ["host", "how", "steps", *(f"{part}, µs" for part in parts)]
+display(lockstep.table("One step, from the call to its end", columns, rows, stamp=recording.stamp))
+display(lockstep.compare(prediction, measured=times["busy"]["replay"]["p50"] / 1e3, unit="ms"))
+quiet = times["quiet"]["replay"]["p50"]
+spread = {host: ways["replay"]["p99"] / quiet for host, ways in times.items()}
+steady = [one <= 1.2 for one in spread.values()]
+lockstep.claim(
+    "A graph makes the latency of a step steady.",
+    guess=guess,
+    verdict="holds" if all(steady) else "depends" if any(steady) else "does not hold",
+    because="; ".join(
+        f"{host}: p99 is {one:.2f} times the quiet p50" for host, one in spread.items()
+    ),
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="recap"
+# On a quiet host a replay is steady, and an eager step is not: each of its launches is a chance to be late. On the busy host
+# eager steps vary by more than a thousand times. A graph does not make the host itself free: two calls
+# are still two chances.
+#
+# ## Recap
+#
+# - A step is launch-bound if the device waits for launches: gaps between kernels, an empty queue, and no gain from less work.
+# - A capture writes down kernels and addresses, and runs nothing. Inputs are copied in, outputs copied out.
+# - Memory of a capture comes from a pool of the graph's own. Graphs of one pool share what lies between, and must not run
+#   at the same time.
+# - What waits, or has a shape that depends on values, or is not joined, cannot be captured. What only Python does is captured
+#   once: branches, counters, numbers.
+# - A training step can be one graph. Its warm-up trains, and its learning rate is baked in.
+# - A few batch sizes and padding serve all. Where kernels are long, a graph gains nothing.
+#
+# **What is slow here:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("06")
+
+# %% [markdown] id="partial-text"
+# ## Further: a graph of a part
+#
+# About 5 minutes; needs nothing but the lab's first cells. Where one line of a step cannot be captured, the rest still can.
+# `cuda.make_graphed_callables(module, (sample,))` returns a module whose forward *and* backward are graphs of their own; what
+# is between such modules runs as it is written. Here a model has a line in its middle that looks at a value.
+
+
+# %% id="partial"
+def partial_capture(cuda, graphed):
+    def half():
+        layers = [torch.nn.Linear(64, 64) for _ in range(8)]
+        return torch.nn.Sequential(*layers).to("cuda")
+
+    first, second = half(), half()
+    x = torch.ones(16, 64, device="cuda")
+    if graphed:
+        sample = torch.ones(16, 64, device="cuda", requires_grad=True)
+        first = cuda.make_graphed_callables(first, (x,))
+        second = cuda.make_graphed_callables(second, (sample,))
+
+    def step():
+        h = first(x)
+        if h[0, 0].item() > 0:  # on a value: it cannot be captured
+            h = h * 2
+        second(h).square().mean().backward()
+
+    return seconds(cuda, step) * 1e6
+
+
+runs = {name: on_gpu(partial_capture, name == "two graphs") for name in ("eager", "two graphs")}
+rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
+lockstep.table("Forward and backward, 16 layers", ["how", "µs"], rows, stamp=runs["eager"].stamp)
+
+# %% [markdown] id="collectives-text"
+# ## Further: graphs with collectives in them
+#
+# About 10 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each rank has a graph of
+# its own, and all must replay the same collectives in the same order: nothing in a graph asks the others. On 4 H200s, 32 layers with an
+# all-reduce each, eager and as a graph on each rank:
+
+# %% id="collectives-recorded"
+recording = lockstep.recorded("traces/overhead.json")
+rows = [
+    [how, f"{recording.content[f'tensor-parallel-{how}']['step_seconds'] * 1e6:,.0f}"]
+    for how in ("eager", "graph")
+]
+lockstep.table("A step of 32 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
+
+# %% [markdown] id="collectives-broken-text"
+# Now the ranks of this notebook, with a virtual GPU each. The values are summed by gloo, for real. In the second run, rank 1
+# has captured one all-reduce more. It is **broken on purpose**. Look at what the report says of rank 1, and at which line it waits.
+
+
+# %% id="collectives"
+def sums(extra):
+    cuda = lockstep.cuda(virtual=True)
+    x = torch.full((1024,), float(dist.get_rank()), device="cuda")
+    dist.all_reduce(x)  # warm-up
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        for _ in range(4):
+            dist.all_reduce(x)
+            x.div_(dist.get_world_size())
+        if extra and dist.get_rank() == 1:
+            dist.all_reduce(x)
+    g.replay()
+    cuda.synchronize()
+    return x[0].item()
+
+
+job = lockstep.torchrun(sums, False, nproc_per_node=NPROC, backend="gloo", show=False)
+print(f"each rank has the sum of all ranks: {[job[rank] for rank in range(NPROC)]}")
+
+# %% id="collectives-broken" tags=["varies"]
+broken = lockstep.torchrun(
+    sums, True, nproc_per_node=NPROC, backend="gloo", may_fail=True, show=False
+)
+print(broken)
+
+# %% [markdown] id="collectives-explained"
+# Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture. (The call that the report
+# names is the one by which the virtual GPUs agree on their times.) So a branch on the rank must not be in a capture.
+#
+# **What changes under NCCL:** the kernel of the rank that is alone waits on the device, and no time-out ends it: PyTorch's watchdog is not
+# told of collectives that are captured (in
+# [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp) a work is enqueued
+# for it only where nothing is being captured). And a graph that has NCCL's kernels in it must go *before* its process group: `destroy_process_group()` hangs while such a graph is alive
+# ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `del g` first.

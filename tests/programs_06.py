@@ -1,0 +1,94 @@
+"""Programs of lab 06 whose time on a GPU is compared with the virtual one's.
+
+`PROGRAMS`: name → function(cuda) → step, of which the time counts once all is warm. On a machine
+with a GPU `python tests/programs_06.py` prints both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from lockstep import virtual
+from lockstep.record.graphs import captured, forward, layers, microseconds, serve, training
+
+Step = Callable[[], Any]
+
+
+def _forward(cuda: Any, depth: int, width: int, batch: int, graph: bool) -> Step:
+    weights = layers(depth, width)
+    x_BD = torch.zeros(batch, width, dtype=torch.bfloat16, device="cuda")
+    step = partial(forward, weights, x_BD)
+    return captured(cuda, step)[0].replay if graph else step
+
+
+def _training(cuda: Any, depth: int, width: int, batch: int, graph: bool) -> Step:
+    step = training(cuda, depth, width, batch)
+    return captured(cuda, step)[0].replay if graph else step
+
+
+def _chain(cuda: Any, graph: bool) -> Step:
+    """100 kernels that do next to nothing."""
+    x = torch.zeros(8, device="cuda")
+
+    def step() -> None:
+        for _ in range(100):
+            x.add_(1)
+
+    return captured(cuda, step)[0].replay if graph else step
+
+
+def _served(cuda: Any) -> Step:
+    weights = layers(24, 512)
+    x_BD = torch.zeros(8, 512, dtype=torch.bfloat16, device="cuda")
+    graph, out_BD = captured(cuda, partial(forward, weights, x_BD))
+    return partial(serve, graph, x_BD, out_BD, torch.ones_like(x_BD))
+
+
+PROGRAMS: dict[str, Callable[[Any], Step]] = {
+    "100 tiny kernels, eager": partial(_chain, graph=False),
+    "100 tiny kernels, replayed": partial(_chain, graph=True),
+    "24 layers of 512, 8 rows, eager": partial(_forward, depth=24, width=512, batch=8, graph=False),
+    "24 layers of 512, 8 rows, replayed": partial(
+        _forward, depth=24, width=512, batch=8, graph=True
+    ),
+    "24 layers of 512, 8 rows, served": _served,
+    "24 layers of 2048, 1024 rows, eager": partial(
+        _forward, depth=24, width=2048, batch=1024, graph=False
+    ),
+    "24 layers of 2048, 1024 rows, replayed": partial(
+        _forward, depth=24, width=2048, batch=1024, graph=True
+    ),
+    "24 layers of 8192, 4096 rows, replayed": partial(
+        _forward, depth=24, width=8192, batch=4096, graph=True
+    ),
+    "training, 8 layers of 512, 64 rows, eager": partial(
+        _training, depth=8, width=512, batch=64, graph=False
+    ),
+    "training, 8 layers of 512, 64 rows, replayed": partial(
+        _training, depth=8, width=512, batch=64, graph=True
+    ),
+}
+
+
+def step_time(cuda: Any, name: str, repeats: int = 20) -> float:
+    """µs."""
+    return microseconds(cuda, {"step": PROGRAMS[name](cuda)}, repeats)["step_us"]
+
+
+def main() -> None:
+    """All that is measured first: the virtual GPU registers an accelerator for the process."""
+    measured = {}
+    for name in PROGRAMS if torch.cuda.is_available() else ():
+        measured[name] = step_time(torch.cuda, name)
+    for name in PROGRAMS:
+        with virtual.device("H200", values=False) as cuda:
+            found = {"program": name, "simulated_us": step_time(cuda, name, repeats=3)}
+        print(json.dumps(found | {"measured_us": measured.get(name)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
