@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lockstep
 import pytest
-from races import CASES, Case
+from lockstep.record.races import CASES, Case
 
 RIGHT = [case for case in CASES.values() if not case.kind]
 WRONG = [case for case in CASES.values() if case.kind]

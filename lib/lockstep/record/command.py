@@ -18,11 +18,14 @@ from . import (
     launching,
     manifest,
     new_group,
+    overlap,
     protocols,
+    races,
     sweeps,
     time_out,
     traces,
     two_nodes,
+    virtual,
     waits,
 )
 from .experiment import CannotRecord, Experiment, Result
@@ -41,6 +44,9 @@ EXPERIMENTS = (
     traces.EXPERIMENT,
     hang.EXPERIMENT,
     cases.EXPERIMENT,
+    overlap.EXPERIMENT,
+    virtual.EXPERIMENT,
+    races.EXPERIMENT,
 )
 
 
