@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import machine as machines
 from ..figures.table import Table
 from . import (
+    async_tp,
     backends,
     cases,
     compile,
@@ -45,6 +46,7 @@ EXPERIMENTS = (
     hang.EXPERIMENT,
     cases.EXPERIMENT,
     overlap.EXPERIMENT,
+    async_tp.EXPERIMENT,
     virtual.EXPERIMENT,
     races.EXPERIMENT,
 )
