@@ -85,7 +85,7 @@ class CUDAGraph:
         others = sorted(capture.streams - {capture.origin})
         self._branches = {stream: next(_BRANCHES) for stream in others}
         for branch in self._branches.values():
-            gpu.add_stream(0, branch, None)
+            gpu.add_stream(0, branch)
         self._branches[capture.origin] = -1  # whatever stream it is replayed on
 
     def replay(self) -> None:

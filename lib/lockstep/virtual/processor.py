@@ -17,7 +17,17 @@ import torch
 
 from ..stamps import simulated
 from ..trace import Collective, Kind, Slice, Trace
-from .conflicts import Access, History, Line, Race, Races, assigned_name, place, race
+from .conflicts import (
+    Access,
+    History,
+    Line,
+    Race,
+    Races,
+    assigned_name,
+    place,
+    race,
+    variable_name,
+)
 from .memory import EVERYBODY, Allocator, Block, Pool
 from .model import Machine
 from .order import HOST, Clock, Order
@@ -110,16 +120,22 @@ class HostMemory:
 
 @dataclass(eq=False)
 class StreamState:
+    """label: what it is called in reports. name: the variable that it was assigned to."""
+
     number: int
     priority: int
-    line: Line | None
     label: str = ""
+    name: str = ""
 
-    def __str__(self) -> str:
-        name = assigned_name(self.line)
-        if self.label:
-            return f"{self.label} (stream {self.number})"
-        return f"`{name}` (stream {self.number})" if name else f"stream {self.number}"
+
+class StreamHandle:
+    """What the program has of a stream."""
+
+    def __init__(self, device: Device, number: int) -> None:
+        self._device, self._number = device, number
+
+    def is_of(self, device: Device, number: int) -> bool:
+        return self._device is device and self._number == number
 
 
 @dataclass(eq=False)
@@ -226,14 +242,14 @@ class Device:
         self._races: dict[Any, Race] = {}
         self._correlation = 0
         self._made: dict[int, int] = {}
-        self.current = self.add_stream(0, DEFAULT_STREAM, None).number
+        self.current = self.add_stream(0, DEFAULT_STREAM).number
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────
 
-    def add_stream(self, priority: int, number: int, line: Line | None) -> StreamState:
+    def add_stream(self, priority: int, number: int) -> StreamState:
         self.schedule.queue(number, priority)
         self.order.of(number)
-        return self.streams.setdefault(number, StreamState(number, priority, line))
+        return self.streams.setdefault(number, StreamState(number, priority))
 
     def new_stream(self, priority: int, label: str = "") -> int:
         """A stream of the pool: as on a GPU there are 32 a priority, and the 33rd is the first.
@@ -245,7 +261,8 @@ class Device:
         turn = self._made.get(priority, 0)
         self._made[priority] = turn + 1
         number = 13 + 4 * (turn % 32) + 128 * -priority
-        self.add_stream(priority, number, None if label else self.line()).label = label
+        state = self.add_stream(priority, number)
+        state.label, state.name = label, assigned_name(self.line())
         return number
 
     def named(self, stream: int) -> str:
@@ -253,13 +270,25 @@ class Device:
             return "the host"
         if stream == DEFAULT_STREAM:
             return "the default stream"
-        return str(self.streams[stream])
+        state = self.streams[stream]
+        name = "" if state.label else self._variable(stream)
+        called = state.label or (f"`{name}`" if name else "")
+        return f"{called} (stream {stream})" if called else f"stream {stream}"
 
     def coded(self, stream: int) -> str:
         """A stream as the program can write it."""
         if stream == DEFAULT_STREAM:
             return "cuda.default_stream()"
-        return (assigned_name(self.streams[stream].line) if stream in self.streams else "") or "it"
+        return self._variable(stream) or "it"
+
+    def _variable(self, stream: int) -> str:
+        """Where the program has a stream: as it was made, else where it is at now."""
+
+        def wanted(value: Any) -> bool:
+            return isinstance(value, StreamHandle) and value.is_of(self, stream)
+
+        known = self.streams.get(stream)
+        return (known.name if known else "") or variable_name(sys._getframe(1), _INSIDE, wanted)
 
     # ── The host's time ──────────────────────────────────────────────────────────────────────
 

@@ -211,9 +211,11 @@ class Dispatch(TorchDispatchMode):
             return self._on_host(op, call, args, kwargs)
         if op.namespace == "c10d":
             return self.communicate(self, op, args, kwargs, call.args)
-        stranger = next((t for t in call.tensors if t._memory.device is not device), None)
-        if stranger is not None:
-            raise RuntimeError("this tensor is of a virtual GPU that has been switched off")
+        if any(one._memory.device is not device for one in call.tensors):
+            raise RuntimeError("this tensor is of another virtual GPU than the one that is on")
+        if op.reads_shapes_only and _is_cpu(kwargs.get("device")):
+            with device.aside():
+                return op.func(*call.args, **call.kwargs)
         if op.name in ("_to_copy", "copy_"):
             moved = self._move(op, call, args, kwargs)
             if moved is not None:
@@ -389,7 +391,7 @@ class Dispatch(TorchDispatchMode):
     def _check(self, op: Op, call: _Call) -> None:
         if op.name in _CHANGES_SHAPE:
             raise NotModelled(f"the virtual GPU does not model {op}: make a new tensor instead")
-        if op.name not in _INDEXING:
+        if op.name not in _INDEXING and not op.reads_shapes_only:
             for one in call.hosts:
                 if one.dim():
                     raise RuntimeError(
@@ -586,6 +588,10 @@ def _written(
             found += some  # type: ignore[arg-type]
             where.append(place if place < len(args) else name)
     return found, where
+
+
+def _is_cpu(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cpu"
 
 
 def _has_mask(call: _Call) -> bool:
