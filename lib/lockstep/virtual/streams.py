@@ -29,7 +29,7 @@ def active() -> Device:
 
 
 def _same(device: Device, what: str) -> None:
-    if device is not active():
+    if Dispatch.active is not None and device is not active():
         raise RuntimeError(f"this {what} is of another virtual GPU than the one that is on")
 
 
