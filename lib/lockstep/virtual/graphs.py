@@ -63,6 +63,7 @@ class CUDAGraph:
             )
         if gpu.capture is not None:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        gpu.capture_mode = capture_error_mode
         self._pool = pool or graph_pool_handle()
         gpu.allocator.users[self._pool] += 1
         gpu.capture = self._capture = Capture(self._pool, gpu.current)

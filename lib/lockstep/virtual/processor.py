@@ -233,6 +233,7 @@ class Device:
         self.state = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63)).get_state()
         self.playing = False
         self.capture: Capture | None = None
+        self.capture_mode = "global"
         self.pass_number = 0  # of the backward pass that goes on, or went on last
         self.pass_streams: set[int] = set()
         self.stream_of_node: dict[int, int] = {}  # of those that are not the default's
@@ -462,9 +463,16 @@ class Device:
 
     # ── The host waits ───────────────────────────────────────────────────────────────────────
 
-    def refuse_in_capture(self, what: str) -> None:
-        """What a stream that is being captured may not do ends the capture."""
+    def refuse_in_capture(self, what: str, *streams: int) -> None:
+        """What may not be done while a stream is being captured ends the capture.
+
+        streams: those that are asked about, none for all. Mode "relaxed" lets a thread ask about
+        those that are not captured; "global" and "thread_local" differ in other threads only.
+        """
         if self.capture is not None:
+            free = streams and not self.capture.streams & {*streams}
+            if free and self.capture_mode == "relaxed":
+                return
             self.capture.broken = what
             raise RuntimeError(
                 f"CUDA error: operation not permitted when stream is capturing ({what})"
@@ -474,9 +482,10 @@ class Device:
         self, streams: Iterable[int], call: str, operator: str = "", at_least: float = 0.0
     ) -> None:
         """The host waits until all that these streams were given is done."""
-        self.refuse_in_capture(call)
+        asked = [*streams]
+        self.refuse_in_capture(call, *asked)
         self.leave_backward()
-        reached = [self.record(stream) for stream in streams]
+        reached = [self.record(stream) for stream in asked]
         self.wait_for(reached, call, operator, at_least)
 
     def wait_for(
@@ -487,7 +496,6 @@ class Device:
         at_least: float = 0.0,
     ) -> None:
         """The host waits for these points of streams."""
-        self.refuse_in_capture(call)
         began = self.host
         self.play(lambda: all(marker.time is not None for marker, _ in reached))
         last = max((marker.time or 0.0 for marker, _ in reached), default=0.0)

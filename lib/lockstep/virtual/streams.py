@@ -155,7 +155,7 @@ class Stream(StreamHandle):
 
     def query(self) -> bool:
         gpu = active()
-        gpu.refuse_in_capture("cudaStreamQuery")
+        gpu.refuse_in_capture("cudaStreamQuery", self.number)
         gpu.leave_backward()
         gpu.spend("cudaStreamQuery", gpu.machine.event, Kind.LAUNCH)
         return gpu.is_done(*gpu.record(self.number))
@@ -201,6 +201,7 @@ class Event:
         self.enable_timing = enable_timing
         self._device = active()
         self._recorded: tuple[Marker, Clock] | None = None
+        self._stream = DEFAULT_STREAM
 
     @property
     def _at(self) -> tuple[Marker, Clock] | None:
@@ -212,7 +213,8 @@ class Event:
         gpu.leave_backward()
         gpu.spend("cudaEventRecord", gpu.machine.event, Kind.LAUNCH)
         _same(self._device, "event")
-        self._recorded = gpu.record(gpu.current if stream is None else stream.number)
+        self._stream = gpu.current if stream is None else stream.number
+        self._recorded = gpu.record(self._stream)
 
     def wait(self, stream: Stream | None = None) -> None:
         if self._at is None:  # as CUDA has it: what was never recorded is done
@@ -226,12 +228,13 @@ class Event:
         if self._at is None:
             return True
         gpu = active()
-        gpu.refuse_in_capture("cudaEventQuery")
+        gpu.refuse_in_capture("cudaEventQuery", self._stream)
         gpu.spend("cudaEventQuery", gpu.machine.event, Kind.LAUNCH)
         return gpu.is_done(*self._at)
 
     def synchronize(self) -> None:
         if self._at is not None:
+            active().refuse_in_capture("cudaEventSynchronize", self._stream)
             active().wait_for([self._at], "cudaEventSynchronize")
 
     def elapsed_time(self, end_event: Event) -> float:

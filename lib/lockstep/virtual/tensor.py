@@ -365,7 +365,7 @@ class Dispatch(TorchDispatchMode):
         device, tensor = self.device, call.tensors[0]
         self._need_values("item()")
         stream = device.stream_of_call()
-        device.refuse_in_capture("cudaStreamSynchronize")
+        device.refuse_in_capture("cudaStreamSynchronize", stream)
         seen = torch.empty((), dtype=tensor.dtype)
         self._copy(tensor._inner, seen, tensor, None, stream, "aten::item", Engine.OUT, True)
         device.synchronise([stream], "cudaStreamSynchronize", "aten::item")
@@ -450,7 +450,7 @@ class Dispatch(TorchDispatchMode):
             target = self._made(shape, stream)[0]
         pinned = self.is_pinned(source)
         if not pinned and source.dim():
-            device.refuse_in_capture("a copy of memory that is not pinned")
+            device.refuse_in_capture("a copy of memory that is not pinned", stream)
         if source.dim() == 0 or not pinned:
             with device.as_device():
                 staged = source.detach().clone()
