@@ -73,15 +73,15 @@ def test_a_kernel_takes_what_it_was_recorded_to_take(
 
 def test_tiles_are_quantised() -> None:
     """One tile more than the SMs takes a second wave; what it leaves idle is another's."""
-    full, _ = H200.product(128 * 132, 256, 4096, "bfloat16")
-    more, share = H200.product(128 * 133, 256, 4096, "bfloat16")
+    full, _ = H200.multiply(128 * 132, 256, 4096, "bfloat16")
+    more, share = H200.multiply(128 * 133, 256, 4096, "bfloat16")
     assert more - H200.kernel == pytest.approx(2 * (full - H200.kernel))
     assert share == pytest.approx(133 / 264)
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda machine: machine.name)
 def test_a_faster_machine_is_faster(machine: Machine) -> None:
-    large, _ = machine.product(8192, 8192, 8192, "bfloat16")
-    h200, _ = H200.product(8192, 8192, 8192, "bfloat16")
+    large, _ = machine.multiply(8192, 8192, 8192, "bfloat16")
+    h200, _ = H200.multiply(8192, 8192, 8192, "bfloat16")
     peaks = {"A100": 312, "H100": 989.5, "H200": 989.5, "B200": 2250}
     assert large / h200 == pytest.approx(989.5 / peaks[machine.name], rel=0.15)

@@ -102,12 +102,12 @@ def on_gpu(program, *args, values=True, ranks=1):
 
 # %% id="async-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 7.2  # a launch takes the host that long, however large the product
+prediction = 11.7  # the host launches a product in that time, however large it is
 
 
 # %% id="async-program"
 def product(cuda):
-    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     cuda.synchronize()
     clock = lockstep.virtual.perf_counter  # time.perf_counter; on a virtual GPU its host's clock
     begin = clock()
@@ -149,7 +149,7 @@ guess = "does not hold"
 def sizes(cuda):
     found = {}
     for n in (2048, 4096, 8192):
-        a = torch.ones(n, n, dtype=torch.bfloat16, device="cuda")
+        a = torch.randn(n, n, dtype=torch.bfloat16, device="cuda")
         cuda.synchronize()
         begin = lockstep.virtual.perf_counter()
         a @ a
@@ -217,7 +217,7 @@ seen.compare(prediction, sum(us > 60 for us in seen.result.values()))
 
 # %% id="events"
 def with_events(cuda):
-    a = torch.ones(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     a @ a  # warm-up, see below
     first.record()
@@ -676,7 +676,7 @@ prefetch = lockstep.carry_on("prefetch", prefetch)
 
 
 def train(cuda, prefetch):
-    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     batches = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
     cuda.synchronize()
     prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
@@ -697,16 +697,17 @@ lockstep.Timeline(after.trace, before=before.trace, title="Five batches: plain, 
 # Each of the 132 SMs computes one tile of a product at a time. Three pairs of products:
 #
 # - **large**: 4096³, of which each has 512 tiles (128 × 256) and fills all SMs, several times over,
-# - **uneven**: 1536 × 4096 times 4096 × 3072: 144 tiles, so 132 in a first wave and 12 in a second,
+# - **uneven**: 1536 × 4096 times 4096 × 3072: 192 tiles (128 × 192), so 132 in a first wave and 60 in a second,
 # - **small**: 256³, which is done sooner than the host launches the next one.
 #
 # A wave takes as long as its tiles, however few they are. So an uneven product takes two waves. The cell does
 # four products on each of two streams, eight in all; then the same eight on one stream. **Predict:** by which
-# factor are two streams faster with the uneven ones, if the tiles of all eight fill the waves without a hole?
+# factor are two streams faster with the uneven ones, if the tiles of all eight fill the waves as far as they can?
+# (The number to compare with was recorded on an H200.)
 
 # %% id="sms-prediction" tags=["prediction"]
 # your number: time on one stream / time on two
-prediction = 16 / 9  # one by one 8 · 2 waves; 8 · 144 tiles are 8.7 waves of 132
+prediction = 16 / 12  # one by one 8 · 2 waves; 8 · 192 tiles are 11.6 waves of 132
 
 
 # %% id="sms"
@@ -718,8 +719,8 @@ def pairs(cuda):
     }
     streams, found = [cuda.Stream(), cuda.Stream()], {}
     for name, (m, k, n) in shapes.items():
-        a = torch.ones(m, k, dtype=torch.bfloat16, device="cuda")
-        b = torch.ones(k, n, dtype=torch.bfloat16, device="cuda")
+        a = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+        b = torch.randn(k, n, dtype=torch.bfloat16, device="cuda")
         for both in ([streams[0]] * 2, streams):
             cuda.synchronize()
             begin = lockstep.virtual.perf_counter()
@@ -733,8 +734,17 @@ def pairs(cuda):
 
 
 seen = on_gpu(pairs, values=False)
-one, two = seen.result["uneven"]
-seen.compare(prediction, one / two, "times")
+recording = lockstep.recorded("virtual/steps-h200.json")
+steps = recording.content["programs"]
+gains, rows = {}, []
+for name, (one, two) in seen.result.items():
+    both = [steps[f"eight {name} products, {n}"]["seconds"] for n in ("1 stream", "2 streams")]
+    gains[name] = both[0] / both[1]
+    rows.append([name, f"{one / two:.2f}", f"{gains[name]:.2f}"])
+stamps = [seen.stamp, recording.stamp]
+columns = ["products", f"here ({seen.stamp.kind})", "H200 (recorded)"]
+display(lockstep.table("So many times as fast on two streams", columns, rows, stamp=stamps))
+lockstep.compare(prediction, measured=gains["uneven"], unit="times")
 
 # %% [markdown] id="sms-claim-text"
 # ### Claim: "two streams make independent products faster"
@@ -745,21 +755,20 @@ seen.compare(prediction, one / two, "times")
 guess = "depends"
 
 # %% id="sms-claim"
-gains = {name: one / two for name, (one, two) in seen.result.items()}
 faster = [gain > 1.1 for gain in gains.values()]
 lockstep.claim(
     "Two streams make independent products faster.",
     guess=guess,
     verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
     because="; ".join(f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()),
-    stamp=seen.stamp,
+    stamp=recording.stamp,
 )
 
 # %% [markdown] id="sms-explained"
 # Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
-# waits for the host, on one stream as on two. What gains is in between: work that leaves SMs idle, and
-# is long enough. (The model is kind: it lets the tiles of two products share all waves, and it has no caches. So it
-# cannot say whether two products disturb each other, and are slower together than apart. Measure that on a GPU.)
+# waits for the host, and two streams give the host more to do. What can gain is in between: work that leaves SMs
+# idle, and is long enough. Even there it gained less than the waves allow. (The model is strict: a product keeps its
+# SMs until its last tile is done, and it has no power limit. So it cannot tell a gain of 12 % from none.)
 #
 # ## 8 · How large should a message be?
 #
@@ -950,7 +959,7 @@ lockstep.progress("04")
 
 # %% id="priority"
 def urgent(cuda, priority):
-    a = torch.ones(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
     plain, side = cuda.Stream(), cuda.Stream(priority=priority)
     cuda.synchronize()
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -986,8 +995,8 @@ lockstep.table("Eight products, and one on a side stream", columns, rows, stamp=
 # %% id="experts"
 def experts(cuda, count):
     """µs for eight experts' products, on so many streams."""
-    tokens = torch.ones(256, 4096, dtype=torch.bfloat16, device="cuda")
-    weights = torch.ones(4096, 1024, dtype=torch.bfloat16, device="cuda")
+    tokens = torch.randn(256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.randn(4096, 1024, dtype=torch.bfloat16, device="cuda")
     streams = [cuda.Stream() for _ in range(count)]
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
@@ -1000,8 +1009,8 @@ def experts(cuda, count):
 
 def batched(cuda, count):
     """The same as one product of a batch."""
-    tokens = torch.ones(8, 256, 4096, dtype=torch.bfloat16, device="cuda")
-    weights = torch.ones(8, 4096, 1024, dtype=torch.bfloat16, device="cuda")
+    tokens = torch.randn(8, 256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.randn(8, 4096, 1024, dtype=torch.bfloat16, device="cuda")
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
     torch.bmm(tokens, weights)
@@ -1015,10 +1024,125 @@ runs = {
     for count in (1, 2, 4, 8)
 }
 runs["one batched product"] = on_gpu(batched, 1, values=False)
-rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
-lockstep.table("Eight experts", ["how", "µs"], rows, stamp=runs["1 stream"].stamp)
+recording = lockstep.recorded("virtual/steps-h200.json")
+steps = recording.content["programs"]
+rows = []
+for name, seen in runs.items():
+    measured = steps[f"eight experts, {name.removesuffix('ed product')}"]["seconds"] * 1e6
+    rows.append([name, f"{seen.result:.0f}", f"{measured:.0f}"])
+columns = ["how", f"here, µs ({seen.stamp.kind})", "H200, µs (recorded)"]
+lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stamp])
 
 # %% [markdown] id="experts-explained"
-# Two streams fill more SMs. From there on it is the launches again: eight of them take the host longer than the
-# device needs. One batched product has one launch, and its tiles fill the waves by themselves. So
-# streams are the way where products differ in shape; where they do not, a batch is better.
+# It is the host again: eight launches, and as many changes of the stream, take it longer than the device needs. More
+# streams only add to that. One batched product has one launch, and its tiles fill the waves by themselves. Out of a
+# CUDA graph, which launches all at once, streams could help where products differ in shape; where they do not, a
+# batch is better.
+
+# %% [markdown] id="ctas-text"
+# ## Further: how many SMs does the collective take?
+#
+# About 8 minutes; recorded on two H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
+# an SM from the products beside it. NCCL's limit for them is `max_ctas`, which a process group can be given:
+#
+#     options = dist.ProcessGroupNCCL.Options()
+#     options.config.max_ctas = 16
+#     group = dist.new_group(pg_options=options)
+#
+# Recorded were four products of 8192³ in bfloat16, and an all-reduce of 512 MB: each alone, one after the other, and
+# both together.
+#
+# ### Claim: "the fewer SMs the collective takes, the more of it is hidden"
+#
+# With fewer SMs it takes less from the products, and lasts longer. **Guess**: is most of the default's
+# all-reduce hidden with the smallest limit?
+
+# %% id="ctas-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="ctas"
+recording = lockstep.recorded("overlap/h200-x2.json")
+TOGETHER = "together, all-reduce launched first"
+plain = [row for row in recording.content["rows"] if not row["high_priority"]]
+usual = plain[0]["seconds"]  # without a limit
+
+
+def hidden(row):
+    """Of the default's all-reduce, by what all takes, one after the other with the default."""
+    return (usual["one after the other"] - row["seconds"][TOGETHER]) / usual["all-reduce"]
+
+
+rows = []
+for row in plain:
+    us = [row["seconds"][name] * 1e3 for name in ("all-reduce", TOGETHER)]
+    rows.append([row["max_ctas"] or "default", *(f"{one:.2f}" for one in us), f"{hidden(row):.0%}"])
+columns = ["max_ctas", "all-reduce alone, ms", "with products, ms", "of the default's hidden"]
+title = f"Products alone: {usual['products'] * 1e3:.2f} ms"
+lockstep.table(title, columns, rows, stamp=recording.stamp)
+
+# %% id="ctas-claim"
+import itertools
+
+limited = sorted(plain[1:], key=lambda row: row["max_ctas"])
+falls = [hidden(few) > hidden(many) for few, many in itertools.pairwise(limited)]
+lockstep.claim(
+    "The fewer SMs the collective takes, the more of it is hidden.",
+    guess=guess,
+    verdict="holds" if all(falls) else "depends" if any(falls) else "does not hold",
+    because="; ".join(f"max_ctas {row['max_ctas']}: {hidden(row):.0%}" for row in limited),
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="orders-text"
+# ### In which order, in how many parts, how urgent?
+#
+# The same products and the same bytes, launched in other orders: after the first product, in four parts at once, or a
+# part before each product. Each with a stream of the usual priority for NCCL, and with a high one
+# (`is_high_priority_stream=True`).
+
+# %% id="orders"
+by_priority = [
+    next(
+        r for r in recording.content["rows"] if r["max_ctas"] is None and r["high_priority"] == high
+    )
+    for high in (False, True)
+]
+ways = [name for name in usual if name.startswith("together")]
+shares = {
+    name: [
+        (usual["one after the other"] - row["seconds"][name]) / usual["all-reduce"]
+        for row in by_priority
+    ]
+    for name in ways
+}
+rows = [
+    [name.removeprefix("together, "), *(f"{one:.0%}" for one in both)]
+    for name, both in shares.items()
+]
+columns = ["launched", "usual priority", "high priority"]
+lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="fused-text"
+# ## Further: a product that fetches its own operand
+#
+# About 5 minutes; recorded on two H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
+# of them: an all-gather, then the product. Neither can wait for the other's end. But a product can be split: while
+# one part is computed, the next is fetched. PyTorch's `torch.ops.symm_mem.fused_all_gather_matmul` does so, from
+# *symmetric memory*: memory of the peers that a rank can read by itself. The copies are those of copy engines, and
+# take no SMs. (PyTorch's authors call it [async tensor
+# parallelism](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487).)
+#
+# The recorded product has 8192 × 8192 times 8192 × 2048 elements. How much of the all-gather is hidden?
+
+# %% id="fused"
+recording = lockstep.recorded("overlap/async-tp-h200-x2.json")
+s = recording.content["seconds"]
+rows = []
+for apart, together, collective in (
+    ("all-gather, then product", "fused all-gather and product", "all-gather"),
+    ("product, then reduce-scatter", "fused product and reduce-scatter", "reduce-scatter"),
+):
+    us = [s[name] * 1e6 for name in (collective, apart, together)]
+    rows.append([apart, *(f"{one:.0f}" for one in us), f"{(us[1] - us[2]) / us[0]:.0%}"])
+columns = ["what", "collective alone, µs", "one after the other, µs", "fused, µs", "of it hidden"]
+lockstep.table("Async tensor parallelism", columns, rows, stamp=recording.stamp)

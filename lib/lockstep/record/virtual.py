@@ -20,6 +20,7 @@ from torch import nn
 
 from .. import virtual
 from ..machine import Machine
+from ..stamps import recorded
 from .experiment import Experiment, Result, gpu_name
 
 WARM, TIMES = 5, 41  # steps that are not counted, and that are
@@ -551,11 +552,11 @@ EXPERIMENT = Experiment(
 )
 
 
-def table(recorded: Mapping[str, Mapping[str, float]], programs: Mapping[str, Program]) -> str:
+def table(steps: Mapping[str, Mapping[str, float]], programs: Mapping[str, Program]) -> str:
     """Recorded and simulated step times side by side; deviations of the simulated ones."""
-    ours = simulated({name: programs[name] for name in recorded})
+    ours = simulated({name: programs[name] for name in steps})
     rows = []
-    for name, row in recorded.items():
+    for name, row in steps.items():
         deviation = ours[name] / row["seconds"] - 1
         rows.append((name, f"{row['seconds'] * 1e6:,.1f}", f"{ours[name] * 1e6:,.1f}", deviation))
     width = max(len(name) for name, *_ in rows)
@@ -564,3 +565,8 @@ def table(recorded: Mapping[str, Mapping[str, float]], programs: Mapping[str, Pr
     every = sorted(abs(d) for *_, d in rows)
     lines.append(f"median {statistics.median(every):.1%}, worst {every[-1]:.1%}, of {len(every)}")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    content = recorded("virtual/steps-h200.json").content
+    print(table(content["programs"], PROGRAMS), table(content["others"], OTHERS), sep="\n\n")

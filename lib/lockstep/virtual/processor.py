@@ -304,11 +304,16 @@ class Device:
 
     # ── Launching ────────────────────────────────────────────────────────────────────────────
 
-    def launch(self, kernel: Kernel, stream: int, operator: str, call: str = "") -> Task | None:
-        """The host launches a kernel, for which it needs time, and goes on."""
+    def launch(
+        self, kernel: Kernel, stream: int, operator: str, call: str = "", dispatch: float = 0.0
+    ) -> Task | None:
+        """The host launches a kernel, for which it needs time, and goes on.
+
+        dispatch: ns before the launch itself, 0 for the machine's.
+        """
         machine = self.machine
         began = self.host
-        self.host += machine.dispatch
+        self.host += dispatch or machine.dispatch
         if self.capture is not None and stream in self.capture.streams:
             self.capture.launch(stream, kernel)
             self._note(_HOST_LANE, operator, began, self.host, Kind.OPERATOR)

@@ -261,6 +261,8 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
+            gpu = active()
+            gpu.host += gpu.machine.context
             self.stream.__enter__()
 
     def __exit__(self, *_: object) -> None:

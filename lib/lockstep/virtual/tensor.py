@@ -10,7 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
-from .costs import Cost, cost
+from .costs import PRODUCTS, SEVERAL, Cost, cost
+from .model import Machine
 from .processor import Device, HostMemory, Kernel, Memory, Use
 from .schedule import Engine
 from .work import NotModelled, Op, Work, flat, generator_at
@@ -227,7 +228,7 @@ class Dispatch(TorchDispatchMode):
             return self._view(call, op.func)
         if op.only_allocates:
             stream = device.stream_of_call()
-            device.spend(str(op), device.machine.view)
+            device.spend(str(op), device.machine.allocate)
             return self._made(self._shape_of(op, call), stream)[0]
         if op.name == "_local_scalar_dense":
             return self._look(op, call)
@@ -252,11 +253,11 @@ class Dispatch(TorchDispatchMode):
         if not op.returns_written and not op.returns_nothing:
             shape = _shapes_of(known) if known is not None else self._shape_of(op, call)
             returned, fresh = self._made(shape, stream)
-        read = [] if op.reads_shapes_only else call.tensors
-        if op.name == "fill_" or op.name == "zero_":
-            read = []
-        made = [*written, *fresh]
         here = {id(one) for one in written}
+        read = [] if op.reads_shapes_only else call.tensors
+        if op.only_writes:
+            read = [one for one in read if id(one) not in here]
+        made = [*written, *fresh]
         uses = [Use(one._memory, one._inner, False) for one in read if id(one) not in here]
         uses += [Use(one._memory, one._inner, True) for one in made]
         for one in read:
@@ -272,7 +273,7 @@ class Dispatch(TorchDispatchMode):
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
-        device.launch(kernel, stream, str(op))
+        device.launch(kernel, stream, str(op), dispatch=_dispatch(device.machine, op, len(made)))
         if op.returns_written:
             return written[0] if len(written) == 1 else tuple(written)
         return returned
@@ -588,6 +589,16 @@ def _written(
             found += some  # type: ignore[arg-type]
             where.append(place if place < len(args) else name)
     return found, where
+
+
+def _dispatch(machine: Machine, op: Op, made: int) -> float:
+    """ns of the host before the launch of an operation that writes so many tensors."""
+    more = machine.matmul if op.name in PRODUCTS else 0.0
+    if op.name.startswith(SEVERAL):
+        more = machine.several + made * machine.each_tensor
+    if torch._C._current_autograd_node() is not None:
+        more += machine.backward
+    return machine.dispatch + more
 
 
 def _is_cpu(device: Any) -> bool:
