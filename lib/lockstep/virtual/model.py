@@ -42,7 +42,7 @@ class Machine:
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. l2:
-    bytes/s of what fits into the L2 cache, cached bytes.
+    bytes/s of what fits into the L2 cache, cached bytes; it is taken to be there already.
     capacity: bytes of device memory. sms: streaming multiprocessors. clock: Hz, for `_sleep`.
     priorities: of streams, the least and the greatest.
     """
