@@ -28,7 +28,7 @@ import torch.distributed as dist
 print(lockstep.virtual.MACHINES["H200"])
 
 # %% [markdown] id="machine-text"
-# That is the virtual machine: an H200 in a few constants. What it leaves out: caches, the time of a first
+# That is the virtual machine: an H200 in a few constants. What it leaves out: most of what caches do, the time of a first
 # call, a clock that falls under load, and all that other programs do. So every time below is stamped
 # *simulated*: it is an estimate that follows from these constants. On a machine with a GPU it is *live*.
 #
@@ -1054,11 +1054,11 @@ lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stam
 #
 # ### Claim: "the fewer SMs the collective takes, the more of it is hidden"
 #
-# With fewer SMs it takes less from the products, and lasts longer. **Guess**: is most of the default's
-# all-reduce hidden with the smallest limit?
+# With fewer SMs it takes less from the products, and lasts longer. **Guess**: does more get hidden with each step down
+# from 32 to 4?
 
 # %% id="ctas-guess" tags=["guess"]
-guess = "does not hold"
+guess = "depends"
 
 # %% id="ctas"
 recording = lockstep.recorded("overlap/h200-x2.json")
@@ -1132,7 +1132,8 @@ lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp
 # take no SMs. (PyTorch's authors call it [async tensor
 # parallelism](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487).)
 #
-# The recorded product has 8192 × 8192 times 8192 × 2048 elements. How much of the all-gather is hidden?
+# The recorded product has 8192 × 8192 times 8192 × 2048 elements. A negative share means that the fused operation
+# is slower than the two one after the other. Is it worth it on two ranks?
 
 # %% id="fused"
 recording = lockstep.recorded("overlap/async-tp-h200-x2.json")
@@ -1146,3 +1147,7 @@ for apart, together, collective in (
     rows.append([apart, *(f"{one:.0f}" for one in us), f"{(us[1] - us[2]) / us[0]:.0%}"])
 columns = ["what", "collective alone, µs", "one after the other, µs", "fused, µs", "of it hidden"]
 lockstep.table("Async tensor parallelism", columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="fused-explained"
+# Not for these sizes on two ranks: nothing is hidden, and splitting the product costs more than it gains. So measure such
+# an operation for your own shapes and number of ranks before you use it.
