@@ -1,6 +1,6 @@
 """Step times of small programs on a GPU, to compare the virtual GPU's with.
 
-`PROGRAMS` are what labs 04 and 06 run, and are compared. `OTHERS` are other programs, of other
+`PROGRAMS` are as labs 04 and 06 have them, and are compared. `OTHERS` are other programs, of other
 shapes: on them, and never on those that are compared, the model's constants are fitted. Each makes
 a step of a module with torch.cuda's names. A step is timed by two events on the current stream,
 from an idle device; of those that are timed `ahead`, while the device is kept busy until the host
