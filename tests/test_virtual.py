@@ -532,6 +532,68 @@ def test_off_again() -> None:
     assert virtual.perf_counter() != 0
 
 
+def test_what_belongs_to_another_virtual_gpu_says_so_at_once(cuda: Any) -> None:
+    x, side, event = torch.ones(3, device="cuda"), cuda.Stream(), cuda.Event()
+    event.record(side)
+    with virtual.device("A100") as inner:
+        y = torch.ones(3, device="cuda")
+        for wrong in (
+            lambda: x + y,
+            lambda: side.wait_stream(inner.current_stream()),
+            lambda: inner.stream(side).__enter__(),
+            lambda: event.wait(),
+            lambda: event.synchronize(),
+        ):
+            with pytest.raises(RuntimeError, match="of another virtual GPU"):
+                wrong()
+        assert (y + 1).sum().item() == 6
+    event.synchronize()
+    assert (x + 1).sum().item() == 6
+
+
+def test_tensors_like_those_of_the_other_side(cuda: Any) -> None:
+    host, here = torch.full((3,), 7.0), torch.full((3,), 7.0, device="cuda")
+    for like, device in ((host, "cuda"), (here, "cpu")):
+        made = [
+            torch.empty_like(like, device=device),
+            torch.zeros_like(like, device=device),
+            torch.full_like(like, 2, device=device),
+            torch.rand_like(like, device=device),
+            like.new_ones(3, device=device),
+        ]
+        there = "virtual" if device == "cuda" else "cpu"
+        assert {one.device.type for one in made} == {there}
+        assert [one.sum().item() for one in (made[1], made[2], made[4])] == [0, 6, 3]
+
+
+def test_streams_are_called_what_the_program_calls_them(cuda: Any) -> None:
+    left, right = cuda.Stream(), cuda.Stream()
+    many = [cuda.Stream() for _ in range(2)]
+    by_name = {"late": cuda.Stream()}
+    x = torch.ones(8, device="cuda")
+    cuda.synchronize()
+    with cuda.stream(right):
+        x.mul_(2)
+    with cuda.stream(many[1]):
+        x.add_(1)
+    cuda.synchronize()
+    with cuda.stream(by_name["late"]):
+        x.sub_(1)
+    with cuda.stream(left):
+        x.div_(2)
+    named = [name.partition(" (")[0] for race in virtual.races() for name in race.streams]
+    assert named == ["`right`", "`many[1]`", "`by_name['late']`", "`left`"]
+    assert "many[1].wait_stream(right)" in str(virtual.races())
+
+
+def test_lines_of_a_notebooks_cell_have_no_file() -> None:
+    from lockstep.virtual.conflicts import Line
+
+    for file in ("/tmp/ipykernel_12/345.py", "cell-7", "<ipython-input-3-abc>"):
+        assert str(Line(file, 3)) == "line 3"
+    assert str(Line("/home/me/train.py", 3)) == "train.py, line 3"
+
+
 @pytest.mark.parametrize("machine", ["H200", "H100", "A100", "B200"])
 def test_machines(machine: str) -> None:
     with virtual.device(machine) as cuda:

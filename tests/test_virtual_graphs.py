@@ -318,3 +318,30 @@ def test_other_mistakes(cuda: Any) -> None:
         pass
     kinds = {one.kind for one in virtual.trace() if one.name == "cudaGraphLaunch"}
     assert kinds <= {Kind.LAUNCH}
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_what_a_program_may_ask_while_it_captures(mode: str) -> None:
+    """As an H200 answers: in relaxed mode about streams that are not captured, else nothing."""
+    with virtual.device() as cuda:
+        x, side, event = torch.ones(3, device="cuda"), cuda.Stream(), cuda.Event()
+        event.record(side)
+        cuda.synchronize()
+        asks: list[tuple[Any, bool]] = [
+            (side.synchronize, False),
+            (side.query, False),
+            (event.query, False),
+            (event.synchronize, False),
+            (lambda: cuda.current_stream().query(), True),
+            (cuda.synchronize, True),
+            (lambda: x.sum().item(), True),
+        ]
+        for ask, always in asks:
+            graph, refused = cuda.CUDAGraph(), ""
+            try:
+                with cuda.graph(graph, capture_error_mode=mode):
+                    x.add_(1)
+                    ask()
+            except RuntimeError as error:
+                refused = str(error)
+            assert bool(refused) == (always or mode != "relaxed"), ask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lockstep
 import pytest
-from races import CASES, Case
+from lockstep.record.races import CASES, Case, verdicts
 
 RIGHT = [case for case in CASES.values() if not case.kind]
 WRONG = [case for case in CASES.values() if case.kind]
@@ -43,6 +43,16 @@ def test_a_wrong_number_is_the_same_on_every_run(case: Case) -> None:
         with lockstep.virtual.device() as cuda:
             values.add(case.program(cuda)[0])
     assert len(values) == 1
+
+
+def test_the_verdicts_are_those_of_the_sanitizer_on_a_gpu() -> None:
+    """As recorded, on every program that it looks at."""
+    rows = lockstep.recorded("virtual/races-h200.json").content["programs"]
+    assert [row["program"] for row in rows] == [*CASES]
+    for row, here in zip(rows, verdicts([*CASES.values()], sanitize=False), strict=True):
+        assert here["virtual"] == row["virtual"]
+        if row["sanitizer_looks_at_it"]:
+            assert row["sanitizer"] == ("none" if row["virtual"] == "none" else "race")
 
 
 def test_a_report_says_streams_lines_and_repair() -> None:

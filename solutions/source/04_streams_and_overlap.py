@@ -28,40 +28,37 @@ import torch.distributed as dist
 print(lockstep.virtual.MACHINES["H200"])
 
 # %% [markdown] id="machine-text"
-# That is the virtual machine: an H200 in a few constants. What it leaves out: caches, the time of a first
+# That is the virtual machine: an H200 in a few constants. What it leaves out: most of what caches do, the time of a first
 # call, a clock that falls under load, and all that other programs do. So every time below is stamped
 # *simulated*: it is an estimate that follows from these constants. On a machine with a GPU it is *live*.
 #
 # `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU. There `cuda` has the names of
-# `torch.cuda`; it is what `lockstep.cuda()` returns in your own ranks. With `values=False` the virtual GPU
-# has times only, so tensors may be large. (The next two cells have only this in them; their code is folded.)
+# `torch.cuda`; it is what `lockstep.cuda()` returns in your own ranks. With `ranks=2` it runs on two, each with a
+# GPU of its own, and their collectives are real. With `values=False` the virtual GPU has times only, so
+# tensors may be large. (The next two cells have only this in them; their code is folded.)
 
 # %% id="on-gpu-rank" tags=["plumbing"]
-import re
 import tempfile
 
 from lockstep.stamps import Stamp
 
 
 def _on_rank(program, args, values):
-    if not torch.cuda.is_available():
+    several = dist.is_initialized()
+    if not torch.cuda.is_available() or (several and dist.get_backend() != "nccl"):
         with lockstep.virtual.device("H200", values=values) as cuda:
             result = program(cuda, *args)
-            # a cell's lines, without the name of its file
-            races = [re.sub(r"\b\d+\.py, ", "", str(one)) for one in lockstep.virtual.races()]
-            return result, lockstep.virtual.trace(), races
+            return result, lockstep.virtual.trace(), [str(one) for one in lockstep.virtual.races()]
     program(torch.cuda, *args)  # the first call loads kernels
     torch.cuda.synchronize()
     with torch.profiler.profile() as profiler:
         result = program(torch.cuda, *args)
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
-        profiler.export_chrome_trace(f"{folder}/rank0.json")
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank() if several else 0}.json")
         stamp = Stamp("live", torch.cuda.get_device_name())
         return result, lockstep.Trace.load(folder, stamp=stamp), None
 
-
-ONE_RANK = {"nproc_per_node": 1, "init": False, "show": False}
 
 # %% id="on-gpu" tags=["plumbing"]
 from dataclasses import dataclass
@@ -83,9 +80,12 @@ class Seen:
         return lockstep.compare(prediction, **{way: value}, unit=unit)
 
 
-def on_gpu(program, *args, values=True):
-    """Run program(cuda, *args) on this machine's GPU, or on a virtual H200 where there is none."""
-    return Seen(*lockstep.torchrun(_on_rank, program, args, values, **ONE_RANK)[0])
+def on_gpu(program, *args, values=True, ranks=1):
+    """Run program(cuda, *args) on each rank's GPU, or virtual H200; the result is that of rank 0."""
+    ways = {"nproc_per_node": ranks, "init": ranks > 1, "show": False}
+    job = lockstep.torchrun(_on_rank, program, args, values, **ways)
+    results, traces, races = zip(*job.results, strict=True)
+    return Seen(results[0], lockstep.virtual.joined(traces), races[0])
 
 
 # %% [markdown] id="async-text"
@@ -102,12 +102,12 @@ def on_gpu(program, *args, values=True):
 
 # %% id="async-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 7.2  # a launch takes the host that long, however large the product
+prediction = 11.7  # the host launches a product in that time, however large it is
 
 
 # %% id="async-program"
 def product(cuda):
-    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     cuda.synchronize()
     clock = lockstep.virtual.perf_counter  # time.perf_counter; on a virtual GPU its host's clock
     begin = clock()
@@ -149,7 +149,7 @@ guess = "does not hold"
 def sizes(cuda):
     found = {}
     for n in (2048, 4096, 8192):
-        a = torch.ones(n, n, dtype=torch.bfloat16, device="cuda")
+        a = torch.randn(n, n, dtype=torch.bfloat16, device="cuda")
         cuda.synchronize()
         begin = lockstep.virtual.perf_counter()
         a @ a
@@ -217,7 +217,7 @@ seen.compare(prediction, sum(us > 60 for us in seen.result.values()))
 
 # %% id="events"
 def with_events(cuda):
-    a = torch.ones(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     a @ a  # warm-up, see below
     first.record()
@@ -267,47 +267,49 @@ lockstep.check("timed", timed)
 #
 # A queue of the device is a **stream**. What is in one stream runs in order. What is in two streams may run at
 # the same time. All that you launch goes to the *current* stream; at first that is the default stream.
-# `with cuda.stream(side):` makes `side` the current one.
+# `with cuda.stream(side):` makes `side` the current one. A collective with `async_op=True` goes to a stream
+# that the process group has for itself. `handle.wait()` then says: what is launched from here on begins after it.
 #
-# Most training steps have this in them: an operation OP1, communication, and an operation OP2, one after the
-# other, though OP2 does not need what is communicated. The communication here is a copy of 64 MB from the host; it
-# stands in for a collective, and like one it needs little of what products need. By the constants above the
-# copy takes about 1 ms at 64 GB/s, and each product of 8192³ about 1.4 ms.
+# Most training steps have this in them: an operation OP1, a collective, and an operation OP2, one after the
+# other, though OP2 does not need what is communicated. Here two ranks reduce 320 MB. By the constants above each
+# product of 8192³ takes about 1.4 ms. Links carry 320 GB/s, and between two ranks an all-reduce sends each byte
+# once: 1.0 ms.
+
 
 # %% id="streams-programs"
-MB = 1 << 20
-
-
-def serial(cuda, side):
-    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    there = torch.empty(64 * MB, dtype=torch.uint8, pin_memory=True)
-    here = torch.empty(64 * MB, dtype=torch.uint8, device="cuda")
+def step(cuda, waits_at_once):
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    gradients = torch.zeros(160_000_000, dtype=torch.bfloat16, device="cuda")  # 320 MB
+    dist.all_reduce(gradients)  # the first one connects the ranks
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
     a @ a  # OP1
-    with cuda.stream(side or cuda.current_stream()):
-        here.copy_(there, non_blocking=True)
+    handle = dist.all_reduce(gradients, async_op=True)
+    if waits_at_once:
+        handle.wait()
     a @ a  # OP2
+    handle.wait()
     cuda.synchronize()
     return (lockstep.virtual.perf_counter() - begin) * 1e3
 
 
-def parallel(cuda):
-    return serial(cuda, cuda.Stream())
-
-
 # %% [markdown] id="streams-predict-text"
-# In `serial` everything is in one stream. In `parallel` the copy is in another one, and waits for nothing.
-# **Predict:** how many ms does `parallel` take?
+# With `waits_at_once` OP2 begins after the collective. Without it the collective, on its own stream, may run beside
+# OP2. It begins after OP1: the process group lets it wait for what was launched before. A collective is a kernel,
+# too. On the virtual GPU it takes 16 of the 132 SMs (the GPU's processors) while it runs, and OP2 has the others.
+# **Predict:** how many ms does the step take, when the two run beside each other?
 
 # %% id="streams-prediction" tags=["prediction"]
 # your number, in ms
-prediction = 2 * 1.4  # the copy is over before the products are
+prediction = 2 * 1.4 + 1.0 * 16 / 132  # for 1 ms OP2 lacks 16 of the 132 SMs
 
 # %% id="streams"
-before, after = on_gpu(serial, None, values=False), on_gpu(parallel, values=False)
+before = on_gpu(step, True, values=False, ranks=2)
+after = on_gpu(step, False, values=False, ranks=2)
 display(after.compare(prediction, after.result, "ms"))
-lockstep.Timeline(after.trace, before=before.trace, title="One stream, then two")
+lockstep.Timeline(
+    after.trace, before=before.trace, title="OP1, collective, OP2; then OP2 beside it"
+)
 
 # %% [markdown] id="hidden-text"
 # How good is that? What counts is the **hidden share**: the part of the communication's time that costs
@@ -317,12 +319,24 @@ lockstep.Timeline(after.trace, before=before.trace, title="One stream, then two"
 #
 # 1 means that it is free, 0 that nothing was gained. Below 0 it was better to leave it.
 
+
 # %% id="hidden"
-communication = 64 * MB / 64e9 * 1e3
-rows = [["one stream", f"{before.result:.2f}", "0 %"]]
+def alone(cuda):
+    gradients = torch.zeros(160_000_000, dtype=torch.bfloat16, device="cuda")
+    dist.all_reduce(gradients)
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    dist.all_reduce(gradients)
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e3
+
+
+communication = on_gpu(alone, values=False, ranks=2).result
 share = (before.result - after.result) / communication
-rows.append(["two streams", f"{after.result:.2f}", f"{share:.0%}"])
-lockstep.table("Hidden", ["program", "ms", "of the copy, hidden"], rows, stamp=after.stamp)
+rows = [["one after the other", f"{before.result:.2f}", "0 %"]]
+rows.append(["beside each other", f"{after.result:.2f}", f"{share:.0%}"])
+title = f"A collective of {communication:.2f} ms"
+lockstep.table(title, ["how", "step, ms", "hidden"], rows, stamp=after.stamp)
 
 # %% [markdown] id="race-text"
 # ## 3 · Events, and what happens without one
@@ -470,8 +484,8 @@ lockstep.table("The sender comes 0.2 s late", columns, rows, stamp=stamps)
 # only for this one, not for others that `side` is given later. The host never waits, and between launch and
 # `wait()` the current stream works on.
 #
-# (`collective` is any function that launches kernels on the current stream. Here one multiplies by 4: the sum
-# over four ranks that all have the same.)
+# (`collective` is any function that launches kernels on the current stream, such as `dist.all_reduce`. The check
+# takes one that multiplies by 4: the sum over four ranks that all have the same.)
 
 # %% id="collective_on_side"
 import torch
@@ -498,23 +512,24 @@ lockstep.check("collective_on_side", collective_on_side)
 collective_on_side = lockstep.carry_on("collective_on_side", collective_on_side)
 
 
-def step(cuda):
+def beside_product(cuda, ours):
     side = cuda.Stream()
-    a = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
-    x = torch.ones(1000, device="cuda")
-
-    def collective(x):
-        cuda._sleep(400_000)
-        x.mul_(4)
-
-    wait = collective_on_side(cuda, side, collective, x)
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    x = torch.ones(8_000_000, device="cuda")
+    if ours:
+        wait = collective_on_side(cuda, side, dist.all_reduce, x)
+    else:
+        wait = dist.all_reduce(x, async_op=True).wait
     a @ a
     wait()
-    x.add_(1)
+    return x.mean().item()
 
 
-seen = on_gpu(step, values=False)
-seen.timeline("A collective on a stream of its own, a product beside it")
+theirs, ours = (on_gpu(beside_product, ours, ranks=2) for ours in (False, True))
+print(
+    "means:", theirs.result, ours.result, "· races:", len(theirs.races or []), len(ours.races or [])
+)
+lockstep.Timeline(ours.trace, before=theirs.trace, title="PyTorch's async_op=True, then yours")
 
 # %% [markdown] id="memory-text"
 # ## 5 · Memory and streams
@@ -661,7 +676,7 @@ prefetch = lockstep.carry_on("prefetch", prefetch)
 
 
 def train(cuda, prefetch):
-    a = torch.ones(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     batches = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
     cuda.synchronize()
     prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
@@ -679,19 +694,20 @@ lockstep.Timeline(after.trace, before=before.trace, title="Five batches: plain, 
 # ## 7 · Two products at once
 #
 # Communication and products overlap because they want different things. What of two *products*?
-# A GPU has SMs (132 on an H200), and each computes one tile of a product at a time. Three pairs of products:
+# Each of the 132 SMs computes one tile of a product at a time. Three pairs of products:
 #
 # - **large**: 4096³, of which each has 512 tiles (128 × 256) and fills all SMs, several times over,
-# - **uneven**: 1536 × 4096 times 4096 × 3072: 144 tiles, so 132 in a first wave and 12 in a second,
+# - **uneven**: 1536 × 4096 times 4096 × 3072: 192 tiles (128 × 192), so 132 in a first wave and 60 in a second,
 # - **small**: 256³, which is done sooner than the host launches the next one.
 #
 # A wave takes as long as its tiles, however few they are. So an uneven product takes two waves. The cell does
 # four products on each of two streams, eight in all; then the same eight on one stream. **Predict:** by which
-# factor are two streams faster with the uneven ones, if the tiles of all eight fill the waves without a hole?
+# factor are two streams faster with the uneven ones, if the tiles of all eight fill the waves as far as they can?
+# (The number to compare with was recorded on an H200.)
 
 # %% id="sms-prediction" tags=["prediction"]
 # your number: time on one stream / time on two
-prediction = 16 / 9  # one by one 8 · 2 waves; 8 · 144 tiles are 8.7 waves of 132
+prediction = 16 / 12  # one by one 8 · 2 waves; 8 · 192 tiles are 11.6 waves of 132
 
 
 # %% id="sms"
@@ -703,8 +719,8 @@ def pairs(cuda):
     }
     streams, found = [cuda.Stream(), cuda.Stream()], {}
     for name, (m, k, n) in shapes.items():
-        a = torch.ones(m, k, dtype=torch.bfloat16, device="cuda")
-        b = torch.ones(k, n, dtype=torch.bfloat16, device="cuda")
+        a = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+        b = torch.randn(k, n, dtype=torch.bfloat16, device="cuda")
         for both in ([streams[0]] * 2, streams):
             cuda.synchronize()
             begin = lockstep.virtual.perf_counter()
@@ -718,8 +734,17 @@ def pairs(cuda):
 
 
 seen = on_gpu(pairs, values=False)
-one, two = seen.result["uneven"]
-seen.compare(prediction, one / two, "times")
+recording = lockstep.recorded("virtual/steps-h200.json")
+steps = recording.content["programs"]
+gains, rows = {}, []
+for name, (one, two) in seen.result.items():
+    both = [steps[f"eight {name} products, {n}"]["seconds"] for n in ("1 stream", "2 streams")]
+    gains[name] = both[0] / both[1]
+    rows.append([name, f"{one / two:.2f}", f"{gains[name]:.2f}"])
+stamps = [seen.stamp, recording.stamp]
+columns = ["products", f"here ({seen.stamp.kind})", "H200 (recorded)"]
+display(lockstep.table("So many times as fast on two streams", columns, rows, stamp=stamps))
+lockstep.compare(prediction, measured=gains["uneven"], unit="times")
 
 # %% [markdown] id="sms-claim-text"
 # ### Claim: "two streams make independent products faster"
@@ -730,21 +755,20 @@ seen.compare(prediction, one / two, "times")
 guess = "depends"
 
 # %% id="sms-claim"
-gains = {name: one / two for name, (one, two) in seen.result.items()}
 faster = [gain > 1.1 for gain in gains.values()]
 lockstep.claim(
     "Two streams make independent products faster.",
     guess=guess,
     verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
     because="; ".join(f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()),
-    stamp=seen.stamp,
+    stamp=recording.stamp,
 )
 
 # %% [markdown] id="sms-explained"
 # Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
-# waits for the host, on one stream as on two. What gains is in between: work that leaves SMs idle, and
-# is long enough. (The model is kind: it lets the tiles of two products share all waves, and it has no caches. So it
-# cannot say whether two products disturb each other, and are slower together than apart. Measure that on a GPU.)
+# waits for the host, and two streams give the host more to do. What can gain is in between: work that leaves SMs
+# idle, and is long enough. Even there it gained less than the waves allow. (The model is strict: a product keeps its
+# SMs until its last tile is done, and it has no power limit. So it cannot tell a gain of 12 % from none.)
 #
 # ## 8 · How large should a message be?
 #
@@ -753,58 +777,66 @@ lockstep.claim(
 # one message. Say each layer's backward takes *c*, and a message with *m* layers takes α + *m*β, on a
 # stream of its own. A message starts when its last layer is computed and the message before it is through.
 #
-# **Predict** for 8 layers, *c* = 100 µs, α = 50 µs, β = 80 µs: when is all done with two layers a bucket, in µs?
-# (Make a small drawing: buckets are complete at 200, 400, 600, 800.)
+# Say a layer has 4 MiB of gradients. Between two virtual H200s that is β = 13 µs, and α is about 11 µs.
+# **Predict** for 8 layers and *c* = 15 µs: when is all done with two layers a bucket, in µs?
+# (Make a small drawing: buckets are complete at 30, 60, 90, 120.)
 
 # %% id="buckets-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 200 + 4 * (50 + 2 * 80)  # a message takes 210, longer than two layers: back to back
+prediction = 30 + 4 * (11 + 2 * 13)  # a message takes 37, longer than two layers: back to back
 
 # %% [markdown] id="buckets-run-text"
-# The GPU runs it. `_sleep` stands for a layer's backward and for the messages, so that only their order
-# matters. (The first block in the timeline is not counted: it lasts until the host has launched the rest.)
-
+# The GPUs run it, with real all-reduces between two ranks. Only the layers' backward is a stand-in: `_sleep`, so that
+# it takes *c*. The folded cell measures α and β, by messages of one layer and of nine. (The first block in
+# the timeline is not counted: it lasts until the host has launched the rest.)
 
 # %% id="sleep" tags=["plumbing"]
-def timers(cuda):
-    return [cuda.Event(enable_timing=True) for _ in range(2)]
+GRADIENT = 1 << 22  # bytes of a layer's
 
 
-def cycles_of_one(cuda):
-    """How many cycles of `_sleep` take 1 µs."""
-    first, last = timers(cuda)
-    cuda._sleep(1_000_000)
+def between(cuda, work):
+    """µs of the device from an event before work() to one after; the launches are ahead of it."""
+    first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+    cuda.synchronize()
+    cuda._sleep(4_000_000)
     first.record()
-    cuda._sleep(1_000_000)
-    last.record()
-    last.synchronize()
-    return 1000 / first.elapsed_time(last)
-
-
-CYCLES = on_gpu(cycles_of_one).result
-
-
-# %% id="buckets"
-def backward(cuda, layers, size, compute, alpha, beta):
-    """µs of a backward of so many layers, with so many layers in a bucket."""
-    side, (first, last) = cuda.Stream(), timers(cuda)
-    cycles = CYCLES  # of 1 µs
-    cuda._sleep(int(cycles * 300))  # so that the launches are ahead of the device
-    first.record()
-    for begin in range(0, layers, size):
-        count = min(size, layers - begin)
-        for _ in range(count):
-            cuda._sleep(int(cycles * compute))
-        side.wait_stream(cuda.current_stream())
-        with cuda.stream(side):
-            cuda._sleep(int(cycles * (alpha + count * beta)))
-    cuda.current_stream().wait_stream(side)
+    work()
     last.record()
     last.synchronize()
     return first.elapsed_time(last) * 1e3
 
 
-seen = on_gpu(backward, 8, 2, 100, 50, 80)
+def measured(cuda):
+    """Cycles of `_sleep` in 1 µs, and α and β of a layer's all-reduce, in µs."""
+    small, large = (torch.zeros(n * GRADIENT // 4, device="cuda") for n in (1, 9))
+    dist.all_reduce(small)
+    one, nine = (between(cuda, lambda x=x: dist.all_reduce(x)) for x in (small, large))
+    beta = (nine - one) / 8
+    return 1e6 / between(cuda, lambda: cuda._sleep(1_000_000)), one - beta, beta
+
+
+CYCLES, ALPHA, BETA = on_gpu(measured, values=False, ranks=2).result
+
+
+# %% id="buckets"
+def backward(cuda, layers, size, compute):
+    """µs of a backward of so many layers, with so many of them in a bucket."""
+    gradients = torch.zeros(layers * GRADIENT // 4, device="cuda")
+    dist.all_reduce(gradients)
+
+    def work():
+        handles = []
+        for bucket in gradients.split(size * GRADIENT // 4):
+            for _ in range(bucket.nbytes // GRADIENT):
+                cuda._sleep(int(CYCLES * compute))
+            handles.append(dist.all_reduce(bucket, async_op=True))
+        for handle in handles:
+            handle.wait()
+
+    return between(cuda, work)
+
+
+seen = on_gpu(backward, 8, 2, 15, values=False, ranks=2)
 display(seen.compare(prediction, seen.result, "µs"))
 seen.timeline("8 layers, 2 in a bucket")
 
@@ -836,63 +868,68 @@ lockstep.check("bucket_size", bucket_size)
 
 # %% id="buckets-found"
 bucket_size = lockstep.carry_on("bucket_size", bucket_size)
-LAYERS, COSTS = 12, (100, 60, 70)
+LAYERS, COMPUTE = 12, 15
 
 
 def every_size(cuda):
-    return {size: backward(cuda, LAYERS, size, *COSTS) for size in range(1, LAYERS + 1)}
+    return {size: backward(cuda, LAYERS, size, COMPUTE) for size in range(1, LAYERS + 1)}
 
 
-seen = on_gpu(every_size)
+seen = on_gpu(every_size, values=False, ranks=2)
 best = min(seen.result, key=seen.result.get)
-message = COSTS[1] + LAYERS * COSTS[2]  # one at the end, of which nothing is hidden
+message = ALPHA + LAYERS * BETA  # one at the end, of which nothing is hidden
 rows = [
     [size, f"{us:,.0f}", f"{(seen.result[LAYERS] - us) / message:.0%}"]
     for size, us in seen.result.items()
 ]
 columns = ["layers a bucket", "all done, µs", "hidden, of one message at the end"]
-lockstep.table(f"{LAYERS} layers", columns, rows, stamp=seen.stamp)
-
-# %% id="buckets-best"
-seen.compare(bucket_size(LAYERS, *COSTS), best)
+title = f"{LAYERS} layers; α = {ALPHA:.1f} µs, β = {BETA:.1f} µs"
+display(lockstep.table(title, columns, rows, stamp=seen.stamp))
+seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 
 # %% [markdown] id="breakdown-text"
-# ### Judged by the trace
+# ### A real backward pass, judged by the trace
 #
 # Do not judge overlap by eye. A trace can be counted: how long the device communicates while nothing computes
-# (*exposed*), and how long it does both. Here the messages' slices are marked as communication first; in a trace
-# of NCCL they are so by themselves.
+# (*exposed*), and how long it does both. Here are 12 linear layers, and their backward pass. Once all gradients
+# are reduced after it; once each as soon as it is there, in a hook, as DDP and FSDP do it.
+
 
 # %% id="breakdown"
-from dataclasses import replace
+def training(cuda, hooked):
+    layers = [torch.nn.Linear(2048, 2048, bias=False) for _ in range(LAYERS)]
+    model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
+    x = torch.randn(4096, 2048, device="cuda", dtype=torch.bfloat16)
+    handles = []
 
-from lockstep.trace import Kind
+    def reduce(weight):
+        handles.append(dist.all_reduce(weight.grad, async_op=True))
+
+    for weight in model.parameters() if hooked else ():
+        weight.register_post_accumulate_grad_hook(reduce)
+    model(x).square().mean().backward()
+    for weight in () if hooked else model.parameters():
+        reduce(weight)
+    for handle in handles:
+        handle.wait()
+    cuda.synchronize()
 
 
-def counted(size):
-    seen = on_gpu(backward, LAYERS, size, *COSTS)
-    main = min(one.stream for one in seen.trace if one.kind == Kind.COMPUTE)
-    slices = [
-        replace(one, name="message", kind=Kind.COMMUNICATION)
-        if one.kind == Kind.COMPUTE and one.stream != main
-        else one
-        for one in seen.trace
-    ]
-    return lockstep.Trace.from_slices(slices, stamp=seen.stamp).breakdown()
-
-
+# %% id="breakdown-table"
 rows = []
-for size in (1, best, LAYERS):
-    spent = counted(size).of(0)
-    share = spent.overlapped / spent.communication
-    rows.append([size, f"{spent.communication / 1e3:,.0f}", f"{share:.0%}"])
-columns = ["layers a bucket", "messages, µs", "of it overlapped"]
-lockstep.table("By the trace", columns, rows, stamp=seen.stamp)
+for hooked in (False, True):
+    seen = on_gpu(training, hooked, values=False, ranks=2)
+    spent = seen.trace.breakdown().of(0)
+    us = [spent.communication / 1e3, spent.overlapped / 1e3]
+    how = "each gradient in its hook" if hooked else "all after the backward"
+    rows.append([how, f"{us[0]:,.0f}", f"{us[0] - us[1]:,.0f}", f"{us[1] / us[0]:.0%}"])
+columns = ["how", "all-reduces, µs", "of it exposed", "overlapped"]
+lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
 # %% [markdown] id="breakdown-explained"
-# The smallest buckets overlap well, and are not the best: they have the most to hide. What counts is when all is
-# done. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is
-# small, so that communication starts early.
+# The last layer's gradient has nothing to hide behind: it comes when the backward pass is over. PyTorch's DDP makes
+# buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is small, so that communication
+# starts early. Many small buckets overlap well, too, but have more to hide: each pays α.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -922,7 +959,7 @@ lockstep.progress("04")
 
 # %% id="priority"
 def urgent(cuda, priority):
-    a = torch.ones(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
     plain, side = cuda.Stream(), cuda.Stream(priority=priority)
     cuda.synchronize()
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -958,8 +995,8 @@ lockstep.table("Eight products, and one on a side stream", columns, rows, stamp=
 # %% id="experts"
 def experts(cuda, count):
     """µs for eight experts' products, on so many streams."""
-    tokens = torch.ones(256, 4096, dtype=torch.bfloat16, device="cuda")
-    weights = torch.ones(4096, 1024, dtype=torch.bfloat16, device="cuda")
+    tokens = torch.randn(256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.randn(4096, 1024, dtype=torch.bfloat16, device="cuda")
     streams = [cuda.Stream() for _ in range(count)]
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
@@ -972,8 +1009,8 @@ def experts(cuda, count):
 
 def batched(cuda, count):
     """The same as one product of a batch."""
-    tokens = torch.ones(8, 256, 4096, dtype=torch.bfloat16, device="cuda")
-    weights = torch.ones(8, 4096, 1024, dtype=torch.bfloat16, device="cuda")
+    tokens = torch.randn(8, 256, 4096, dtype=torch.bfloat16, device="cuda")
+    weights = torch.randn(8, 4096, 1024, dtype=torch.bfloat16, device="cuda")
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
     torch.bmm(tokens, weights)
@@ -987,10 +1024,130 @@ runs = {
     for count in (1, 2, 4, 8)
 }
 runs["one batched product"] = on_gpu(batched, 1, values=False)
-rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
-lockstep.table("Eight experts", ["how", "µs"], rows, stamp=runs["1 stream"].stamp)
+recording = lockstep.recorded("virtual/steps-h200.json")
+steps = recording.content["programs"]
+rows = []
+for name, seen in runs.items():
+    measured = steps[f"eight experts, {name.removesuffix('ed product')}"]["seconds"] * 1e6
+    rows.append([name, f"{seen.result:.0f}", f"{measured:.0f}"])
+columns = ["how", f"here, µs ({seen.stamp.kind})", "H200, µs (recorded)"]
+lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stamp])
 
 # %% [markdown] id="experts-explained"
-# Two streams fill more SMs. From there on it is the launches again: eight of them take the host longer than the
-# device needs. One batched product has one launch, and its tiles fill the waves by themselves. So
-# streams are the way where products differ in shape; where they do not, a batch is better.
+# It is the host again: eight launches, and as many changes of the stream, take it longer than the device needs. More
+# streams only add to that. One batched product has one launch, and its tiles fill the waves by themselves. Out of a
+# CUDA graph, which launches all at once, streams could help where products differ in shape; where they do not, a
+# batch is better.
+
+# %% [markdown] id="ctas-text"
+# ## Further: how many SMs does the collective take?
+#
+# About 8 minutes; recorded on two H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
+# an SM from the products beside it. NCCL's limit for them is `max_ctas`, which a process group can be given:
+#
+#     options = dist.ProcessGroupNCCL.Options()
+#     options.config.max_ctas = 16
+#     group = dist.new_group(pg_options=options)
+#
+# Recorded were four products of 8192³ in bfloat16, and an all-reduce of 512 MB: each alone, one after the other, and
+# both together.
+#
+# ### Claim: "the fewer SMs the collective takes, the more of it is hidden"
+#
+# With fewer SMs it takes less from the products, and lasts longer. **Guess**: does more get hidden with each step down
+# from 32 to 4?
+
+# %% id="ctas-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="ctas"
+recording = lockstep.recorded("overlap/h200-x2.json")
+TOGETHER = "together, all-reduce launched first"
+plain = [row for row in recording.content["rows"] if not row["high_priority"]]
+usual = plain[0]["seconds"]  # without a limit
+
+
+def hidden(row):
+    """Of the default's all-reduce, by what all takes, one after the other with the default."""
+    return (usual["one after the other"] - row["seconds"][TOGETHER]) / usual["all-reduce"]
+
+
+rows = []
+for row in plain:
+    us = [row["seconds"][name] * 1e3 for name in ("all-reduce", TOGETHER)]
+    rows.append([row["max_ctas"] or "default", *(f"{one:.2f}" for one in us), f"{hidden(row):.0%}"])
+columns = ["max_ctas", "all-reduce alone, ms", "with products, ms", "of the default's hidden"]
+title = f"Products alone: {usual['products'] * 1e3:.2f} ms"
+lockstep.table(title, columns, rows, stamp=recording.stamp)
+
+# %% id="ctas-claim"
+import itertools
+
+limited = sorted(plain[1:], key=lambda row: row["max_ctas"])
+falls = [hidden(few) > hidden(many) for few, many in itertools.pairwise(limited)]
+lockstep.claim(
+    "The fewer SMs the collective takes, the more of it is hidden.",
+    guess=guess,
+    verdict="holds" if all(falls) else "depends" if any(falls) else "does not hold",
+    because="; ".join(f"max_ctas {row['max_ctas']}: {hidden(row):.0%}" for row in limited),
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="orders-text"
+# ### In which order, in how many parts, how urgent?
+#
+# The same products and the same bytes, launched in other orders: after the first product, in four parts at once, or a
+# part before each product. Each with a stream of the usual priority for NCCL, and with a high one
+# (`is_high_priority_stream=True`).
+
+# %% id="orders"
+by_priority = [
+    next(
+        r for r in recording.content["rows"] if r["max_ctas"] is None and r["high_priority"] == high
+    )
+    for high in (False, True)
+]
+ways = [name for name in usual if name.startswith("together")]
+shares = {
+    name: [
+        (usual["one after the other"] - row["seconds"][name]) / usual["all-reduce"]
+        for row in by_priority
+    ]
+    for name in ways
+}
+rows = [
+    [name.removeprefix("together, "), *(f"{one:.0%}" for one in both)]
+    for name, both in shares.items()
+]
+columns = ["launched", "usual priority", "high priority"]
+lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="fused-text"
+# ## Further: a product that fetches its own operand
+#
+# About 5 minutes; recorded on two H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
+# of them: an all-gather, then the product. Neither can wait for the other's end. But a product can be split: while
+# one part is computed, the next is fetched. PyTorch's `torch.ops.symm_mem.fused_all_gather_matmul` does so, from
+# *symmetric memory*: memory of the peers that a rank can read by itself. The copies are those of copy engines, and
+# take no SMs. (PyTorch's authors call it [async tensor
+# parallelism](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487).)
+#
+# The recorded product has 8192 × 8192 times 8192 × 2048 elements. A negative share means that the fused operation
+# is slower than the two one after the other. Is it worth it on two ranks?
+
+# %% id="fused"
+recording = lockstep.recorded("overlap/async-tp-h200-x2.json")
+s = recording.content["seconds"]
+rows = []
+for apart, together, collective in (
+    ("all-gather, then product", "fused all-gather and product", "all-gather"),
+    ("product, then reduce-scatter", "fused product and reduce-scatter", "reduce-scatter"),
+):
+    us = [s[name] * 1e6 for name in (collective, apart, together)]
+    rows.append([apart, *(f"{one:.0f}" for one in us), f"{(us[1] - us[2]) / us[0]:.0%}"])
+columns = ["what", "collective alone, µs", "one after the other, µs", "fused, µs", "of it hidden"]
+lockstep.table("Async tensor parallelism", columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="fused-explained"
+# Not for these sizes on two ranks: nothing is hidden, and splitting the product costs more than it gains. So measure such
+# an operation for your own shapes and number of ranks before you use it.

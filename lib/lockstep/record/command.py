@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import machine as machines
 from ..figures.table import Table
 from . import (
+    async_tp,
     backends,
     cases,
     compile,
@@ -20,12 +21,15 @@ from . import (
     launching,
     manifest,
     new_group,
+    overlap,
     protocols,
+    races,
     sweeps,
     thrashing,
     time_out,
     traces,
     two_nodes,
+    virtual,
     waits,
 )
 from .experiment import CannotRecord, Experiment, Result
@@ -47,6 +51,10 @@ EXPERIMENTS = (
     cases.EXPERIMENT,
     thrashing.EXPERIMENT,
     counters.EXPERIMENT,
+    overlap.EXPERIMENT,
+    async_tp.EXPERIMENT,
+    virtual.EXPERIMENT,
+    races.EXPERIMENT,
 )
 
 

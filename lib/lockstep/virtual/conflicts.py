@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from .order import HOST, Clock
 from .schedule import Task
 
 COLLECTIVE = "nccl "  # how the names of collectives begin
+_LONGEST = 64  # elements of a list in which a stream is looked for
 _EXACT = 1 << 24  # elements up to which two views with gaps are compared element by element
 
 
@@ -34,8 +35,11 @@ class Line(NamedTuple):
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
-        name = self.file if self.file.startswith("<") else self.file.rpartition("/")[2]
-        return f"{name}, line {self.number}: {self.text}" if self.text else str(self.number)
+        """Of a notebook's cell without a name: its file is the kernel's, another one each time."""
+        where = f"line {self.number}"
+        if not ("ipykernel_" in self.file or self.file.startswith(("cell-", "<ipython-"))):
+            where = f"{self.file.rpartition('/')[2]}, {where}"
+        return f"{where}: {self.text}" if self.text else where
 
 
 @dataclass(eq=False, slots=True)
@@ -215,13 +219,34 @@ def _where(line: Line | None) -> str:
     return f" (line {line.number})" if line else ""
 
 
-_ASSIGNED = re.compile(r"^\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=[^=]")
+_ASSIGNED = re.compile(r"^\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=\s*[\w.]+\([^()]*\)\s*(#.*)?$")
 
 
 def assigned_name(line: Line | None) -> str:
-    """The variable that a line of code assigns to, "" if it does not."""
+    """The variable to which a line of code assigns what one call makes, "" if it does not."""
     found = _ASSIGNED.match(line.text) if line else None
     return found[1] if found else ""
+
+
+def variable_name(frame: Any, inside: tuple[str, ...], wanted: Callable[[Any], bool]) -> str:
+    """What the program calls something: `left`, `streams[1]` or `self.side`, "" if nothing."""
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(inside):
+            for name, value in [*frame.f_locals.items()]:
+                if wanted(value):
+                    return str(name)
+                parts: Iterable[tuple[str, Any]] = ()
+                if type(value) in (list, tuple):
+                    parts = ((f"[{at}]", one) for at, one in enumerate(value[:_LONGEST]))
+                elif type(value) is dict:
+                    parts = ((f"[{at!r}]", one) for at, one in [*value.items()][:_LONGEST])
+                elif name == "self":
+                    parts = ((f".{at}", one) for at, one in getattr(value, "__dict__", {}).items())
+                for part, one in parts:
+                    if wanted(one):
+                        return f"{name}{part}"
+        frame = frame.f_back
+    return ""
 
 
 def place(frame: Any, inside: tuple[str, ...]) -> Line | None:

@@ -17,7 +17,9 @@ import torch
 from ..trace import Kind
 from .model import Machine
 
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm")
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm")
+_REDUCTIONS = ("sum", "mean", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm")
+SEVERAL = "_foreach_"  # how operations on many tensors begin
 _MOVES_ONLY = ("copy_", "clone", "_to_copy", "cat", "stack")
 _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by its FLOP
 
@@ -49,10 +51,12 @@ def cost(
     nbytes = sum(map(touched, given)) + sum(map(touched, made))
     moving = machine.traffic(nbytes)
     elements = max((one.numel() for one in (*given, *made)), default=0)
-    if name in _PRODUCTS:
-        a, b = given[-2:] if name != "_scaled_mm" else given[:2]
+    if name in PRODUCTS:
+        a, b = args[1:3] if name in ("addmm", "baddbmm") else args[:2]
         (m, k), n, batch = a.shape[-2:], b.shape[-1], math.prod(a.shape[:-2])
-        computing, share = machine.product(m, n, k, rate_of(a.dtype), batch)
+        computing, share = machine.multiply(m, n, k, rate_of(a.dtype), batch)
+        if name == "addmm" and not machine.has_tensor_cores(rate_of(a.dtype)):
+            computing += machine.bias
         name = f"{name} {m}×{k}×{n}" if batch == 1 else f"{name} {batch}×{m}×{k}×{n}"
     elif (flops := _flops(func, args, returned)) is not None:
         rate = machine.flops.get(rate_of(given[0].dtype), machine.vector)
@@ -60,8 +64,10 @@ def cost(
         share = min(max(blocks, 1) / machine.sms, 1.0)
         computing = machine.kernel + 1e9 * flops / rate / share
     else:
-        computing, share = machine.kernel, machine.elementwise(elements)
-        work = machine.kernel + moving
+        share = machine.elementwise(elements)
+        least = machine.reduction if name in _REDUCTIONS else machine.kernel
+        several = len(made) if name.startswith(SEVERAL) else 0
+        work = least + several * machine.of_each + moving
         kind = Kind.COPY if name in _MOVES_ONLY and _same_type(given, made) else Kind.COMPUTE
         return Cost(name, work, share, moving / work, kind)
     work = max(computing, machine.kernel + moving)

@@ -65,6 +65,7 @@ class CUDAGraph:
             )
         if gpu.capture is not None:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        gpu.capture_mode = capture_error_mode
         self._pool = pool or graph_pool_handle()
         gpu.allocator.users[self._pool] += 1
         gpu.capture = self._capture = Capture(self._pool, gpu.current)
@@ -89,7 +90,7 @@ class CUDAGraph:
         others = sorted(capture.streams - {capture.origin})
         self._branches = {stream: next(_BRANCHES) for stream in others}
         for branch in self._branches.values():
-            gpu.add_stream(0, branch, None)
+            gpu.add_stream(0, branch)
         self._branches[capture.origin] = -1  # whatever stream it is replayed on
 
     def replay(self) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-MATMUL_TILE = (128, 256)  # rows and columns of the result that one SM computes at a time
-SMALL_TILES = ((128, 128), (64, 64), (64, 32), (64, 16), (64, 8))  # where those give few SMs work
+# Rows and columns of the result that one SM computes at a time: NVIDIA's library takes what fits.
+LARGE_TILES = ((128, 256), (256, 128), (128, 192), (192, 128), (128, 128))
+SMALL_TILES = ((128, 64), (64, 64), (64, 32), (64, 16), (64, 8))  # where those give few SMs work
+TENSOR_CORES = 1e14  # FLOP/s: what is slower is computed without them
 ELEMENTS_OF_BLOCK = 1024  # elements that one block of an elementwise kernel works on
 BLOCKS_OF_SM = 8  # how many such blocks an SM holds at a time
 NCCL_SMS = (
@@ -23,18 +25,24 @@ NCCL_SMS = (
 class Machine:
     """A GPU and its host in few constants; `source` says where they are from.
 
-    Of the host, in ns: dispatch, what an operation needs before its launch; view, one without a
-    launch; launch, the launching call; graph_launch, a graph's, for each node; synchronise, a call
-    that finds all done; event, a call that records one or lets a stream wait for it. depth:
-    launches that wait in a queue before the next one blocks.
+    Of the host, in ns: dispatch, what an operation needs before its launch, and more of that:
+    matmul, for a product, several and each_tensor, for one of many tensors (an optimizer's),
+    backward, for one in a backward pass; view, an operation without a launch, and allocate, one
+    that only makes a tensor; module, a call of an nn.Module, and optimizer, a step of one; launch,
+    the launching call; graph_launch, a graph's, for each node; synchronise, a call that finds all
+    done; event, a call that records one or lets a stream wait for it; context, `with stream(…)`.
+    depth: launches that wait in a queue before the next one blocks.
 
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
     between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
-    takes; k_step, what a product needs for 64 of its inner dimension, however few its tiles are;
-    collective, the least that one takes.
+    takes (product, reduction: of such a kernel); k_step, what a product needs for 64 of its inner
+    dimension, however few its tiles are (four times that without tensor cores); of_each, what each
+    tensor of many adds; bias, what adding one to a product without tensor cores takes; collective,
+    the least that one takes.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
-    of device memory, of copies between it and the host's, and of bus bandwidth between GPUs.
+    of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. l2:
+    bytes/s of what fits into the L2 cache, cached bytes; it is taken to be there already.
     capacity: bytes of device memory. sms: streaming multiprocessors. clock: Hz, for `_sleep`.
     priorities: of streams, the least and the greatest.
     """
@@ -47,19 +55,33 @@ class Machine:
     capacity: int
     sms: int
     link: float
-    dispatch: float = 3_400.0
-    view: float = 1_000.0
+    dispatch: float = 2_800.0
+    matmul: float = 5_100.0
+    several: float = 3_100.0
+    each_tensor: float = 1_300.0
+    backward: float = 31_000.0
+    view: float = 1_200.0
+    allocate: float = 2_400.0
+    module: float = 5_000.0
+    context: float = 11_000.0
+    optimizer: float = 28_000.0
     launch: float = 3_800.0
     latency: float = 6_210.0
     gap: float = 1_150.0
     graph_latency: float = 8_800.0
-    graph_launch: float = 840.0
-    graph_gap: float = 450.0
+    graph_launch: float = 8.2
+    graph_gap: float = 30.0
     synchronise: float = 3_700.0
-    event: float = 420.0
+    event: float = 3_700.0
     kernel: float = 1_060.0
-    k_step: float = 190.0
-    pinned: float = 64e9
+    product: float = 1_900.0
+    bias: float = 12_000.0
+    reduction: float = 4_500.0
+    of_each: float = 240.0
+    k_step: float = 120.0
+    l2: float = 7e12
+    cached: float = 40e6
+    pinned: float = 55.3e9
     pageable: float = 24.3e9
     collective: float = 10_400.0
     clock: float = 1.98e9
@@ -68,24 +90,30 @@ class Machine:
 
     # ── What kernels need ────────────────────────────────────────────────────────────────────
 
-    def product(self, m: int, n: int, k: int, dtype: str, batch: int = 1) -> tuple[float, float]:
+    def multiply(self, m: int, n: int, k: int, dtype: str, batch: int = 1) -> tuple[float, float]:
         """(ns, share of the SMs) of `batch` products (m×k)·(k×n).
 
         Tiles of the result come in waves of one an SM; a last wave with few tiles takes as long as
-        a full one ("tile quantisation"). Where large tiles would leave SMs idle, smaller ones.
+        a full one ("tile quantisation"), and keeps the SMs that it leaves idle: products on two
+        streams were hardly quicker than on one. Of the large tiles those that take least; where
+        they would leave SMs idle, smaller ones.
         """
         rate = self.flops.get(dtype, self.vector) / self.sms
-        steps = math.ceil(max(k, 1) / 64) * self.k_step
+        step = self.k_step * (1 if self.has_tensor_cores(dtype) else 4)
+        steps = math.ceil(max(k, 1) / 64) * step
         best = (math.inf, 1.0)
-        for rows, columns in (MATMUL_TILE, *SMALL_TILES):
+        for rows, columns in (*LARGE_TILES, *SMALL_TILES):
+            if (rows, columns) in SMALL_TILES and best[1] == 1.0:
+                break
             tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
             waves = max(math.ceil(tiles / self.sms), 1)
             each = max(2e9 * rows * columns * k / rate, steps)
             if waves * each < best[0] * 0.999:
-                best = (waves * each, min(tiles / (waves * self.sms), 1.0))
-            if tiles >= self.sms:
-                break
-        return self.kernel + best[0], max(best[1], 1 / self.sms)
+                best = (waves * each, min(tiles / self.sms, 1.0))
+        return self.product + best[0], max(best[1], 1 / self.sms)
+
+    def has_tensor_cores(self, dtype: str) -> bool:
+        return self.flops.get(dtype, self.vector) > TENSOR_CORES
 
     def elementwise(self, elements: int) -> float:
         """The share of the SMs that a kernel over so many elements fills."""
@@ -93,16 +121,17 @@ class Machine:
         return min(max(math.ceil(blocks / BLOCKS_OF_SM), 1) / self.sms, 1.0)
 
     def traffic(self, nbytes: float) -> float:
-        """ns to read or write so many bytes of device memory."""
-        return 1e9 * nbytes / self.memory
+        """ns to read or write so many bytes of device memory, or of what the cache still has."""
+        return 1e9 * nbytes / (self.l2 if nbytes <= self.cached else self.memory)
 
     def __str__(self) -> str:
         fastest = max(self.flops, key=lambda dtype: self.flops[dtype])
         return (
             f"{self.name}: {self.sms} SMs, {self.flops[fastest] / 1e12:.0f} TFLOP/s in {fastest}, "
             f"{self.memory / 1e12:.2f} TB/s, {self.capacity / 1e9:.0f} GB; a launch takes the host "
-            f"{(self.dispatch + self.launch) / 1e3:.1f} µs, a kernel {self.kernel / 1e3:.2f} µs or "
-            f"more ({self.source})"
+            f"{(self.dispatch + self.launch) / 1e3:.1f} µs, of a product "
+            f"{(self.dispatch + self.matmul + self.launch) / 1e3:.1f} µs, a kernel "
+            f"{self.kernel / 1e3:.2f} µs or more ({self.source})"
         )
 
 
@@ -112,11 +141,12 @@ def _rates(bf16: float, tf32: float, single: float, double: float) -> Mapping[st
     return MappingProxyType(known)
 
 
-# What of an H200 is recorded, `fit` reads from data/traces and data/sweeps, and says how; `view`
-# and `k_step` are estimates, the rest is NVIDIA's data sheet. The other machines have the H200's
-# host and latencies, and of their data sheets' peaks the part that the H200 reaches. Of A100 and
-# B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800 for 900 GB/s).
-_REACHED, _REACHED_MEMORY = 790 / 989.5, 4.5 / 4.8
+# What of an H200 is recorded, `fit` reads from data/traces, data/sweeps and data/virtual (of the
+# programs there that are not compared), and says how; the rest is NVIDIA's data sheet. The other
+# machines have the H200's host and latencies, and of their data sheets' peaks the part that the
+# H200 reaches. Of A100 and B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800
+# for 900 GB/s).
+_REACHED, _REACHED_MEMORY = 790 / 989.5, 4.3 / 4.8
 _SHEET = "NVIDIA's data sheet, times what an H200 reaches of its own"
 
 
@@ -137,7 +167,7 @@ H200 = Machine(
     "recordings of 4 H200s, else NVIDIA's data sheet",
     _rates(790e12, 395e12, 67e12 * _REACHED, 67e12 * _REACHED),
     vector=67e12,
-    memory=4.5e12,
+    memory=4.3e12,
     capacity=141_000_000_000,
     sms=132,
     link=320e9,

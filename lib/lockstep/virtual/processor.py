@@ -17,7 +17,17 @@ import torch
 
 from ..stamps import simulated
 from ..trace import Collective, Kind, Slice, Trace
-from .conflicts import Access, History, Line, Race, Races, assigned_name, place, race
+from .conflicts import (
+    Access,
+    History,
+    Line,
+    Race,
+    Races,
+    assigned_name,
+    place,
+    race,
+    variable_name,
+)
 from .memory import EVERYBODY, Allocator, Block, Pool
 from .model import Machine
 from .order import HOST, Clock, Order
@@ -110,16 +120,22 @@ class HostMemory:
 
 @dataclass(eq=False)
 class StreamState:
+    """label: what it is called in reports. name: the variable that it was assigned to."""
+
     number: int
     priority: int
-    line: Line | None
     label: str = ""
+    name: str = ""
 
-    def __str__(self) -> str:
-        name = assigned_name(self.line)
-        if self.label:
-            return f"{self.label} (stream {self.number})"
-        return f"`{name}` (stream {self.number})" if name else f"stream {self.number}"
+
+class StreamHandle:
+    """What the program has of a stream."""
+
+    def __init__(self, device: Device, number: int) -> None:
+        self._device, self._number = device, number
+
+    def is_of(self, device: Device, number: int) -> bool:
+        return self._device is device and self._number == number
 
 
 @dataclass(eq=False)
@@ -217,6 +233,7 @@ class Device:
         self.state = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63)).get_state()
         self.playing = False
         self.capture: Capture | None = None
+        self.capture_mode = "global"
         self.pass_number = 0  # of the backward pass that goes on, or went on last
         self.pass_streams: set[int] = set()
         self.stream_of_node: dict[int, int] = {}  # of those that are not the default's
@@ -226,14 +243,14 @@ class Device:
         self._races: dict[Any, Race] = {}
         self._correlation = 0
         self._made: dict[int, int] = {}
-        self.current = self.add_stream(0, DEFAULT_STREAM, None).number
+        self.current = self.add_stream(0, DEFAULT_STREAM).number
 
     # ── Streams ──────────────────────────────────────────────────────────────────────────────
 
-    def add_stream(self, priority: int, number: int, line: Line | None) -> StreamState:
+    def add_stream(self, priority: int, number: int) -> StreamState:
         self.schedule.queue(number, priority)
         self.order.of(number)
-        return self.streams.setdefault(number, StreamState(number, priority, line))
+        return self.streams.setdefault(number, StreamState(number, priority))
 
     def new_stream(self, priority: int, label: str = "") -> int:
         """A stream of the pool: as on a GPU there are 32 a priority, and the 33rd is the first.
@@ -245,7 +262,8 @@ class Device:
         turn = self._made.get(priority, 0)
         self._made[priority] = turn + 1
         number = 13 + 4 * (turn % 32) + 128 * -priority
-        self.add_stream(priority, number, None if label else self.line()).label = label
+        state = self.add_stream(priority, number)
+        state.label, state.name = label, assigned_name(self.line())
         return number
 
     def named(self, stream: int) -> str:
@@ -253,13 +271,25 @@ class Device:
             return "the host"
         if stream == DEFAULT_STREAM:
             return "the default stream"
-        return str(self.streams[stream])
+        state = self.streams[stream]
+        name = "" if state.label else self._variable(stream)
+        called = state.label or (f"`{name}`" if name else "")
+        return f"{called} (stream {stream})" if called else f"stream {stream}"
 
     def coded(self, stream: int) -> str:
         """A stream as the program can write it."""
         if stream == DEFAULT_STREAM:
             return "cuda.default_stream()"
-        return (assigned_name(self.streams[stream].line) if stream in self.streams else "") or "it"
+        return self._variable(stream) or "it"
+
+    def _variable(self, stream: int) -> str:
+        """Where the program has a stream: as it was made, else where it is at now."""
+
+        def wanted(value: Any) -> bool:
+            return isinstance(value, StreamHandle) and value.is_of(self, stream)
+
+        known = self.streams.get(stream)
+        return (known.name if known else "") or variable_name(sys._getframe(1), _INSIDE, wanted)
 
     # ── The host's time ──────────────────────────────────────────────────────────────────────
 
@@ -274,11 +304,16 @@ class Device:
 
     # ── Launching ────────────────────────────────────────────────────────────────────────────
 
-    def launch(self, kernel: Kernel, stream: int, operator: str, call: str = "") -> Task | None:
-        """The host launches a kernel, for which it needs time, and goes on."""
+    def launch(
+        self, kernel: Kernel, stream: int, operator: str, call: str = "", dispatch: float = 0.0
+    ) -> Task | None:
+        """The host launches a kernel, for which it needs time, and goes on.
+
+        dispatch: ns before the launch itself, 0 for the machine's.
+        """
         machine = self.machine
         began = self.host
-        self.host += machine.dispatch
+        self.host += dispatch or machine.dispatch
         if self.capture is not None and stream in self.capture.streams:
             self.capture.launch(stream, kernel)
             self._note(_HOST_LANE, operator, began, self.host, Kind.OPERATOR)
@@ -433,9 +468,16 @@ class Device:
 
     # ── The host waits ───────────────────────────────────────────────────────────────────────
 
-    def refuse_in_capture(self, what: str) -> None:
-        """What a stream that is being captured may not do ends the capture."""
+    def refuse_in_capture(self, what: str, *streams: int) -> None:
+        """What may not be done while a stream is being captured ends the capture.
+
+        streams: those that are asked about, none for all. Mode "relaxed" lets a thread ask about
+        those that are not captured; "global" and "thread_local" differ in other threads only.
+        """
         if self.capture is not None:
+            free = streams and not self.capture.streams & {*streams}
+            if free and self.capture_mode == "relaxed":
+                return
             self.capture.broken = what
             raise RuntimeError(
                 f"CUDA error: operation not permitted when stream is capturing ({what})"
@@ -445,9 +487,10 @@ class Device:
         self, streams: Iterable[int], call: str, operator: str = "", at_least: float = 0.0
     ) -> None:
         """The host waits until all that these streams were given is done."""
-        self.refuse_in_capture(call)
+        asked = [*streams]
+        self.refuse_in_capture(call, *asked)
         self.leave_backward()
-        reached = [self.record(stream) for stream in streams]
+        reached = [self.record(stream) for stream in asked]
         self.wait_for(reached, call, operator, at_least)
 
     def wait_for(
@@ -458,7 +501,6 @@ class Device:
         at_least: float = 0.0,
     ) -> None:
         """The host waits for these points of streams."""
-        self.refuse_in_capture(call)
         began = self.host
         self.play(lambda: all(marker.time is not None for marker, _ in reached))
         last = max((marker.time or 0.0 for marker, _ in reached), default=0.0)

@@ -14,7 +14,7 @@ import torch
 
 from ..trace import Kind
 from .order import Clock
-from .processor import DEFAULT_STREAM, Device, Kernel
+from .processor import DEFAULT_STREAM, Device, Kernel, StreamHandle
 from .schedule import Marker
 from .tensor import DEVICE_TYPE, Dispatch
 from .work import NotOffered
@@ -26,6 +26,11 @@ def active() -> Device:
     if Dispatch.active is None:
         raise RuntimeError("no virtual GPU is on: call lockstep.cuda() first")
     return Dispatch.active.device
+
+
+def _same(device: Device, what: str) -> None:
+    if Dispatch.active is not None and device is not active():
+        raise RuntimeError(f"this {what} is of another virtual GPU than the one that is on")
 
 
 # ── Devices ──────────────────────────────────────────────────────────────────────────────────
@@ -94,22 +99,26 @@ manual_seed_all = manual_seed
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Stream:
+class Stream(StreamHandle):
     """A queue of work on the device; `priority`: a lower number goes first, down to -5."""
-
-    number: int
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
         if kwargs:
             raise NotOffered(f"the virtual GPU does not model Stream({', '.join(kwargs)}=…)")
         _index(device)
-        self.number = active().new_stream(priority)
+        super().__init__(active(), active().new_stream(priority))
 
     @classmethod
     def _of(cls, number: int) -> Stream:
         stream = cls.__new__(cls)
-        stream.number = number
+        StreamHandle.__init__(stream, active(), number)
         return stream
+
+    @property
+    def number(self) -> int:
+        """Which it is. Raises RuntimeError where another virtual GPU is on than the stream's."""
+        _same(self._device, "stream")
+        return self._number
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -129,7 +138,7 @@ class Stream:
 
     @property
     def cuda_stream(self) -> int:
-        return 0 if self.number == DEFAULT_STREAM else self.number
+        return 0 if self._number == DEFAULT_STREAM else self._number
 
     stream_id = cuda_stream
 
@@ -146,7 +155,7 @@ class Stream:
 
     def query(self) -> bool:
         gpu = active()
-        gpu.refuse_in_capture("cudaStreamQuery")
+        gpu.refuse_in_capture("cudaStreamQuery", self.number)
         gpu.leave_backward()
         gpu.spend("cudaStreamQuery", gpu.machine.event, Kind.LAUNCH)
         return gpu.is_done(*gpu.record(self.number))
@@ -167,10 +176,10 @@ class Stream:
         gpu.current = self.__dict__["_before"].pop()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.number == self.number
+        return isinstance(other, Stream) and other.is_of(self._device, self._number)
 
     def __hash__(self) -> int:
-        return hash(("virtual stream", self.number))
+        return hash(("virtual stream", self._number))
 
     def __repr__(self) -> str:
         return f"<virtual cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
@@ -190,13 +199,22 @@ class Event:
             which = "interprocess" if interprocess else "external"
             raise NotOffered(f"the virtual GPU does not model Event({which}=True)")
         self.enable_timing = enable_timing
-        self._at: tuple[Marker, Clock] | None = None
+        self._device = active()
+        self._recorded: tuple[Marker, Clock] | None = None
+        self._stream = DEFAULT_STREAM
+
+    @property
+    def _at(self) -> tuple[Marker, Clock] | None:
+        _same(self._device, "event")
+        return self._recorded
 
     def record(self, stream: Stream | None = None) -> None:
         gpu = active()
         gpu.leave_backward()
         gpu.spend("cudaEventRecord", gpu.machine.event, Kind.LAUNCH)
-        self._at = gpu.record(gpu.current if stream is None else stream.number)
+        _same(self._device, "event")
+        self._stream = gpu.current if stream is None else stream.number
+        self._recorded = gpu.record(self._stream)
 
     def wait(self, stream: Stream | None = None) -> None:
         if self._at is None:  # as CUDA has it: what was never recorded is done
@@ -210,12 +228,13 @@ class Event:
         if self._at is None:
             return True
         gpu = active()
-        gpu.refuse_in_capture("cudaEventQuery")
+        gpu.refuse_in_capture("cudaEventQuery", self._stream)
         gpu.spend("cudaEventQuery", gpu.machine.event, Kind.LAUNCH)
         return gpu.is_done(*self._at)
 
     def synchronize(self) -> None:
         if self._at is not None:
+            active().refuse_in_capture("cudaEventSynchronize", self._stream)
             active().wait_for([self._at], "cudaEventSynchronize")
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -231,7 +250,7 @@ class Event:
         return (last.time - first.time) / 1e6
 
     def __repr__(self) -> str:
-        return f"<virtual cuda.Event {'uninitialized' if self._at is None else 'recorded'}>"
+        return f"<virtual cuda.Event {'recorded' if self._recorded else 'uninitialized'}>"
 
 
 class StreamContext:
@@ -242,6 +261,8 @@ class StreamContext:
 
     def __enter__(self) -> None:
         if self.stream is not None:
+            gpu = active()
+            gpu.host += gpu.machine.context
             self.stream.__enter__()
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from . import collectives, cuda
@@ -127,6 +129,11 @@ class _On:
             collectives.play_at_exit(self.dispatch.device)
         self._names = _Names()
         self._names.__enter__()
+        # What Python itself takes for these is more than for an operation.
+        self._hooks = (
+            register_module_forward_pre_hook(lambda *_: self._busy(machine.module)),
+            register_optimizer_step_pre_hook(lambda *_: self._busy(machine.optimizer)),
+        )
         self.dispatch.__enter__()
         Dispatch.active = self.dispatch
 
@@ -138,6 +145,12 @@ class _On:
             Dispatch.active = self._before
             self.dispatch.__exit__(None, None, None)
             self._names.__exit__(None, None, None)
+            for hook in self._hooks:
+                hook.remove()
+
+    def _busy(self, nanoseconds: float) -> None:
+        if Dispatch.active is self.dispatch:
+            self.dispatch.device.host += nanoseconds
 
 
 def machine_of(name: str | Machine) -> Machine:

@@ -10,7 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
-from .costs import Cost, cost
+from .costs import PRODUCTS, SEVERAL, Cost, cost
+from .model import Machine
 from .processor import Device, HostMemory, Kernel, Memory, Use
 from .schedule import Engine
 from .work import NotModelled, Op, Work, flat, generator_at
@@ -211,9 +212,11 @@ class Dispatch(TorchDispatchMode):
             return self._on_host(op, call, args, kwargs)
         if op.namespace == "c10d":
             return self.communicate(self, op, args, kwargs, call.args)
-        stranger = next((t for t in call.tensors if t._memory.device is not device), None)
-        if stranger is not None:
-            raise RuntimeError("this tensor is of a virtual GPU that has been switched off")
+        if any(one._memory.device is not device for one in call.tensors):
+            raise RuntimeError("this tensor is of another virtual GPU than the one that is on")
+        if op.reads_shapes_only and _is_cpu(kwargs.get("device")):
+            with device.aside():
+                return op.func(*call.args, **call.kwargs)
         if op.name in ("_to_copy", "copy_"):
             moved = self._move(op, call, args, kwargs)
             if moved is not None:
@@ -225,7 +228,7 @@ class Dispatch(TorchDispatchMode):
             return self._view(call, op.func)
         if op.only_allocates:
             stream = device.stream_of_call()
-            device.spend(str(op), device.machine.view)
+            device.spend(str(op), device.machine.allocate)
             return self._made(self._shape_of(op, call), stream)[0]
         if op.name == "_local_scalar_dense":
             return self._look(op, call)
@@ -250,11 +253,11 @@ class Dispatch(TorchDispatchMode):
         if not op.returns_written and not op.returns_nothing:
             shape = _shapes_of(known) if known is not None else self._shape_of(op, call)
             returned, fresh = self._made(shape, stream)
-        read = [] if op.reads_shapes_only else call.tensors
-        if op.name == "fill_" or op.name == "zero_":
-            read = []
-        made = [*written, *fresh]
         here = {id(one) for one in written}
+        read = [] if op.reads_shapes_only else call.tensors
+        if op.only_writes:
+            read = [one for one in read if id(one) not in here]
+        made = [*written, *fresh]
         uses = [Use(one._memory, one._inner, False) for one in read if id(one) not in here]
         uses += [Use(one._memory, one._inner, True) for one in made]
         for one in read:
@@ -270,7 +273,7 @@ class Dispatch(TorchDispatchMode):
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
-        device.launch(kernel, stream, str(op))
+        device.launch(kernel, stream, str(op), dispatch=_dispatch(device.machine, op, len(made)))
         if op.returns_written:
             return written[0] if len(written) == 1 else tuple(written)
         return returned
@@ -363,7 +366,7 @@ class Dispatch(TorchDispatchMode):
         device, tensor = self.device, call.tensors[0]
         self._need_values("item()")
         stream = device.stream_of_call()
-        device.refuse_in_capture("cudaStreamSynchronize")
+        device.refuse_in_capture("cudaStreamSynchronize", stream)
         seen = torch.empty((), dtype=tensor.dtype)
         self._copy(tensor._inner, seen, tensor, None, stream, "aten::item", Engine.OUT, True)
         device.synchronise([stream], "cudaStreamSynchronize", "aten::item")
@@ -389,7 +392,7 @@ class Dispatch(TorchDispatchMode):
     def _check(self, op: Op, call: _Call) -> None:
         if op.name in _CHANGES_SHAPE:
             raise NotModelled(f"the virtual GPU does not model {op}: make a new tensor instead")
-        if op.name not in _INDEXING:
+        if op.name not in _INDEXING and not op.reads_shapes_only:
             for one in call.hosts:
                 if one.dim():
                     raise RuntimeError(
@@ -448,7 +451,7 @@ class Dispatch(TorchDispatchMode):
             target = self._made(shape, stream)[0]
         pinned = self.is_pinned(source)
         if not pinned and source.dim():
-            device.refuse_in_capture("a copy of memory that is not pinned")
+            device.refuse_in_capture("a copy of memory that is not pinned", stream)
         if source.dim() == 0 or not pinned:
             with device.as_device():
                 staged = source.detach().clone()
@@ -586,6 +589,20 @@ def _written(
             found += some  # type: ignore[arg-type]
             where.append(place if place < len(args) else name)
     return found, where
+
+
+def _dispatch(machine: Machine, op: Op, made: int) -> float:
+    """ns of the host before the launch of an operation that writes so many tensors."""
+    more = machine.matmul if op.name in PRODUCTS else 0.0
+    if op.name.startswith(SEVERAL):
+        more = machine.several + made * machine.each_tensor
+    if torch._C._current_autograd_node() is not None:
+        more += machine.backward
+    return machine.dispatch + more
+
+
+def _is_cpu(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cpu"
 
 
 def _has_mask(call: _Call) -> bool:

@@ -38,6 +38,11 @@ class Op:
             or (self.name == "native_batch_norm" and one.name.startswith("running_"))
         ]
         self.names = [one.name for one in schema.arguments]
+        # Whether what it writes to is not read.
+        self.only_writes = self.name in ("copy_", "fill_", "zero_") or any(
+            one.kwarg_only and one.alias_info is not None and one.alias_info.is_write
+            for one in schema.arguments
+        )
         self.returns_written = bool(schema.returns) and all(
             one.alias_info is not None and one.alias_info.is_write for one in schema.returns
         )

@@ -297,6 +297,42 @@ def collective_on_side(cuda, side, collective, x):
     return lambda: cuda.current_stream().wait_stream(side)
 
 
+# %% collective_on_side: race
+def collective_on_side(cuda, side, collective, x):
+    now = cuda.current_stream()
+    side.wait_stream(now)
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+    x.sum()  # a look at x, while the collective works on it
+    return lambda: done.wait(cuda.current_stream())
+
+
+# %% collective_on_side: given-back
+def collective_on_side(cuda, side, collective, x):
+    y = x.clone()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(y)
+        done = side.record_event()
+    return lambda: done.wait(cuda.current_stream())
+
+
+# %% collective_on_side: value
+def collective_on_side(cuda, side, collective, x):
+    y = x.clone()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(y)
+        done = side.record_event()
+
+    def wait():
+        done.wait(cuda.current_stream())
+        return y  # which keeps it
+
+    return wait
+
+
 # %% prefetch: no-full
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
@@ -371,6 +407,25 @@ def prefetch(cuda, batches, step, side):
         now.wait_stream(side)
         here.record_stream(now)
         results.append(step(here))
+    return results
+
+
+# %% prefetch: race
+def prefetch(cuda, batches, step, side):
+    now, results = cuda.current_stream(), []
+    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    free = [now.record_event() for _ in buffers]
+    for number, batch in enumerate(batches):
+        buffer = buffers[number % 2]
+        free[number % 2].wait(side)
+        with cuda.stream(side):
+            buffer.copy_(batch, non_blocking=True)
+            full = side.record_event()
+        full.wait(now)
+        results.append(step(buffer.mul_(1)))  # in place, while side still looks at it
+        free[number % 2] = now.record_event()
+        with cuda.stream(side):
+            buffer.sum()
     return results
 
 

@@ -259,6 +259,7 @@ def collective_on_side(draw: random.Random) -> Iterator[Trial]:
 
 
 collective_on_side.shows("never-launched", lambda run, rank: not run.noted[rank]["launched"])
+collective_on_side.shows("given-back", _raced(kind="given back"))
 collective_on_side.shows("no-event-before", _raced(second="`side`"))
 collective_on_side.shows("no-event-after", _raced(first="`side`"))
 collective_on_side.demands("race", _raced())

@@ -1,27 +1,34 @@
-"""Small programs of streams and events, right ones and wrong ones, in plain torch.cuda style.
+"""What the virtual GPU says of small programs, and what PyTorch's CUDA sanitizer says on a GPU.
 
-`tests/test_virtual_races.py` runs them on the virtual GPU. `python tests/races.py --cuda`, on a
-machine with a GPU, runs each in a process of its own under PyTorch's CUDA sanitizer, and prints the
-verdicts of both side by side. Each program takes the module torch.cuda, or what has its names, and
-returns (what it computed, what is right).
+The programs are of streams and events, right ones and wrong ones, in plain torch.cuda style. Each
+takes the module torch.cuda, or what has its names, and returns (what it computed, what is right).
+Under the sanitizer each runs in a process of its own, several at a time. `python -m
+lockstep.record.races` shows the virtual GPU's verdicts only.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from .. import virtual
+from ..figures.table import Table
+from ..machine import Machine
+from .experiment import Experiment, Result, gpu_name
+
+AT_ONCE = 5  # processes
+LONGEST = 150  # seconds that one may take
+FOUND = "CSAN detected a possible data race"
 N = 4096
-Result = tuple[float, float]
-Program = Callable[[Any], Result]
+Numbers = tuple[float, float]
+Program = Callable[[Any], Numbers]
 
 
 @dataclass(frozen=True)
@@ -65,14 +72,14 @@ def made(value: float) -> torch.Tensor:
 
 
 @right
-def one_stream(cuda: Any) -> Result:
+def one_stream(cuda: Any) -> Numbers:
     x = made(2.0)
     x.mul_(3)
     return x.mean().item(), 6.0
 
 
 @right
-def wait_before_and_after(cuda: Any) -> Result:
+def wait_before_and_after(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -83,7 +90,7 @@ def wait_before_and_after(cuda: Any) -> Result:
 
 
 @right
-def event_from_stream_to_stream(cuda: Any) -> Result:
+def event_from_stream_to_stream(cuda: Any) -> Numbers:
     first, second, done = cuda.Stream(), cuda.Stream(), cuda.Event()
     with cuda.stream(first):
         x = made(2.0)
@@ -98,7 +105,7 @@ def event_from_stream_to_stream(cuda: Any) -> Result:
 
 
 @right
-def host_waits_for_all(cuda: Any) -> Result:
+def host_waits_for_all(cuda: Any) -> Numbers:
     side = cuda.Stream()
     with cuda.stream(side):
         x = made(5.0)
@@ -107,7 +114,7 @@ def host_waits_for_all(cuda: Any) -> Result:
 
 
 @right
-def host_waits_for_event(cuda: Any) -> Result:
+def host_waits_for_event(cuda: Any) -> Numbers:
     side, done = cuda.Stream(), cuda.Event()
     with cuda.stream(side):
         x = made(5.0)
@@ -117,7 +124,7 @@ def host_waits_for_event(cuda: Any) -> Result:
 
 
 @right
-def fork_and_join(cuda: Any) -> Result:
+def fork_and_join(cuda: Any) -> Numbers:
     one, two = cuda.Stream(), cuda.Stream()
     x = made(1.0)
     for stream in (one, two):
@@ -132,7 +139,7 @@ def fork_and_join(cuda: Any) -> Result:
 
 
 @right
-def two_buffers(cuda: Any) -> Result:
+def two_buffers(cuda: Any) -> Numbers:
     """A producer and a consumer, which gives each buffer back by an event."""
     producer = cuda.Stream()
     buffers = [made(0.0), made(0.0)]
@@ -152,7 +159,7 @@ def two_buffers(cuda: Any) -> Result:
 
 
 @right
-def in_place_on_the_side(cuda: Any) -> Result:
+def in_place_on_the_side(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(1.0)
     side.wait_stream(cuda.current_stream())
@@ -164,7 +171,7 @@ def in_place_on_the_side(cuda: Any) -> Result:
 
 
 @right
-def backward_on_the_side(cuda: Any) -> Result:
+def backward_on_the_side(cuda: Any) -> Numbers:
     side = cuda.Stream()
     w = made(3.0).requires_grad_()
     side.wait_stream(cuda.current_stream())
@@ -176,7 +183,7 @@ def backward_on_the_side(cuda: Any) -> Result:
 
 
 @right
-def copied_back_and_waited_for(cuda: Any) -> Result:
+def copied_back_and_waited_for(cuda: Any) -> Numbers:
     side, done = cuda.Stream(), cuda.Event()
     x = made(2.0)
     host = torch.zeros(N).pin_memory()
@@ -189,7 +196,7 @@ def copied_back_and_waited_for(cuda: Any) -> Result:
 
 
 @right
-def prefetched(cuda: Any) -> Result:
+def prefetched(cuda: Any) -> Numbers:
     side = cuda.Stream()
     host = torch.full((N,), 3.0).pin_memory()
     with cuda.stream(side):
@@ -200,7 +207,7 @@ def prefetched(cuda: Any) -> Result:
 
 
 @right
-def two_halves(cuda: Any) -> Result:
+def two_halves(cuda: Any) -> Numbers:
     """Two streams write to one tensor, but not to the same of it."""
     one, two = cuda.Stream(), cuda.Stream()
     x = made(1.0)
@@ -216,7 +223,7 @@ def two_halves(cuda: Any) -> Result:
 
 
 @right
-def both_only_read(cuda: Any) -> Result:
+def both_only_read(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -231,7 +238,7 @@ def both_only_read(cuda: Any) -> Result:
 
 
 @wrong("read after write", "y = x * 3", "y.mean()")
-def no_wait_after(cuda: Any) -> Result:
+def no_wait_after(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -241,7 +248,7 @@ def no_wait_after(cuda: Any) -> Result:
 
 
 @wrong("read after write", "x.mul_(3)", "y = x + 1")
-def no_wait_before(cuda: Any) -> Result:
+def no_wait_before(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -253,7 +260,7 @@ def no_wait_before(cuda: Any) -> Result:
 
 
 @wrong("read after write", "x.mul_(3)", "x.mean()")
-def event_recorded_too_early(cuda: Any) -> Result:
+def event_recorded_too_early(cuda: Any) -> Numbers:
     side, done = cuda.Stream(), cuda.Event()
     with cuda.stream(side):
         x = made(2.0)
@@ -264,7 +271,7 @@ def event_recorded_too_early(cuda: Any) -> Result:
 
 
 @wrong("read after write", "torch.full((N,)", "y = x + 1")
-def the_wrong_stream_waits(cuda: Any) -> Result:
+def the_wrong_stream_waits(cuda: Any) -> Numbers:
     first, second, done = cuda.Stream(), cuda.Stream(), cuda.Event()
     with cuda.stream(first):
         x = made(2.0)
@@ -277,7 +284,7 @@ def the_wrong_stream_waits(cuda: Any) -> Result:
 
 
 @wrong("read after write", "x.mul_(3)", "x.mean()")
-def event_on_the_wrong_stream(cuda: Any) -> Result:
+def event_on_the_wrong_stream(cuda: Any) -> Numbers:
     side, done = cuda.Stream(), cuda.Event()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -289,7 +296,7 @@ def event_on_the_wrong_stream(cuda: Any) -> Result:
 
 
 @wrong("write after read", "a = x * 1", "x.zero_()")
-def overwritten_while_read(cuda: Any) -> Result:
+def overwritten_while_read(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -301,7 +308,7 @@ def overwritten_while_read(cuda: Any) -> Result:
 
 
 @wrong("write after write", "x.fill_(5)", "x.fill_(7)")
-def both_write(cuda: Any) -> Result:
+def both_write(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -313,7 +320,7 @@ def both_write(cuda: Any) -> Result:
 
 
 @wrong("read after write", "torch.full((N,)", "b.mean()")
-def host_waits_for_the_wrong_stream(cuda: Any) -> Result:
+def host_waits_for_the_wrong_stream(cuda: Any) -> Numbers:
     one, two = cuda.Stream(), cuda.Stream()
     with cuda.stream(one):
         a = made(1.0)
@@ -324,7 +331,7 @@ def host_waits_for_the_wrong_stream(cuda: Any) -> Result:
 
 
 @wrong("read after write", "torch.full((N,)", "y = x + 1")
-def waited_too_late(cuda: Any) -> Result:
+def waited_too_late(cuda: Any) -> Numbers:
     side = cuda.Stream()
     with cuda.stream(side):
         x = made(5.0)
@@ -334,7 +341,7 @@ def waited_too_late(cuda: Any) -> Result:
 
 
 @wrong("write after read", "total.add_(buffer)", "buffer.fill_(step)")
-def buffer_not_given_back(cuda: Any) -> Result:
+def buffer_not_given_back(cuda: Any) -> Numbers:
     producer, full = cuda.Stream(), cuda.Event()
     buffer, total = made(0.0), made(0.0)
     producer.wait_stream(cuda.current_stream())
@@ -348,7 +355,7 @@ def buffer_not_given_back(cuda: Any) -> Result:
 
 
 @wrong("write after write", "total.add_(1)", "total.add_(2)")
-def two_streams_add(cuda: Any) -> Result:
+def two_streams_add(cuda: Any) -> Numbers:
     one, two = cuda.Stream(), cuda.Stream()
     total = made(0.0)
     for stream in (one, two):
@@ -362,7 +369,7 @@ def two_streams_add(cuda: Any) -> Result:
 
 
 @wrong("read after write", "b = x + 2", "a + b")
-def one_of_two_joined(cuda: Any) -> Result:
+def one_of_two_joined(cuda: Any) -> Numbers:
     one, two = cuda.Stream(), cuda.Stream()
     x = made(1.0)
     for stream in (one, two):
@@ -376,7 +383,7 @@ def one_of_two_joined(cuda: Any) -> Result:
 
 
 @wrong("write after read", "a = x * 1", "x[: N // 2].zero_()")
-def part_overwritten_while_read(cuda: Any) -> Result:
+def part_overwritten_while_read(cuda: Any) -> Numbers:
     side = cuda.Stream()
     x = made(2.0)
     side.wait_stream(cuda.current_stream())
@@ -388,7 +395,7 @@ def part_overwritten_while_read(cuda: Any) -> Result:
 
 
 @wrong("read after write", "w.grad.mul_(0.5)", "w - w.grad")
-def gradient_scaled_elsewhere(cuda: Any) -> Result:
+def gradient_scaled_elsewhere(cuda: Any) -> Numbers:
     side = cuda.Stream()
     w = made(3.0).requires_grad_()
     (w * w).sum().backward()
@@ -405,7 +412,7 @@ def gradient_scaled_elsewhere(cuda: Any) -> Result:
 
 
 @wrong("memory given back", "total.add_(x)", "torch.full((N,)", sanitizer=False)
-def no_record_stream(cuda: Any) -> Result:
+def no_record_stream(cuda: Any) -> Numbers:
     side = cuda.Stream()
     total = made(0.0)
     x = made(1.0)
@@ -420,7 +427,7 @@ def no_record_stream(cuda: Any) -> Result:
 
 
 @wrong("host", "host.copy_(x, non_blocking=True)", "host.mean()", sanitizer=False)
-def host_reads_too_early(cuda: Any) -> Result:
+def host_reads_too_early(cuda: Any) -> Numbers:
     x = made(2.0)
     host = torch.zeros(N).pin_memory()
     cuda.synchronize()
@@ -430,7 +437,7 @@ def host_reads_too_early(cuda: Any) -> Result:
 
 
 @wrong("host", 'x = host.to("cuda", non_blocking=True)', "host.zero_()", sanitizer=False)
-def host_writes_too_early(cuda: Any) -> Result:
+def host_writes_too_early(cuda: Any) -> Numbers:
     host = torch.full((N,), 3.0).pin_memory()
     cuda._sleep(10_000_000)
     x = host.to("cuda", non_blocking=True)
@@ -438,55 +445,79 @@ def host_writes_too_early(cuda: Any) -> Result:
     return x.mean().item(), 3.0
 
 
-# ── On a GPU ─────────────────────────────────────────────────────────────────────────────────
+# ── Verdicts ─────────────────────────────────────────────────────────────────────────────────
 
 
-def verdict_here(case: Case) -> tuple[str, float]:
-    """The kinds of races that the virtual GPU reports, and the program's value."""
-    import lockstep
-
-    with lockstep.virtual.device() as cuda:
-        value, _ = case.program(cuda)
-        kinds = sorted({race.kind for race in lockstep.virtual.races()})
-    return ", ".join(kinds) or "none", value
+def verdict_here(case: Case) -> tuple[str, float, float]:
+    """The kinds of races that the virtual GPU reports; the program's value, and the right one."""
+    with virtual.device() as cuda:
+        value, right = case.program(cuda)
+        kinds = sorted({race.kind for race in virtual.races()})
+    return ", ".join(kinds) or "none", value, right
 
 
 def verdict_of_sanitizer(case: Case) -> str:
-    """What PyTorch's sanitizer says of the program, in a process of its own."""
-    here = Path(__file__)
+    """What PyTorch's sanitizer says of the program: "race" or "none", or how it failed."""
     ran = subprocess.run(
-        [sys.executable, str(here), "--run", case.name],
+        [sys.executable, "-m", "lockstep.record.races", case.name],
         env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=LONGEST,
     )  # fmt: skip
-    if "CSAN detected a possible data race" in ran.stderr:
+    if FOUND in ran.stderr:
         return "race"
-    return "none" if ran.returncode == 0 else f"failed: {ran.stderr.strip().splitlines()[-1:]}"
+    return f"failed: {ran.stderr.strip().splitlines()[-1:]}" if ran.returncode else "none"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cuda", action="store_true", help="beside the CUDA sanitizer, on a GPU")
-    parser.add_argument("--run", metavar="NAME", help="only run this program on the GPU")
-    asked = parser.parse_args()
-    if asked.run:
-        print(*CASES[asked.run].program(torch.cuda))
-        return
-    disagree = 0
-    for case in CASES.values():
-        kinds, value = verdict_here(case)
-        expected = "race" if case.kind else "none"
-        line = f"{case.name:32} {expected:6} virtual: {kinds:20} value {value:8.3f}"
-        if asked.cuda:
-            said = verdict_of_sanitizer(case)
-            agrees = (said == "race") == (kinds != "none") or not case.sanitizer
-            disagree += not agrees
-            line += f"  sanitizer: {said}{'' if agrees else '  DISAGREES'}"
-            line += "" if case.sanitizer else "  (it cannot see this)"
-        print(line)
-    if asked.cuda:
-        print(f"{len(CASES)} programs, {disagree} on which the two disagree")
+def verdicts(cases: Sequence[Case], sanitize: bool) -> list[dict[str, Any]]:
+    """A row for each program: what is in it, and what each of the two says."""
+    rows = []
+    for case in cases:
+        kinds, value, right = verdict_here(case)
+        row: dict[str, Any] = {"program": case.name, "is": case.kind or "none", "virtual": kinds}
+        rows.append({**row, "virtual_value": value, "right_value": right})
+    if sanitize:
+        with ThreadPoolExecutor(AT_ONCE) as several:
+            for case, row, said in zip(
+                cases, rows, several.map(verdict_of_sanitizer, cases), strict=True
+            ):
+                row |= {"sanitizer": said, "sanitizer_looks_at_it": case.sanitizer}
+    return rows
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Both verdicts side by side."""
+    shown = [
+        (
+            row["program"], row["is"], row["virtual"], f"{row['virtual_value']:g}",
+            f"{row['right_value']:g}", row.get("sanitizer", "not asked"),
+            "" if row.get("sanitizer_looks_at_it", True) else "it does not look at such memory",
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns = ("program", "is", "virtual GPU", "its value", "right", "sanitizer", "")
+    return Table("races", columns, shown, stamp=None)
+
+
+def run(machine: Machine, _: int) -> list[Result]:
+    rows = verdicts([*CASES.values()], sanitize=True)
+    what = (
+        f"what the virtual GPU and PyTorch's CUDA sanitizer say of {len(rows)} programs of streams"
+    )
+    return [Result(f"virtual/races-{gpu_name(machine)}.json", what, {"programs": rows})]
+
+
+EXPERIMENT = Experiment(
+    "races",
+    "verdicts of PyTorch's CUDA sanitizer beside the virtual GPU's",
+    minutes=2,
+    run=run,
+    most=1,
+    ranks=1,
+)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:  # on the GPU, under the sanitizer
+        print(*CASES[sys.argv[1]].program(torch.cuda))
+    else:
+        print(*table(verdicts([*CASES.values()], sanitize=False)).lines(), sep="\n")
