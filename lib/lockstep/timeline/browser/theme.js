@@ -57,7 +57,8 @@ function legendOf({ head, total }, tiles, ratio) {
     hidden: total < 1000,
     textContent: "where slices are narrower than a pixel: height = share of time, faint = something",
   });
-  return [...shown, dense];
+  const path = make("span", { hidden: !head.path.length, textContent: "━ critical path" });
+  return [...shown, path, dense];
 }
 
 export function watchTheme(timeline) {
