@@ -307,7 +307,9 @@ class _Line:
             len(rows[0]) == 4,
             PALETTE[place],
             _MARKERS[(place + turn) % len(_MARKERS)],
-            _MODEL if model else _DASHES[(place + 2 * turn) % len(_DASHES)],
+            _MODEL
+            if model
+            else _DASHES[(turn if len(rows) <= _CURVE else place + 2 * turn) % len(_DASHES)],
             model,
         )
 

@@ -82,8 +82,11 @@ class Table:
         stamps = "".join(f"<div {small}>{html.escape(str(stamp))}</div>" for stamp in self.stamps)
         return {
             "text/plain": repr(self),
-            "text/html": f'<table><caption style="text-align:left">{html.escape(self.caption)}'
-            f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{stamps}",
+            # What is wider than the page scrolls by itself, by keyboard, too.
+            "text/html": '<div tabindex="0" role="group" style="overflow-x:auto" '
+            f'aria-label="{html.escape(self.caption)}"><table>'
+            f'<caption style="text-align:left">{html.escape(self.caption)}</caption>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{stamps}",
         }
 
 

@@ -285,7 +285,7 @@ def _axis(span: float) -> str:
     """Ticks at round times since the first call; the last is the end of the job."""
     power = 10.0 ** math.floor(math.log10(span / (_TICKS - 1)))
     step = next(n * power for n in (1, 2, 5, 10) if n * power * (_TICKS - 1) >= span * 0.999)
-    times = [n * step for n in range(_TICKS) if n * step < span * 0.88]
+    times = [n * step for n in range(_TICKS) if n * step < span * 0.7]
     marks = [(time, "left" if time == 0 else "middle") for time in times] + [(span, "right")]
     ticks = "".join(
         f'<div style="position:absolute;white-space:nowrap;left:{time / span:.3%};'

@@ -96,7 +96,7 @@ def _shares(scene: Scene) -> Table:
     """Stamped by the picture above it."""
     rows = []
     for one in scene.times:
-        rank = f"{scene.parts[one.part].label} rank {one.rank}".strip()
+        rank = f"{scene.parts[one.part].label} {one.rank}".strip()
         known = one.has_compute
         cells = [
             percent(one.compute, one.span) if known else "unknown",
@@ -106,7 +106,7 @@ def _shares(scene: Scene) -> Table:
         ]
         rows.append((rank, *cells))
     caption = "of the time from a rank's first start to its last end"
-    columns = ("", "computes", "communicates", "exposed communication", *scene.groups)
+    columns = ("rank", "computes", "communicates", "exposed communication", *scene.groups)
     return Table(caption, columns, rows, stamp=None)
 
 

@@ -72,7 +72,7 @@ export function selectRange(timeline, from, to) {
   const shares = [...firsts].map(([name, row]) => [name, busy(row.draw, t0, t1)]);
   const kinds = Object.keys(head.kinds).filter((kind) => shares.some(([, one]) => one[kind]?.[0] > 0));
   const line = (tag, texts) => make("tr", {}, ...texts.map((text) => make(tag, { textContent: text })));
-  const table = make("table", {}, line("th", ["", ...kinds.map((kind) => head.kinds[kind].label)]));
+  const table = make("table", {}, line("th", ["rank", ...kinds.map((kind) => head.kinds[kind].label)]));
   for (const [name, one] of shares)
     table.append(line("td", [name, ...kinds.map((kind) => percent(one[kind]?.[0] ?? 0, t1 - t0))]));
   const said = `${inWords(t1 - t0)} from ${inWords(t0)} on: shares of each rank's first line`;
