@@ -17,8 +17,9 @@ class Look:
     pattern: str = ""
 
 
-# Blue computes, orange communicates, pink waits, green copies, brown is the host's own. A slash
-# says that it communicates, alone (exposed) or while the rank computes (hidden).
+# Blue computes, orange communicates, pink waits, green copies, brown is the host's own, and where
+# nothing is drawn a rank or a device is idle. A slash says that it communicates, alone (exposed) or
+# while the rank computes (hidden).
 COMPUTE = Look("compute", "#0072B2")
 COMMUNICATION = Look("communication", "#F2BF4E", "/")
 COLLECTIVE = Look("collective", "#F2BF4E", "/")
@@ -31,7 +32,6 @@ COPY = Look("copy", "#009E73", ".")
 SET = Look("set", "#9AD1A8", "-")
 LAUNCH = Look("launch", "#C9B27C", "|")
 HOST = Look("operator", "#8C6D1F")
-IDLE = Look("idle", "#D9D9D9")
 GREY = "#767676"
 ERROR = "#C8102E"  # of nothing but errors
 
