@@ -62,7 +62,7 @@ def test_colours_of_ranks_and_of_lines_are_none_of_kinds_and_red_is_for_errors()
     assert not (kinds - {looks.GREY}) & set(looks.SERIES)
     for colour in kinds | set(looks.RANKS) | set(looks.SERIES):
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-        assert not (red > 150 and red > 2.5 * max(green, blue)), f"{colour} is red"
+        assert not (red > 100 and red > 2.5 * max(green, blue)), f"{colour} is red"
 
 
 def test_lines_of_charts_are_seen_on_either_paper() -> None:
