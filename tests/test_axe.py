@@ -38,6 +38,20 @@ def violations(shown: playwright.Page, without: tuple[str, ...] = ()) -> list[st
     return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
 
+def is_drawn_for(shown: playwright.Page, says: str) -> str:
+    """The theme of the pictures that are seen, on a page whose body says so."""
+    name, _, value = says.partition("=")
+    shown.evaluate(
+        "([name, value]) => { for (const one of [...document.body.attributes])"
+        "  if (one.name.startsWith('data-')) document.body.removeAttribute(one.name);"
+        "document.body.setAttribute(name, value); }",
+        [name, value.strip("'")],
+    )
+    seen = {theme: shown.locator(f".lockstep-{theme}:visible").count() for theme in PAPERS}
+    assert min(seen.values()) == 0
+    return max(seen, key=lambda theme: seen[theme])
+
+
 def trace() -> Trace:
     slices = [
         Slice(rank, lane, name, 100 * rank + start, 900, kind, stream)
@@ -100,6 +114,8 @@ def test_outputs(browser: playwright.Browser, outputs: str, theme: str, width: i
         f"{outputs}</body>"
     )
     assert violations(shown, PAGES) == []
+    for says in (f"data-jp-theme-light='{is_light}'", f"data-vscode-theme-kind='vscode-{theme}'"):
+        assert is_drawn_for(shown, says) == theme
     # Nothing is wider than the page but what scrolls by itself.
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     shown.close()

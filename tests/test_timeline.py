@@ -648,6 +648,11 @@ def test_the_theme_is_the_systems_and_jupyterlabs(opened: Opened) -> None:
     assert look() == ("light", [255, 255, 255])
     opened.page.evaluate("document.body.removeAttribute('data-jp-theme-light')")
     opened.page.emulate_media(color_scheme="light")
+    for kind, paper in (("vscode-dark", 17), ("vscode-high-contrast-light", 255)):
+        opened.page.evaluate("kind => (document.body.dataset.vscodeThemeKind = kind)", kind)
+        assert look()[1] == [paper] * 3
+    opened.page.evaluate("document.body.removeAttribute('data-vscode-theme-kind')")
+    opened.page.emulate_media(color_scheme="light")
 
 
 def test_it_is_told_to_those_who_do_not_see_it(opened: Opened) -> None:

@@ -24,11 +24,11 @@ _THEMES = {
 }
 _DPI = 110
 _CHARACTERS, _LINE = 14, 0.16  # of a stamp: how many an inch, and the inches of a line
-# Outputs follow JupyterLab's theme; elsewhere the light picture shows.
+# Outputs follow the theme of JupyterLab and of VS Code; elsewhere the light picture shows.
+_DARK = ':is([data-jp-theme-light="false"],[data-vscode-theme-kind="vscode-dark"])'
 _SWITCH = (
-    "<style>.lockstep-dark{display:none}"
-    '[data-jp-theme-light="false"] .lockstep-dark{display:inline}'
-    '[data-jp-theme-light="false"] .lockstep-light{display:none}</style>'
+    f"<style>.lockstep-dark{{display:none}}{_DARK} .lockstep-dark{{display:inline}}"
+    f"{_DARK} .lockstep-light{{display:none}}</style>"
 )
 
 
