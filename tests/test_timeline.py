@@ -39,6 +39,7 @@ from lockstep.timeline.scene import (
 from lockstep.timeline.script import BROWSER, FILES, script
 from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 MODEL = simulated("two streams")
 NASTY = "</script><img src=x onerror=alert(1)>$x_1$"
@@ -300,6 +301,10 @@ def test_a_picture_is_the_same_bytes_for_the_same_trace() -> None:
         first, again, other = (Timeline(trace)._repr_mimebundle_() for trace in (one, one, another))
         assert first == again
         assert first["image/png"] != other["image/png"]
+        png = Image.open(io.BytesIO(base64.b64decode(first["image/png"])))
+        assert isinstance(png, PngImageFile)
+        assert png.width == 2 * 990 and png.mode == "P"  # sharp, and small
+        assert png.text["Description"].startswith("timeline: ")
 
 
 def test_a_row_of_a_picture_is_as_full_as_its_slices_say() -> None:

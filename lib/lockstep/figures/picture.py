@@ -141,4 +141,26 @@ def _png(
         # Without matplotlib's own metadata the picture is the same bytes at each execution.
         metadata = {"Software": None, "Description": f"{alt} {stamp}"}
         canvas.savefig(file, format="png", dpi=sharpness * _DPI, metadata=metadata)
+    return file.getvalue() if sharpness == 1 else _indexed(file.getvalue(), metadata["Description"])
+
+
+def _indexed(png: bytes, words: str | None) -> bytes:
+    """The same in 256 colours, which takes a third of the room: those of most pixels stay exact."""
+    import numpy as np
+    from PIL import Image, PngImagePlugin
+
+    with Image.open(io.BytesIO(png)) as image:
+        pixels = np.asarray(image.convert("RGB")).astype(np.int32)
+    packed = (pixels << (16, 8, 0)).sum(axis=2).ravel()
+    colours, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    parts = (colours[:, None] >> (16, 8, 0) & 255).astype(np.float32)
+    kept = parts[np.argsort(-counts, kind="stable")[:256]]
+    distance = (kept**2).sum(axis=1) - 2 * parts @ kept.T  # but for what each row has in common
+    index = distance.argmin(axis=1).astype(np.uint8)[which]
+    shown = Image.fromarray(index.reshape(pixels.shape[:2]))
+    shown.putpalette(kept.astype(np.uint8).tobytes())
+    said = PngImagePlugin.PngInfo()
+    said.add_text("Description", words or "")
+    file = io.BytesIO()
+    shown.save(file, "png", optimize=True, pnginfo=said)
     return file.getvalue()

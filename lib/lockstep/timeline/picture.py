@@ -75,7 +75,9 @@ def _rows(scene: Scene) -> tuple[list[Row], str]:
     flat = levels[-1]
     loud = [row for row in flat if not row.is_quiet or row in heads.values()]
     work = [row for row in loud if row.on_device or row in heads.values()]
-    choices = (*levels, loud, work, list(reversed(heads.values())))
+    choices = [*levels, loud, work, list(reversed(heads.values()))]
+    if len(scene.parts) > 1:  # what is compared is seen at once
+        choices = choices[-2:]
     rows = next((rows for rows in choices if len(rows) <= _MOST_ROWS), choices[-1])
     shown = rows[:_MOST_ROWS]
     more = len(scene.rows) - len(shown)

@@ -26,8 +26,10 @@ export function foldedAtFirst(scene) {
     rows.map(rankKey),
   ];
   const folded = new Set();
-  for (const keys of choices) {
+  const isPair = scene.head.parts.length > 1; // what is compared is seen at once
+  for (const [at, keys] of choices.entries()) {
     for (const key of keys) folded.add(key);
+    if (isPair && at < 4) continue;
     if (linesOf(scene, folded).height <= HIGHEST) break;
   }
   return folded;
