@@ -150,14 +150,17 @@ def _indexed(png: bytes, words: str | None) -> bytes:
     from PIL import Image, PngImagePlugin
 
     with Image.open(io.BytesIO(png)) as image:
-        pixels = np.asarray(image.convert("RGB")).astype(np.int32)
-    packed = (pixels << (16, 8, 0)).sum(axis=2).ravel()
-    colours, which, counts = np.unique(packed, return_inverse=True, return_counts=True)
-    parts = (colours[:, None] >> (16, 8, 0) & 255).astype(np.float32)
-    kept = parts[np.argsort(-counts, kind="stable")[:256]]
+        whole = image.convert("RGB")
+    found = whole.getcolors(1 << 24) or []
+    counts = np.array([count for count, _ in found])
+    parts = np.array([colour for _, colour in found], np.float32)
+    names = parts.astype(np.int32) @ (1 << 16, 1 << 8, 1)
+    kept = parts[np.lexsort((names, -counts))[:256]]
     distance = (kept**2).sum(axis=1) - 2 * parts @ kept.T  # but for what each row has in common
-    index = distance.argmin(axis=1).astype(np.uint8)[which]
-    shown = Image.fromarray(index.reshape(pixels.shape[:2]))
+    order = np.argsort(names)
+    pixels = np.asarray(whole).astype(np.int32) @ (1 << 16, 1 << 8, 1)
+    index = distance.argmin(axis=1).astype(np.uint8)[order]
+    shown = Image.fromarray(index[np.searchsorted(names[order], pixels)])
     shown.putpalette(kept.astype(np.uint8).tobytes())
     said = PngImagePlugin.PngInfo()
     said.add_text("Description", words or "")
