@@ -59,6 +59,7 @@ def test_no_two_kinds_look_the_same() -> None:
 def test_colours_of_ranks_and_of_lines_are_none_of_kinds_and_red_is_for_errors() -> None:
     kinds = {look.colour for look in (*ALL, *LOOKS.values())} | {c for c, _ in looks.GROUPS}
     assert not kinds & set(looks.RANKS)
+    assert not {looks.DONE, looks.ERROR} & (kinds | set(looks.RANKS) | set(looks.SERIES))
     assert not (kinds - {looks.GREY}) & set(looks.SERIES)
     for colour in kinds | set(looks.RANKS) | set(looks.SERIES):
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))

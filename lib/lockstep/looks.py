@@ -34,6 +34,7 @@ LAUNCH = Look("launch", "#C9B27C", "|")
 HOST = Look("operator", "#8C6D1F")
 GREY = "#767676"
 ERROR = "#C8102E"  # of nothing but errors
+DONE = "#1A7F37"  # of nothing but what is done
 
 # Of what users name themselves: far from each other and from what computes, communicates, waits
 # and fails, for those, too, who see no red, no green or no blue; not lost on white or black paper.

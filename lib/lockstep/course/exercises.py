@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..looks import COPY, ERROR, GREY
+from ..looks import DONE, ERROR, GREY
 from ..material import SOLUTIONS
 from .links import exercise_address, next_lab
 from .progress import LabExercises, Progress, record
@@ -120,7 +120,7 @@ class Outcome:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         sign, colour = {
-            PASS: ("✓", COPY.colour),
+            PASS: ("✓", DONE),
             TRY_AGAIN: ("✗", ERROR),
             NOT_YET: ("…", GREY),
             NOT_JUDGED: ("…", GREY),

@@ -22,7 +22,7 @@ from typing import Any
 
 import platformdirs
 
-from ..looks import COPY
+from ..looks import DONE
 from ..machine import in_notebook
 from ..words import in_one_line
 
@@ -330,7 +330,6 @@ def _foot(standing: Standing) -> list[str]:
 
 # Texts have the colour of the page around them, so that it reads in every theme.
 _LINE = "rgba(127,127,127,.5)"
-_DONE = COPY.colour
 
 
 def _html(standing: Standing) -> str:
@@ -352,7 +351,7 @@ def _row(lab: LabStanding) -> str:
         f'<span role="img" aria-label="{name}: {_escape(lab.share)} done" style="display:'
         "inline-block;width:80px;height:9px;border-radius:2px;margin-right:8px;"
         f'border:1px solid {_LINE};background:rgba(127,127,127,.12)">'
-        f'<span style="display:block;width:{percent}%;height:100%;background:{_DONE}"></span>'
+        f'<span style="display:block;width:{percent}%;height:100%;background:{DONE}"></span>'
         "</span>"
     )
     items = " ".join(_item(exercise) for exercise in lab.exercises)
