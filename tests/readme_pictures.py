@@ -29,7 +29,7 @@ if dist.get_rank() != 2:
     "timeline": """\
 recording = lockstep.recorded("traces/slow-rank")
 trace = lockstep.Trace.load(recording.path).align()
-lockstep.Timeline(trace)""",
+lockstep.Timeline(trace, path=trace.critical_path())""",
 }
 PICTURES = {"waiting-and-failing": ["waits", "hangs"], "timeline": ["timeline"]}
 

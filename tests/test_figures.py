@@ -17,6 +17,7 @@ import matplotlib.image
 import pytest
 from lockstep import simulated, torchrun
 from lockstep.figures.table import Table
+from PIL import Image
 
 LIB = Path(lockstep.__file__).parents[1]
 DATA = LIB.parent / "data"
@@ -74,7 +75,12 @@ def test_a_figure_says_in_words_what_it_shows_and_where_that_is_from():
     assert text == f"figure: {words}\nsimulated · a model of rings"
     shown = Html(figure)
     assert [image["alt"] for image in shown.all("img")] == [words, words]
-    assert shown.texts == [words]  # below the pictures
+    # A line above the pictures, all words folded below them.
+    assert shown.texts == ["A line that rises.", "The picture in words", words]
+    alone = Html(lockstep.figure(line, alt="A line that rises.", stamp=STAMP))
+    assert alone.texts == ["A line that rises."] and not alone.all("details")
+    long = Html(lockstep.figure(line, alt="1 2 " * 100, stamp=STAMP))
+    assert len(long.texts[0]) <= 120 and long.texts[0].endswith("…")
     assert not shown.all("script")
 
 
@@ -111,7 +117,8 @@ def test_a_figure_is_the_same_bytes_at_each_execution():
         figure = lockstep.figure(line, alt="A line.", stamp=STAMP)
         assert matplotlib.rcParams["font.size"] == 30  # the learner's own figures stay theirs
     assert figure._repr_mimebundle_()["text/html"] == other.stdout
-    assert all(b"tEXt" not in png for png in pictures(figure))  # no version of matplotlib
+    for png in pictures(figure):  # no version of matplotlib, but its words
+        assert Image.open(io.BytesIO(png)).text == {"Description": f"A line. {STAMP}"}
 
 
 # Tables

@@ -20,14 +20,14 @@ LIBRARY = Path(__file__).parents[1] / "lib" / "lockstep"
 # What the package's folder lists are its rooms, but these are drawn, and counted, as one. Inside of
 # them, too, imports run one way: FLOORS has their parts apart.
 DRAWN_AS_ONE = {
-    "ground": ("words.py", "machine.py", "material.py", "stamps.py"),
+    "ground": ("words.py", "machine.py", "material.py", "looks.py", "stamps.py"),
     "top": ("summary.py", "gate.py", "magic.py", "__init__.py", "record", "__main__.py"),
 }
 MOST_ARROWS = 40  # between rooms, and between the parts of one
 # From the ground up. A line is a floor: its rooms do not know each other, and may know all that is
 # below. A room is a folder or a file of the package, named by its path; the longest name counts.
 FLOORS = """
-words.py  machine.py  material.py
+words.py  machine.py  material.py  looks.py
 stamps.py
 models
 figures/picture.py  figures/table.py

@@ -127,8 +127,8 @@ lockstep.compare(predicted=prediction, measured=job.calls[-1][0].seconds, unit="
 
 # %% [markdown] id="waiting-explained"
 # The sum needs every rank's number, so nobody has it before the last one has come. Much of the time
-# that programs seem to spend in communication is this: *waiting*. A large part of this course is about
-# telling the two apart.
+# that programs seem to spend in communication is this: *waiting*, which the strip hatches. A large
+# part of this course is about telling the two apart.
 #
 # **What changes under NCCL:** this cell asked for gloo, where a call returns when the sum is there.
 # On GPUs a call returns as soon as it is queued, and the waiting moves to the GPU. Its record then

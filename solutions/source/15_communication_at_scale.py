@@ -288,7 +288,7 @@ lockstep.chart(
 )
 
 # %% [markdown] id="cross-explained"
-# Look where the measured points leave the model's dotted line. The model knows of messages only: not that all ranks may share
+# Look where the measured points leave the model's dashed line. The model knows of messages only: not that all ranks may share
 # two cores and one memory, so that a rank with nothing to do makes the others faster, and not that adding
 # up takes time. Where measured and model are a factor apart, something that costs time is not in it.
 #

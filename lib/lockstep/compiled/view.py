@@ -154,13 +154,13 @@ class View:
             f"<pre>{html.escape(printable_lines(kernel.code))}</pre></details>"
             for item, kernel in zip(self._items[3], self.seen.kernels, strict=True)
         )
-        muted = 'style="color:var(--jp-ui-font-color2,#666);font-size:85%"'
+        small = 'style="font-size:85%"'
         text = (
             f"<style>{_STYLE}{self._rules(name)}</style>"
             f'<div class="lockstep-compiled" id="{name}">'
             f'<div class="lockstep-columns" role="radiogroup" '
             f'aria-label="a line, a node or a kernel, to mark what belongs to it">{columns}</div>'
-            f"{codes}<div {muted}>{html.escape(str(self.stamp))}</div>"
+            f"{codes}<div {small}>{html.escape(str(self.stamp))}</div>"
             "</div>"
         )
         return {

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..looks import DONE, ERROR, GREY
 from ..material import SOLUTIONS
 from .links import exercise_address, next_lab
 from .progress import LabExercises, Progress, record
@@ -119,10 +120,10 @@ class Outcome:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         sign, colour = {
-            PASS: ("✓", "#009E73"),
-            TRY_AGAIN: ("✗", "#D55E00"),
-            NOT_YET: ("…", "#767676"),
-            NOT_JUDGED: ("…", "#767676"),
+            PASS: ("✓", DONE),
+            TRY_AGAIN: ("✗", ERROR),
+            NOT_YET: ("…", GREY),
+            NOT_JUDGED: ("…", GREY),
         }[self.verdict]
         repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
         first, *report = self.hint.split("\n", 1)  # a hint is one line, what ranks did is more

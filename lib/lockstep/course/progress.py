@@ -22,6 +22,7 @@ from typing import Any
 
 import platformdirs
 
+from ..looks import DONE
 from ..machine import in_notebook
 from ..words import in_one_line
 
@@ -327,20 +328,17 @@ def _foot(standing: Standing) -> list[str]:
     return said
 
 
-# Colours are JupyterLab's own, so that it reads in the light and the dark theme.
-_TEXT = "color:var(--jp-ui-font-color1,#111)"
-_MUTED = "color:var(--jp-ui-font-color2,#666)"
-_LINE = "var(--jp-border-color2,#ddd)"
-_DONE = "#009E73"
+# Texts have the colour of the page around them, so that it reads in every theme.
+_LINE = "rgba(127,127,127,.5)"
 
 
 def _html(standing: Standing) -> str:
     rows = "".join(_row(lab) for lab in standing.labs)
     foot = " · ".join(_escape(part) for part in _foot(standing))
     return (
-        f'<div class="lockstep-progress" style="{_TEXT};line-height:1.45">'
+        f'<div class="lockstep-progress" style="color:inherit;line-height:1.45">'
         f'<div role="list" aria-label="Progress by lab">{rows}</div>'
-        f'<div style="{_MUTED};font-size:12px;margin-top:4px;overflow-wrap:anywhere">{foot}</div>'
+        f'<div style="font-size:12px;margin-top:4px;overflow-wrap:anywhere">{foot}</div>'
         "</div>"
     )
 
@@ -352,8 +350,8 @@ def _row(lab: LabStanding) -> str:
     bar = (
         f'<span role="img" aria-label="{name}: {_escape(lab.share)} done" style="display:'
         "inline-block;width:80px;height:9px;border-radius:2px;margin-right:8px;"
-        f'border:1px solid {_LINE};background:var(--jp-layout-color2,#f5f5f5)">'
-        f'<span style="display:block;width:{percent}%;height:100%;background:{_DONE}"></span>'
+        f'border:1px solid {_LINE};background:rgba(127,127,127,.12)">'
+        f'<span style="display:block;width:{percent}%;height:100%;background:{DONE}"></span>'
         "</span>"
     )
     items = " ".join(_item(exercise) for exercise in lab.exercises)
@@ -367,10 +365,10 @@ def _row(lab: LabStanding) -> str:
 
 
 def _item(exercise: ExerciseStanding) -> str:
-    sign, spoken, style = ("✓", "done", "") if exercise.passed else ("·", "open", _MUTED)
-    note = f' <span style="{_MUTED}">({_escape(exercise.note)})</span>' if exercise.note else ""
+    sign, spoken = ("✓", "done") if exercise.passed else ("·", "open")
+    note = f" <span>({_escape(exercise.note)})</span>" if exercise.note else ""
     return (
-        f'<span style="display:inline-block;margin-right:10px;{style}">'
+        '<span style="display:inline-block;margin-right:10px">'
         f'<span role="img" aria-label="{spoken}">{sign}</span> '
         f"{_escape(exercise.name)}{note}</span>"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..looks import RANKS
 from ..stamps import Stamp
 from ..words import ranks_text
-from .picture import PALETTE, Figure
+from .picture import Figure
 
 Held = Sequence[Sequence[float] | None]  # for each rank its numbers; None or empty: nothing
 _HATCHES = ("", "..", "--", "\\\\", "oo", "||", "++", "xx")  # of ranks, beside their colours
@@ -64,9 +65,9 @@ def _panel(axes: Any, name: str, before: Held, after: Held, width: int) -> None:
                 corner = (start + place - 0.45, -rank - 0.42)
                 look: Any = {"facecolor": "none", "edgecolor": ink, "linewidth": 2.4}
                 if owner is not None:
-                    colour = PALETTE[owner % len(PALETTE)]
+                    colour = RANKS[owner % len(RANKS)]
                     hatch = _HATCHES[owner % len(_HATCHES)]
-                    look = {"facecolor": (*_rgb(colour), 0.3), "edgecolor": colour, "hatch": hatch}
+                    look = {"facecolor": (*_rgb(colour), 0.6), "edgecolor": colour, "hatch": hatch}
                 axes.add_patch(Rectangle(corner, 0.9, 0.84, **look))
                 axes.text(
                     start + place,

@@ -14,7 +14,7 @@ from typing import Any
 from ..machine import in_notebook
 from ..stamps import Stamp, required
 from ..words import in_one_line, printable, quantity
-from .picture import PALETTE, Figure, wrapped
+from .picture import PALETTE, Figure, caption
 
 PLOTLY = "application/vnd.plotly.v1+json"
 Point = Sequence[float]  # (x, y) or (x, y, low, high)
@@ -27,8 +27,13 @@ _MARKERS = (
     *(("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("D", "diamond")),
     *(("v", "triangle-down"), ("P", "cross"), ("X", "x"), ("*", "star")),
 )
-_DOTS = (":", "dot")
-_DASHES = (("-", "solid"), ("--", "dash"), ("-.", "dashdot"), _DOTS)
+_MODEL = ("--", "dash")  # and no measurement
+_DASHES = (
+    ("-", "solid"),
+    ("-.", "dashdot"),
+    (":", "dot"),
+    ((0, (8, 2, 1, 2, 1, 2)), "longdashdot"),
+)
 _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
 # Plotly draws with the colours that it is told, on a paper of either theme: a grey that can be
 # read on both. JupyterLab's theme then has the last word, by a style in the words' output.
@@ -100,12 +105,17 @@ class Chart:
         # shows the picture; the words stand below for all. The PNG comes with the words: where it
         # comes with plotly's form, JupyterLab's extension shows it instead of the chart.
         picture = self._picture._repr_mimebundle_()
-        still = picture["text/html"].partition("<figcaption>")[0] + "</figure>"
+        still = picture["text/html"].replace(caption(self.alt)[1], "")
         display({PLOTLY: self.plotly(), "text/html": still, "text/plain": repr(self)}, raw=True)
         display({"text/html": self._words(), "image/png": picture["image/png"]}, raw=True)
 
     def _words(self) -> str:
-        return f'{_STYLE}<div class="lockstep-words">{html.escape(self.alt)}</div>'
+        line, words = caption(self.alt)
+        stamp = html.escape(str(self.stamp)).replace("\n", "<br>")
+        return (
+            f'{_STYLE}<figure class="lockstep-words" style="margin:0">{line}'
+            f'<div style="font-size:85%">{stamp}</div>{words}</figure>'
+        )
 
     def _values(self, axis: str) -> list[float]:
         """All that is drawn along an axis."""
@@ -116,27 +126,14 @@ class Chart:
 
     def plotly(self) -> dict[str, Any]:
         """The interactive chart as plotly's JSON; `plotly.graph_objects.Figure(…)` takes it, too,
-        without `config`.
+        without `config`. Its stamp stands below it, where it has room on a small screen, too; so
+        the chart offers no picture of itself without one.
         """
-        said = wrapped(str(self.stamp), _INCHES)
-        stamp = {
-            "text": _harmless(said).replace("\n", "<br>"),
-            "showarrow": False,
-            "xref": "paper",
-            "yref": "paper",
-            "x": 1,
-            "y": 0,
-            "yshift": -56,
-            "xanchor": "right",
-            "yanchor": "top",
-            "align": "right",
-            "font": {"size": 12},
-        }
         layout = {
             "template": {},
             "autosize": True,
             "height": _HEIGHT,
-            "margin": {"l": 80, "r": 20, "t": 60, "b": 80 + 16 * said.count("\n")},
+            "margin": {"l": 80, "r": 20, "t": 60, "b": 60},
             "font": {"color": _GREY, "size": 14},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
@@ -148,7 +145,6 @@ class Chart:
             "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
             "xaxis": self._x.plotly(self._values("x")),
             "yaxis": self._y.plotly(self._values("y")),
-            "annotations": [stamp],
         }
         traces = [trace for line in self._lines for trace in line.plotly(self._x, self._y)]
         return {
@@ -158,7 +154,7 @@ class Chart:
                 "responsive": True,
                 "displaylogo": False,
                 "showSendToCloud": False,  # a button that uploads the chart
-                "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+                "modeBarButtonsToRemove": ["select2d", "lasso2d", "toImage"],
             },
         }
 
@@ -203,7 +199,7 @@ def chart(
     axes show. A label that ends in "(bytes)", "(seconds)" or "(bytes/s)" gets ticks such as 1 MB,
     10 µs and 100 GB/s. alt: one or two sentences that say what is seen. stamp: as in
     `lockstep.figure`, or several where live stands beside recorded. models: by the label of a
-    line, what a model says of it: dots of its colour. log: both axes are logarithmic, none is
+    line, what a model says of it: dashes of its colour. log: both axes are logarithmic, none is
     (False), or one of them ("x", "y").
 
     Raises ValueError for a chart without words or lines, for points that cannot be drawn, and for a
@@ -242,11 +238,9 @@ class _Axis:
             "ticks": "outside",
             "automargin": True,
         }
-        if self.log:
-            ticks = _ticks(min(values), max(values))
+        if self.log or self.unit:
+            ticks = (_ticks if self.log else _even_ticks)(min(values), max(values))
             drawn |= {"tickvals": ticks, "ticktext": [self.say(value) for value in ticks]}
-        elif self.unit:
-            drawn |= {"tickformat": "~s", "ticksuffix": self.unit}
         title = {"text": _harmless(self.label), "standoff": 10, "font": {"size": 14}}
         return {**drawn, "title": title}
 
@@ -258,6 +252,15 @@ def _ticks(low: float, high: float) -> list[float]:
     return [float(f"{one}e{decade}") for decade in decades for one in between]
 
 
+def _even_ticks(low: float, high: float) -> list[float]:
+    """What a linear axis shows: six to twelve multiples of 1, 2 or 5 times a power of ten."""
+    span = high - low or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = max(n * power for n in (1, 2, 5) if n * power <= span / 5)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
 @dataclass(frozen=True)
 class _Line:
     label: str
@@ -265,7 +268,7 @@ class _Line:
     spread: bool
     color: str
     marker: tuple[str, str]
-    dash: tuple[str, str]
+    dash: tuple[Any, str]  # as matplotlib and as plotly has it
     model: bool  # of the line in its colour
 
     @classmethod
@@ -304,7 +307,9 @@ class _Line:
             len(rows[0]) == 4,
             PALETTE[place],
             _MARKERS[(place + turn) % len(_MARKERS)],
-            _DOTS if model else _DASHES[(place + 2 * turn) % len(_DASHES)],
+            _MODEL
+            if model
+            else _DASHES[(turn if len(rows) <= _CURVE else place + 2 * turn) % len(_DASHES)],
             model,
         )
 

@@ -5,34 +5,39 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from ..looks import SERIES
 from ..stamps import Stamp, required
 from ..words import printable
 
-# Okabe and Ito's palette, which colour-blind people can tell apart. A figure must not say anything
-# by colour alone: write it, too, or hatch it.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#767676")
+# Of what has no colour of its own in `looks`. A figure must not say anything by colour alone: write
+# it, too, or hatch it.
+PALETTE = SERIES
+_CAPTION = 120  # characters of a caption, at most: it is one line
 _THEMES = {
     "light": {"ink": "#1a1a1a", "paper": "#ffffff"},
     "dark": {"ink": "#e6e6e6", "paper": "#111111"},
 }
+_DPI = 110
 _CHARACTERS, _LINE = 14, 0.16  # of a stamp: how many an inch, and the inches of a line
-# Outputs follow JupyterLab's theme; elsewhere the light picture shows.
+# Outputs follow the theme of JupyterLab and of VS Code; elsewhere the light picture shows.
+_DARK = ':is([data-jp-theme-light="false"],[data-vscode-theme-kind="vscode-dark"])'
 _SWITCH = (
-    "<style>.lockstep-dark{display:none}"
-    '[data-jp-theme-light="false"] .lockstep-dark{display:inline}'
-    '[data-jp-theme-light="false"] .lockstep-light{display:none}</style>'
+    f"<style>.lockstep-dark{{display:none}}{_DARK} .lockstep-dark{{display:inline}}"
+    f"{_DARK} .lockstep-light{{display:none}}</style>"
 )
 
 
 class Figure:
     """A picture (PNG), what it shows in words, and its stamp. It draws itself in a notebook.
 
-    The words are the picture's alternative text, and stand below it together with the stamp: they
-    are what a screen reader, a text-only viewer and the comparison of stored outputs get.
+    The words are the picture's alternative text: they are what a screen reader, a text-only viewer
+    and the comparison of stored outputs get. Their first sentence stands above it as its caption;
+    all of them unfold below it, and are in the PNG, too.
     """
 
     def __init__(
@@ -42,26 +47,32 @@ class Figure:
         alt: str,
         stamp: Stamp,
         size: tuple[float, float] = (7.0, 3.0),
+        sharpness: int = 1,
     ):
+        """sharpness: 2 for a picture with small letters, which then has twice the pixels."""
         if not alt.strip():
             raise ValueError("a figure needs words for those who do not see it: alt=…")
         (self.stamp,) = required(stamp, "the figure")
         self.alt = printable(alt)
-        self._pictures = {theme: _png(draw, theme, str(stamp), size) for theme in _THEMES}
+        self._width = round(size[0] * _DPI)
+        self._pictures = {
+            theme: _png(draw, theme, str(stamp), size, self.alt, sharpness) for theme in _THEMES
+        }
 
     def __repr__(self) -> str:
         return f"figure: {self.alt}\n{self.stamp}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         images = "".join(
-            f'<img class="lockstep-{theme}" alt="{html.escape(self.alt)}" style="max-width:100%" '
+            f'<img class="lockstep-{theme}" alt="{html.escape(self.alt)}" '
+            f'style="max-width:100%;width:{self._width}px" '
             f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
             for theme, png in self._pictures.items()
         )
-        words = f"<figcaption>{html.escape(self.alt)}</figcaption>"
+        above, below = caption(self.alt)
         return {
             "text/plain": repr(self),
-            "text/html": f'{_SWITCH}<figure style="margin:0">{images}{words}</figure>',
+            "text/html": f'{_SWITCH}<figure style="margin:0">{above}{images}{below}</figure>',
             "image/png": base64.b64encode(self._pictures["light"]).decode(),
         }
 
@@ -87,7 +98,28 @@ def wrapped(stamp: str, width: float) -> str:
     )
 
 
-def _png(draw: Callable[[Any], None], theme: str, stamp: str, size: tuple[float, float]) -> bytes:
+def caption(alt: str) -> tuple[str, str]:
+    """What stands above and below a picture, as HTML: a line, and all its words, folded."""
+    first = re.split(r"(?<=\.)\s", alt, maxsplit=1)[0]
+    if len(first) > _CAPTION:
+        first = first[: _CAPTION - 1].rstrip(" ,;") + "…"
+    above = f"<figcaption>{html.escape(first)}</figcaption>"
+    if first == alt:
+        return above, ""
+    return above, (
+        '<details><summary style="cursor:pointer;font-size:85%">'
+        f"The picture in words</summary>{html.escape(alt)}</details>"
+    )
+
+
+def _png(
+    draw: Callable[[Any], None],
+    theme: str,
+    stamp: str,
+    size: tuple[float, float],
+    alt: str,
+    sharpness: int,
+) -> bytes:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
@@ -106,6 +138,32 @@ def _png(draw: Callable[[Any], None], theme: str, stamp: str, size: tuple[float,
         draw(canvas)
         canvas.supxlabel(said, x=0.995, ha="right", fontsize=9)
         file = io.BytesIO()
-        # Without its metadata the picture is the same bytes at each execution.
-        canvas.savefig(file, format="png", dpi=110, metadata={"Software": None})
+        # Without matplotlib's own metadata the picture is the same bytes at each execution.
+        metadata = {"Software": None, "Description": f"{alt} {stamp}"}
+        canvas.savefig(file, format="png", dpi=sharpness * _DPI, metadata=metadata)
+    return file.getvalue() if sharpness == 1 else _indexed(file.getvalue(), metadata["Description"])
+
+
+def _indexed(png: bytes, words: str | None) -> bytes:
+    """The same in 256 colours, which takes a third of the room: those of most pixels stay exact."""
+    import numpy as np
+    from PIL import Image, PngImagePlugin
+
+    with Image.open(io.BytesIO(png)) as image:
+        whole = image.convert("RGB")
+    found = whole.getcolors(1 << 24) or []
+    counts = np.array([count for count, _ in found])
+    parts = np.array([colour for _, colour in found], np.float32)
+    names = parts.astype(np.int32) @ (1 << 16, 1 << 8, 1)
+    kept = parts[np.lexsort((names, -counts))[:256]]
+    distance = (kept**2).sum(axis=1) - 2 * parts @ kept.T  # but for what each row has in common
+    order = np.argsort(names)
+    pixels = np.asarray(whole).astype(np.int32) @ (1 << 16, 1 << 8, 1)
+    index = distance.argmin(axis=1).astype(np.uint8)[order]
+    shown = Image.fromarray(index[np.searchsorted(names[order], pixels)])
+    shown.putpalette(kept.astype(np.uint8).tobytes())
+    said = PngImagePlugin.PngInfo()
+    said.add_text("Description", words or "")
+    file = io.BytesIO()
+    shown.save(file, "png", optimize=True, pnginfo=said)
     return file.getvalue()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from ..stamps import Stamp, each, required
 from ..words import in_one_line, printable
 
+# "1,024", "3.5 ms", "+12 %", "–", "unknown": what stands to the right.
+_NUMBER = re.compile(r"[−+-]?[\d.,]+( ?[\w/%µ×]{1,5})?|–?|unknown")
+
 
 class Table:
     """Rows of words and signs, with a caption; draws itself as text and as HTML.
 
     stamp: None only where nothing was measured, as in `lockstep doctor`. right: all columns but the
-    first hold numbers, and end below each other. Labs call `table`.
+    first hold numbers, and end below each other; in HTML, numbers do so anyway. Labs call `table`.
     """
 
     def __init__(
@@ -54,24 +58,35 @@ class Table:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         left = 'style="text-align:left"'
-        rest = 'style="text-align:right"' if self._right else left
+        number = 'style="text-align:right;font-variant-numeric:tabular-nums"'
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        looks = [
+            number if at and (self._right or all(map(_NUMBER.fullmatch, cells))) else left
+            for at, cells in enumerate(columns)
+        ]
         head = "".join(
-            f'<th scope="col" {rest if at else left}>{html.escape(name)}</th>'
+            f'<th scope="col" {looks[at]}>{html.escape(name)}</th>'
             for at, name in enumerate(self.columns)
         )
         body = "".join(
             "<tr>"
             f'<th scope="row" {left}>{html.escape(row[0])}</th>'
-            + "".join(f"<td {rest}>{html.escape(cell)}</td>" for cell in row[1:])
+            + "".join(
+                f"<td {look}>{html.escape(cell)}</td>"
+                for look, cell in zip(looks[1:], row[1:], strict=True)
+            )
             + "</tr>"
             for row in self.rows
         )
-        muted = 'style="color:var(--jp-ui-font-color2,#666);font-size:85%"'
-        stamps = "".join(f"<div {muted}>{html.escape(str(stamp))}</div>" for stamp in self.stamps)
+        small = 'style="font-size:85%"'
+        stamps = "".join(f"<div {small}>{html.escape(str(stamp))}</div>" for stamp in self.stamps)
         return {
             "text/plain": repr(self),
-            "text/html": f'<table><caption style="text-align:left">{html.escape(self.caption)}'
-            f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{stamps}",
+            # What is wider than the page scrolls by itself, by keyboard, too.
+            "text/html": '<div tabindex="0" role="group" style="overflow-x:auto" '
+            f'aria-label="{html.escape(self.caption)}"><table>'
+            f'<caption style="text-align:left">{html.escape(self.caption)}</caption>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{stamps}",
         }
 
 

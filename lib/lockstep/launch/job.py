@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..stamps import Stamp
 from ..words import ranks_count
@@ -39,13 +39,21 @@ class Plan:
     folders: tuple[Any, ...] = field(default=(), repr=False)  # temporary: they go with the job
 
 
+class End(NamedTuple):
+    """How a rank ended, "done", "raised", "died" or "stopped" with its job, and when: seconds on
+    the clock of its calls."""
+
+    how: str
+    at: float
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What became of a job.
 
     state: "ok", "failed" or "interrupted"; "running" as long as it runs. device: what the ranks
     computed on. seconds: from the start to the last rank's answer. verdict: a sentence on what went
-    wrong between the ranks, or "".
+    wrong between the ranks, or "". ends: of each rank; none as long as it runs.
     """
 
     state: str = "running"
@@ -54,6 +62,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     verdict: str = ""
     failures: tuple[Failure, ...] = ()
+    ends: tuple[End, ...] = ()
     peak_memory: Mapping[int, int] = field(default_factory=dict)  # bytes, by rank, where known
     outputs: tuple[Output, ...] = field(default=(), repr=False)
     shown: tuple[str | None, ...] = field(default=(), repr=False)

@@ -20,13 +20,15 @@ from .channel import deaf
 from .errors import refusal
 from .explain import diagnose, report
 from .explain.standstill import StandstillWatch
-from .job import Outcome
+from .job import End, Outcome
 from .nodes.base import Node, RankState, Setting, Task
 from .output import Output
 from .place import Place
 
 _TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
+
+_ENDS = {"done": "done", "failed": "raised", "dead": "died"}  # of a rank's states
 
 Show = Callable[[Sequence[Output], float], None]  # what has come so far, and the seconds since
 
@@ -175,6 +177,7 @@ class Ranks:
     def _success(self) -> Outcome:
         ranks = self._ranks
         return self._outcome(
+            stopped=time.perf_counter(),
             state="ok",
             shown=tuple(rank.reply["shown"] for rank in ranks),
             parcels=tuple(rank.parcel for rank in ranks),
@@ -185,6 +188,7 @@ class Ranks:
 
     def _failure(self, verdict: str, kind: str) -> Outcome:
         """Find out what each rank was doing, end them all, and write it down."""
+        stopped = time.perf_counter()
         for node in self._nodes:
             node.look()
         self.close(gracefully=True)
@@ -192,13 +196,14 @@ class Ranks:
         failures = [self._failed(rank, kind) for rank in self._ranks]
         return self._outcome(
             state="interrupted" if kind == "interrupted" else "failed",
+            stopped=stopped,
             verdict=verdict,
             failures=tuple(
                 sorted((f for f in failures if f), key=lambda f: (f.is_consequence, f.at))
             ),
         )
 
-    def _outcome(self, **what: Any) -> Outcome:
+    def _outcome(self, stopped: float, **what: Any) -> Outcome:
         readers = tuple(rank.reader.copy() for rank in self._ranks)
         notes = [note for node in self._nodes for note in (node.note, *node.notes)]
         if dropped := max((reader.dropped for reader in readers), default=0):
@@ -207,6 +212,10 @@ class Ranks:
             )
         return Outcome(
             seconds=self._seconds,
+            ends=tuple(
+                End(_ENDS.get(rank.state, "stopped"), rank.reply.get("at", stopped))
+                for rank in self._ranks
+            ),
             notes=tuple(dict.fromkeys(filter(None, [*notes, *self._said_at_end]))),  # each once
             peak_memory={rank.rank: rank.peak for rank in self._ranks if rank.peak},
             outputs=tuple(self._outputs),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import html as escaping
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ..looks import COLLECTIVE, ERROR, RANKS, RECV, SEND, WAITING, Look, background, hatched, ink
 from ..words import by_value, quantity, ranks_text
-from .calls import Call
+from .calls import ANY_SOURCE, POINT_TO_POINT, Call
 from .output import fold
 
 if TYPE_CHECKING:
     from .job import Job
 
-# Okabe and Ito's palette, which colour-blind people can tell apart; the rank is always named too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#666666")
-_WHITE_INK = ("#0072B2", "#8C6D1F", "#666666")  # black reads better on the others
 _MOST_BARS = 400  # calls of one rank in the strip; a timeline is the place for more
 
 
@@ -69,13 +68,21 @@ def _calls_line(job: Job) -> str:
 
 
 # ── HTML ─────────────────────────────────────────────────────────────────────────────────────
-# Styles are inline, and colours JupyterLab's own, so that it reads in the light and the dark
-# theme and in a saved notebook. All text is escaped: what a rank prints is data.
+# Styles are inline, and texts have the colour of the page around them, so that it reads in every
+# theme: JupyterLab's, VS Code's, and in a saved notebook. All text is escaped: what a rank prints
+# is data.
 
 _MONO = "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
 _WRAP = "word-break:normal;overflow-wrap:anywhere"
-_MUTED = "color:var(--jp-ui-font-color2,#666)"
-_LINE = "var(--jp-border-color2,#ddd)"
+_SOFT = "background:rgba(127,127,127,.12)"
+_LINE = "rgba(127,127,127,.5)"
+
+
+# White on red reads on every paper.
+_CROSS = (
+    f'<span style="background:{ERROR};color:#fff;border-radius:3px;padding:0 4px;font-weight:bold">'
+    "✗</span>"
+)
 
 
 def html(job: Job, report: bool = True) -> str:
@@ -89,15 +96,14 @@ def html(job: Job, report: bool = True) -> str:
     body = "".join(parts + results)
     strip = "" if job.state == "running" else _strip(job)
     wrong = _report(job.report) if report and job.report else ""
-    note = f'<div style="{_MUTED}">note: {_escape(job.note)}</div>' if job.note else ""
-    sign = {"running": "…", "ok": "✓", "failed": "✗", "interrupted": "■"}[job.state]
+    note = f"<div>note: {_escape(job.note)}</div>" if job.note else ""
+    sign = {"running": "…", "ok": "✓", "failed": _CROSS, "interrupted": "■"}[job.state]
     seconds = f" · {job.seconds:.3g} s" if job.seconds else ""
     foot = (
-        f'<div style="{_MUTED};font-size:12px;margin-top:4px">'
-        f"{sign} {_escape(job.summary())}{seconds}</div>"
+        f'<div style="font-size:12px;margin-top:4px">{sign} {_escape(job.summary())}{seconds}</div>'
     )
     return (
-        f'<div class="lockstep-job" style="line-height:1.45;color:var(--jp-ui-font-color1,#111)">'
+        f'<div class="lockstep-job" style="line-height:1.45;color:inherit">'
         f"{body}{wrong}{strip}{note}{foot}</div>"
     )
 
@@ -112,11 +118,11 @@ def _first_rank(who: str) -> int:
 
 
 def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) -> str:
-    colour = _COLOURS[rank % len(_COLOURS)]
+    colour = RANKS[rank % len(RANKS)]
     arrow = '<span title="result"> →</span>' if result else ""
-    background = "background:var(--jp-layout-color2,#f5f5f5);" if result else ""
+    ground = f"{_SOFT};" if result else ""
     return (
-        f'<div style="display:flex;border-left:4px solid {colour};margin:1px 0;{background}">'
+        f'<div style="display:flex;border-left:4px solid {colour};margin:1px 0;{ground}">'
         f'<div style="flex:0 0 7.5em;padding:1px 8px;font-size:12px;white-space:nowrap">'
         f"{_escape(who)}{arrow}</div>"
         f'<pre style="{_MONO};margin:0;padding:1px 4px;white-space:pre-wrap;{_WRAP};'
@@ -129,66 +135,181 @@ def _report(report: str) -> str:
     lines = []
     for at, line in enumerate(report.splitlines()):
         if at == 0:
-            lines.append(f"<b>✗ {_escape(line)}</b>")
+            lines.append(f"{_CROSS} <b>{_escape(line)}</b>")
         elif line.lstrip().startswith("→"):
             lines.append(f"<b>{_escape(line)}</b>")
         else:
             lines.append(_escape(line))
     return (
         f'<pre role="alert" style="{_MONO};{_WRAP};margin:6px 0;padding:6px 10px;'
-        "white-space:pre-wrap;border-left:4px solid #D55E00;color:inherit;"
-        'background:var(--jp-layout-color2,#f5f5f5)">' + "\n".join(lines) + "</pre>"
+        f"white-space:pre-wrap;border-left:4px solid {ERROR};color:inherit;"
+        f'{_SOFT}">' + "\n".join(lines) + "</pre>"
     )
 
 
+# ── The strip ────────────────────────────────────────────────────────────────────────────────
+
+_LANE = 20  # pixels of a row
+# Operations in which nobody is done before all others, or the sender, have come.
+_TOGETHER = ("all_", "reduce_scatter", "barrier", "recv")
+_SIDES = {"left": "0", "middle": "-50%", "right": "-100%"}  # of a time's label at its place
+_TICKS = 5  # at most, so that they have room on a telephone, too
+
+
 def _strip(job: Job) -> str:
-    """When each rank was in which call: one lane a rank, one bar a call."""
+    """When each rank was in which call, until the job was over: one lane a rank, one bar a call.
+
+    In HTML and not as a drawing, whose letters would shrink with it.
+    """
     calls = [call for rank in job.calls for call in rank]
     if not calls or max(len(rank) for rank in job.calls) > _MOST_BARS:
         return ""
     start = min(call.start for call in calls)
-    end = max(call.end or call.start for call in calls)
-    span = max(end - start, 1e-6)
-    width, left, lane = 720, 60, 18
-    operations = sorted({call.operation for call in calls})
-    shapes = []
-    height = 0
+    ends = [end.at for end in job.ends] or [start] * job.nproc
+    over = max([call.end or call.start for call in calls] + ends)
+    span = max(over - start, 1e-6)
+    waits = _waits(job)
+    lanes, used = [], dict[Look, set[str]]()
     for rank, own in enumerate(job.calls):
-        top = height
-        shapes.append(
-            f'<text x="0" y="{top + 13}" font-size="11" fill="currentColor">rank {rank}</text>'
-            f'<line x1="{left}" x2="{left + width}" y1="{top + 9}" y2="{top + 9}" '
-            f'stroke="{_LINE}"/>'
-        )
-        rows = _rows(own, end)
-        height += lane * (1 + max(rows, default=0))
+        until = max([ends[rank], *(call.end or call.start for call in own)])
+        rows = _rows(own, until)
+        bars = [_lane_line((until - start) / span)]
         for call, row in zip(own, rows, strict=True):
-            y = top + row * lane
-            x = left + (call.start - start) / span * width
-            length = max(((call.end or end) - call.start) / span * width, 1.5)
-            at = operations.index(call.operation)
-            colour = _COLOURS[at % len(_COLOURS)]
-            label = call.operation if length > 7 * len(call.operation) else ""
-            dash, ink = "", "#fff" if colour in _WHITE_INK else "#000"
-            if call.end is None:
-                dash, ink = ' stroke-dasharray="3 2" fill-opacity="0.15"', "currentColor"
-            shapes.append(
-                f"<g><title>{_escape(_hover(call, start))}</title>"
-                f'<rect x="{x:.1f}" y="{y + 2}" width="{length:.1f}" height="{lane - 3}" rx="2" '
-                f'fill="{colour}" stroke="{colour}"{dash}/>'
-                f'<text x="{x + 4:.1f}" y="{y + 13}" font-size="11" fill="{ink}">'
-                f"{_escape(label)}</text></g>"
-            )
-    legend = " · ".join(
-        f'<span style="color:{_COLOURS[i % len(_COLOURS)]}">■</span> {_escape(name)}'
-        for i, name in enumerate(operations)
+            waited = until if call.end is None else waits.get(id(call), call.start)
+            look = _look(call)
+            if call.end is not None:
+                used.setdefault(look, set()).add(call.operation)
+                place = (waited - start) / span, (call.end - start) / span
+                bars.append(_bar(place, row, look, call.operation, _hover(call, start)))
+            if waited > call.start:
+                used.setdefault(WAITING, set())
+                place = (call.start - start) / span, (waited - start) / span
+                bars.append(_bar(place, row, WAITING, *_waiting(call, waited, start)))
+        bars.append(_ending(job, rank, (until - start) / span))
+        high = _LANE * (1 + max(rows, default=0))
+        lanes.append(
+            f'<div style="line-height:{_LANE}px;white-space:nowrap">rank {rank}</div>'
+            f'<div style="position:relative;height:{high}px">{"".join(bars)}</div>'
+        )
+    grid = (
+        "display:grid;grid-template-columns:max-content minmax(0,1fr);column-gap:8px;"
+        "max-width:780px;padding-right:14px;font-size:11px"
     )
     return (
-        f'<div style="margin-top:6px"><svg role="img" aria-label="{_escape(_spoken(job))}" '
-        f'viewBox="0 0 {left + width} {height}" style="max-width:{left + width}px;width:100%">'
-        f"{''.join(shapes)}</svg>"
-        f'<div style="font-size:11px;{_MUTED};padding-left:{left}px">{legend} · '
-        f"the strip is {quantity(span, 's')} long</div></div>"
+        f'<div style="margin-top:6px"><div role="img" aria-label="{_escape(_spoken(job))}" '
+        f'style="{grid}">{"".join(lanes)}<div></div>{_axis(span)}</div>{_legend(used)}</div>'
+    )
+
+
+def _look(call: Call) -> Look:
+    return {"send": SEND, "recv": RECV}.get(call.operation, COLLECTIVE)
+
+
+def _waits(job: Job) -> dict[int, float]:
+    """For each call (by id) that had to wait for another rank: until when.
+
+    Nobody is done with an all-reduce before the last rank has called it, and with a receive before
+    its send was called. Not where calls only queue what a GPU does, or hosts' clocks differ.
+    """
+    if job.nodes > 1 or any(reader.on_gpu or reader.dropped for reader in job.readers):
+        return {}
+    met: dict[Any, list[Call]] = {}
+    for call in (call for own in job.calls for call in own):
+        ways: tuple[int | None, ...] = ()
+        if call.peer == ANY_SOURCE:
+            continue
+        if call.operation in POINT_TO_POINT:
+            ways = (call.rank, call.peer, call.tag)
+            if call.operation == "recv":
+                ways = (call.peer, call.rank, call.tag)
+        met.setdefault((call.group, ways, call.number), []).append(call)
+    until: dict[int, float] = {}
+    for (group, ways, _), calls in met.items():
+        are_all = {call.rank for call in calls} >= set(ways[:2] or group.ranks)
+        last = max(call.start for call in calls) if are_all else math.inf  # for ever
+        for call in calls:
+            if call.end is not None and call.operation.startswith(_TOGETHER):
+                until[id(call)] = min(last, call.end)
+    return until
+
+
+def _waiting(call: Call, until: float, start: float) -> tuple[str, str]:
+    """What stands in a bar that waits, and what is said over it."""
+    lasted = quantity(until - call.start, "s")
+    verb = "waits" if call.waited or call.end is not None else "is not over after"
+    return f"{call.operation} {verb} {lasted}", f"{_hover(call, start)}\n{verb} {lasted}"
+
+
+def _lane_line(until: float) -> str:
+    return (
+        f'<div style="position:absolute;left:0;width:{until:.3%};top:{_LANE // 2}px;'
+        f'border-top:1px solid {_LINE}"></div>'
+    )
+
+
+def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: str) -> str:
+    left, right = place
+    is_waiting = look is WAITING
+    fits = (right - left) * 640 > 7 * len(label)  # pixels, of letters that are 7 wide
+    ground = hatched(look) if is_waiting else background(look)
+    text = (
+        f'<span style="background:{look.colour};color:{ink(look.colour)};padding:0 4px;'
+        f'display:inline-block;vertical-align:top">{_escape(label)}</span>'
+    )
+    return (
+        f'<div title="{_escape(hover)}" style="position:absolute;left:{left:.3%};'
+        f"width:{right - left:.3%};min-width:3px;top:{row * _LANE + 2}px;height:{_LANE - 4}px;"
+        f"box-sizing:border-box;overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
+        f"line-height:{_LANE - 6}px;background:{ground};"
+        f'border:1px {"dashed" if is_waiting else "solid"} {look.colour};border-radius:2px">'
+        f"{text if fits else ''}</div>"
+    )
+
+
+def _ending(job: Job, rank: int, at: float) -> str:
+    """A cross where the rank failed; where others failed, a check mark where it was done."""
+    how = job.ends[rank].how if job.ends else ""
+    if job.state == "ok" or how not in ("raised", "died", "done"):
+        return ""
+    sign, said = (_CROSS, f"rank {rank} {how} here")
+    if how == "done":
+        sign, said = f'<span style="{_SOFT};padding:0 3px">✓ done</span>', "its job was done"
+    side = "translateX(-100%)" if at > 0.9 else "none"
+    return (
+        f'<div title="{said}" style="position:absolute;left:{at:.3%};top:0;transform:{side};'
+        f'line-height:{_LANE}px">{sign}</div>'
+    )
+
+
+def _axis(span: float) -> str:
+    """Ticks at round times since the first call; the last is the end of the job."""
+    power = 10.0 ** math.floor(math.log10(span / (_TICKS - 1)))
+    step = next(n * power for n in (1, 2, 5, 10) if n * power * (_TICKS - 1) >= span * 0.999)
+    times = [n * step for n in range(_TICKS) if n * step < span * 0.7]
+    marks = [(time, "left" if time == 0 else "middle") for time in times] + [(span, "right")]
+    ticks = "".join(
+        f'<div style="position:absolute;white-space:nowrap;left:{time / span:.3%};'
+        f'transform:translateX({_SIDES[side]})">'
+        f"{quantity(time, 's')}</div>"
+        for time, side in marks
+    )
+    return f'<div style="position:relative;height:18px;border-top:1px solid {_LINE}">{ticks}</div>'
+
+
+def _legend(used: dict[Look, set[str]]) -> str:
+    """What the colours and patterns mean."""
+    parts = []
+    for look, operations in used.items():
+        ground = hatched(look) if look is WAITING else background(look)
+        names = f": {', '.join(sorted(operations))}" if operations - {look.label} else ""
+        parts.append(
+            '<span style="white-space:nowrap"><span style="display:inline-block;width:22px;'
+            f"height:10px;vertical-align:-1px;background:{ground};"
+            f'border:1px solid {look.colour}"></span> {_escape(look.label + names)}</span>'
+        )
+    return (
+        '<div style="font-size:11px;display:flex;flex-wrap:wrap;gap:2px 14px">'
+        f"{''.join(parts)}<span>time since the first call</span></div>"
     )
 
 
@@ -213,7 +334,10 @@ def _spoken(job: Job) -> str:
     """What a screen reader says of the strip."""
 
     def said(call: Call) -> str:
-        return f"{call.operation} {quantity(call.seconds, 's') if call.end else 'unfinished'}"
+        if call.end is None:
+            until = job.ends[call.rank].at if job.ends else call.start
+            return f"{call.operation} unfinished after {quantity(until - call.start, 's')}"
+        return f"{call.operation} {quantity(call.seconds, 's')}"
 
     lanes = (
         f"rank {rank}: {', '.join(said(call) for call in own[:8]) or 'no calls'}"

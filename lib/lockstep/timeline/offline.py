@@ -8,6 +8,7 @@ import html
 from collections.abc import Mapping, Sequence
 
 from ..trace import Trace
+from ..trace.ask.critical import CriticalPath
 from .scene import pack, scene
 from .script import script
 
@@ -29,13 +30,15 @@ def page(
     title: str = "",
     ranks: Sequence[int] | None = None,
     groups: Mapping[str, str] | None = None,
+    path: CriticalPath | None = None,
 ) -> str:
     """A page with the timeline of a trace, to be written to a file.
 
     sections: (heading, text) each, shown below as they are; nothing of a trace or a text is taken
-    for HTML. before, title, ranks, groups: as for `Timeline`. Raises TraceError as `Timeline` does.
+    for HTML. before, title, ranks, groups, path: as for `Timeline`. Raises TraceError as it does.
     """
-    shown = scene(trace, before=before, ranks=ranks, groups=groups)  # the title stands above
+    # The title stands above.
+    shown = scene(trace, before=before, ranks=ranks, groups=groups, path=path)
     head, columns = pack(shown)
     packed = [gzip.compress(bytes(part), 6, mtime=0) for part in (head.encode(), *columns)]
     data = "".join(

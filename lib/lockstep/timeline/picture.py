@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..figures.picture import Figure
+from ..looks import HATCHES, ink
 from ..words import NANOSECONDS, fitting
 from .scene import Column, Row, Scene, coverage, summary
 
@@ -17,8 +18,7 @@ _MOST_ROWS = 44
 _FEW = 2000  # slices that are still drawn one by one
 _HALF = 0.42  # of a row's height
 _HIGH = 18  # pixels of it
-_HATCHES = {"/": "////", "\\": "\\\\\\\\", "-": "---", "|": "|||", ".": "...", "x": "xxx"}
-# The same patterns, by pixel.
+# Patterns, by pixel.
 _PATTERNS: dict[str, Callable[[Column, Column], Column]] = {
     "": lambda x, y: np.zeros(x.shape, bool),
     "/": lambda x, y: (x - y) % 8 < 3,
@@ -58,30 +58,37 @@ def picture(scene: Scene) -> Figure:
         axes.spines[["top", "right", "left"]].set_visible(False)
         if scene.title:
             axes.set_title(_plain(scene.title), loc="left", fontsize=10, weight="bold")
+        _path(axes, scene, rows, places, size)
         _legend(canvas, scene, paper)
 
     high = 1.1 + 0.2 * (len(rows) + sum(one.lane == "" for one in rows) * 0.3)
     if len(rows) <= 14:
         high = 1.1 + 0.3 * len(rows)
-    return Figure(draw, alt=summary(scene), stamp=scene.stamp, size=(9.0, high))
+    return Figure(draw, alt=summary(scene), stamp=scene.stamp, size=(9.0, high), sharpness=2)
 
 
 def _rows(scene: Scene) -> tuple[list[Row], str]:
     """The rows that have room, and what is said of the others."""
-    for depth in (64, 8, 4, 2, 1):
-        rows = [row for row in scene.rows if row.level < depth]
-        if len(rows) <= _MOST_ROWS:
-            break
+    ordered = sorted(scene.rows, key=lambda row: (row.rank, row.part))  # pairs side by side
+    heads = {(row.rank, row.part): row for row in reversed(ordered)}  # each rank's first
+    levels = [[row for row in ordered if row.level < depth] for depth in (64, 8, 4, 2, 1)]
+    flat = levels[-1]
+    loud = [row for row in flat if not row.is_quiet or row in heads.values()]
+    work = [row for row in loud if row.on_device or row in heads.values()]
+    choices = [*levels, loud, work, list(reversed(heads.values()))]
+    if len(scene.parts) > 1:  # what is compared is seen at once
+        choices = choices[-2:]
+    rows = next((rows for rows in choices if len(rows) <= _MOST_ROWS), choices[-1])
     shown = rows[:_MOST_ROWS]
     more = len(scene.rows) - len(shown)
     return shown, f"{more} more rows (deeper calls, further lanes) are not drawn" if more else ""
 
 
 def _places(rows: list[Row]) -> list[float]:
-    """Downwards, with some room between ranks, and more between before and after."""
+    """Downwards, with some room between ranks, and less between before and after."""
     places = [0.0]
     for above, row in pairwise(rows):
-        gap = 0.8 if row.part != above.part else 0.25 if row.rank != above.rank else 0.0
+        gap = 0.5 if row.rank != above.rank else 0.15 if row.part != above.part else 0.0
         places.append(places[-1] - 1 - gap)
     return places
 
@@ -113,7 +120,7 @@ def _boxes(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
         these = np.flatnonzero(scene.kind[piece] == kind) + row.first
         # The line around it, in which the hatch is drawn, too, would hide a narrow one.
         is_wide = scene.duration[these] > 4 * pixel
-        for rows, hatch, line in ((these[is_wide], _HATCHES, 0.5), (these[~is_wide], {}, 0.0)):
+        for rows, hatch, line in ((these[is_wide], HATCHES, 0.5), (these[~is_wide], {}, 0.0)):
             starts = scene.start[rows] / size
             lengths = np.maximum(scene.duration[rows], pixel) / size  # or nothing would be seen
             axes.broken_barh(
@@ -180,7 +187,7 @@ def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
             _plain(name),
             fontsize=7,
             va="center_baseline",
-            color="black" if is_light(looks[kind].colour) else "white",
+            color=ink(looks[kind].colour),
             clip_on=True,
             bbox={"facecolor": looks[kind].colour, "edgecolor": "none", "pad": 0.8}
             if looks[kind].pattern
@@ -188,14 +195,23 @@ def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
         )
 
 
-def is_light(colour: str) -> bool:
-    """Whether black ink has more contrast on it than white: either then has 4.5 at least.
-
-    As WCAG 2 counts contrast, where black and white are even at a luminance of 0.179.
-    """
-    values = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179
+def _path(axes: Any, scene: Scene, rows: list[Row], places: list[float], size: float) -> None:
+    """Along the bottom of the rows that it is on, and from one to the next."""
+    if not scene.path:
+        return
+    of_row = {(row.part, row.rank, row.lane): y for row, y in zip(rows, places, strict=True)}
+    of_rank = {(row.part, row.rank): y for row, y in reversed([*zip(rows, places, strict=True)])}
+    x: list[float] = []
+    y: list[float] = []
+    for start, end, at in scene.path:
+        row = scene.rows[at]
+        above = of_rank.get((row.part, row.rank), min(places))  # of a row that is not drawn
+        place = of_row.get((row.part, row.rank, row.lane), above) - _HALF
+        x += [start / size, end / size]
+        y += [place, place]
+    ink = axes.xaxis.label.get_color()
+    axes.plot(x, y, color=axes.get_facecolor(), linewidth=3.5, solid_joinstyle="miter")
+    axes.plot(x, y, color=ink, linewidth=1.6, solid_joinstyle="miter")
 
 
 def _short(name: str) -> str:
@@ -208,19 +224,23 @@ def _short(name: str) -> str:
 
 
 def _legend(canvas: Any, scene: Scene, paper: Any) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     looks = scene.looks
-    handles = [
+    handles: list[Any] = [
         Patch(
             facecolor=looks[kind].colour,
             edgecolor=paper,
             linewidth=0,
-            hatch=_HATCHES.get(looks[kind].pattern),
+            hatch=HATCHES.get(looks[kind].pattern),
             label=_plain(looks[kind].label),
         )
         for kind in scene.legend
     ]
+    if scene.path:
+        ink = canvas.axes[0].xaxis.label.get_color()
+        handles.append(Line2D([], [], color=ink, linewidth=1.6, label="critical path"))
     canvas.legend(
         handles=handles,
         loc="outside upper left",

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..figures.picture import PALETTE
+from .. import looks
+from ..looks import GROUPS, Look
 from ..stamps import Stamp
 from ..trace import Kind, Trace, TraceError
+from ..trace.ask.critical import CriticalPath
 from ..trace.intervals import Intervals, covered, union
 from ..trace.joins import computes_on_host, launch_of, on_device
 from ..trace.matching import match
@@ -28,40 +30,31 @@ Column = NDArray[Any]
 
 # What the band above a rank's lanes says; numbers as if they were kinds, beyond Kind's own.
 COMPUTES, HIDDEN, EXPOSED = 20, 21, 22
+SENDS, RECEIVES = 23, 24  # communication that is known to be one of them
 GROUP = 30  # and on: of the first group of slices that the user named, and of those after it
+_QUIET = 0.005  # of the time, in which a quiet lane has slices
 _LONGEST_NAME = 300  # characters; what is longer is cut in the picture
 
 
-@dataclass(frozen=True)
-class Look:
-    """Colour and pattern of a kind. A pattern is one of colours.js, and a hatch of matplotlib."""
-
-    label: str
-    colour: str
-    pattern: str = ""
-
-
-_GREY = PALETTE[7]
 LOOKS: dict[int, Look] = {
-    Kind.COMPUTE: Look("compute", PALETTE[0]),
-    Kind.COMMUNICATION: Look("communication", PALETTE[1], "/"),
-    Kind.COPY: Look("copy", PALETTE[2], "."),
-    Kind.SET: Look("set", PALETTE[5], "-"),
-    Kind.WAIT: Look("wait", PALETTE[3], "x"),
-    Kind.LAUNCH: Look("launch", PALETTE[4], "|"),
-    Kind.OPERATOR: Look("operator", PALETTE[6]),
-    Kind.PYTHON: Look("python", _GREY, "-"),
-    Kind.ANNOTATION: Look("annotation", _GREY),
-    Kind.GPU_ANNOTATION: Look("gpu annotation", _GREY, "|"),
-    Kind.STEP: Look("step", _GREY, "\\"),
-    Kind.OTHER: Look("other", _GREY, "."),
-    COMPUTES: Look("computes only", PALETTE[0]),
-    HIDDEN: Look("communicates while it computes", PALETTE[2], "x"),
-    EXPOSED: Look("exposed communication", PALETTE[1], "/"),
+    Kind.COMPUTE: looks.COMPUTE,
+    Kind.COMMUNICATION: looks.COMMUNICATION,
+    SENDS: looks.SEND,
+    RECEIVES: looks.RECV,
+    Kind.COPY: looks.COPY,
+    Kind.SET: looks.SET,
+    Kind.WAIT: looks.WAITING,
+    Kind.LAUNCH: looks.LAUNCH,
+    Kind.OPERATOR: looks.HOST,
+    Kind.PYTHON: Look("python", looks.GREY, "-"),
+    Kind.ANNOTATION: Look("annotation", looks.GREY),
+    Kind.GPU_ANNOTATION: Look("gpu annotation", looks.GREY, "|"),
+    Kind.STEP: Look("step", looks.GREY, "\\"),
+    Kind.OTHER: Look("other", looks.GREY, "."),
+    COMPUTES: Look("computes only", looks.COMPUTE.colour),
+    HIDDEN: looks.HIDDEN,
+    EXPOSED: looks.EXPOSED,
 }
-# Colour and pattern of groups. Far from each other and from what computes, communicates and waits,
-# for those, too, who see no red, no green or no blue; not lost on white or black paper.
-GROUPS = (("#88CCEE", "."), ("#882020", "\\"), ("#F8C810", "-"), ("#332288", "|"))
 
 
 @dataclass(frozen=True)
@@ -78,6 +71,8 @@ class Row:
     level: int
     first: int
     last: int
+    on_device: bool = False
+    is_quiet: bool = False  # of a thread: next to nothing happens there
 
     @property
     def is_band(self) -> bool:
@@ -144,6 +139,7 @@ class Scene:
     instance: Column
     collectives: tuple[dict[str, Any], ...]
     groups: tuple[str, ...] = ()  # their labels
+    path: tuple[tuple[int, int, int], ...] = ()  # start, end and row of each piece, in order
     is_overview: bool = False
 
     @property
@@ -194,12 +190,13 @@ def scene(
     title: str = "",
     ranks: Sequence[int] | None = None,
     groups: Mapping[str, str] | None = None,
+    path: CriticalPath | None = None,
 ) -> Scene:
     """Lay out a trace, below another one if `before` is given; each starts at its own 0.
 
     ranks: only these. groups: by label a regular expression; slices of which it matches the whole
-    name are a kind of their own. Raises TraceError where there is nothing to draw, a rank is not
-    there, or a group cannot be told.
+    name are a kind of their own. path: of `trace`, drawn on it. Raises TraceError
+    where there is nothing to draw, a rank is not there, or a group cannot be told.
     """
     patterns = _patterns(groups or {})
     traces = [trace] if before is None else [before, trace]
@@ -226,8 +223,7 @@ def scene(
             )
         )
         rows += [
-            Row(row.part, row.rank, row.lane, row.level, row.first + slices, row.last + slices)
-            for row in piece.rows
+            replace(row, first=row.first + slices, last=row.last + slices) for row in piece.rows
         ]
         times += piece.times
         launches, launched = _launches(one, piece.position)
@@ -267,8 +263,30 @@ def scene(
         names=tuple(names),
         collectives=tuple(collectives),
         groups=tuple(patterns),
+        path=_path(path, rows, len(traces) - 1, traces[-1].span[0]) if path else (),
         **joined,
     )
+
+
+def _path(
+    path: CriticalPath, rows: Sequence[Row], part: int, first: int
+) -> tuple[tuple[int, int, int], ...]:
+    """The pieces of a critical path; what follows each other on one lane is one piece."""
+    of_lane = {
+        (row.rank, row.lane): at
+        for at, row in reversed([*enumerate(rows)])
+        if row.part == part and row.lane
+    }
+    segments = path.segments
+    cuts = np.flatnonzero(np.diff(segments.lane, prepend=NONE))
+    ends = segments.end[np.append(cuts[1:], len(segments)) - 1]
+    pieces = []
+    for at, end in zip(cuts.tolist(), ends.tolist(), strict=True):
+        one = segments[at]
+        if (row := of_lane.get((one.rank, _cut(one.lane) or "?"))) is None:
+            raise TraceError(f"the critical path is on rank {one.rank}, which is not drawn")
+        pieces.append((one.start - first, end - first, row))
+    return tuple(pieces)
 
 
 def _patterns(groups: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
@@ -321,7 +339,9 @@ class _Piece:
         self.times: list[RankTimes] = []
         self.position = np.empty(len(trace), np.int64)
         group = _groups(trace.names, patterns)[trace.name] if patterns else None
-        kinds = trace.kind if group is None else np.where(group == NONE, trace.kind, GROUP + group)
+        kinds = _kinds_of(trace)
+        if group is not None:
+            kinds = np.where(group == NONE, kinds, GROUP + group)
         kinds = kinds.astype(np.uint8)
         start, duration, name, kind = [], [], [], []
         at = 0
@@ -351,8 +371,13 @@ class _Piece:
                 order = np.argsort(level, kind="stable")
                 bounds = np.concatenate(([0], np.cumsum(np.bincount(level))))
                 label = _cut(trace.lanes[lane].label) or "?"
+                on_device = trace.lanes[lane].on_device
+                is_quiet = not on_device and (
+                    _covers(trace, np.arange(piece.start, piece.stop), first).total
+                    < _QUIET * self.span
+                )
                 self.rows += [
-                    Row(part, rank, label, number, at + one, at + end)
+                    Row(part, rank, label, number, at + one, at + end, on_device, is_quiet)
                     for number, (one, end) in enumerate(pairwise(bounds.tolist()))
                 ]
                 rows = order + piece.start
@@ -364,6 +389,14 @@ class _Piece:
                 at += len(rows)
         self.start, self.duration = np.concatenate(start), np.concatenate(duration)
         self.name, self.kind = np.concatenate(name), np.concatenate(kind)
+
+
+def _kinds_of(trace: Trace) -> Column:
+    """The kind of each row, messages apart from other communication."""
+    ways = {"send": SENDS, "recv": RECEIVES}
+    known = np.array([ways.get(one.operation, 0) for one in trace.known] + [0], np.uint8)
+    way = known[trace.collective]  # of NONE, the last
+    return np.where((trace.kind == Kind.COMMUNICATION) & (way > 0), way, trace.kind)
 
 
 def _of_ranks(trace: Trace, ranks: Sequence[int] | None) -> Trace:
@@ -575,7 +608,10 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
             for part in scene.parts
         ],
         "rows": [
-            [row.part, row.rank, row.lane, row.level, row.first, row.last, _kinds(scene, row)]
+            [
+                *(row.part, row.rank, row.lane, row.level, row.first, row.last),
+                *(_kinds(scene, row), row.on_device, row.is_quiet),
+            ]
             for row in scene.rows
         ],
         "times": [
@@ -597,6 +633,8 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
         "kinds": {kind: vars(look) for kind, look in scene.looks.items()},
         "legend": scene.legend,
         "groups": scene.groups,
+        "path": scene.path,
+        "waiting": vars(looks.WAITING),
         "isOverview": scene.is_overview,
         "alt": summary(scene),
         "columns": [[key, values.dtype.name] for key, values in columns.items()],

@@ -13,6 +13,7 @@ from ..figures.picture import Figure
 from ..figures.table import Table
 from ..machine import in_notebook
 from ..trace import Trace
+from ..trace.ask.critical import CriticalPath
 from ..words import printable
 from .picture import picture
 from .scene import Scene, counts, overview, pack, percent, scene
@@ -33,7 +34,8 @@ class Timeline:
 
     trace: with its stamp. before: another trace, drawn above on the same scale, each from its own
     first start. ranks: only these. groups: up to four, as {"forward": r"F\d+"}: slices whose whole
-    name a pattern matches have a colour and a pattern of their own. In a notebook it shows a widget
+    name a pattern matches have a colour and a pattern of their own. path: the trace's
+    `critical_path()`, drawn as a line. In a notebook it shows a widget
     and, folded below it, a picture (PNG) with the shares of each rank, which is all that a saved
     notebook shows. Its text says what there is and where it comes from, without a measured time.
 
@@ -48,8 +50,9 @@ class Timeline:
         title: str = "",
         ranks: Sequence[int] | None = None,
         groups: Mapping[str, str] | None = None,
+        path: CriticalPath | None = None,
     ):
-        self.scene = scene(trace, before=before, title=title, ranks=ranks, groups=groups)
+        self.scene = scene(trace, before=before, title=title, ranks=ranks, groups=groups, path=path)
 
     @cached_property
     def _picture(self) -> Figure:
@@ -93,7 +96,7 @@ def _shares(scene: Scene) -> Table:
     """Stamped by the picture above it."""
     rows = []
     for one in scene.times:
-        rank = f"{scene.parts[one.part].label} rank {one.rank}".strip()
+        rank = f"{scene.parts[one.part].label} {one.rank}".strip()
         known = one.has_compute
         cells = [
             percent(one.compute, one.span) if known else "unknown",
@@ -103,7 +106,7 @@ def _shares(scene: Scene) -> Table:
         ]
         rows.append((rank, *cells))
     caption = "of the time from a rank's first start to its last end"
-    columns = ("", "computes", "communicates", "exposed communication", *scene.groups)
+    columns = ("rank", "computes", "communicates", "exposed communication", *scene.groups)
     return Table(caption, columns, rows, stamp=None)
 
 

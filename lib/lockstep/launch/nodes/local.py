@@ -219,7 +219,7 @@ class LocalNode:
             if not slot.over:
                 self._drain(slot)
                 self._read_stack(slot, 0)
-                slot.state = "dead"
+                slot.state, slot.reply = "dead", {"at": time.perf_counter()}
                 self._await_end(slot)
             return
         except NoMessage as error:
@@ -278,7 +278,7 @@ class LocalNode:
                 break
         if slot.code == 0 and self._task is not None and self._task.may_leave:
             slot.state = "done"
-            slot.reply = {"shown": None, "digest": [], "device": "CPU", "bound": []}
+            slot.reply |= {"shown": None, "digest": [], "device": "CPU", "bound": []}
 
     def _on_event(self) -> bool:
         """Hear what the warm parent says; False once it is gone."""

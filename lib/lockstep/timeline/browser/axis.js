@@ -1,14 +1,13 @@
 // The axis of time above the lanes.
 
-import { LEFT } from "./nodes.js";
 import { xOf } from "./view.js";
 
 const AXIS = 22; // its height
 
 export function drawAxis(timeline) {
-  const { view, width, ratio, colours } = timeline;
+  const { view, width, ratio, colours, left } = timeline;
   const { axis } = timeline.nodes;
-  const all = width + LEFT;
+  const all = width + left;
   const [W, H] = [Math.round(all * ratio), AXIS * ratio];
   if (axis.width !== W || axis.height !== H) Object.assign(axis, { width: W, height: H });
   axis.style.cssText = `width:${all}px;height:${AXIS}px`;
@@ -23,12 +22,12 @@ export function drawAxis(timeline) {
   context.beginPath();
   const { step, inUnit } = ticksOf(view, width);
   for (let tick = Math.ceil(view.t0 / step); tick * step <= view.t1; tick++) {
-    const x = LEFT + xOf(timeline, tick * step);
+    const x = left + xOf(timeline, tick * step);
     context.moveTo(x, AXIS - 5);
     context.lineTo(x, AXIS);
     const text = inUnit(tick * step);
     const wide = context.measureText(text).width;
-    if (x + wide / 2 < all) context.fillText(text, Math.max(x - wide / 2, LEFT), AXIS / 2 - 2);
+    if (x + wide / 2 < all) context.fillText(text, Math.max(x - wide / 2, left), AXIS / 2 - 2);
   }
   context.stroke();
 }

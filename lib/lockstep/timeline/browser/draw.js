@@ -4,7 +4,7 @@
 import { drawAxis } from "./axis.js";
 import { css, fill, isLight, mix, rgb, word } from "./colours.js";
 import { rowHeight } from "./lines.js";
-import { drawSelected } from "./marks.js";
+import { drawPath, drawRange, drawSelected } from "./marks.js";
 import { walk } from "./rows.js";
 import { knownOf, nameOf } from "./scene.js";
 import { isMatch, matchesOf } from "./search.js";
@@ -26,7 +26,9 @@ export function draw(timeline) {
   context.save();
   context.scale(ratio, ratio);
   drawNames(timeline, context, texts);
+  drawPath(timeline, context, scroll);
   drawSelected(timeline, context, scroll);
+  drawRange(timeline, context);
   context.restore();
   drawAxis(timeline);
   saySo(timeline, begun);
@@ -50,16 +52,12 @@ function saySo({ scene, view, el, nodes: { root } }, begun) {
 
 // image: {pixels, stride, height, ratio}. Returns the slices that have room for a name.
 function drawLines(timeline, image, scroll) {
-  const { lines, shown, search, colours, ratio } = timeline;
+  const { lines, shown, search, ratio } = timeline;
   const texts = [];
   for (const line of lines) {
     if (line.y >= scroll + shown || line.y + line.h <= scroll) continue;
     const top = Math.round((line.y - scroll) * ratio);
     const bottom = Math.round((line.y + line.h - scroll) * ratio);
-    if (line.what === "part") {
-      const soft = new Uint32Array(64 * ratio * ratio).fill(word(rgb(colours.soft)));
-      fill(image, 0, Math.max(top, 0), image.stride, Math.min(bottom, image.height), soft);
-    }
     if (!line.row) continue;
     const { row } = line;
     const place = { top: top + ratio, bottom: bottom - ratio };

@@ -1,6 +1,6 @@
 // Keys of the picture and of the search field.
 
-import { goTo, goToMatch, neighbour, otherRow, select } from "./selection.js";
+import { goTo, goToMatch, neighbour, otherRow, select, selectRange, zoomToSelected } from "./selection.js";
 import { searchFor } from "./search.js";
 import { pan, showAll, zoom } from "./view.js";
 
@@ -14,6 +14,12 @@ function keysOf(timeline) {
     "+": () => zoom(timeline, 0.6),
     "=": () => zoom(timeline, 0.6),
     "-": () => zoom(timeline, 1 / 0.6),
+    w: () => zoom(timeline, 0.6),
+    s: () => zoom(timeline, 1 / 0.6),
+    a: () => pan(timeline, -0.15),
+    d: () => pan(timeline, 0.15),
+    r: () => selectRange(timeline, timeline.view.t0, timeline.view.t1),
+    f: () => zoomToSelected(timeline),
     Home: () => showAll(timeline),
     Escape: () => {
       tip.hidden = true;

@@ -7,13 +7,33 @@ import { percent } from "./words.js";
 const HIGHEST = 560; // of the lanes before they scroll
 
 const rankKey = (row) => `${row.part} ${row.rank}`;
+const quietKey = (row) => `${rankKey(row)} quiet`;
+const threadsKey = (row) => `${rankKey(row)} threads`;
 const laneKey = (row) => `${rankKey(row)} ${row.lane}`;
 
 export const rowHeight = ({ rows }) => (rows.length <= 14 ? 26 : rows.length <= 40 ? 17 : 14);
 
-// So that many ranks are seen at once, deep call stacks are folded.
-export const foldedAtFirst = ({ rows }) =>
-  new Set(rows.length > 40 ? rows.filter((row) => row.level > 2).map(laneKey) : []);
+// So that all ranks are seen at once: deep call stacks are folded first, then lanes of threads in
+// which next to nothing happens, then all of threads, then all but each rank's first line.
+export function foldedAtFirst(scene) {
+  const { rows } = scene;
+  const choices = [
+    [],
+    rows.filter((row) => row.level > 2).map(laneKey),
+    rows.filter((row) => row.isQuiet).map(quietKey),
+    rows.filter((row) => row.level > 0).map(laneKey),
+    rows.filter((row) => !row.onDevice && row.lane).map(threadsKey),
+    rows.map(rankKey),
+  ];
+  const folded = new Set();
+  const isPair = scene.head.parts.length > 1; // what is compared is seen at once
+  for (const [at, keys] of choices.entries()) {
+    for (const key of keys) folded.add(key);
+    if (isPair && at < 4) continue;
+    if (linesOf(scene, folded).height <= HIGHEST) break;
+  }
+  return folded;
+}
 
 // ── Which lines there are ────────────────────────────────────────────────────────────────────
 
@@ -38,24 +58,40 @@ function linesOf(scene, folded) {
     lines.push({ ...line, y, h });
     y += h;
   };
-  let part = -1;
-  for (const [key, mine] of grouped(rows, rankKey)) {
+  // Before and after of a rank stand below each other.
+  const pieces = [...grouped(rows, rankKey)];
+  pieces.sort(([, [a]], [, [b]]) => a.rank - b.rank || a.part - b.part);
+  for (const [key, mine] of pieces) {
     const [first] = mine;
-    const { label } = head.parts[first.part];
-    if (first.part !== part && label) add({ what: "part", label }, 20);
-    part = first.part;
+    const { part, rank } = first;
+    const named = `${head.parts[part].label} rank ${rank}`.trim();
     const lanes = grouped(mine.filter((row) => row.lane), (row) => row.lane);
     const band = mine.find((row) => !row.lane);
     const alone = !band && lanes.size === 1; // then rank and lane share a line
-    if (!alone) add({ what: "rank", key, row: band, rank: first.rank, part }, Math.max(high, 18));
+    if (!alone) add({ what: "rank", key, row: band, rank, part, label: named }, Math.max(high, 18));
     if (!alone && folded.has(key)) continue;
+    // Where nothing else is known of a rank, its first lane is never hidden.
+    const shownAnyway = !band && !mine.some((row) => row.onDevice) ? first.lane : null;
+    const hidden = new Map();
     for (const [lane, levels] of lanes) {
-      const label = alone ? `rank ${first.rank} · ${lane}` : lane;
+      const [{ onDevice, isQuiet }] = levels;
+      const keys = [threadsKey(first), ...(isQuiet ? [quietKey(first)] : [])];
+      const more = keys.find((key) => folded.has(key));
+      if (more && !onDevice && lane !== shownAnyway && !alone) {
+        hidden.set(more, [...(hidden.get(more) ?? []), lane]);
+        continue;
+      }
+      const label = alone ? `${named} · ${lane}` : lane;
       levels.forEach((row, level) => {
         if (level && folded.has(laneKey(row))) return;
         const fold = !level && levels.length > 1 ? laneKey(row) : null;
         add({ what: "row", row, key: fold, label: level ? "" : label, alone, levels }, high);
       });
+    }
+    for (const [more, names] of hidden) {
+      const which = more.endsWith("quiet") ? "idle thread" : "thread";
+      const label = `${names.length} ${which}${names.length === 1 ? "" : "s"}`;
+      add({ what: "more", key: more, label, names }, 16);
     }
     y += 4;
   }
@@ -78,8 +114,7 @@ function labelOf({ scene, view }, line) {
   if (line.what === "row" && !line.label) return null;
   const folds = line.what === "rank" || line.key;
   const node = make(folds ? "button" : "div", { className: `ls-label ls-${classOf(line)}` });
-  let text = line.label ?? "";
-  if (line.what === "rank") text = `rank ${line.rank}`;
+  const text = line.label ?? "";
   if (folds) {
     const isFolded = view.folded.has(line.key);
     node.type = "button";
@@ -88,14 +123,14 @@ function labelOf({ scene, view }, line) {
     node.append(make("span", { textContent: isFolded ? "▸" : "▾", ariaHidden: "true" }));
   }
   node.append(make("span", { textContent: text }));
-  node.title = text;
+  node.title = line.names?.join(", ") ?? text;
   if (line.what === "rank") {
     const times = scene.head.times.find((one) => one.part === line.part && one.rank === line.rank);
     if (times?.hasCompute && times.communication) {
       const share = `${percent(times.exposed, times.span)} exposed`;
       node.append(make("small", { textContent: share }));
     }
-  } else if (line.key && view.folded.has(line.key)) {
+  } else if (line.levels && line.key && view.folded.has(line.key)) {
     node.append(make("small", { textContent: `+${line.levels.length - 1} levels` }));
   }
   node.style.top = `${line.y}px`;
@@ -103,7 +138,7 @@ function labelOf({ scene, view }, line) {
   return node;
 }
 
-const classOf = (line) => (line.what === "row" ? (line.alone ? "rank" : "lane") : line.what);
+const classOf = ({ what, alone }) => ({ row: alone ? "rank" : "lane", more: "lane" })[what] ?? what;
 
 export function listenToLabels(timeline) {
   const { nodes, view, signal } = timeline;
@@ -129,6 +164,7 @@ export const lineOf = ({ lines }, row) =>
 export function unfold(timeline, i) {
   const { folded } = timeline.view;
   const row = rowOf(timeline.scene, i);
-  if (folded.delete(rankKey(row)) || (row.level && folded.delete(laneKey(row)))) layOut(timeline);
+  const keys = [rankKey(row), threadsKey(row), quietKey(row), ...(row.level ? [laneKey(row)] : [])];
+  if (keys.filter((key) => folded.delete(key)).length) layOut(timeline);
   return timeline.lines.find((one) => one.row === row);
 }

@@ -1,5 +1,7 @@
 // What is drawn over the slices for the selected one: frames, waiting times, arrows of launches.
 
+import { isLight, rgb } from "./colours.js";
+import { lineOf } from "./lines.js";
 import { placeOf, xOf } from "./view.js";
 import { inWords } from "./words.js";
 
@@ -48,7 +50,8 @@ function drawWait(timeline, context, scroll, { i, until }) {
   context.beginPath();
   context.setLineDash([]);
   context.lineWidth = 1.5;
-  context.strokeStyle = colours.ink;
+  const { colour } = scene.head.waiting;
+  context.strokeStyle = colour;
   for (let x = x0 - place.h - (x0 % 6); x < x1; x += 6) {
     context.moveTo(x, place.y);
     context.lineTo(x + place.h, place.y + place.h);
@@ -58,9 +61,9 @@ function drawWait(timeline, context, scroll, { i, until }) {
   context.font = "11px system-ui, sans-serif";
   const wide = context.measureText(text).width + 6;
   if (wide < x1 - x0 - 4) {
-    context.fillStyle = colours.paper;
+    context.fillStyle = colour;
     context.fillRect(x0 + 4, place.y + 2, wide, place.h - 4);
-    context.fillStyle = colours.ink;
+    context.fillStyle = isLight(rgb(colour)) ? "#000" : "#fff";
     context.fillText(text, x0 + 7, place.y + place.h / 2 + 0.5);
   }
   context.restore();
@@ -81,4 +84,53 @@ function drawArrow({ width, colours }, context, x0, y0, x1, y1) {
   context.lineWidth = 1.5;
   context.strokeStyle = colours.ink;
   context.stroke();
+}
+
+// ── A range of time, the critical path ───────────────────────────────────────────────────────
+
+export function drawRange(timeline, context) {
+  const { view, width, shown, colours } = timeline;
+  if (!view.range) return;
+  const [x0, x1] = view.range.map((t) => xOf(timeline, t));
+  context.fillStyle = colours.paper;
+  context.globalAlpha = 0.55; // what is outside is still seen
+  context.fillRect(0, 0, x0, shown);
+  context.fillRect(x1, 0, width - x1, shown);
+  context.globalAlpha = 1;
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 1.5;
+  context.strokeRect(x0, -2, x1 - x0, shown + 4);
+}
+
+// Along the bottom of what it is on, and from one to the next.
+export function drawPath(timeline, context, scroll) {
+  const { scene, view, colours } = timeline;
+  const { path } = scene.head;
+  if (!path.length) return;
+  const places = new Map();
+  const yOf = (at) => {
+    if (!places.has(at)) {
+      const line = lineOf(timeline, scene.rows[at]);
+      places.set(at, line ? line.y + line.h - 2 - scroll : null);
+    }
+    return places.get(at);
+  };
+  context.beginPath();
+  let isOn = false;
+  for (const [start, end, row] of path) {
+    const y = end < view.t0 || start > view.t1 ? null : yOf(row);
+    if (y === null) {
+      isOn = false;
+      continue;
+    }
+    if (isOn) context.lineTo(xOf(timeline, start), y);
+    else context.moveTo(xOf(timeline, start), y);
+    context.lineTo(xOf(timeline, end), y);
+    isOn = true;
+  }
+  for (const [colour, wide] of [[colours.paper, 4], [colours.ink, 2]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = wide;
+    context.stroke();
+  }
 }

@@ -3,16 +3,19 @@
 
 import { percent } from "./words.js";
 
-export const LEFT = 168; // of the lanes, in CSS pixels, as are all sizes but where "device" is said
+export const isNarrow = (root) => root.clientWidth < 600;
+// The width of the labels, in CSS pixels, as are all sizes but where "device" is said.
+export const leftOf = (root) => (isNarrow(root) ? 92 : 168);
 
 export const HELP =
-  "Arrow keys pan and scroll, + and − zoom, Home shows all, / searches, Enter goes to the next match. " +
-  "Shift and arrow keys go from slice to slice, Escape unselects.";
+  "Arrow keys pan and scroll, + and − zoom, as W A S D do; Home shows all, / searches, Enter goes to the " +
+  "next match. Shift and arrow keys go from slice to slice, R tells of the range that is seen, " +
+  "F zooms to what is selected, Escape unselects.";
 
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
   position:relative;color:var(--ink);background:var(--paper);font:12px/1.4 system-ui,sans-serif;
-  box-sizing:border-box;width:100%;min-width:320px;padding:4px}
+  box-sizing:border-box;width:100%;padding:4px}
 .lockstep-timeline *{box-sizing:border-box}
 .lockstep-timeline .ls-bar{display:flex;flex-wrap:wrap;gap:6px;align-items:center;padding:2px 0 6px}
 .lockstep-timeline .ls-title{font-weight:600;font-size:13px;margin-right:auto;overflow-wrap:anywhere}
@@ -20,28 +23,33 @@ const STYLE = `
   background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 8px;margin:0}
 .lockstep-timeline button{cursor:pointer}
 .lockstep-timeline :focus-visible{outline:2px solid #56B4E9;outline-offset:-1px}
-.lockstep-timeline input{width:15em}
+.lockstep-timeline input{width:15em;max-width:45%}
 .lockstep-timeline .ls-found{min-width:7em;color:var(--muted)}
 .lockstep-timeline canvas{display:block}
 .lockstep-timeline .ls-body{position:relative;overflow-x:hidden;overflow-y:auto;display:grid;
-  grid-template-columns:${LEFT}px 1fr;border:solid var(--line);border-width:1px 0;
+  grid-template-columns:var(--left) minmax(0,1fr);border:solid var(--line);border-width:1px 0;
   overscroll-behavior:contain}
-.lockstep-timeline .ls-rows{position:sticky;top:0;align-self:start;touch-action:none;cursor:grab}
+.lockstep-timeline .ls-rows{position:sticky;top:0;align-self:start;touch-action:pan-y;cursor:crosshair}
 .lockstep-timeline .ls-labels{position:relative;border-right:1px solid var(--line)}
 .lockstep-timeline .ls-label{position:absolute;left:0;right:4px;padding:0 2px 0 4px;display:flex;
   gap:4px;align-items:center;white-space:nowrap;overflow:hidden;border:0;background:none;
   text-align:left;border-radius:0}
 .lockstep-timeline .ls-label span{overflow:hidden;text-overflow:ellipsis}
 .lockstep-timeline .ls-label small{margin-left:auto;color:var(--muted);font-size:11px;flex:none}
+.lockstep-timeline.ls-narrow .ls-label small{display:none}
+.lockstep-timeline.ls-narrow .ls-lane{padding-left:8px}
 .lockstep-timeline .ls-rank{font-weight:600}
 .lockstep-timeline .ls-lane{padding-left:16px}
-.lockstep-timeline .ls-part{background:var(--soft);font-weight:600;z-index:1}
 .lockstep-timeline .ls-tip{position:absolute;z-index:9;max-width:30em;pointer-events:none;
   background:var(--paper);border:1px solid var(--ink);border-radius:4px;padding:4px 8px;
   overflow-wrap:anywhere;box-shadow:0 1px 4px #0006}
 .lockstep-timeline .ls-tip div:first-child,.lockstep-timeline .ls-said div:first-child{
   font-weight:600;max-height:4.2em;overflow:hidden}
 .lockstep-timeline .ls-said{padding:4px 0;min-height:3.4em;overflow-wrap:anywhere}
+.lockstep-timeline .ls-range{overflow-x:auto}
+.lockstep-timeline .ls-range th,.lockstep-timeline .ls-range td{padding:0 12px 0 0;text-align:right;
+  font-variant-numeric:tabular-nums;font-weight:400}
+.lockstep-timeline .ls-range :first-child{text-align:left}
 .lockstep-timeline .ls-legend{display:flex;flex-wrap:wrap;gap:2px 14px;padding:4px 0}
 .lockstep-timeline .ls-legend span{display:inline-flex;gap:5px;align-items:center}
 .lockstep-timeline .ls-muted{color:var(--muted)}

@@ -1,7 +1,7 @@
 // Wheel, pointer and the buttons that zoom.
 
 import { hover, sliceAt } from "./details.js";
-import { select } from "./selection.js";
+import { select, selectRange } from "./selection.js";
 import { pan, show, showAll, timeOf, zoom } from "./view.js";
 
 export function listenToButtons(timeline) {
@@ -29,7 +29,7 @@ export function listenToWheel(timeline) {
   canvas.addEventListener("wheel", act, { signal: timeline.signal, passive: false });
 }
 
-// A click selects, a drag pans and scrolls.
+// A click selects a slice, a drag a range of time; with Shift it pans and scrolls.
 export function listenToPointer(timeline) {
   const { view, signal } = timeline;
   const { canvas, body, tip } = timeline.nodes;
@@ -39,13 +39,19 @@ export function listenToPointer(timeline) {
     if (event.button !== 0) return;
     canvas.focus({ preventScroll: true });
     canvas.setPointerCapture(event.pointerId);
-    drag = { x: event.clientX, y: event.clientY, t0: view.t0, top: body.scrollTop, moved: false };
+    tip.hidden = true;
+    const at = timeOf(timeline, event.clientX - canvas.getBoundingClientRect().left);
+    drag = { at, pans: event.shiftKey, x: event.clientX, y: event.clientY, t0: view.t0, top: body.scrollTop };
   });
   listen("pointermove", (event) => {
     if (!drag) return hover(timeline, event);
     const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
     if (Math.abs(dx) + Math.abs(dy) > 3) drag.moved = true;
     if (!drag.moved) return;
+    if (!drag.pans) {
+      const at = timeOf(timeline, event.clientX - canvas.getBoundingClientRect().left);
+      return selectRange(timeline, drag.at, at);
+    }
     canvas.style.cursor = "grabbing";
     const span = view.t1 - view.t0;
     const from = drag.t0 - (dx / timeline.width) * span;

@@ -24,8 +24,8 @@ export function openScene(text, buffers) {
     const array = ARRAYS[type];
     columns[name] = new array(from, isAligned ? byteOffset : 0, byteLength / array.BYTES_PER_ELEMENT);
   });
-  const rows = head.rows.map(([part, rank, lane, level, first, last, kinds]) => ({
-    ...{ part, rank, lane, level, first, last },
+  const rows = head.rows.map(([part, rank, lane, level, first, last, kinds, onDevice, isQuiet]) => ({
+    ...{ part, rank, lane, level, first, last, onDevice, isQuiet },
     draw: makeRow(
       columns.start.subarray(first, last),
       columns.duration.subarray(first, last),

@@ -8,10 +8,13 @@ const THEMES = {
   dark: { ink: "#e6e6e6", muted: "#a8a8a8", line: "#3a3a3a", paper: "#111111", soft: "#1e1e1e" },
 };
 
-// JupyterLab says which theme is on; elsewhere the system does.
+const THEMED_BY = ["data-jp-theme-light", "data-vscode-theme-kind"]; // of the page's body
+
+// JupyterLab and VS Code say which theme is on; elsewhere the system does.
 function themeNow() {
-  const said = document.body.getAttribute("data-jp-theme-light");
-  if (said !== null) return said === "false" ? "dark" : "light";
+  const { jpThemeLight, vscodeThemeKind } = document.body.dataset;
+  if (jpThemeLight !== undefined) return jpThemeLight === "false" ? "dark" : "light";
+  if (vscodeThemeKind !== undefined) return vscodeThemeKind.endsWith("light") ? "light" : "dark";
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
@@ -57,14 +60,15 @@ function legendOf({ head, total }, tiles, ratio) {
     hidden: total < 1000,
     textContent: "where slices are narrower than a pixel: height = share of time, faint = something",
   });
-  return [...shown, dense];
+  const path = make("span", { hidden: !head.path.length, textContent: "━ critical path" });
+  return [...shown, path, dense];
 }
 
 export function watchTheme(timeline) {
   const { signal } = timeline;
   const change = () => dress(timeline);
   const themed = new MutationObserver(change);
-  themed.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  themed.observe(document.body, { attributes: true, attributeFilter: THEMED_BY });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", change, { signal });
   signal.addEventListener("abort", () => themed.disconnect());
 }

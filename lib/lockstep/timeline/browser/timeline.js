@@ -3,7 +3,7 @@
 import { draw } from "./draw.js";
 import { listenToField, listenToKeys } from "./keyboard.js";
 import { foldedAtFirst, layOut, listenToLabels } from "./lines.js";
-import { LEFT, makeNodes } from "./nodes.js";
+import { isNarrow, leftOf, makeNodes } from "./nodes.js";
 import { listenToButtons, listenToPointer, listenToWheel } from "./pointer.js";
 import { busy } from "./rows.js";
 import { noSearch } from "./search.js";
@@ -22,12 +22,13 @@ export function mount(el, scene, earlier) {
     el,
     nodes,
     scene,
-    view: { t0, t1, folded: foldedAtFirst(scene), selected: -1 }, // what the user has changed
+    view: { t0, t1, folded: foldedAtFirst(scene), selected: -1, range: null }, // what the user has changed
     search: noSearch(),
     joined: nothingJoined(), // with what is selected
     lines: [],
     shown: 0, // the height of the lines that are seen at once
     width: 0, // of the canvas
+    left: 0, // of it, the labels' width
     ratio: 1, // device pixels in a CSS pixel
     colours: {},
     tiles: {},
@@ -66,7 +67,11 @@ function onceAFrame(timeline) {
 function watchWidth(timeline) {
   const { root, body, canvas } = timeline.nodes;
   const resized = new ResizeObserver(() => {
-    const wanted = Math.max(root.clientWidth - 8 - LEFT - (body.offsetWidth - body.clientWidth), 100);
+    timeline.left = leftOf(root);
+    root.classList.toggle("ls-narrow", isNarrow(root));
+    root.style.setProperty("--left", `${timeline.left}px`);
+    const scrollbar = body.offsetWidth - body.clientWidth;
+    const wanted = Math.max(root.clientWidth - 8 - timeline.left - scrollbar, 100);
     if (wanted === timeline.width) return;
     timeline.width = wanted;
     canvas.style.width = `${wanted}px`;

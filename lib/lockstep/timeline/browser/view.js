@@ -41,6 +41,12 @@ export function pan(timeline, share) {
 
 export const showAll = (timeline) => show(timeline, 0, timeline.scene.head.span);
 
+// A slice or a range, with some room around it.
+export function zoomTo(timeline, start, end) {
+  const room = Math.max((end - start) * 1.5, 10);
+  show(timeline, start - room, end + room);
+}
+
 export function bringIntoView(timeline, i) {
   const { scene, view, width } = timeline;
   const { body } = timeline.nodes;

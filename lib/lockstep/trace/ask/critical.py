@@ -43,7 +43,7 @@ from ..joins import innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
 from ..unseen import refuse_unseen, unseen
-from .wording import shortened
+from .wording import shortened, with_notes
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
 UNTOLD = 100_000  # ns: longer than Python takes from one operator to the next
@@ -236,8 +236,9 @@ class CriticalPath:
             for kind, name, count, ns in self.top()
         ]
         columns = ("what", "kind", "times", "ms", "of the path")
-        shown = table(str(self), columns, rows, stamp=self.stamp, right=True)
-        return {**shown._repr_mimebundle_(), "text/plain": str(self)}
+        caption, *notes = str(self).splitlines()
+        shown = table(caption, columns, rows, stamp=self.stamp)
+        return {**with_notes(shown, notes), "text/plain": str(self)}
 
 
 def critical_path(trace: Slices) -> CriticalPath:

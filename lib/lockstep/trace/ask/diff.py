@@ -142,8 +142,8 @@ class Diff:
             (
                 shortened(one.work.name, 48) + (f" [{one.work.shape}]" if one.work.shape else ""),
                 _where(one),
-                f"{one.counts[0]:,.6g} → {one.counts[1]:,.6g}",
-                f"{milliseconds(one.per_step[0])} → {milliseconds(one.per_step[1])}",
+                *(f"{count:,.6g}" for count in one.counts),
+                *map(milliseconds, one.per_step),
                 f"{one.delta / 1e6:+,.3f}",
             )
             for one in self.changes[:top]
@@ -155,7 +155,15 @@ class Diff:
             f"{self.what} of a rank's step: {milliseconds(before)} → {milliseconds(after)} ms"
             f"{percent}; the step itself: {milliseconds(long)} → {milliseconds(short)} ms"
         )
-        columns = ("work", "in", "count", "ms", "difference")
+        columns = (
+            "work",
+            "in",
+            "count before",
+            "count after",
+            "ms before",
+            "ms after",
+            "difference",
+        )
         return table(caption, columns, rows, stamp=self.stamps)
 
     def _sentences(self) -> list[str]:

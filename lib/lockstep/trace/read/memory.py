@@ -16,6 +16,7 @@ import numpy as np
 
 from ...figures.picture import PALETTE, Figure, figure
 from ...figures.table import table
+from ...looks import ERROR
 from ...stamps import Stamp, simulated
 from ...words import BYTES, binary, fitting, printable
 from ..slices import NONE, Column, TraceError
@@ -143,7 +144,7 @@ class Memory:
             for number, one in enumerate(self.out_of_memory):
                 label = "" if number else "out of memory"
                 place = (time[min(one.after, len(time) - 1)], one.reserved / unit)
-                axes.plot(*place, "x", color=PALETTE[3], markersize=9, label=label)
+                axes.plot(*place, "x", color=ERROR, markersize=9, label=label)
             axes.set_xlabel("ms" if self.timed else "events of the allocator")
             axes.set_ylabel(name)
             axes.set_ylim(bottom=0)
