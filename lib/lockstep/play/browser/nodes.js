@@ -78,5 +78,6 @@ export function makeChoice({ name, values }, value, does) {
   const options = values.map((one) => make("option", { value: String(one), textContent: String(one) }));
   const select = make("select", { onchange: () => does(values[select.selectedIndex]) }, ...options);
   select.value = String(value);
+  select.setAttribute("aria-label", name);
   return make("label", {}, name, select);
 }

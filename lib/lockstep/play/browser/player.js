@@ -11,6 +11,7 @@ function render({ model, el }) {
   const root = makeRoot();
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   let film = null;
+  let asked = {}; // what was chosen, even where it cannot be played
   let time = 0; // in rounds
   let playing = 0; // of an animation, or of a timer
   let last = 0; // when the animation was last drawn
@@ -124,15 +125,17 @@ function render({ model, el }) {
         return;
       }
       film = shown;
+      asked = { ...film.asked };
       title.textContent = film.title;
       scrub.max = film.rounds.length;
       choices.hidden = !film.choices.length;
       const focused = choices.querySelector(":focus")?.parentElement.firstChild.textContent;
       choices.replaceChildren(
         ...film.choices.map((one) =>
-          makeChoice(one, film.asked[one.name], (value) =>
-            kernel.ask({ ...film.asked, [one.name]: value }),
-          ),
+          makeChoice(one, asked[one.name], (value) => {
+            asked = { ...asked, [one.name]: value };
+            kernel.ask(asked);
+          }),
         ),
       );
       for (const label of choices.children)
