@@ -331,11 +331,11 @@ class Page:
         field.fill(text)
         field.press("Enter")
 
-    def waits_for(self, cell: str, text: str, patience: float = 20.0) -> bool:
-        """Whether a text stands below a cell, by then."""
+    def waits_for(self, cell: str, text: str, patience: float = 20.0, hidden: bool = False) -> bool:
+        """Whether a text is seen below a cell, or no longer is, by then."""
         found = self._below(cell).get_by_text(text).first
         try:
-            found.wait_for(timeout=patience * 1000)
+            found.wait_for(timeout=patience * 1000, state="hidden" if hidden else "visible")
         except playwright.TimeoutError:
             return False
         return True

@@ -152,7 +152,7 @@ class Player(Playable):
         size = (max(4.0, min(11.0, 1.6 + 1.15 * rounds)), 1.0 + 0.42 * film.ranks)
         alt = f"{film.title}: {film.summary}."
         if film.rounds:
-            alt += f" {film.said(1)} {film.said(len(film.rounds)) if rounds > 1 else ''}".rstrip()
+            alt += f" {film.said(1)}"
         figure = Figure(lambda canvas: _draw(canvas, film), alt=alt, stamp=film.stamp, size=size)
         return {**figure._repr_mimebundle_(), "text/plain": repr(self)}
 

@@ -24,11 +24,8 @@ const STYLE = `
 .lockstep-play svg text{fill:currentColor}
 .lockstep-play .ls-scrub{flex:1 1 120px}
 .lockstep-play .ls-said{min-height:2.8em;padding:4px 0;overflow-wrap:anywhere}
-.lockstep-play .ls-counts{display:flex;flex-wrap:wrap;gap:2px 18px;margin:0;padding:2px 0;
+.lockstep-play .ls-counts{display:flex;flex-wrap:wrap;gap:2px 18px;padding:2px 0;
   font-variant-numeric:tabular-nums}
-.lockstep-play .ls-counts div{display:flex;gap:6px}
-.lockstep-play .ls-counts dt{font-weight:400}
-.lockstep-play .ls-counts dd{margin:0;font-weight:600}
 .lockstep-play .ls-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(260px,1fr));
   gap:4px 24px;padding:4px 0}
 .lockstep-play .ls-dials label{display:grid;grid-template-columns:8.5em 1fr 5.5em;gap:8px}

@@ -28,7 +28,7 @@ function render({ model, el }) {
   const picture = svg("svg", { role: "img", tabindex: 0, "data-lm-suppress-shortcuts": "true" });
   const box = make("div", {}, picture);
   const said = make("div", { className: "ls-said", role: "status" });
-  const counts = make("dl", { className: "ls-counts" });
+  const counts = make("div", { className: "ls-counts" });
   const legend = make("div", { className: "ls-legend" });
   const foot = make("div", { className: "ls-foot" });
   root.append(...[title, choices, bar, box, said, counts, legend, foot]);
@@ -61,7 +61,7 @@ function render({ model, el }) {
     ];
     counts.replaceChildren(
       ...rows.map(([name, value]) =>
-        make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value })),
+        make("span", {}, `${name} `, make("strong", { textContent: value })),
       ),
     );
     draw();

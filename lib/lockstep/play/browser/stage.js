@@ -10,7 +10,7 @@ function layoutOf(film, width) {
   const left = width < 420 ? 46 : 58;
   const chunks = film.states[0][0].length;
   const column = Math.min((width - left - 10) / chunks, chunks === 1 ? 220 : 96);
-  const cell = Math.min(column * 0.66, 64);
+  const cell = Math.min(column * 0.7, 64);
   const perNode = film.ranks / film.nodes;
   const y = (rank) => TOP + rank * ROW + Math.floor(rank / perNode) * BETWEEN_NODES + ROW / 2;
   const x = (chunk) => left + column * (chunk + 0.5);
@@ -20,9 +20,12 @@ function layoutOf(film, width) {
 // Squares of the ranks whose numbers are in `bits`, in the same places everywhere.
 function boxOf(film, cell, bits, isMoving) {
   const high = ROW - 12;
-  const across = Math.min(film.ranks, 4);
+  const sizeOf = (across) =>
+    Math.min((cell - 4) / across, (high - 4) / Math.ceil(film.ranks / across), 12);
+  const ways = [4, 2, 3, 1, 5, 6, 7, 8].filter((across) => across <= film.ranks);
+  const across = ways.reduce((best, one) => (sizeOf(one) > sizeOf(best) ? one : best));
   const down = Math.ceil(film.ranks / across);
-  const size = Math.min((cell - 6) / across, (high - 6) / down, 12);
+  const size = sizeOf(across);
   const isWhole = bits === film.whole;
   const box = svg("g", { "data-bits": bits });
   box.append(

@@ -30,20 +30,24 @@ export const BUSY = "The kernel is busy, or gone: the answer comes when its cell
 
 // What stands below the widget, for those who cannot run it: here it is folded.
 export function foldStill(el) {
-  const output = el.closest(".jp-OutputArea-child");
-  const area = output?.parentElement;
-  if (!area) return () => {};
+  let output = null;
   const fold = () => {
     const still = output.nextElementSibling?.querySelector("details.lockstep-still");
     if (still) still.open = false;
     return Boolean(still);
   };
-  const observer = new MutationObserver(() => fold() && observer.disconnect());
-  if (!fold()) observer.observe(area, { childList: true, subtree: true });
-  return () => observer.disconnect();
+  const added = new MutationObserver(() => fold() && added.disconnect());
+  const stopSizes = onWidth(el, () => {
+    if (output || !(output = el.closest(".jp-OutputArea-child"))) return;
+    if (!fold()) added.observe(output.parentElement, { childList: true, subtree: true });
+  });
+  return () => {
+    stopSizes();
+    added.disconnect();
+  };
 }
 
-// Draw now, and whenever the width changes.
+// Draw when there is a width, and whenever it changes: before that the node is on no page.
 export function onWidth(node, draw) {
   const observer = new ResizeObserver(() => node.clientWidth && draw(node.clientWidth));
   observer.observe(node);
