@@ -597,20 +597,6 @@ half = next(size for size, took in nvlink_points if size / took > largest / 2)
 print(f"recorded: {largest / 1e9:.0f} GB/s at most, and half of it first at {half / 1e6:.1f} MB")
 lockstep.compare(predicted=prediction, computed=nvlink.alpha / nvlink.beta / 1e6, unit="MB")
 
-# %% [markdown] id="message-dials-text"
-# The next cell has dials for the two numbers, over the points that were recorded. Turn α: the flat part
-# moves up and down, and the slope stays where it is. Turn 1/β: the slope moves. Where do the points
-# leave the line, wherever you put it?
-
-# %% id="message-dials"
-lockstep.play.cost(
-    lockstep.play.MESSAGE,
-    line=nvlink,
-    ranks=None,
-    measured={"two H200s": nvlink_points},
-    stamp=recording.stamp,
-)
-
 # %% [markdown] id="model-claim-text"
 # ### Claim: "latency plus bytes over bandwidth says what any message takes"
 #
@@ -636,6 +622,20 @@ lockstep.claim(
         f"{where}: {miss:.0%} off at {at:,} B" for where, (miss, at) in misses.items()
     ),
     stamp=[lockstep.live(job), recording.stamp],
+)
+
+# %% [markdown] id="message-dials-text"
+# Try it: the next cell has dials for the two numbers, over the points that were recorded. Turn α, and the
+# flat part moves up and down. Turn 1/β, and the slope moves. Where do points stay off the line, wherever
+# you put it?
+
+# %% id="message-dials"
+lockstep.play.cost(
+    lockstep.play.MESSAGE,
+    line=nvlink,
+    ranks=None,
+    measured={"two H200s": nvlink_points},
+    stamp=recording.stamp,
 )
 
 # %% [markdown] id="model-explained"

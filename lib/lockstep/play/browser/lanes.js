@@ -8,6 +8,9 @@ const PATTERNS = {
   "/": ["M0 8L8 0M-2 2L2 -2M6 10L10 6"],
   "\\": ["M0 0L8 8M-2 6L2 10M6 -2L10 2"],
   x: ["M0 8L8 0M0 0L8 8"],
+  "|": ["M4 0V8"],
+  "-": ["M0 4H8"],
+  ".": ["M2 1V3M6 5V7"],
 };
 
 const patternOf = (id, { colour, pattern }) =>
