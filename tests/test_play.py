@@ -11,6 +11,7 @@ import lockstep
 import playwright.sync_api as playwright
 import pytest
 from lockstep import play
+from lockstep.launch.calls import Call, Group
 from lockstep.models import cost, pipeline
 from lockstep.models.overlap import buckets
 from lockstep.models.rounds import ring
@@ -105,6 +106,27 @@ def test_the_messages_of_a_job_are_in_rounds(
     assert ("1 barrier" in player.film.note) == (program is one_by_one)
 
 
+def a_call(rank: int, operation: str, peer: int, start: float, end: float) -> Call:
+    group = Group("default", (0, 1))
+    return Call(
+        *(rank, operation, group, 0, ((5,),), "float32", 20, peer, 0, True), start=start, end=end
+    )
+
+
+def test_what_is_begun_together_is_one_round_even_if_a_part_is_over_at_once() -> None:
+    both = [
+        [a_call(rank, "send", 1 - rank, 0.0, 0.1), a_call(rank, "recv", 1 - rank, 0.2, 0.3)]
+        for rank in range(2)
+    ]
+    again = [
+        [a_call(rank, "send", 1 - rank, 1.0, 1.1), a_call(rank, "recv", 1 - rank, 1.2, 1.3)]
+        for rank in range(2)
+    ]
+    assert [len(each) for each in heard(both).rounds] == [2]
+    twice = [own + later for own, later in zip(both, again, strict=True)]
+    assert [len(each) for each in heard(twice).rounds] == [2, 2]
+
+
 def test_a_job_without_messages_cannot_be_played() -> None:
     with pytest.raises(ValueError, match="no messages to play"):
         heard([[], []])
@@ -129,6 +151,15 @@ def test_a_ring_is_counted_as_it_is() -> None:
     assert shown["states"] == [[list(row) for row in state] for state in ring(4).held()]
     for earlier, later in pairwise(player.film.sent):
         assert all(a <= b for a, b in zip(earlier, later, strict=True))
+
+
+@pytest.mark.parametrize("name", ["ring", "doubling", "tree", "two-level"])
+def test_messages_have_the_bytes_that_are_counted(name: str) -> None:
+    film = play.collective(name, 8, nbytes=1e6).film
+    sent = [0.0] * 8
+    for source, *_, size in (one for each in film.rounds for one in each):
+        sent[source] += size
+    assert sent == pytest.approx(film.sent[-1])
 
 
 @pytest.mark.parametrize(
@@ -210,6 +241,8 @@ def test_a_pipeline_says_its_bubble_and_what_is_kept() -> None:
         kept = pipeline.kept(gpipe(0, stages, microbatches))
         assert [lane["end"] for lane in shown["lanes"]] == [f"keeps {kept}"] * stages
         assert all(len(lane["boxes"]) == 2 * microbatches for lane in shown["lanes"])
+    slow = made.answer({**made.first(), "backward": 3})["said"]  # a backward takes twice as long
+    assert "bubble 27.3% of all time, 33 units of time" in slow
     asked = {"schedule": "blank", "microbatches": 3}
     said = json.loads(reply(made, json.dumps(asked)))["problem"]
     assert said == "blank of 4 stages and 4 microbatches raises NotImplementedError: "
@@ -379,6 +412,7 @@ def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> No
         assert opened.page.locator(".lockstep-play").get_attribute("data-time") == at
     opened.page.get_by_label("round", exact=True).fill("6")
     assert opened.text(".ls-counts").endswith("complete 16 of 16")
+    assert opened.button("one round forth").is_disabled()
     opened.choose("algorithm", "tree")
     opened.choose("ranks", "7")
     opened.page.get_by_text("Tree all-reduce, 7 ranks").wait_for()
