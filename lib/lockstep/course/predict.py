@@ -90,7 +90,10 @@ class Comparison:
             raise NotImplementedError  # IPython then draws it as it draws all else
         label = f"Your prediction{f', in {self.unit}' if self.unit else ''}"
         Card(
-            label, (), lambda said: replace(self, predicted=_number(said or None, self.unit))
+            label,
+            (),
+            lambda said: replace(self, predicted=_number(said, self.unit)),
+            without=self._repr_mimebundle_(),
         )._ipython_display_()
 
 
@@ -208,7 +211,10 @@ class Claim:
         if self.guess is not None:
             raise NotImplementedError  # IPython then draws it as it draws all else
         Card(
-            f"“{self.sentence}”", VERDICTS, lambda said: replace(self, guess=_word(said or None))
+            f"“{self.sentence}”",
+            VERDICTS,
+            lambda said: replace(self, guess=_word(said)),
+            without=self._repr_mimebundle_(),
         )._ipython_display_()
 
 

@@ -40,20 +40,25 @@ class Answered(Protocol):
         """By theme the source of an image, {} for none."""
         ...
 
-    def _repr_mimebundle_(self) -> dict[str, str]: ...
-
 
 class Card(Playable):
     """label: what is asked for. options: to click on; without any it is typed. answered: what is to
-    be shown of an answer; of "" nothing was said.
+    be shown of an answer. without: what stands below for those who give none, as mimebundle.
     """
 
     start = "card"
     summary = "Show it without a guess of yours"
     is_open = False
 
-    def __init__(self, label: str, options: Sequence[str], answered: Callable[[str], Answered]):
-        self._label, self._options, self._answered = label, tuple(options), answered
+    def __init__(
+        self,
+        label: str,
+        options: Sequence[str],
+        answered: Callable[[str], Answered],
+        without: Mapping[str, Any],
+    ):
+        self._label, self._options = label, tuple(options)
+        self._answered, self._without = answered, without
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         said = str(asked.get("answer", ""))
@@ -67,7 +72,7 @@ class Card(Playable):
         return {**shown, **own, "isOver": True}
 
     def still(self) -> dict[str, Any]:
-        return dict(self._answered("")._repr_mimebundle_())
+        return dict(self._without)
 
 
 def number_line(

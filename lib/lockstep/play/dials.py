@@ -269,6 +269,7 @@ def pipeline(
     rank's steps as `lockstep.pipeline.simulate` takes them. chunks: of the model on each rank.
     It shows the bubble, and how many microbatches' activations each rank keeps.
     """
+    orders = {in_one_line(name): own for name, own in schedules.items()}
     dials = [
         Dial.of("stages", "stages", range(2, 9), stages, str),
         Dial.of("microbatches", "microbatches", range(1, 17), microbatches, str),
@@ -279,14 +280,14 @@ def pipeline(
     def played(values: Mapping[str, Any]) -> tuple[pipelines.Plan, list[int]]:
         name, p, m = values["schedule"], int(values["stages"]), int(values["microbatches"])
         try:
-            orders = [list(schedules[name](rank, p, m)) for rank in range(p)]
+            steps = [list(orders[name](rank, p, m)) for rank in range(p)]
         except Exception as error:  # it is the learner's
             raise ValueError(
                 f"{name} of {p} stages and {m} microbatches raises {type(error).__name__}: {error}"
             ) from error
         how = {"backward": values["backward"], "message": values["message"]}
-        plan = pipelines.simulate(orders, chunks=chunks, **how)
-        return plan, [pipelines.kept(order) for order in orders]
+        plan = pipelines.simulate(steps, chunks=chunks, **how)
+        return plan, [pipelines.kept(order) for order in steps]
 
     def said(values: Mapping[str, Any], plan: pipelines.Plan, kept: Sequence[int]) -> str:
         return (
@@ -313,7 +314,7 @@ def pipeline(
         return _lanes(drawn, alt, stamps[0])
 
     stamps = [simulated("a step begins as soon as what it needs is there")]
-    names = {"schedule": list(schedules)}
+    names = {"schedule": list(orders)}
     return Dials("A pipeline's schedule", dials, names, draw, picture, stamps)
 
 

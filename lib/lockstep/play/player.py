@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..figures.picture import PALETTE, Figure
 from ..models.rounds import ALGORITHMS, Algorithm, two_level
 from ..stamps import Stamp, simulated
-from ..words import quantity
+from ..words import in_one_line, quantity
 from .heard import Heard, heard
 from .widget import Playable
 
@@ -209,7 +209,7 @@ def _recorded(found: Heard, stamp: Stamp, title: str) -> Film:
     if found.others:
         note += f" Not shown, because they are no messages: {found.others}."
     return Film(
-        title=title,
+        title=in_one_line(title),
         ranks=ranks,
         nodes=1,
         whole=(1 << ranks) - 1,
