@@ -149,7 +149,7 @@ class Player(Playable):
     def still(self) -> dict[str, Any]:
         film = self.film
         rounds = min(len(film.rounds), _MOST_ROUNDS)
-        size = (max(4.0, min(11.0, 1.6 + 1.15 * rounds)), 1.0 + 0.42 * film.ranks)
+        size = (max(6.0, min(11.0, 1.6 + 1.15 * rounds)), 1.0 + 0.42 * film.ranks)
         alt = f"{film.title}: {film.summary}."
         if film.rounds:
             alt += f" {film.said(1)}"
@@ -264,9 +264,11 @@ def _draw(canvas: Any, film: Film) -> None:
     axes.set_yticks([-rank for rank in range(film.ranks)], [f"rank {r}" for r in range(film.ranks)])
     labels = ["start", *(str(at) for at in range(1, shown + 1))]
     axes.set_xticks(range(shown + 1), labels)
-    axes.set_xlabel(
-        "after round   (■ complete; solid: added, dashed: taken; number: chunk)", size=8
-    )
+    key = "■ has the whole sum; arrow: solid is added, dashed is taken"
+    key += "; number: chunk" if film.chunks > 1 else ""
+    if film.note:
+        key = "■ may have numbers of all"
+    axes.set_xlabel(f"after round   ({key})", size=8)
     axes.set(xlim=(-0.3, shown + 0.3), ylim=(0.5 - film.ranks, 0.5))
     axes.set_title(film.title, loc="left", fontsize=10)
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
