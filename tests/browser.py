@@ -317,6 +317,35 @@ class Page:
                 self._problems.append(f"hint {said!r}: a click does not show what is in it")
         return hints.count()
 
+    def choose(self, cell: str, label: str, value: str) -> None:
+        """Choose from a list below a cell."""
+        self._below(cell).get_by_label(label, exact=True).select_option(value)
+
+    def click(self, cell: str, button: str) -> None:
+        """Click a button below a cell."""
+        self._below(cell).get_by_role("button", name=button, exact=True).click()
+
+    def type(self, cell: str, text: str) -> None:
+        """Type into the field below a cell, and press Enter."""
+        field = self._below(cell).get_by_role("textbox")
+        field.fill(text)
+        field.press("Enter")
+
+    def waits_for(self, cell: str, text: str, patience: float = 20.0, hidden: bool = False) -> bool:
+        """Whether a text is seen below a cell, or no longer is, by then."""
+        found = self._below(cell).get_by_text(text).first
+        try:
+            found.wait_for(timeout=patience * 1000, state="hidden" if hidden else "visible")
+        except playwright.TimeoutError:
+            return False
+        return True
+
+    def _below(self, cell: str) -> playwright.Locator:
+        node = self._page.evaluate_handle(CELL, cell).as_element()
+        assert node is not None
+        node.evaluate("(node, cell) => (node.dataset.cell = cell)", cell)
+        return self._page.locator(f'[data-cell="{cell}"] .jp-OutputArea')
+
     def follow(self, link: str) -> None:
         """Click the first link with this text."""
         self._page.get_by_role("link", name=link, exact=True).first.click()

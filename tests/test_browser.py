@@ -96,6 +96,35 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
     return hints
 
 
+# ── Models to play with ──────────────────────────────────────────────────────────────────────
+
+PLAY = {
+    "ring": "import lockstep\nlockstep.play.collective('ring')",
+    "number": "lockstep.compare(None, 1234, 's')",
+    "guess": "lockstep.claim('All is well.', guess=None, verdict='depends', because='1 of 3 is',\n"
+    "    stamp=lockstep.simulated('a test'))",
+    "line": "lockstep.compare(3, 4)",
+}
+
+
+def test_the_kernel_answers_who_plays(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "play.ipynb", PLAY)) as page:
+        page.run_all()
+        assert page.waits_for("ring", "Start: each rank has its own numbers only")
+        assert page.waits_for("line", "✗ predicted 3 · measured 4")
+        assert page.waits_for("ring", "the busiest rank sends", hidden=True)  # the still is folded
+        assert "1234" not in page.shown("number")  # and so is what came out
+        assert "1 of 3" not in page.shown("guess")
+        page.choose("ring", "ranks", "3")
+        assert page.waits_for("ring", "Ring all-reduce, 3 ranks")
+        page.click("guess", "depends")
+        assert page.waits_for("guess", "✓ you said · depends")
+        page.type("number", "1e3")
+        assert page.waits_for("number", "✓ predicted 1000 s · measured 1234 s")
+        assert page.open_hints() == 3
+        assert page.problems() == []
+
+
 # ── First contact ────────────────────────────────────────────────────────────────────────────
 
 

@@ -328,7 +328,7 @@ def test_claim():
     assert claim._repr_mimebundle_()["text/plain"] == str(claim)
     rows = [[cell.text for cell in row] for row in html(claim).iter("tr")]
     assert rows == [
-        ["you said", "holds"],
+        ["you said", "holds ✗"],
         ["measured", "depends"],
         ["because", "1 < 2"],
         [*str(MODEL).split(" · ")],

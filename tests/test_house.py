@@ -23,7 +23,7 @@ DRAWN_AS_ONE = {
     "ground": ("words.py", "machine.py", "material.py", "looks.py", "stamps.py"),
     "top": ("summary.py", "gate.py", "magic.py", "__init__.py", "record", "__main__.py"),
 }
-MOST_ARROWS = 40  # between rooms, and between the parts of one
+MOST_ARROWS = 45  # between rooms, and between the parts of one
 # From the ground up. A line is a floor: its rooms do not know each other, and may know all that is
 # below. A room is a folder or a file of the package, named by its path; the longest name counts.
 FLOORS = """
@@ -50,6 +50,9 @@ trace/read  trace/ask
 trace/write
 trace
 timeline  virtual
+play/widget.py
+play/cards.py
+play
 summary.py  gate.py
 compiled
 course/syllabus.py  course/predict.py  course/progress.py  course/source.py

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from . import virtual
+from . import play, virtual
 from .course import labs  # noqa: F401 - they register their exercises
 from .course.doctor import Diagnosis
 from .course.exercises import carry_on, check, hint, solution
@@ -73,6 +73,7 @@ __all__ = [
     "hint",
     "live",
     "pipeline",
+    "play",
     "progress",
     "published",
     "recorded",

@@ -601,6 +601,20 @@ lockstep.claim(
     stamp=[lockstep.live(job), recording.stamp],
 )
 
+# %% [markdown] id="message-dials-text"
+# Try it: the next cell has dials for the two numbers, over the points that were recorded. Turn α, and the
+# flat part moves up and down. Turn 1/β, and the slope moves. Where do points stay off the line, wherever
+# you put it?
+
+# %% id="message-dials"
+lockstep.play.cost(
+    lockstep.play.MESSAGE,
+    line=nvlink,
+    ranks=None,
+    measured={"two H200s": nvlink_points},
+    stamp=recording.stamp,
+)
+
 # %% [markdown] id="model-explained"
 # Two numbers give the shape, and the order of magnitude at every size. They are off at some, because a
 # library changes its ways with the size (buffers, pieces).

@@ -381,33 +381,16 @@ lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 # The rest of the table: in step 2 they add to chunks 2, 3, 0 and 1, and send these in step 3; then they have
 # the sums in chunks 1, 2, 3 and 0.
 #
-# What four ranks held after each step, with one number a chunk. Rank 0 starts with 1s, rank 1 with
-# 10s, rank 2 with 100s, rank 3 with 1000s, so that the digits of a sum say whose numbers are in it. A
-# number that moved keeps its colour; a thick frame is a new sum, or one that several ranks have.
+# Play it: press *step*, or the arrow keys. A row is a rank, a column is a chunk. A small square is a rank
+# whose numbers are in the sum; a thick frame has those of all. Choose other algorithms, too: which has
+# the fewest rounds, and in which does the busiest rank send the fewest bytes?
+#
+# Below it are the messages of *your* function, from the record of its calls. A record does not say what
+# is in a message, so there you see whose numbers *may* have arrived.
 
-# %% id="ring-steps" tags=["plumbing"]
-from itertools import pairwise
-
-
-def ring_states():
-    """What this rank holds at the start, and after each step of a ring with one number a chunk."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    x = torch.full((n,), 10.0**rank)  # a digit for each rank
-    chunks, came, states = x.chunk(n), torch.zeros(1), [x.tolist()]
-    for step in range(2 * (n - 1)):
-        swap(chunks[(rank - step) % n], (rank + 1) % n, came, (rank - 1) % n)
-        place = chunks[(rank - step - 1) % n]
-        place.copy_(came + place if step < n - 1 else came)
-        states.append(x.tolist())
-    return states
-
-
-steps_job = lockstep.torchrun(ring_states, nproc_per_node=4, backend="gloo", show=False)
-states = list(zip(*steps_job.results, strict=True))  # by step: what each rank held
-lockstep.buffers(
-    {f"step {at}": pair for at, pair in enumerate(pairwise(states), 1)},
-    stamp=lockstep.live(steps_job),
-)
+# %% id="ring-steps"
+display(lockstep.play.collective("ring", ranks=4, nbytes=1_200_000))
+lockstep.play.collective(job, title="Your ring, from the record of its calls")
 
 # %% [markdown] id="twice-text"
 # ### Claim: "an all-reduce moves twice its data"

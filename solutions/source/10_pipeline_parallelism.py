@@ -243,18 +243,13 @@ drawn(plan(one_f_one_b, 4, 8), "1F1B, 4 stages, 8 microbatches")
 # %% id="kept-measured"
 lockstep.compare(predicted=prediction, computed=kept(one_f_one_b(0, 4, 8)))
 
-# %% id="kept-table"
-rows = [
-    [f"{name}, {m} microbatches", *(kept(schedule(stage, 4, m)) for stage in range(4))]
-    for m in (8, 32)
-    for name, schedule in {"GPipe": gpipe, "1F1B": one_f_one_b}.items()
-]
-columns = ["kept at most by", *(f"stage {stage}" for stage in range(4))]
-stamp = lockstep.simulated("counted in the schedules")
-lockstep.table("Microbatches kept", columns, rows, stamp=stamp)
+# %% id="kept-dials"
+schedules = {"1F1B": one_f_one_b, "GPipe": gpipe}
+lockstep.play.pipeline(schedules, stages=4, microbatches=8)
 
 # %% [markdown] id="kept-explained"
-# Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can
+# Turn the dials. With more microbatches the bubble is smaller in both schedules; what a stage keeps
+# grows in GPipe only. Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can
 # have many microbatches, a small bubble, *and* little memory.
 #
 # ## 3 · On ranks

@@ -309,7 +309,14 @@ size = lockstep.cost.crossover(ring_cost, lockstep.cost.double_tree_all_reduce, 
 print(lockstep.simulated("α–β model with published figures: 14 µs a step, 50 GB/s a card"))
 lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 
+# %% id="thousand-dials"
+lockstep.play.cost(line=network, ranks=1024, nbytes=1 << 30)
+
 # %% [markdown] id="thousand-explained"
+# The dials stand at this network. Turn the ranks down: the ring's flat part sinks, and the ring is the
+# quickest from smaller sizes on. Turn α: all flat parts move equally far on this axis, because each of
+# them is α times a number of rounds.
+#
 # No gradient is that large: the ring saves 1/N of the bytes and pays 2(N − 1) times α. Of these two, by
 # this model, large machines should take the trees always. (Rabenseifner's line in the table beats both; that
 # its partners are far apart is not in the model.) NCCL's model has more in it: by the same source it takes 8 % or

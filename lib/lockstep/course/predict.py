@@ -6,10 +6,11 @@ import contextlib
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, overload
 
+from ..play.cards import Card, images, number_line
 from ..stamps import Stamp, required
 from ..words import in_one_line
 
@@ -44,6 +45,31 @@ class Comparison:
             return f"as predicted, within {_CLOSE:.0%}"
         return f"{ratio:.2g} times the prediction"
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether a number was predicted."""
+        return isinstance(self.predicted, float)
+
+    @property
+    def sign(self) -> str:
+        """✓ or ✗, "" where nothing was predicted."""
+        if not self.is_answer:
+            return ""
+        return "✓" if self.verdict.startswith("as predicted") else "✗"
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """What a card says."""
+        return [("", str(self) if self.is_answer else self.verdict)]
+
+    @property
+    def picture(self) -> dict[str, str]:
+        """Both numbers on a line, by theme; {} where one is missing."""
+        if not isinstance(self.predicted, float):
+            return {}
+        near = (self.value / (1 + _CLOSE), self.value / (1 - _CLOSE)) if self.unit else None
+        return number_line({"predicted": self.predicted, self.way: self.value}, self.unit, near)
+
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
         predicted = "—" if self.predicted is None else self.predicted
@@ -55,7 +81,20 @@ class Comparison:
         return str(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": f"<div>{html.escape(str(self))}</div>"}
+        said = f"{self.sign} {self}".strip()
+        image = images(self.picture, f"number line: {self}")
+        return {"text/plain": str(self), "text/html": f"<div>{html.escape(said)}</div>{image}"}
+
+    def _ipython_display_(self) -> None:
+        if self.predicted is not None:
+            raise NotImplementedError  # IPython then draws it as it draws all else
+        label = f"Your prediction{f', in {self.unit}' if self.unit else ''}"
+        Card(
+            label,
+            (),
+            lambda said: replace(self, predicted=_number(said, self.unit)),
+            without=self._repr_mimebundle_(),
+        )._ipython_display_()
 
 
 @overload
@@ -125,6 +164,28 @@ class Claim:
             (stamp.kind, stamp.source) for stamp in self.stamps
         ]
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the guess is one of the verdicts."""
+        return self.guess in VERDICTS
+
+    @property
+    def sign(self) -> str:
+        """✓ or ✗, "" where nothing was guessed."""
+        if not self.is_answer:
+            return ""
+        return "✓" if self.guess == self.verdict else "✗"
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """What a card says."""
+        return self._lines()
+
+    @property
+    def picture(self) -> dict[str, str]:
+        """A verdict is no number."""
+        return {}
+
     def __str__(self) -> str:
         return "\n".join(
             [f"“{self.sentence}”", *(f"{name:<8} · {text}" for name, text in self._lines())]
@@ -137,10 +198,24 @@ class Claim:
         rows = "".join(
             f"<tr><th scope='row' style='text-align:left'>{html.escape(name)}</th>"
             f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._lines()
+            for name, text in self._signed()
         )
         quoted = f"<div><i>“{html.escape(self.sentence)}”</i></div><table>{rows}</table>"
         return {"text/plain": str(self), "text/html": quoted}
+
+    def _signed(self) -> list[tuple[str, str]]:
+        (name, said), *others = self._lines()
+        return [(name, f"{said} {self.sign}".rstrip()), *others]
+
+    def _ipython_display_(self) -> None:
+        if self.guess is not None:
+            raise NotImplementedError  # IPython then draws it as it draws all else
+        Card(
+            f"“{self.sentence}”",
+            VERDICTS,
+            lambda said: replace(self, guess=_word(said)),
+            without=self._repr_mimebundle_(),
+        )._ipython_display_()
 
 
 def claim(

@@ -1,0 +1,55 @@
+// A widget asks, and Python answers: the page knows no formula.
+
+const PATIENCE = 500; // ms until a kernel that does not answer is said to be busy
+
+// tell(shown) is called with every answer, wait(isBusy) when the kernel does not answer for long.
+export function connect(model, tell, wait) {
+  let timer;
+  const told = () => {
+    clearTimeout(timer);
+    wait(false);
+    tell(JSON.parse(model.get("shown")));
+  };
+  model.on("change:shown", told);
+  told();
+  return {
+    ask(asked) {
+      model.set("asked", JSON.stringify(asked));
+      model.save_changes();
+      clearTimeout(timer);
+      timer = setTimeout(() => wait(true), PATIENCE);
+    },
+    end() {
+      clearTimeout(timer);
+      model.off("change:shown", told);
+    },
+  };
+}
+
+export const BUSY = "The kernel is busy, or gone: the answer comes when its cells have run.";
+
+// What stands below the widget, for those who cannot run it: here it is folded.
+export function foldStill(el) {
+  let output = null;
+  const fold = () => {
+    const still = output.nextElementSibling?.querySelector("details.lockstep-still");
+    if (still) still.open = false;
+    return Boolean(still);
+  };
+  const added = new MutationObserver(() => fold() && added.disconnect());
+  const stopSizes = onWidth(el, () => {
+    if (output || !(output = el.closest(".jp-OutputArea-child"))) return;
+    if (!fold()) added.observe(output.parentElement, { childList: true, subtree: true });
+  });
+  return () => {
+    stopSizes();
+    added.disconnect();
+  };
+}
+
+// Draw when there is a width, and whenever it changes: before that the node is on no page.
+export function onWidth(node, draw) {
+  const observer = new ResizeObserver(() => node.clientWidth && draw(node.clientWidth));
+  observer.observe(node);
+  return () => observer.disconnect();
+}

@@ -1,0 +1,533 @@
+"""Models to play with: they say what formulas and records say, in a real browser, too."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import lockstep
+import playwright.sync_api as playwright
+import pytest
+from lockstep import play
+from lockstep.launch.calls import Call, Group
+from lockstep.models import cost, pipeline
+from lockstep.models.overlap import buckets
+from lockstep.models.rounds import ring
+from lockstep.play.cards import Card, number_line
+from lockstep.play.heard import heard
+from lockstep.play.widget import BROWSER, FILES, Playable, reply
+from playing import Opened, browsing
+
+LINE = cost.Line(10e-6, 1 / 100e9)
+NASTY = "</script><img src=x onerror=alert(1)>"
+STAMP = lockstep.simulated("numbers of a test")
+
+
+# ── A job's own messages ─────────────────────────────────────────────────────────────────────
+
+
+def ring_sum() -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks, came = torch.ones(n).chunk(n), torch.zeros(1)
+    for step in range(2 * (n - 1)):
+        out = chunks[(rank - step) % n]
+        ops = [
+            dist.P2POp(dist.isend, out, (rank + 1) % n),
+            dist.P2POp(dist.irecv, came, (rank - 1) % n),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+
+def exchanges() -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank, n, distance = dist.get_rank(), dist.get_world_size(), 1
+    x, came = torch.ones(5), torch.empty(5)
+    while distance < n:
+        both = dist.isend(x, rank ^ distance), dist.irecv(came, rank ^ distance)
+        for work in both:
+            assert work is not None
+            work.wait()
+        distance *= 2
+
+
+def one_by_one() -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(5)
+    if dist.get_rank():
+        dist.send(x, 0)
+    else:
+        for other in range(1, dist.get_world_size()):
+            dist.recv(x, other)
+    dist.barrier()
+
+
+def all_at_once() -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank, n = dist.get_rank(), dist.get_world_size()
+    others = [other for other in range(n) if other != rank]
+    ops = [dist.P2POp(dist.isend, torch.ones(3), other) for other in others]
+    ops += [dist.P2POp(dist.irecv, torch.ones(3), other) for other in others]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "messages", "reach"),
+    [
+        (ring_sum, [4] * 6, [15] * 4),
+        (exchanges, [4, 4], [15] * 4),
+        (one_by_one, [1, 1, 1], [15, 2, 4, 8]),
+        (all_at_once, [12], [15] * 4),
+    ],
+)
+def test_the_messages_of_a_job_are_in_rounds(
+    program: Any, messages: list[int], reach: list[int]
+) -> None:
+    job = lockstep.torchrun(program, nproc_per_node=4, backend="gloo", show=False)
+    found = heard(job.calls)
+    assert [len(each) for each in found.rounds] == messages
+    assert found.states[-1] == reach
+    player = play.collective(job)
+    assert player.film.stamp == job.stamp
+    sent = [sum(c.bytes for c in own if c.operation == "send") for own in job.calls]
+    assert player.film.sent[-1] == sent
+    assert ("1 barrier" in player.film.note) == (program is one_by_one)
+
+
+def a_call(rank: int, operation: str, peer: int, start: float, end: float) -> Call:
+    group = Group("default", (0, 1))
+    return Call(
+        *(rank, operation, group, 0, ((5,),), "float32", 20, peer, 0, True), start=start, end=end
+    )
+
+
+def test_what_is_begun_together_is_one_round_even_if_a_part_is_over_at_once() -> None:
+    both = [
+        [a_call(rank, "send", 1 - rank, 0.0, 0.1), a_call(rank, "recv", 1 - rank, 0.2, 0.3)]
+        for rank in range(2)
+    ]
+    again = [
+        [a_call(rank, "send", 1 - rank, 1.0, 1.1), a_call(rank, "recv", 1 - rank, 1.2, 1.3)]
+        for rank in range(2)
+    ]
+    assert [len(each) for each in heard(both).rounds] == [2]
+    twice = [own + later for own, later in zip(both, again, strict=True)]
+    assert [len(each) for each in heard(twice).rounds] == [2, 2]
+
+
+def test_a_job_without_messages_cannot_be_played() -> None:
+    with pytest.raises(ValueError, match="no messages to play"):
+        heard([[], []])
+
+
+# ── What is said ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_ring_is_counted_as_it_is() -> None:
+    player = play.collective("ring", ranks=4, nbytes=1_200_000)
+    assert repr(player) == (
+        "Ring all-reduce, 4 ranks, 1.2 MB each: 6 rounds, 24 messages; the busiest rank sends "
+        "1.8 MB, all together 7.2 MB\nsimulated · messages in rounds, no time"
+    )
+    shown = player.answer(player.first())
+    assert [sum(each) for each in shown["complete"]] == [0, 0, 0, 4, 8, 12, 16]
+    assert shown["said"][1] == (
+        "Round 1 of 6: 0 → 1 (chunk 0), 1 → 2 (chunk 1), 2 → 3 (chunk 2), 3 → 0 (chunk 3), "
+        "300 kB each. The receiver adds. Then no ranks have the whole sum."
+    )
+    assert shown["said"][6].endswith("The receiver takes. Then 4 ranks have the whole sum.")
+    assert shown["states"] == [[list(row) for row in state] for state in ring(4).held()]
+    for earlier, later in pairwise(player.film.sent):
+        assert all(a <= b for a, b in zip(earlier, later, strict=True))
+
+
+@pytest.mark.parametrize("name", ["ring", "doubling", "tree", "two-level"])
+def test_messages_have_the_bytes_that_are_counted(name: str) -> None:
+    film = play.collective(name, 8, nbytes=1e6).film
+    sent = [0.0] * 8
+    for source, *_, size in (one for each in film.rounds for one in each):
+        sent[source] += size
+    assert sent == pytest.approx(film.sent[-1])
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"algorithm": "magic"}, "there is no algorithm 'magic'"),
+        ({"ranks": 9}, "2 to 8 ranks can be played, not 9"),
+        ({"ranks": "4"}, "not '4'"),
+        ({"algorithm": "two-level", "ranks": 5}, "5 ranks on 2 nodes"),
+    ],
+)
+def test_what_cannot_be_played_is_said(asked: dict, problem: str) -> None:
+    player = play.collective("ring")
+    said = json.loads(reply(player, json.dumps(asked)))
+    assert problem in said["problem"]
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        arguments = {"algorithm": "ring", "ranks": 4, **asked}
+        play.collective(arguments["algorithm"], arguments["ranks"])
+
+
+def test_dials_say_what_the_formulas_say() -> None:
+    made = play.cost(line=LINE, ranks=8, nbytes=1e6)
+    asked = made.first()
+    assert made.values(asked) == {"alpha": 10e-6, "bandwidth": 100e9, "ranks": 8, "nbytes": 1e6}
+    times = {name: formula(8, 1e6, LINE) for name, formula in play.FORMULAS.items()}
+    said = made.answer(asked)["said"]
+    for name, took in times.items():
+        assert f"{name} {took * 1e6:.3g} µs" in said
+    assert said.endswith(f"The quickest: {min(times, key=lambda name: times[name])}.")
+    # What is drawn is where the formula says: places are shares of logarithmic axes.
+    turned = {**asked, "alpha": asked["alpha"] + 3, "ranks": 0}  # α 100 µs, 2 ranks
+    drawn = made.answer(turned)["chart"]
+    (x0, y0), (x1, y1) = drawn["lines"][0]["points"][0], drawn["lines"][0]["points"][-1]
+    small, large = (cost.ring_all_reduce(2, s, cost.Line(1e-4, 1e-11)) for s in (4.0, 2.0**34))
+    ticks = {text: at for at, text in drawn["y"]["ticks"]}
+    decade = (ticks["1 ms"] - ticks["10 µs"]) / 2
+    assert (x0, x1) == (0, 1)
+    assert y1 - y0 == pytest.approx(decade * _decades(large / small), abs=1e-3)
+    assert y0 - ticks["10 µs"] == pytest.approx(decade * _decades(small / 1e-5), abs=1e-3)
+
+
+def _decades(ratio: float) -> float:
+    return math.log10(ratio)
+
+
+def test_measured_points_stand_beside_their_formula() -> None:
+    recording = lockstep.recorded("sweeps/h200-x4-ring.json")
+    rows = recording.content["sweeps"]["all_reduce"]
+    points = [(row["bytes"], row["seconds"]) for row in rows]
+    made = play.cost(line=LINE, measured={"4 H200s": points}, stamp=recording.stamp)
+    near = next(row for row in rows if row["bytes"] == 1 << 20)
+    ratio = cost.ring_all_reduce(4, 1 << 20, LINE) / near["seconds"]
+    assert f"ring says {ratio:.3g} times that" in repr(made)
+    assert repr(made).endswith(f"{recording.stamp}\nsimulated · α–β model")
+    assert len(made.answer(made.first())["chart"]["dots"][0]["points"]) == len(rows)
+    with pytest.raises(ValueError, match="no stamp"):
+        play.cost(line=LINE, measured={"x": points})
+    with pytest.raises(ValueError, match="above 0"):
+        play.cost(line=cost.Line(0.0, 1e-9))
+
+
+def gpipe(stage: int, stages: int, microbatches: int) -> list[str]:
+    return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
+
+
+def blank(stage: int, stages: int, microbatches: int) -> list[str]:
+    if microbatches != 8:
+        raise NotImplementedError
+    return gpipe(stage, stages, microbatches)
+
+
+def test_a_pipeline_says_its_bubble_and_what_is_kept() -> None:
+    made = play.pipeline({"GPipe": gpipe, "blank": blank})
+    for stages, microbatches in ((4, 8), (2, 3), (8, 16)):
+        asked = {**made.first(), "stages": stages - 2, "microbatches": microbatches - 1}
+        shown = made.answer(asked)
+        bubble = cost.bubble(stages, microbatches)
+        assert f"bubble {bubble:.1%}" in shown["said"]
+        kept = pipeline.kept(gpipe(0, stages, microbatches))
+        assert [lane["end"] for lane in shown["lanes"]] == [f"keeps {kept}"] * stages
+        assert all(len(lane["boxes"]) == 2 * microbatches for lane in shown["lanes"])
+    slow = made.answer({**made.first(), "backward": 3})["said"]  # a backward takes twice as long
+    assert "bubble 27.3% of all time, 33 units of time" in slow
+    asked = {"schedule": "blank", "microbatches": 3}
+    said = json.loads(reply(made, json.dumps(asked)))["problem"]
+    assert said == "blank of 4 stages and 4 microbatches raises NotImplementedError: "
+    asked = {"stages": 99}
+    assert "no place 99" in json.loads(reply(made, json.dumps(asked)))["problem"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+@pytest.mark.parametrize("each", [0.1, 1.0, 3.0])
+def test_buckets_end_when_counting_says(count: int, each: float) -> None:
+    """Equal buckets: either the last one is late by itself, or all wait for the first."""
+    found = buckets(10.0, 1000.0, 1000.0 / count, lambda _: each)
+    assert len(found.sent) == count
+    assert found.end == pytest.approx(max(10 / count + count * each, 10 + each))
+    assert found.exposed == pytest.approx(found.end - 10)
+    assert found.communication == pytest.approx(count * each)
+
+
+def test_the_last_bucket_has_the_rest() -> None:
+    sizes: list[float] = []
+    found = buckets(10.0, 1000.0, 300.0, lambda size: sizes.append(size) or 0.5)  # type: ignore[func-returns-value]
+    assert sizes == [300, 300, 300, 100]
+    assert [start for start, _ in found.sent] == [3, 6, 9, 10]
+    with pytest.raises(ValueError, match="above 0"):
+        buckets(10.0, 0.0, 300.0, lambda _: 0.5)
+
+
+def test_overlap_says_what_its_model_says() -> None:
+    made = play.overlap(line=LINE, ranks=8, nbytes=1e9, backward=20e-3, bucket=5e7)
+    own = buckets(20e-3, 1e9, 5e7, lambda size: cost.ring_all_reduce(8, size, LINE))
+    assert f"20 buckets: all-reduces take {own.communication * 1e3:.3g} ms together" in repr(made)
+    assert f"{own.exposed * 1e3:.3g} ms comes after the backward" in repr(made)
+
+
+STILLS = {
+    "player": lambda: play.collective("two-level", 8),
+    "cost": lambda: play.cost(line=LINE),
+    "pipeline": lambda: play.pipeline({"GPipe": gpipe}),
+    "overlap": lambda: play.overlap(line=LINE),
+}
+
+
+@pytest.mark.parametrize("name", STILLS)
+def test_a_picture_and_a_sentence_stay(name: str) -> None:
+    first, again = (STILLS[name]()._repr_mimebundle_() for _ in range(2))
+    assert first == again
+    assert first["image/png"]
+    assert first["text/plain"].splitlines()[-1].startswith("simulated · ")
+    (alt,) = set(re.findall(r'alt="([^"]*)"', first["text/html"]))
+    assert len(alt) > 60
+
+
+def test_the_parts_of_a_job_are_drawn_in_words_too() -> None:
+    drawn = play.parts(nodes=2, per_node=4)
+    assert "rank = node × 4 + local rank" in drawn.alt
+    assert "ranks 0, 4 are one more group" in drawn.alt
+    for wrong in ({"nodes": 5, "per_node": 4}, {"nodes": 2, "group": [4]}, {"group": []}):
+        with pytest.raises(ValueError, match=r"ranks"):
+            play.parts(**wrong)  # type: ignore[arg-type]
+
+
+# ── Cards ────────────────────────────────────────────────────────────────────────────────────
+
+
+def cards(monkeypatch: pytest.MonkeyPatch, *outputs: Any) -> list[Card]:
+    made: list[Card] = []
+    monkeypatch.setattr(Card, "_ipython_display_", lambda card: made.append(card))
+    for one in outputs:
+        one._ipython_display_()
+    return made
+
+
+def a_claim(guess: str | None = None) -> Any:
+    return lockstep.claim(
+        "All is well.", guess=guess, verdict="depends", because="1 of 3 is", stamp=STAMP
+    )
+
+
+def test_what_came_out_is_hidden_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    card, guess = cards(monkeypatch, lockstep.compare(None, 1234.5, "GB/s"), a_claim())
+    for said in ("", "   ", "no idea"):
+        for one in (card, guess):
+            shown = json.dumps(one.answer({"answer": said}))
+            assert "1234" not in shown
+            assert "1 of 3" not in shown
+    shown = card.answer({"answer": "1e3 GB/s"})
+    assert shown["rows"] == [
+        ("", "predicted 1000 GB/s · measured 1234 GB/s · as predicted, within 25%")
+    ]
+    assert (shown["sign"], shown["isOver"]) == ("✓", True)
+    assert card.answer({"answer": "17"})["sign"] == "✗"
+    assert guess.answer({"answer": "depends"})["sign"] == "✓"
+    assert ("because", "1 of 3 is") in guess.answer({"answer": "holds"})["rows"]
+
+
+def test_with_a_prediction_there_is_no_card_and_text_is_as_before() -> None:
+    for made in (lockstep.compare(3, 4), lockstep.compare("many", 4), a_claim("holds")):
+        with pytest.raises(NotImplementedError):
+            made._ipython_display_()
+    bundle = lockstep.compare(3, 4)._repr_mimebundle_()
+    assert bundle["text/plain"] == "predicted 3 · measured 4 · not as predicted"
+    assert "✗ predicted 3 · measured 4" in bundle["text/html"]
+    assert bundle["text/html"].count("<img") == 2  # a light one and a dark one
+    assert "<img" not in lockstep.compare("many", 4)._repr_mimebundle_()["text/html"]
+    assert "✗" in a_claim("holds")._repr_mimebundle_()["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("yours", "real"), [(3, 4), (4, 4), (0, 0), (-2, 5), (1e-6, 1e9), (0, 1e-12), (1e300, -1e300)]
+)
+def test_numbers_are_in_order_on_their_line(yours: float, real: float) -> None:
+    import base64
+
+    sources = number_line({NASTY: yours, "measured": real}, "s", (real * 0.8, real * 1.3))
+    assert set(sources) == {"light", "dark"}
+    text = base64.b64decode(sources["light"].split(",")[1]).decode()
+    assert "<img" not in text
+    first, second = (float(x) for x in re.findall(r'd="M([\d.]+) \d+L[\d.]+ \d+H', text))
+    assert (first < second, first == second) == (yours < real, yours == real)
+    assert 0 <= min(first, second) <= max(first, second) <= 330
+
+
+def test_no_line_is_drawn_of_what_is_no_number() -> None:
+    assert number_line({"predicted": 1.0, "measured": float("nan")}) == {}
+
+
+# ── In a browser ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[playwright.BrowserContext]:
+    with browsing() as made:
+        yield made
+
+
+def test_each_file_of_the_browser_imports_what_it_calls_from_files_before_it() -> None:
+    assert {file.stem for file in BROWSER.glob("*.js")} == {
+        n for own in FILES.values() for n in own
+    }
+    import_ = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.MULTILINE)
+    export = re.compile(r"^export (?:const|function) (\w+)", re.MULTILINE)
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in BROWSER.glob("*.js")}
+    for names in FILES.values():
+        offered: dict[str, set[str]] = {}
+        for name in names:
+            code = import_.sub("", texts[name])
+            for wanted, origin in import_.findall(texts[name]):
+                assert set(re.findall(r"\w+", wanted)) <= offered[origin]
+                assert set(re.findall(r"\w+", wanted)) <= set(re.findall(r"\w+", code))
+            offered[name] = set(export.findall(texts[name]))
+
+
+def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> None:
+    opened = Opened(context, play.collective("ring"))
+    assert opened.text(".ls-said").startswith("Start: each rank has its own numbers only")
+    opened.button("one round forth").click()
+    assert opened.text(".ls-said").startswith("Round 1 of 6: 0 → 1 (chunk 0)")
+    assert "300 kB" in opened.text(".ls-counts")
+    bits = opened.page.locator("svg [data-bits]").evaluate_all(
+        "all => all.map(n => n.dataset.bits)"
+    )
+    assert bits == [str(one) for row in ring(4).held()[1] for one in row]
+    picture = opened.page.locator("svg[role=img]").first
+    picture.focus()
+    for key, at in (("ArrowRight", "2"), ("End", "6"), ("ArrowLeft", "5"), ("Home", "0")):
+        opened.page.keyboard.press(key)
+        assert opened.page.locator(".lockstep-play").get_attribute("data-time") == at
+    opened.page.get_by_label("round", exact=True).fill("6")
+    assert opened.text(".ls-counts").endswith("complete 16 of 16")
+    assert opened.button("one round forth").is_disabled()
+    opened.choose("algorithm", "tree")
+    opened.choose("ranks", "7")
+    opened.page.get_by_text("Tree all-reduce, 7 ranks").wait_for()
+    assert opened.page.locator("svg [data-bits]").count() == 7
+    opened.choose("algorithm", "two-level")  # 7 ranks are not two nodes
+    opened.page.get_by_text("7 ranks on 2 nodes").wait_for()
+    opened.choose("ranks", "6")
+    opened.page.get_by_text("Two-level all-reduce, 6 ranks").wait_for()
+    kept = opened.page.locator(":is(button, input, select, [tabindex])[data-lm-suppress-shortcuts]")
+    assert (
+        kept.count() == opened.page.locator(":is(button, input, select, [tabindex])").count() == 7
+    )
+    assert opened.problems == []
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_it_plays_to_its_end(context: playwright.BrowserContext, motion: str) -> None:
+    opened = Opened(context, play.collective("ring", 2))
+    opened.page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
+    opened.page.evaluate(
+        "() => { window.seen = new Set(); const root = document.querySelector('.lockstep-play');"
+        "new MutationObserver(() => seen.add(Number(root.dataset.time)))"
+        ".observe(root, {attributes: true}); }"
+    )
+    opened.button("play").click()
+    opened.page.locator('[data-time="2"]').wait_for()
+    opened.button("play").wait_for()  # no longer "pause"
+    seen = opened.page.evaluate("[...seen]")
+    flies = [time for time in seen if time != int(time)]
+    assert bool(flies) == (motion == "no-preference")
+    assert {1, 2} <= set(seen)
+    assert opened.problems == []
+
+
+def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.BrowserContext) -> None:
+    made = play.pipeline({"GPipe": gpipe, NASTY: gpipe})
+    opened = Opened(context, made)
+    assert opened.text(".ls-said").startswith("GPipe: bubble 27.3%")
+    opened.page.get_by_label("microbatches").focus()
+    opened.page.keyboard.press("Home")
+    opened.page.get_by_text("GPipe: bubble 75.0%").wait_for()
+    assert opened.page.evaluate("document.activeElement.ariaValueText") == "1"
+    assert opened.page.locator("svg title").all_text_contents() == ["F0", "B0"] * 4
+    opened.page.evaluate("window.answers = false")
+    opened.page.keyboard.press("ArrowRight")
+    opened.page.get_by_text("The kernel is busy, or gone").wait_for()
+    opened.page.evaluate("window.answers = true")
+    opened.choose("schedule", NASTY)
+    opened.page.get_by_text(f"{NASTY}: bubble 60.0%").wait_for()
+    assert opened.page.locator("img").count() == 0
+    assert opened.problems == []
+
+
+def test_a_card_asks_first(
+    context: playwright.BrowserContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, guess = cards(monkeypatch, lockstep.compare(None, 4.0, "s"), a_claim())
+    opened = Opened(context, number)
+    assert opened.text(".ls-shown") == ""
+    field = opened.page.get_by_role("textbox", name="Your prediction, in s")
+    field.fill("soon")
+    opened.button("compare").click()
+    opened.page.get_by_text("a prediction is one number, such as 4 or 0.5").wait_for()
+    field.fill("1")
+    field.press("Enter")
+    opened.page.get_by_text("✗ predicted 1 s · measured 4 s · 4 times the prediction").wait_for()
+    assert field.is_disabled()
+    assert opened.page.locator("img:visible").count() == 1
+    assert opened.page.locator("img:visible").evaluate("node => node.naturalWidth") == 330
+    clicked = Opened(context, guess)
+    clicked.button("does not hold").click()
+    clicked.page.get_by_text("✗ you said · does not hold").wait_for()
+    assert clicked.button("does not hold").get_attribute("aria-pressed") == "true"
+    assert opened.problems == clicked.problems == []
+
+
+MADE: dict[str, Any] = {**STILLS, "ring of 8": lambda: play.collective("ring", 8)}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_fits_into_narrow_windows_and_both_themes(
+    context: playwright.BrowserContext, name: str
+) -> None:
+    opened = Opened(context, MADE[name]())
+    for scheme, ink in (("light", "rgb(0, 0, 0)"), ("dark", "rgb(255, 255, 255)")):
+        opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        opened.page.set_viewport_size({"width": 420, "height": 700})
+        opened.frame()
+        page = "document.documentElement.scrollWidth <= 420"
+        assert opened.page.evaluate(page)
+        drawn = opened.page.locator("svg[role=img]:visible").first
+        box = drawn.bounding_box()
+        assert box is not None and box["width"] <= 404
+        texts = drawn.locator("text").evaluate_all(
+            "all => all.map(n => [n.getBoundingClientRect().right, getComputedStyle(n).fill])"
+        )
+        assert max(right for right, _ in texts) <= 414
+        assert {fill for _, fill in texts} == {ink}
+    assert opened.problems == []
+
+
+def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    ipywidgets = pytest.importorskip("ipywidgets")
+    shown: list[dict] = []
+    monkeypatch.setattr("lockstep.play.widget.in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    made: Playable = play.collective("two-level", 8)
+    made._ipython_display_()
+    live, still = shown
+    model = live["application/vnd.jupyter.widget-view+json"]["model_id"]
+    widget = ipywidgets.widgets.widget._instances[model]
+    assert len(json.dumps(widget.get_state(), default=str)) < 60_000
+    assert set(still) == {"text/html", "image/png"}
+    assert '<details open class="lockstep-still">' in still["text/html"]
+    widget.asked = json.dumps({"algorithm": "ring", "ranks": 3})
+    assert json.loads(widget.shown)["title"].startswith("Ring all-reduce, 3 ranks")
+    lockstep.compare(None, 4)._ipython_display_()
+    assert '<details class="lockstep-still">' in shown[-1]["text/html"]
