@@ -204,7 +204,9 @@ def test_a_recording_opens_and_says_where_it_is_from(entry):
     if recording.path.suffix == ".json":
         text = recording.path.read_text(encoding="utf-8")
         assert recording.content == json.loads(text)
-    assert str(recording.stamp).startswith(f"recorded · {entry['machine']} · PyTorch ")
+    idle = 0 < (entry.get("ranks") or 0) < sum(entry["hardware"]["gpus"].values())
+    at_work = f"{entry['ranks']} ranks on {entry['machine']}" if idle else entry["machine"]
+    assert str(recording.stamp).startswith(f"recorded · {at_work} · PyTorch ")
     for name, value in (entry["conditions"] or {}).items():
         assert f" · {name}: {value} · " in str(recording.stamp)
     assert str(recording.stamp).endswith(f" · {entry['date']}")
