@@ -41,6 +41,13 @@ import lockstep
 #
 # (The *group* in `GROUP_RANK` is the ranks of one node. It is not a process group.)
 #
+# The same as a drawing, for two nodes of two ranks. The rendezvous and the store come in the section on
+# the store.
+
+# %% id="parts" tags=["plumbing"]
+lockstep.play.parts(nodes=2, per_node=2)
+
+# %% [markdown] id="told-text"
 # A rank is told all of this by environment variables before its first line runs. The cell below
 # prints the table's five, on every rank. All ranks are on one node here.
 #

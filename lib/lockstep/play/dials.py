@@ -9,6 +9,7 @@ from typing import Any
 
 from ..figures.chart import chart
 from ..figures.picture import PALETTE, Figure
+from ..looks import COMMUNICATION, GROUPS
 from ..models import cost as costs
 from ..models import overlap as overlaps
 from ..models import pipeline as pipelines
@@ -20,10 +21,10 @@ Schedule = Callable[[int, int, int], Sequence[str]]
 _CURVE = 60  # points of a curve
 # Of a step: colour and pattern, so that forward, backward and weight steps differ in both.
 _STEPS = {
-    "F": ("forward", PALETTE[0], ""),
-    "B": ("backward", PALETTE[2], "/"),
-    "W": ("weight gradients", PALETTE[4], "\\"),
-    "C": ("communication", PALETTE[1], "x"),
+    "F": ("forward", *GROUPS[0]),
+    "B": ("backward", *GROUPS[1]),
+    "W": ("weight gradients", *GROUPS[2]),
+    "C": ("communication", COMMUNICATION.colour, COMMUNICATION.pattern),
 }
 
 
