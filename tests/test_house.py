@@ -42,6 +42,7 @@ launch/job.py
 launch/inside
 launch/engines
 launch/nodes
+launch/cluster
 launch
 trace/slices.py  trace/intervals.py
 trace/joins.py  trace/steps.py  trace/guess.py  trace/shapes.py

@@ -6,6 +6,8 @@ import argparse
 import difflib
 import itertools
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn
 
@@ -15,9 +17,12 @@ from IPython.display import display
 
 from .launch import sources
 from .launch.cell import Cell
+from .launch.cluster.found import find
+from .launch.cluster.slurm import Slurm
 from .launch.engines.supervised import parent
 from .launch.job import Job
 from .launch.logs import Logs
+from .launch.nodes.remote import Nodes
 from .launch.options import BACKENDS, ENGINES, Options
 from .launch.run import World, run_cell, run_program
 
@@ -106,7 +111,8 @@ def _parser() -> _Parser:
     add("-t", "--tee", default="0", metavar="STREAMS", help=f"copy to files: {streams}")
     add("-r", "--redirects", default="0", metavar="STREAMS", help="write to files only; the same")
     add("--local-ranks-filter", default="", metavar="RANKS", help="show only these, as in 0,2")
-    add("--nnodes", default="1", help=argparse.SUPPRESS)
+    add("--on", metavar="slurm|NAME", help="hosts of a cluster: by its profile, or a variable")
+    add("--nnodes", metavar="N", help="how many hosts")
     add("--node-rank", default="0", help=argparse.SUPPRESS)
     for flag in _ALWAYS_SO:
         add(flag, action="store_true", help=argparse.SUPPRESS)
@@ -145,11 +151,16 @@ def parse(line: str) -> argparse.Namespace:
     for flag, why in _REFUSED.items():
         if _value(options, flag) is not None:
             raise UsageError(f"%%torchrun: {flag} is not for notebooks: {why}")
-    if options.nnodes not in ("1", "1:1") or options.node_rank != "0":
+    if options.node_rank != "0":
         raise UsageError(
-            "%%torchrun: all ranks are on this machine (--nnodes 1, --node-rank 0); several "
-            "machines are the work of torchrun in their terminals"
+            "%%torchrun: --node-rank is for a torchrun in the terminal of each host; here one cell "
+            "starts the ranks of all: --nnodes 2 --on slurm"
         )
+    if options.nnodes is not None:
+        fewest, _, most = options.nnodes.partition(":")  # torchrun takes a range
+        if not fewest.isdigit() or int(fewest) < 1 or most not in ("", fewest):
+            raise UsageError(f"%%torchrun: --nnodes wants one number, not {options.nnodes!r}")
+        options.nnodes = int(fewest)
     for pair in options.env:
         if "=" not in pair:
             raise UsageError(f"%%torchrun: --env wants NAME=VALUE, not {pair!r}")
@@ -166,7 +177,21 @@ def _value(options: argparse.Namespace, flag: str) -> Any:
     return getattr(options, flag[2:].replace("-", "_"))
 
 
-def _options(said: argparse.Namespace) -> Options:
+def _hosts(said: argparse.Namespace, namespace: Mapping[str, Any]) -> Nodes | Slurm | None:
+    """The other hosts that are meant. Raises LaunchError for what makes no sense."""
+    on = namespace.get(said.on, said.on)
+    if isinstance(on, Slurm):
+        return on if said.nnodes is None else replace(on, nodes=said.nnodes)
+    if isinstance(on, Nodes):
+        if said.nnodes not in (None, on.count):
+            raise UsageError(f"%%torchrun: --nnodes {said.nnodes}, but {said.on} has {on.count}")
+        return on
+    if said.on is not None and not isinstance(on, str):
+        raise UsageError(f"%%torchrun: {said.on} is neither a Slurm nor Nodes")
+    return find(on, said.nnodes)
+
+
+def _options(said: argparse.Namespace, namespace: Mapping[str, Any]) -> Options:
     """The launcher's options. Raises LaunchError for what makes no sense."""
     idle = ", ".join(flag for flag in _WITHOUT_EFFECT if _value(said, flag) is not None)
     return Options(
@@ -180,6 +205,7 @@ def _options(said: argparse.Namespace) -> Options:
         may_fail=said.may_fail,
         trace=said.trace,
         logs=Logs(said.log_dir, said.redirects, said.tee, said.local_ranks_filter),
+        on=_hosts(said, namespace),
         note=f"without effect, as all ranks are on this machine: {idle}" if idle else "",
     )
 
@@ -231,7 +257,9 @@ class TorchrunMagics(Magics):
                 "%%torchrun: a program runs on ranks of its own, as it ends them; leave --world "
                 f"{said.world} out"
             )
-        return run_program(["-m"] * said.module + said.program, _options(said))
+        assert self.shell is not None
+        options = _options(said, self.shell.user_ns)
+        return run_program(["-m"] * said.module + said.program, options)
 
     def _run_cell(self, said: argparse.Namespace, line: str, cell: str) -> Job:
         assert self.shell is not None
@@ -240,17 +268,24 @@ class TorchrunMagics(Magics):
         program = Cell("\n" + cell, f"cell-{next(_number)}")
         sources.remember(program.filename, f"%%torchrun {line}\n{cell}")
         if said.world is None:
-            return run_cell(program, namespace, _options(said))
+            return run_cell(program, namespace, _options(said, namespace))
         world = namespace.get(said.world)
         if not isinstance(world, World):
             raise UsageError(
                 f"%%torchrun: {said.world} is not a World; make it first: "
                 f"{said.world} = World(nproc_per_node=4)"
             )
-        options = _options(said)
-        if said.nproc_per_node or said.env or said.max_restarts or said.no_init:
+        options = _options(said, namespace)
+        if (
+            said.nproc_per_node
+            or said.nnodes
+            or said.on
+            or said.env
+            or said.max_restarts
+            or said.no_init
+        ):
             raise UsageError(
-                f"%%torchrun: the ranks of {said.world} are there already: number, "
+                f"%%torchrun: the ranks of {said.world} are there already: number, hosts, "
                 "backend and variables are said where it is made, World(...)"
             )
         if options.logs.keeps():

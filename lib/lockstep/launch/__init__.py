@@ -1,5 +1,6 @@
 """Ranks from a notebook cell: started in milliseconds, watched, explained, and gone."""
 
+from .cluster.slurm import Slurm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankError, ResultNotSent
 from .job import Job
 from .logs import Logs
@@ -16,6 +17,7 @@ __all__ = [
     "Nodes",
     "RankError",
     "ResultNotSent",
+    "Slurm",
     "World",
     "gpu_count",
     "torchrun",

@@ -55,8 +55,8 @@ def serve(path: Path) -> None:
             f"no notebook waits for this agent at {host}:{port} ({error}). Is the ticket's "
             "notebook still there, does it wait for more agents, can this host reach it?"
         ) from error
-    name = platform.node() or link.address
-    link.post({**hello, "host": name})
+    name = os.environ.get("SLURMD_NODENAME") or platform.node() or link.address
+    link.post({**hello, "host": name, "number": int(os.environ.get("SLURM_NODEID", 0))})
     print(f"the agent on {name} works for the notebook at {host}:{port}", flush=True)
     _Agent(link).serve()
     print("the notebook has let go of it", flush=True)

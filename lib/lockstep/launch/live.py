@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import re
 import time
 import weakref
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
+from ..machine import in_notebook
 from . import view
 
 if TYPE_CHECKING:
@@ -87,3 +90,29 @@ class Silence:
 
     def end(self, job: Job, report: bool) -> None:
         pass
+
+
+class Notice:
+    """One sentence that changes while a cell waits: under the cell, or in lines. The last stays."""
+
+    def __init__(self, show: bool) -> None:
+        self._show = show
+        self._handle: Any = None
+        self._said = ""
+
+    def say(self, sentence: str) -> None:
+        if not self._show or sentence == self._said:
+            return
+        if not in_notebook():
+            # seconds alone are no news in a terminal
+            if re.sub("[0-9]", "", sentence) != re.sub("[0-9]", "", self._said):
+                print(sentence, flush=True)
+        else:
+            from IPython.display import display
+
+            data = {"text/plain": sentence, "text/html": f"<div>{html.escape(sentence)}</div>"}
+            if self._handle is None:
+                self._handle = display(data, raw=True, display_id=True)
+            else:
+                self._handle.update(data, raw=True)
+        self._said = sentence

@@ -11,6 +11,7 @@ from .errors import LaunchError
 from .logs import Logs
 
 if TYPE_CHECKING:
+    from .cluster.slurm import Slurm
     from .nodes.remote import Nodes
 
 BACKENDS = ("auto", "gloo", "nccl")
@@ -33,7 +34,7 @@ class Options:
     trace: Tracing = False
     logs: Logs = field(default_factory=Logs)
     show: bool = True
-    on: Nodes | None = None
+    on: Nodes | Slurm | None = None
     note: str = ""  # for the learner, to be shown with the job
 
     def __post_init__(self) -> None:

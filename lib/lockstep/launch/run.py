@@ -8,7 +8,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,8 @@ from ..words import ranks_count
 from . import cell as cells
 from . import payload
 from .cell import Cell
+from .cluster.found import meant
+from .cluster.slurm import Allocation, Slurm
 from .engines.elastic import Elastic
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
@@ -45,7 +47,8 @@ class World:
 
     nproc_per_node: number of ranks, or "gpu", "cpu", "auto" as for torchrun. backend: "auto"
     (NCCL where there is a GPU for each rank, else gloo), "gloo" or "nccl". env: variables for the
-    ranks. timeout: seconds for each job, None for no limit. on: other hosts, see `Nodes`.
+    ranks. timeout: seconds for each job, None for no limit. on: other hosts, see `Nodes`; or
+    `Slurm`, whose job is kept until `close()`; or "slurm", as for `torchrun`.
     Raises LaunchError where this machine cannot have such a world.
     """
 
@@ -56,18 +59,19 @@ class World:
         backend: str = "auto",
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        on: Nodes | None = None,
+        on: Nodes | Slurm | str | None = None,
     ):
         self._options = Options(
             nproc_per_node=nproc_per_node,
             backend=backend,
             env=dict(env or {}),
             timeout=timeout,
-            on=on,
+            on=meant(on),
         )
         self.nproc, self.backend, _ = _size(self._options)
         self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
+        self._allocation: Allocation | None = None
         self._torn_down = False
         self._sent: dict[str, bytes] = {}
         self._bound: set[str] = set()
@@ -142,7 +146,7 @@ class World:
                     again = "this world had failed, so its ranks are new and know no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
-                ranks = Ranks(self.nproc, _nodes(self._options), setting)
+                ranks = Ranks(self.nproc, _nodes(self._options, self._hosts(plan)), setting)
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
@@ -156,12 +160,28 @@ class World:
                     self._forget()
                     self._torn_down = True
 
+    def _hosts(self, plan: Plan) -> Nodes | None:
+        """The other hosts; a job of Slurm's is kept, and submitted again when it has ended."""
+        on = self._options.on
+        if not isinstance(on, Slurm):
+            return on
+        if self._allocation is not None and self._allocation.is_lost:
+            self._allocation.close()
+            self._allocation = None
+        if self._allocation is None:
+            with _interruptible(plan):
+                self._allocation = on.allocate(self.nproc // on.count)
+        return self._allocation
+
     def close(self) -> None:
         """End the ranks, which leave as Python does; a later use starts new ones."""
         with self._alone():
             if self._ranks is not None:
                 self._ranks.leave()
                 self._forget()
+            if self._allocation is not None:
+                self._allocation.close()
+                self._allocation = None
             self._torn_down = False
 
     def _forget(self) -> None:
@@ -197,7 +217,7 @@ def torchrun(
     trace: Tracing = False,
     logs: Logs | None = None,
     show: bool = True,
-    on: Nodes | None = None,
+    on: Nodes | Slurm | str | None = None,
     **kwargs: Any,
 ) -> Job:
     """Run a function, a script or a module on fresh ranks, as torchrun would, and wait for them.
@@ -216,7 +236,9 @@ def torchrun(
     to keep `rankN.json.gz`, or True for a temporary one that goes with the Job.
     logs: `Logs(log_dir=…, redirects=…, tee=…, local_ranks_filter=…)`, as torchrun's flags.
     show: draw the job while it runs (in a notebook) or print its lines (elsewhere).
-    on: other hosts that run the ranks, as many on each; see `Nodes`.
+    on: other hosts that run the ranks, as many on each: `Nodes`; those of a Slurm cluster,
+    `Slurm(…)`, whose job ends with the ranks; "slurm" for those of the Slurm job that this process
+    is in, or else of your profile (`lockstep cluster init`).
 
     Raises JobFailed (its `__cause__` is a RankError where a rank's exception was the cause),
     JobInterrupted, LaunchError where what is asked for makes no sense or cannot be started here,
@@ -234,7 +256,7 @@ def torchrun(
         trace=trace,
         logs=logs or Logs(),
         show=show,
-        on=on,
+        on=meant(on),
     )
     if not callable(what):
         if kwargs:
@@ -356,14 +378,41 @@ def _pack(
 
 def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
-    with task, Ranks(plan.nproc, _nodes(options), setting) as ranks:
-        ranks.start()
-        return _run(ranks, plan, task, options)
+    with task, _leased(plan, options) as on:
+        if isinstance(on, Allocation):
+            plan = replace(plan, asides=(*plan.asides, on.where(plan.nproc // on.count)))
+        with Ranks(plan.nproc, _nodes(options, on), setting) as ranks:
+            ranks.start()
+            return _run(ranks, plan, task, options)
 
 
-def _nodes(options: Options) -> Sequence[Node]:
-    if options.on is not None:
-        return options.on.take()
+@contextmanager
+def _leased(plan: Plan, options: Options) -> Iterator[Nodes | None]:
+    """The other hosts, for one job."""
+    if not isinstance(options.on, Slurm):
+        yield options.on
+        return
+    with ExitStack() as stack:
+        with _interruptible(plan):
+            each = plan.nproc // plan.nodes
+            lease = stack.enter_context(options.on.lease(each, options.show))
+        yield lease
+
+
+@contextmanager
+def _interruptible(plan: Plan) -> Iterator[None]:
+    """While a job waits in Slurm's queue there are no ranks yet, but an interrupt ends the same."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        verdict = "Interrupted before Slurm had started it; nothing of it stays in the queue."
+        outcome = Outcome(state="interrupted", verdict=verdict)
+        raise JobInterrupted(Job.of(plan, outcome)) from None
+
+
+def _nodes(options: Options, on: Nodes | None) -> Sequence[Node]:
+    if on is not None:
+        return on.take()
     engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
     return [LocalNode(engine)]
 

@@ -38,7 +38,7 @@ class _Host:
     """Another host, as it greeted. ahead: of its clock, in seconds."""
 
     name: str
-    order: tuple[str, bytes]  # in which hosts get their ranks
+    order: tuple[int, str, bytes]  # in which hosts get their ranks
     link: Link
     gpus: int
     cores: int
@@ -78,6 +78,17 @@ class Nodes:
         )
 
     @property
+    def address(self) -> str:
+        """Host and port at which this process listens."""
+        host, port = self._ticket.address
+        return f"{host}:{port}"
+
+    @property
+    def names(self) -> list[str]:
+        """Of the hosts that are here."""
+        return [host.order[1] for host in self._hosts]
+
+    @property
     def command(self) -> str:
         """What is to be run on each host."""
         return f"lockstep agent {shlex.quote(str(self._path))}"
@@ -86,20 +97,30 @@ class Nodes:
         """Wait until all agents have dialled in. Raises LaunchError after `timeout` seconds."""
         until = time.monotonic() + timeout
         while len(self._hosts) < self.count:
-            self._listener.settimeout(max(until - time.monotonic(), 0.001))
-            try:
-                caller, _ = self._listener.accept()
-            except TimeoutError:
+            if not self.admit(until - time.monotonic()):
                 raise LaunchError(
                     f"{len(self._hosts)} of {self.count} agents have come within {timeout:g} s. "
                     f"On each host: {self.command}"
-                ) from None
-            with contextlib.suppress(OSError, EOFError, NoMessage, LookupError, ValueError):
-                self._admit(caller)
-        self._hosts.sort(key=lambda host: host.order)  # whoever came first
+                )
+        self.settle()
         return self
 
-    def _admit(self, caller: socket.socket) -> None:
+    def admit(self, patience: float) -> bool:
+        """Wait for a caller, and let in an agent; whether one has called within `patience` s."""
+        self._listener.settimeout(max(patience, 0.001))
+        try:
+            caller, _ = self._listener.accept()
+        except TimeoutError:
+            return False
+        with contextlib.suppress(OSError, EOFError, NoMessage, LookupError, ValueError):
+            self._let_in(caller)
+        return True
+
+    def settle(self) -> None:
+        """All agents are here: give the hosts their order."""
+        self._hosts.sort(key=lambda host: host.order)  # whoever came first
+
+    def _let_in(self, caller: socket.socket) -> None:
         """Let in one who knows the key; nobody else's words are heard."""
         link = Link(caller)
         try:
@@ -108,7 +129,7 @@ class Nodes:
             hello = link.receive(_PATIENCE)[0]
             name = printable(str(hello["host"]))
             gpus, cores = int(hello["gpus"]), int(hello["cores"])
-            order = (name, ip_address(link.peer).packed)
+            order = (int(hello["number"]), name, ip_address(link.peer).packed)
             called = f"{name} ({link.peer})"
             self._hosts.append(_Host(called, order, link, gpus, cores, _ahead(link)))
             link = None  # type: ignore[assignment]
@@ -145,7 +166,11 @@ class Nodes:
             if next(left) == 1:
                 self._busy.release()
 
-        return [RemoteNode(host, done) for host in self._hosts]
+        return [RemoteNode(host, done, self.why_lost) for host in self._hosts]
+
+    def why_lost(self) -> str:
+        """What more can be said where an agent is lost; begins with a space, or is empty."""
+        return ""
 
     def _all_here(self) -> None:
         if len(self._hosts) < self.count:
@@ -202,8 +227,9 @@ class RemoteNode:
 
     restarts = has_given_up = False
 
-    def __init__(self, host: _Host, done: Callable[[], None]):
+    def __init__(self, host: _Host, done: Callable[[], None], why_lost: Callable[[], str]):
         self._host = host
+        self._why_lost = why_lost
         self._done: Callable[[], None] | None = done
         self.ranks: list[RankState] = []
         self.note = self._trouble = ""
@@ -303,6 +329,7 @@ class RemoteNode:
         who = ranks_text(rank.rank for rank in self.ranks)
         verb = "goes" if len(self.ranks) == 1 else "go"
         self._host.lost = f"The agent on {self._host.name} is lost: {why}. With it {verb} {who}."
+        self._host.lost += self._why_lost()
         self._forget()
 
     def _await(self, kinds: set[str], patience: float) -> dict[str, Any] | None:

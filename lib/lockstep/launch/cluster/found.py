@@ -1,0 +1,115 @@
+"""Which hosts a word means: those of the Slurm job that this process is in, or of a profile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..errors import LaunchError
+from ..nodes.remote import Nodes
+from . import profile
+from .slurm import Allocation, Slurm
+
+WORDS = ("slurm", "local")
+_standing: dict[tuple[int, int], Allocation] = {}  # by process and number of nodes
+
+
+def find(on: str | None, nodes: int | None = None) -> Slurm | None:
+    """The hosts that `--on` and `--nnodes` mean; None for this one alone.
+
+    "slurm" are the nodes of the Slurm job that this process is in, where it has that many, and else
+    those that the profile asks for; "local" is this host. Without a word, several nodes are those
+    of the job, and one is this host.
+    Raises LaunchError where there are no such hosts.
+    """
+    if on not in (*WORDS, None):
+        raise LaunchError(f"there is no cluster {on!r}; say slurm, or the name of a variable")
+    if on == "local" or (on is None and nodes in (None, 1)):
+        if nodes not in (None, 1):
+            raise LaunchError(f"local is one host, and not {nodes}")
+        return None
+    here = _nodes_of_this_job()
+    if here and (nodes or 1) <= here:
+        return Here(nodes=nodes or here)
+    if on is None:
+        inside = f", and this Slurm job has {here}" if here else ""
+        raise LaunchError(
+            f"several nodes are asked for ({nodes}){inside}. --on slurm asks Slurm for them; "
+            "without Slurm make nodes = lockstep.Nodes(…), start nodes.command on each, and say "
+            "--on nodes"
+        )
+    wanted = profile.read()
+    return wanted if nodes is None else replace(wanted, nodes=nodes)
+
+
+def meant(on: Nodes | Slurm | str | None) -> Nodes | Slurm | None:
+    """What `torchrun(..., on=…)` means; a word as for `find`."""
+    return find(on) if isinstance(on, str) else on
+
+
+def _nodes_of_this_job() -> int:
+    """0 outside of a job."""
+    said = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(said) if said.isdigit() and os.environ.get("SLURM_JOB_ID") else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here(Slurm):
+    """Nodes of the Slurm job that this process is in. Agents are started once and stay."""
+
+    def count_gpus(self) -> int:
+        with self.lease(1, show=True) as nodes:  # only its agents know
+            return nodes.count_gpus()
+
+    def count_cores(self) -> int:
+        with self.lease(1, show=True) as nodes:
+            return nodes.count_cores()
+
+    def allocate(self, ranks_per_node: int = 1, *, show: bool = True) -> Allocation:
+        return self._ready(Step(self, ranks_per_node), show)
+
+    @contextlib.contextmanager
+    def lease(self, ranks_per_node: int, show: bool) -> Iterator[Allocation]:
+        key = os.getpid(), self.nodes
+        standing = _standing.get(key)
+        if standing is None or standing.is_lost:
+            if standing is not None:
+                standing.close()
+            standing = _standing[key] = self.allocate(ranks_per_node, show=show)
+        yield standing
+
+
+class Step(Allocation):
+    """A step of the job that this process is in, which runs an agent on each of its nodes."""
+
+    _step: subprocess.Popen[bytes] | None = None
+
+    def _submit(self, ranks_per_node: int) -> str:
+        job = os.environ["SLURM_JOB_ID"]
+        # The step shares what the job has with all others of it.
+        command = ["srun", f"--jobid={job}", "--overlap", "--cpu-bind=none", "--kill-on-bad-exit=0"]
+        command += [f"--nodes={self.count}", f"--ntasks={self.count}", "--ntasks-per-node=1"]
+        if cores := re.match(r"\d+", os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
+            command.append(f"--cpus-per-task={cores[0]}")  # "4(x2)": the first node's
+        with open(self._printed, "wb") as printed:
+            self._step = subprocess.Popen(
+                [*command, *self._words],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return job
+
+    def _has_ended(self) -> str:
+        code = None if self._step is None else self._step.poll()
+        return super()._has_ended() if code is None else f"srun has ended with {code}"
+
+    def cancel(self) -> None:
+        if self._step is not None:
+            self._step.terminate()
+        self.close()

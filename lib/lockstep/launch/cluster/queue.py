@@ -1,0 +1,165 @@
+"""What is asked of Slurm: to take a job, what has become of it, to end it.
+
+By Slurm's own commands, whose words are passed on. submitit would send a pickled function and read
+its state from `sacct`, which a cluster without accounting does not have; here a job only starts
+agents, and `scontrol` knows it everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...words import printable
+from ..errors import LaunchError
+
+_PATIENCE = 30.0  # seconds for an answer of the controller
+_ENDED = {
+    "BOOT_FAIL": "a node did not come up",
+    "CANCELLED": "somebody has cancelled it (scancel)",
+    "COMPLETED": "it has ended",
+    "DEADLINE": "its deadline has passed",
+    "FAILED": "it has failed",
+    "NODE_FAIL": "a node of it has failed",
+    "OUT_OF_MEMORY": "it has used more memory than it may",
+    "PREEMPTED": "it had to make room for a job of higher priority",
+    "TIMEOUT": "its time limit has passed",
+}
+# https://slurm.schedmd.com/job_reason_codes.html
+_WAITS = {
+    "None": "the scheduler has not looked at it yet",
+    "Priority": "jobs of higher priority are before it",
+    "Resources": "no nodes are free",
+    "PartitionTimeLimit": "it asks for more time than the partition allows: ask for less",
+    "PartitionNodeLimit": "it asks for more nodes than the partition gives, or they are down",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+    "ReqNodeNotAvail": "a node that it needs is not available",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "it is held: scontrol release lets it go",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What Slurm says of a job. state: its word for it; "" where the controller does not answer
+    (reason has its words), "GONE" for a job that it does not know any more."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def waits(self) -> bool:
+        return self.state in ("PENDING", "CONFIGURING")
+
+    @property
+    def is_over(self) -> bool:
+        return self.state == "GONE" or self.state in _ENDED
+
+    def __str__(self) -> str:
+        if not self.state:
+            return f"Slurm's controller does not answer: {self.reason}"
+        if self.state == "GONE":
+            return "Slurm does not know it any more"
+        if self.state == "CONFIGURING":
+            return "its nodes are being prepared"
+        if self.waits:
+            why = _WAITS.get(self.reason)
+            return f"waits: {why} ({self.reason})" if why else f"waits: {self.reason}"
+        return f"{_ENDED.get(self.state, 'it is there')} ({self.state})"
+
+
+def submit(options: Sequence[str], script: str) -> str:
+    """Put a script in the queue; returns the job's number.
+
+    Raises LaunchError with Slurm's words where it takes no such job.
+    """
+    command = ["sbatch", "--parsable", *options]
+    done = _call(command, script)
+    if done.returncode:
+        said = _words(done.stderr)
+        if "partition" in said:
+            names = _call(["sinfo", "-h", "-o", "%R"]).stdout.split()
+            said += f". There are: {', '.join(sorted(set(names)))}" if names else ""
+        raise LaunchError(f"Slurm does not take the job: {said}\n({shlex.join(command)})")
+    return done.stdout.strip().split(";")[
+        0
+    ]  # behind it the cluster's name, where there are several
+
+
+def look(job: str) -> Seen:
+    done = _call(["scontrol", "show", "job", "--oneliner", job])
+    if done.returncode:
+        said = _words(done.stderr)
+        return Seen("GONE") if "Invalid job id" in said else Seen("", said)
+    found = dict(re.findall(r"(?<!\S)(\w+)=(\S*)", done.stdout))
+    nodes = found.get("NodeList", "").replace("(null)", "")
+    return Seen(found.get("JobState", ""), found.get("Reason", ""), printable(nodes))
+
+
+def cancel(name: str) -> str:
+    """End the jobs of this name; returns what Slurm says against it, mostly ""."""
+    done = _call(["scancel", "--name", name])
+    return _words(done.stderr) if done.returncode else ""
+
+
+def addresses(*options: str) -> list[str]:
+    """Of the cluster's nodes, as Slurm reaches them."""
+    return list(dict.fromkeys(_call(["sinfo", "-h", "-N", "-o", "%o", *options]).stdout.split()))
+
+
+_GUARD = """
+read -r submitted; cat > /dev/null
+for second in 1 2 3 4 5 6 7 8; do
+    scancel --state=PENDING --name {name}
+    left=$(squeue --noheader --name {name}) && [ -z "$left" ] && [ -n "$submitted" ] && exit
+    sleep 0.3; [ $second = 1 ] || sleep 1
+done
+scancel --name {name}
+"""
+
+
+def guard(name: str) -> subprocess.Popen[bytes]:
+    """A process that ends the jobs of this name when its standard input closes, and so when this
+    process is gone, however that ended. A job that runs has a moment to end by itself.
+
+    Write a line when the job has been submitted; before that, one may come a moment later.
+    """
+    return subprocess.Popen(
+        ["sh", "-c", _GUARD.format(name=name)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the notebook
+    )
+
+
+def _call(command: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    if shutil.which(command[0]) is None:
+        raise LaunchError(
+            f"there is no Slurm here: the command {command[0]} is missing. Start Jupyter on a "
+            "login node of the cluster, or in a job"
+        )
+    try:
+        return subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        said = f"no answer within {_PATIENCE:g} s"
+        return subprocess.CompletedProcess(command, 1, "", said)
+
+
+def _words(said: str) -> str:
+    """What a command of Slurm complains of, in one line."""
+    lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in said.splitlines()]
+    return "; ".join(dict.fromkeys(printable(line).strip() for line in lines if line.strip()))

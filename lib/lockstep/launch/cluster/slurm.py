@@ -1,0 +1,284 @@
+"""Ranks on the nodes of a Slurm cluster: a job that starts an agent on each, and watches nothing.
+
+The agents dial in at this process (`Nodes`), which learns from them what ranks do. Slurm is asked
+only how long the job waits, and why an agent is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...words import printable, ranks_text
+from ..errors import LaunchError
+from ..live import Notice
+from ..nodes.remote import Nodes
+from . import queue
+
+_EVERY = 1.0  # seconds between two questions to the controller
+_SETTLES = 5.0  # seconds for Slurm to notice that a job has ended
+_COMING = 120.0  # seconds for the agents to dial in once the job runs: they import PyTorch
+_MOST_LINES = 12  # of what the job itself has printed
+_MOST_ADDRESSES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Nodes of a Slurm cluster, for `torchrun(..., on=Slurm(...))` and `World(on=Slurm(...))`.
+
+    A job is submitted that runs an agent on each node, as many ranks as are asked for below each;
+    it ends with the ranks, the world or this process. The nodes need what this process has at the
+    same places: home folder, Python environment, working directory.
+
+    nodes: how many. partition, account, qos, memory (of each node): as sbatch takes them; "" for
+    the cluster's own choice. time: the limit, in minutes or as "2:00:00". gpus_per_node,
+    cpus_per_node: 0 cores for one for each rank. setup: lines of a shell that come first, such as
+    "module load cuda". options: more of sbatch's, such as ["--constraint=h200"]. patience: seconds
+    to wait in the queue; None for as long as it takes. address: of this host, as the nodes reach
+    it; "" finds it.
+    Raises LaunchError for what makes no sense.
+    """
+
+    nodes: int = 2
+    partition: str = ""
+    time: int | str = ""
+    gpus_per_node: int = 0
+    cpus_per_node: int = 0
+    memory: str = ""
+    account: str = ""
+    qos: str = ""
+    setup: str = ""
+    options: tuple[str, ...] = ()
+    patience: float | None = None
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple(self.options))
+        if self.nodes < 1:
+            raise LaunchError(f"the number of nodes must be 1 or more, not {self.nodes}")
+
+    @property
+    def count(self) -> int:
+        return self.nodes
+
+    def count_gpus(self) -> int:
+        """How many GPUs each node has for the job."""
+        return self.gpus_per_node
+
+    def count_cores(self) -> int:
+        if not self.cpus_per_node:
+            raise LaunchError(
+                "nproc_per_node='cpu' means a rank for each core: say cpus_per_node, too"
+            )
+        return self.cpus_per_node
+
+    def allocate(self, ranks_per_node: int = 1, *, show: bool = True) -> Allocation:
+        """Submit a job, wait until its agents are here, and keep it until `close()`.
+
+        Raises LaunchError where Slurm takes no such job, or it ends before.
+        """
+        return self._ready(Allocation(self, ranks_per_node), show)
+
+    @staticmethod
+    def _ready(allocation: Allocation, show: bool) -> Allocation:
+        try:
+            allocation.wait_in_queue(show)
+        except BaseException:
+            allocation.cancel()
+            raise
+        return allocation
+
+    @contextlib.contextmanager
+    def lease(self, ranks_per_node: int, show: bool) -> Iterator[Allocation]:
+        """An allocation for one job of ours; what goes wrong with that cancels it."""
+        allocation = self.allocate(ranks_per_node, show=show)
+        try:
+            yield allocation
+        except BaseException:
+            allocation.cancel()
+            raise
+        finally:
+            allocation.close()
+
+    def _wishes(self, ranks_per_node: int) -> list[str]:
+        """As options of sbatch."""
+        said = {
+            "partition": self.partition,
+            "time": self.time,
+            "gpus-per-node": self.gpus_per_node,
+            "mem": self.memory,
+            "account": self.account,
+            "qos": self.qos,
+            "cpus-per-task": self.cpus_per_node or ranks_per_node,
+        }
+        wishes = [f"--{name}={value}" for name, value in said.items() if value]
+        return [f"--nodes={self.nodes}", "--ntasks-per-node=1", *wishes, *self.options]
+
+
+class Allocation(Nodes):
+    """Nodes that a Slurm job has, with an agent on each. Use as `Nodes`; close it when done."""
+
+    def __init__(self, asked: Slurm, ranks_per_node: int):
+        super().__init__(asked.nodes, address=asked.address or _own_address(asked.partition))
+        self._asked = asked
+        self._name = f"lockstep-{secrets.token_hex(8)}"
+        self._printed = self._path.with_name(f"{self._name}.log")  # only we can open its folder
+        self._seen = queue.Seen("PENDING", "None")
+        self._over: queue.Seen | None = None
+        self.job = ""
+        self.waited = 0.0  # seconds in the queue
+        self._guard: subprocess.Popen[bytes] | None = None
+        try:
+            self.job = self._submit(ranks_per_node)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def _submit(self, ranks_per_node: int) -> str:
+        """Have an agent started on each node; returns the job's number."""
+        asked = self._asked
+        self._guard = queue.guard(self._name)
+        cores = asked.cpus_per_node or ranks_per_node
+        start = f"srun --ntasks-per-node=1 --cpus-per-task={cores} --kill-on-bad-exit=0"
+        script = f"#!/bin/bash\n{asked.setup}\nexec {start} {shlex.join(self._words)}\n"
+        options = [
+            f"--job-name={self._name}",
+            f"--output={self._printed}",
+            "--export=ALL",
+            "--no-requeue",  # the notebook has told its story by then
+            *asked._wishes(ranks_per_node),
+        ]
+        job = queue.submit(options, script)
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(b"submitted\n")
+        self._guard.stdin.flush()
+        return job
+
+    @property
+    def _words(self) -> list[str]:
+        """The agent's command."""
+        return [sys.executable, "-m", "lockstep", "agent", str(self._path)]
+
+    def wait_in_queue(self, show: bool = True) -> None:
+        """Wait until the job runs and all its agents are here; say how it waits.
+
+        Raises LaunchError where it ends before, or has waited for longer than asked.
+        """
+        began = time.monotonic()
+        runs_since: float | None = None
+        asked_at, seen = -_EVERY, queue.Seen("PENDING", "None")
+        notice = Notice(show)
+        while len(self._hosts) < self.count:
+            now = time.monotonic()
+            if now - asked_at >= _EVERY:
+                asked_at, seen = now, queue.look(self.job)
+            self._seen = seen
+            if ended := self._has_ended():
+                raise LaunchError(
+                    f"{self._called} ended before its agents were here: {ended}.{self._tail()}"
+                )
+            if seen.state == "RUNNING" and runs_since is None:
+                runs_since, self.waited = now, now - began
+            notice.say(self._status(seen, now - began))
+            patience = self._asked.patience
+            if patience is not None and runs_since is None and now - began > patience:
+                raise LaunchError(f"{self._called} did not start within {patience:g} s: {seen}")
+            if runs_since is not None and now - runs_since > _COMING:
+                raise LaunchError(
+                    f"{len(self._hosts)} of {self.count} agents have dialled in at "
+                    f"{self.address} within {_COMING:g} s. Can the nodes reach it? Slurm(address"
+                    f"=…) says another.{self._tail()}"
+                )
+            if self.admit(_EVERY / 5) and runs_since is None:
+                runs_since, self.waited = now, now - began
+        self.settle()
+        notice.say(f"{self._called} waited {self.waited:.0f} s and runs on {', '.join(self.names)}")
+
+    def _has_ended(self) -> str:
+        """What has ended it before its agents were here; "" where nothing has."""
+        return str(self._seen) if self._seen.is_over else ""
+
+    def _status(self, seen: queue.Seen, seconds: float) -> str:
+        if seen.state == "RUNNING":
+            return f"{self._called}: {len(self._hosts)} of {self.count} agents are here"
+        return f"{self._called} {seen} · {seconds:.0f} s"
+
+    @property
+    def _called(self) -> str:
+        return f"Slurm's job {self.job}"
+
+    def where(self, ranks: int) -> str:
+        """Which ranks are where, for the learner."""
+        places = [
+            f"{ranks_text(range(at * ranks, (at + 1) * ranks))} on {name}"
+            for at, name in enumerate(self.names)
+        ]
+        return f"{self._called}: {', '.join(places)}"
+
+    @property
+    def is_lost(self) -> bool:
+        return self._over is not None or any(host.lost for host in self._hosts)
+
+    def why_lost(self) -> str:
+        """What Slurm knows of it; asked again for a moment, since an agent goes before its job."""
+        until = time.monotonic() + _SETTLES
+        while self._over is None:
+            seen = queue.look(self.job)
+            if seen.is_over:
+                self._over = seen
+            elif not seen.state:
+                return f" {seen}."
+            elif time.monotonic() > until:
+                return f" Slurm counts job {self.job} as {seen.state}.{self._tail()}"
+            else:
+                time.sleep(0.2)
+        return f" {self._called}: {self._over}.{self._tail()}"
+
+    def _tail(self) -> str:
+        """What the job itself has printed at last, but for what agents say of themselves."""
+        try:
+            lines = Path(self._printed).read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        own = ("the agent on ", "the notebook has let go")
+        said = [printable(line) for line in lines if line.strip() and not line.startswith(own)]
+        return "".join(f"\n    {line}" for line in said[-_MOST_LINES:])
+
+    def cancel(self) -> None:
+        """End the job now, in the queue, too."""
+        with contextlib.suppress(LaunchError):
+            queue.cancel(self._name)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the agents; with them the job ends."""
+        super().close()
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+        Path(self._printed).unlink(missing_ok=True)
+
+
+def _own_address(partition: str) -> str:
+    """At which the cluster's nodes reach this host, as the routes to them say; of several hosts
+    that are asked, one is mostly not this one."""
+    where = [f"--partition={partition}"] if partition else []
+    found = ""
+    for host in queue.addresses(*where)[:_MOST_ADDRESSES]:
+        with contextlib.suppress(OSError), _datagrams() as probe:
+            probe.connect((host, 9))  # which sends nothing
+            found = str(probe.getsockname()[0])
+            if not found.startswith("127."):
+                break
+    return found or "127.0.0.1"
+
+
+def _datagrams() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

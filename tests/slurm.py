@@ -1,0 +1,203 @@
+"""A Slurm of two nodes on this machine, of Debian's packages (Linux, root), for tests.
+
+`python tests/slurm.py` installs what lacks (`make test-slurm` does).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PACKAGES = ("slurm-wlm", "slurm-client", "munge")
+NODES = ("n1", "n2")
+_PATIENCE = 30.0  # seconds for a daemon to come up, and for a job to be gone
+
+# Two nodes of this host, told apart by their ports. Of two jobs that do not fit at once, one in the
+# partition "urgent" drives out one in "main". "tiny" has one node, for a minute; "down" has none.
+_CONFIGURATION = """
+ClusterName=lockstep
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmctldPort={ports[0]}
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+StateSaveLocation={folder}/state
+SlurmdPidFile={folder}/%n.pid
+SlurmdLogFile={folder}/%n.log
+SlurmdSpoolDir={folder}/spool-%n
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+ReturnToService=2
+SchedulerParameters=sched_interval=1,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+AccountingStorageType=accounting_storage/none
+EnforcePartLimits=NO
+SlurmdTimeout=10
+MessageTimeout=5
+MinJobAge=60
+InactiveLimit=0
+KillWait=2
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
+PartitionName=tiny Nodes=n1 MaxTime=1 State=UP PriorityTier=1
+PartitionName=down Nodes=ALL State=DOWN PriorityTier=1
+"""
+
+
+def why_not() -> str:
+    """Why this machine cannot have one; "" where it can."""
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "a Slurm of one's own needs Linux and root"
+    lacking = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+    if lacking:
+        return f"there is no {lacking[0]} here: make test-slurm installs {', '.join(PACKAGES)}"
+    return ""
+
+
+def install() -> None:
+    """Debian's packages, where one lacks."""
+    if why_not().startswith("there is no"):
+        subprocess.run(["apt-get", "update", "-qq"], check=True)
+        subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
+            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            check=True,
+        )
+
+
+class Cluster:
+    """Controller and two nodes. Use as a context manager; SLURM_CONF names it meanwhile."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="lockstep-slurm-"))
+        self.folder.chmod(0o755)  # munged asks for that, of all that is above its socket
+        (self.folder / "munge").mkdir(mode=0o755)
+        shutil.chown(self.folder / "munge", "munge", "munge")
+        (self.folder / "state").mkdir()
+        host = socket.gethostname().split(".")[0]
+        self._configuration = self.folder / "slurm.conf"
+        self._configuration.write_text(
+            _CONFIGURATION.format(host=host, folder=self.folder, ports=_free_ports(3))
+        )
+
+    def __enter__(self) -> Cluster:
+        os.environ["SLURM_CONF"] = str(self._configuration)
+        munge = self.folder / "munge"
+        files = {"socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+        options = [f"--{option}={munge / name}" for option, name in files.items()]
+        _call("runuser", "-u", "munge", "--", "munged", *options)
+        self.start_controller(afresh=True)
+        for node in NODES:
+            self.start_node(node)
+        wait(lambda: said("sinfo", "-h", "-p", "main", "-o", "%T").split() == ["idle"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel_all()
+        for node in NODES:
+            self.kill_node(node)
+        self.stop_controller()
+        _end(self.folder / "munge" / "pid")
+        del os.environ["SLURM_CONF"]
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start_controller(self, *, afresh: bool = False) -> None:
+        _call("slurmctld", *(["-c"] if afresh else []), "-f", str(self._configuration))
+        wait(lambda: "UP" in said("scontrol", "ping"))
+
+    def stop_controller(self) -> None:
+        _end(self.folder / "slurmctld.pid")
+
+    def start_node(self, name: str) -> None:
+        (self.folder / f"spool-{name}").mkdir(exist_ok=True)
+        _call("slurmd", "-N", name, "-f", str(self._configuration))
+
+    def kill_node(self, name: str) -> None:
+        """As a host that loses its power: its daemon and all that Slurm runs there."""
+        _end(self.folder / f"{name}.pid", signal.SIGKILL)
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                environment = (process / "environ").read_bytes().split(b"\0")
+                if f"SLURMD_NODENAME={name}".encode() in environment:
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    def revive_node(self, name: str) -> None:
+        self.start_node(name)
+        _call("scontrol", "update", f"nodename={name}", "state=resume", check=False)
+        wait(lambda: "idle" in said("sinfo", "-h", "-n", name, "-p", "main", "-o", "%T"))
+
+    def jobs(self) -> list[str]:
+        """Those in the queue, by number."""
+        return said("squeue", "-h", "-o", "%A").split()
+
+    def cancel_all(self) -> None:
+        _call("scancel", "--user", str(os.geteuid()), check=False)
+        wait(lambda: not self.jobs())
+
+
+def wait(condition: Callable[[], bool], patience: float = _PATIENCE) -> None:
+    """Until something is so. Raises TimeoutError."""
+    until = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.05)  # nothing tells of it
+
+
+def said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _call(*command: str, check: bool = True) -> None:
+    # Daemons keep what they inherit: a pipe would never end.
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=check)
+
+
+def _end(file: Path, number: int = signal.SIGTERM) -> None:
+    """End the daemon whose number is in a file, and wait until it is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(file.read_text())
+        process = os.pidfd_open(pid)
+        try:
+            os.kill(pid, number)
+            if not select.select([process], [], [], 10)[0]:
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
+        return [one.getsockname()[1] for one in sockets]
+
+
+if __name__ == "__main__":
+    install()
+    if reason := why_not():
+        sys.exit(reason)

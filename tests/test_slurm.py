@@ -1,0 +1,306 @@
+"""Ranks on the two nodes of a real Slurm, and what ends them there. `make test-slurm`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import lockstep
+import pytest
+import slurm
+import torch
+import torch.distributed as dist
+from lockstep import Slurm
+from lockstep.launch.cluster import queue
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not()),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[slurm.Cluster]:
+    with slurm.Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_in_the_queue(cluster: slurm.Cluster) -> Iterator[None]:
+    yield
+    try:
+        slurm.wait(lambda: not cluster.jobs())
+    except TimeoutError:
+        cluster.cancel_all()
+        pytest.fail("a job stayed in the queue")
+
+
+@contextlib.contextmanager
+def full(cluster: slurm.Cluster) -> Iterator[None]:
+    """Somebody else's job has both nodes."""
+    job = slurm.said(
+        *("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null"),
+        *("--wrap", "srun sleep 1000"),
+    )
+    slurm.wait(lambda: queue.look(job).state == "RUNNING")
+    yield
+    subprocess.run(["scancel", job], check=True)
+
+
+def wait_for_each_other() -> None:
+    dist.barrier()
+    dist.recv(torch.ones(1))  # for ever: nobody sends
+
+
+def by_slurm(*command: str) -> None:
+    """On rank 0, to the job that it is in; then all wait."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        job = os.environ["SLURM_JOB_ID"]
+        subprocess.run([word.format(job=job) for word in command], check=True)
+    while True:  # at work: no deadlock
+        pass
+
+
+# ── As a local job ───────────────────────────────────────────────────────────────────────────
+
+
+def test_results_output_and_record_come_back(cluster, capfd):
+    def where(x):
+        rank = dist.get_rank()
+        total = torch.full((3,), float(rank))
+        dist.all_reduce(total)
+        print(f"on {os.environ['SLURMD_NODENAME']}")
+        return total * x
+
+    job = lockstep.torchrun(where, torch.tensor(2.0), nproc_per_node=2, on=Slurm())
+    assert [torch.equal(got, torch.full((3,), 12.0)) for got in job.results] == [True] * 4
+    assert [job.output(rank).strip() for rank in range(4)] == ["on n1", "on n1", "on n2", "on n2"]
+    assert [[str(call) for call in calls] for calls in job.calls] == [
+        ["all_reduce #0 of float32[3] on the default group"]
+    ] * 4
+    assert "4 ranks on 2 nodes · gloo" in str(job.stamp)
+    assert "ranks 0, 1 on n1, ranks 2, 3 on n2" in job.note
+    said = capfd.readouterr().out
+    assert "waits: the scheduler has not looked at it yet (None) · 0 s" in said
+    assert "runs on n1, n2" in said and "rank 3 │ on n2" in said
+
+
+def test_an_exception_and_a_deadlock_are_explained(cluster):
+    def fail():
+        if dist.get_rank() == 2:
+            raise ValueError("mine")
+        dist.barrier()
+
+    with Slurm().allocate(2, show=False) as nodes:
+        job = lockstep.torchrun(fail, nproc_per_node=2, on=nodes, may_fail=True)
+        assert "rank 2: ValueError: mine" in job.report and 'raise ValueError("mine")' in job.report
+        job = lockstep.torchrun(wait_for_each_other, nproc_per_node=2, on=nodes, may_fail=True)
+        assert "is in recv" in job.verdict or "wait" in job.verdict
+        assert "dist.recv(torch.ones(1))" in job.report
+
+
+def test_a_world_keeps_its_job_and_has_another_when_that_is_cancelled(cluster):
+    def where():
+        return os.environ["SLURM_JOB_ID"], os.getpid()
+
+    with lockstep.World(1, on=Slurm()) as world:
+        first, second = world.run(where).results, world.run(where).results
+        assert first == second
+        subprocess.run(["scancel", first[0][0]], check=True)
+        slurm.wait(lambda: not cluster.jobs())
+        with pytest.raises(lockstep.JobFailed, match=r"somebody has cancelled it"):
+            world.run(where)
+        assert world.run(where).results[0][0] != first[0][0]
+
+
+def test_the_magic_takes_a_word_or_a_variable(cluster, run):
+    cell = "import os\nos.environ['SLURMD_NODENAME']"
+    reply = run(f"%%torchrun --nnodes 2 --nproc-per-node 1 --on slurm\n{cell}")
+    assert "rank 0 → │ 'n1'" in reply.shown and "rank 1 → │ 'n2'" in reply.shown, reply.error
+    run("import lockstep\nmine = lockstep.Slurm(nodes=1, partition='urgent')")
+    reply = run("%%torchrun -n 1 --on mine\nimport os\nos.environ['SLURM_JOB_PARTITION']")
+    assert "'urgent'" in reply.shown, reply.error
+    reply = run("%%torchrun -n 1 --nnodes 2\n1")
+    assert "--on slurm asks Slurm for them" in reply.error
+    reply = run("%%torchrun -n 1 --on slurn\n1")
+    assert "there is no cluster 'slurn'" in reply.error
+    slurm.wait(lambda: not cluster.jobs())
+
+
+# ── What ends them ───────────────────────────────────────────────────────────────────────────
+
+
+def failed(*command: str, **wishes: object) -> lockstep.Job:
+    return lockstep.torchrun(
+        by_slurm, *command, nproc_per_node=1, on=Slurm(**wishes), may_fail=True, timeout=100
+    )
+
+
+def test_a_job_that_is_cancelled_from_outside_is_named(cluster):
+    job = failed("scancel", "{job}")
+    assert "is lost" in job.verdict
+    assert "somebody has cancelled it (scancel) (CANCELLED)" in job.verdict, job.verdict
+
+
+def test_the_time_limit_is_named(cluster):
+    job = failed("scontrol", "update", "jobid={job}", "EndTime=now")
+    assert "its time limit has passed (TIMEOUT)" in job.verdict, job.verdict
+
+
+def test_a_job_that_had_to_make_room_is_named(cluster):
+    other = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    job = failed("sbatch", *other, "--wrap", "true")
+    assert "make room for a job of higher priority (PREEMPTED)" in job.verdict, job.verdict
+
+
+def test_a_job_that_uses_too_much_memory_is_named(cluster):
+    def grow():
+        dist.barrier()
+        kept = []
+        while True:
+            kept.append(torch.ones(1 << 26))  # 256 MiB
+            if len(kept) > 20:
+                kept.clear()
+
+    job = lockstep.torchrun(
+        grow, nproc_per_node=1, on=Slurm(memory="1G"), may_fail=True, timeout=100
+    )
+    assert "xceeded" in job.verdict, job.verdict
+
+
+def test_a_node_that_goes_down_is_named(cluster):
+    marker = cluster.folder / "up"
+
+    def up(path):
+        dist.barrier()
+        Path(path).touch()
+        while True:
+            pass
+
+    def kill():
+        slurm.wait(marker.exists)
+        cluster.kill_node("n2")
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        job = lockstep.torchrun(
+            up, str(marker), nproc_per_node=1, on=Slurm(), may_fail=True, timeout=100
+        )
+    finally:
+        killer.join()
+        cluster.revive_node("n2")
+    assert "The agent on n2" in job.verdict and "is lost" in job.verdict
+    print(job.verdict)
+
+
+# ── The queue ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_partition_that_is_not_there_is_named_with_those_that_are(cluster):
+    with pytest.raises(lockstep.LaunchError, match="nope.*There are: down, main, tiny, urgent"):
+        lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm(partition="nope"))
+
+
+def test_where_no_node_is_free_that_is_said(cluster, capfd):
+    with full(cluster), pytest.raises(lockstep.LaunchError, match="did not start within 3 s"):
+        lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm(patience=3))
+    assert "waits: no nodes are free (Resources)" in capfd.readouterr().out
+
+
+def test_a_job_that_can_never_start_says_why(cluster):
+    with pytest.raises(lockstep.LaunchError, match="more time than the partition allows"):
+        lockstep.torchrun(
+            abs, -1, nproc_per_node=1, on=Slurm(nodes=1, partition="tiny", time=9, patience=3)
+        )
+
+
+def test_without_a_controller_no_job_starts(cluster):
+    cluster.stop_controller()
+    try:
+        with pytest.raises(lockstep.LaunchError, match="does not take the job.*contact slurm"):
+            lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm())
+    finally:
+        cluster.start_controller()
+
+
+def test_a_job_outlives_the_controller(cluster):
+    def twice(x):
+        return 2 * x
+
+    with Slurm().allocate(1, show=False) as nodes:
+        cluster.stop_controller()
+        try:
+            job = lockstep.torchrun(twice, 4, nproc_per_node=1, on=nodes)
+            assert job.results == [8, 8]
+        finally:
+            cluster.start_controller()
+
+
+def test_a_job_that_cannot_begin_says_what_it_printed(cluster):
+    with pytest.raises(
+        lockstep.LaunchError, match=r"before its agents were here(.|\n)*no module x"
+    ):
+        lockstep.torchrun(
+            abs, -1, nproc_per_node=1, on=Slurm(setup="echo there is no module x; exit 3")
+        )
+
+
+# ── A notebook that goes ─────────────────────────────────────────────────────────────────────
+
+_NOTEBOOK = """
+    import lockstep, time
+    def say():
+        print("up", flush=True)
+        while True:
+            pass
+    lockstep.torchrun(say, nproc_per_node=1, on=lockstep.Slurm())
+"""
+
+
+@contextlib.contextmanager
+def notebook(tmp_path: Path, line: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that has submitted a job, as far as until it prints `line`."""
+    script = tmp_path / "notebook.py"
+    script.write_text(textwrap.dedent(_NOTEBOOK))
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        said = []
+        for one in process.stdout:
+            said.append(one)
+            if line in one:
+                break
+        else:
+            pytest.fail("".join(said))
+        yield process
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_stays_where_it_ran(cluster, tmp_path, how):
+    with notebook(tmp_path, "│ up") as process:
+        assert cluster.jobs()
+        process.send_signal(how)
+        rest = process.stdout.read()
+        assert process.wait(60) != 0
+    assert ("JobInterrupted" in rest) == (how == signal.SIGINT), rest
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_stays_where_it_waited(cluster, tmp_path, how):
+    with full(cluster):
+        with notebook(tmp_path, "(Resources)") as process:
+            assert len(cluster.jobs()) == 2
+            process.send_signal(how)
+            rest = process.stdout.read()
+            assert process.wait(60) != 0
+        assert ("nothing of it stays in the queue" in rest) == (how == signal.SIGINT), rest
+        slurm.wait(lambda: len(cluster.jobs()) == 1)
