@@ -40,17 +40,16 @@ SlurmdLogFile={folder}/%n.log
 SlurmdSpoolDir={folder}/spool-%n
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/{tasks}
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=500
 MpiDefault=none
 ReturnToService=2
 SchedulerParameters=sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
+JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 EnforcePartLimits=NO
 SlurmdTimeout=10
@@ -66,6 +65,14 @@ PartitionName=tiny Nodes=n1 MaxTime=1 State=UP PriorityTier=1
 PartitionName=down Nodes=ALL State=DOWN PriorityTier=1
 """
 
+# Memory that is not the job's own is refused by the kernel, which ends a process of it.
+_CGROUPS = """
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainRAMSpace=yes
+ConstrainCores=no
+"""
+
 
 def why_not() -> str:
     """Why this machine cannot have one; "" where it can."""
@@ -74,6 +81,13 @@ def why_not() -> str:
     lacking = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
     if lacking:
         return f"there is no {lacking[0]} here: make test-slurm installs {', '.join(PACKAGES)}"
+    return ""
+
+
+def why_no_limits() -> str:
+    """Why such a Slurm cannot see to it that a job keeps to its memory; "" where it can."""
+    if not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.W_OK):
+        return "there are no control groups of version 1, in which one may limit memory"
     return ""
 
 
@@ -100,8 +114,14 @@ class Cluster:
         host = socket.gethostname().split(".")[0]
         self._configuration = self.folder / "slurm.conf"
         self._configuration.write_text(
-            _CONFIGURATION.format(host=host, folder=self.folder, ports=_free_ports(3))
+            _CONFIGURATION.format(
+                host=host,
+                folder=self.folder,
+                ports=_free_ports(3),
+                tasks="none" if why_no_limits() else "cgroup",
+            )
         )
+        (self.folder / "cgroup.conf").write_text(_CGROUPS)
 
     def __enter__(self) -> Cluster:
         os.environ["SLURM_CONF"] = str(self._configuration)

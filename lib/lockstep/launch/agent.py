@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import selectors
+import signal
 import socket
 import time
 import zlib
@@ -19,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from . import processes
 from .calls import Reader
 from .channel import NoMessage, anonymous_file
 from .engines.supervised import parent
@@ -88,6 +90,7 @@ class _Agent:
         self._node: LocalNode | None = None
         self._said: dict[int, _Said] = {}
         self._looked = self._spoke = 0.0
+        self._killed = 0  # for memory, before this job
 
     def serve(self) -> None:
         try:
@@ -182,6 +185,7 @@ class _Agent:
             file.write(content)
         task = Task(descriptor, **message["task"])
         self._said = {rank.rank: _Said() for rank in self._node.ranks}
+        self._killed = processes.killed_for_memory()
         ranks = [rank.rank for rank in self._node.ranks]
         self._node.begin(task, {rank: _Printed(self._link, rank) for rank in ranks})
         self._is_at_work = True
@@ -213,16 +217,28 @@ class _Agent:
                 self._tell_state(rank)
         if is_due or whole:
             self._looked = now
-            self._post(
-                {
-                    "did": "node",
-                    "used": None if moved else self._node.processor_time(),
-                    "fate": self._node.fate,
-                    "notes": self._node.notes,
-                }
-            )
+            self._tell_node(None if moved else self._node.processor_time())
+
+    def _tell_node(self, used: tuple[int, ...] | None) -> None:
+        assert self._node is not None
+        fate = self._node.fate or self._starved()
+        self._post({"did": "node", "used": used, "fate": fate, "notes": self._node.notes})
+
+    def _starved(self) -> str:
+        """Whether ranks were ended because the memory of their control group was used up."""
+        assert self._node is not None
+        if not any(rank.code == -signal.SIGKILL for rank in self._node.ranks):
+            return ""
+        if processes.killed_for_memory() == self._killed:
+            return ""
+        return (
+            "the memory that this job, or container, may use was used up (out of memory), and the "
+            "kernel has ended a process of it."
+        )
 
     def _tell_state(self, rank: RankState) -> None:
+        if rank.state == "dead":
+            self._tell_node(None)  # why comes first: with the last rank's end the job is judged
         message = {
             "did": "rank",
             "rank": rank.rank,
