@@ -1,12 +1,15 @@
 """Ranks on other hosts: two agents in two network namespaces, two gloo ranks on each."""
 
+import json
 import os
+import selectors
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +20,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from lockstep.launch.nodes import link, remote
+from lockstep.launch.nodes import link, remote, seal
 from lockstep.launch.nodes.ticket import Ticket
 
 pytestmark = pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
@@ -356,6 +359,61 @@ def test_both_ends_prove_that_they_know_the_key(known):
     ) as process:
         assert link.prove(link.Link(end), b"right", dialled=False) is known
         assert process.communicate()[0].strip() == str(known)
+
+
+class Relay:
+    """Somebody between an agent and the notebook, who copies all that goes by."""
+
+    def __init__(self, address: str, to: tuple[str, int]):
+        self.seen = bytearray()
+        self._to = to
+        self._listener = socket.create_server((address, 0))
+        self.address = (address, self._listener.getsockname()[1])
+        threading.Thread(target=self._pass_on, daemon=True).start()
+
+    def _pass_on(self) -> None:
+        ends = [self._listener.accept()[0], socket.create_connection(self._to)]
+        with ends[0], ends[1], self._listener, selectors.DefaultSelector() as selector:
+            for end, other in (ends, reversed(ends)):
+                selector.register(end, selectors.EVENT_READ, other)
+            while True:
+                for key, _ in selector.select():
+                    if not (data := key.fileobj.recv(1 << 16)):
+                        return
+                    self.seen += data
+                    key.data.sendall(data)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", namespaces.HERE])
+def test_beyond_loopback_nobody_between_can_read(hosts, tmp_path, address):
+    def whisper():
+        print("a secret")
+        return "another " + "secret"
+
+    with lockstep.Nodes(1, address=address) as nodes:
+        path = Path(shlex.split(nodes.command)[-1])
+        said = json.loads(path.read_text())
+        relay = Relay(address, tuple(said["address"]))
+        path.write_text(json.dumps({**said, "address": relay.address}))
+        with subprocess.Popen(command(nodes), stdout=subprocess.PIPE) as agent:
+            nodes.wait()
+            assert lockstep.torchrun(whisper, nproc_per_node=1, on=nodes)[0] == "another secret"
+            nodes.close()
+            assert agent.wait(30) == 0
+    assert (b"secret" in relay.seen) == (address == "127.0.0.1")
+    assert len(relay.seen) > 1000
+
+
+def test_an_agent_trusts_the_certificate_of_its_ticket_alone(hosts, tmp_path):
+    with lockstep.Nodes(1, address=namespaces.HERE) as nodes:
+        path = Path(shlex.split(nodes.command)[-1])
+        other = seal.certificate()[1]
+        path.write_text(json.dumps({**json.loads(path.read_text()), "certificate": other}))
+        agent = subprocess.Popen(command(nodes), stderr=subprocess.PIPE, text=True)
+        with pytest.raises(lockstep.LaunchError, match="0 of 1 agents"):
+            nodes.wait(6)
+        assert "certificate verify failed" in agent.communicate(timeout=30)[1]
+        assert agent.returncode == 2
 
 
 def test_a_ticket_that_others_can_read_is_refused(tmp_path, capsys):

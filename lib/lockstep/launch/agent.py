@@ -30,6 +30,7 @@ from .logs import Logs
 from .nodes.base import RankState, Setting, Task
 from .nodes.link import Link, prove
 from .nodes.local import LocalNode
+from .nodes.seal import trust
 from .nodes.ticket import Ticket
 from .place import Place
 from .run import gpu_count
@@ -49,7 +50,8 @@ def serve(path: Path) -> None:
     parent.wake()  # it imports torch meanwhile
     hello = {"did": "hello", "gpus": gpu_count(), "cores": os.cpu_count() or 1}
     try:
-        link = Link(socket.create_connection(ticket.address, timeout=10))
+        tls = trust(ticket.certificate) if ticket.certificate else None
+        link = Link(socket.create_connection(ticket.address, timeout=10), tls)
         if not prove(link, ticket.key, dialled=True):
             raise LaunchError(f"who listens at {host}:{port} does not know the key of the ticket")
     except (OSError, EOFError, NoMessage) as error:

@@ -1,7 +1,7 @@
 """The link between a notebook and an agent on another host: messages over TCP.
 
 Whoever dials in proves that it knows the key, and so does whoever listens; multiprocessing's way of
-doing that waits for ever for a stranger who says nothing. What follows is not encrypted.
+doing that waits for ever for a stranger who says nothing. Beyond loopback all of it is under TLS.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import hmac
 import secrets
 import select
 import socket
+import ssl
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..channel import Channel, NoMessage, deaf, framed
+from .seal import Sealed
 
 _PART = 1 << 20  # bytes of one message, of what is attached
 _PATIENCE = 5.0  # seconds for each step of the proof
@@ -30,7 +32,10 @@ class Link(Channel):
     Descriptors cannot travel; large content is attached to a message and arrives as bytes.
     """
 
-    def __init__(self, sock: socket.socket):
+    def __init__(self, sock: socket.socket, tls: ssl.SSLContext | None = None):
+        """tls: None for none. Raises OSError where the other end does not do its part."""
+        if tls is not None:
+            sock = cast(socket.socket, Sealed(sock, tls, _PATIENCE))
         super().__init__(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

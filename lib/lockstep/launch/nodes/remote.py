@@ -23,6 +23,7 @@ from ..errors import LaunchError, reason
 from ..payload import Parcel
 from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
+from . import seal
 from .base import Printed, RankState, Setting, Task
 from .link import Link, prove
 from .ticket import Ticket
@@ -56,9 +57,9 @@ class Nodes:
 
     count: how many hosts; ranks go to them in the order of their names. address: of this host, at
     which the others reach it; the loopback by default. Links are authenticated by a key in a file
-    that only you can read, and not encrypted: use them, like the process groups' own connections,
-    in a network that you trust.
-    Raises LaunchError where nothing can listen at that address.
+    that only you can read and, beyond loopback, encrypted. The process groups' own connections
+    are neither: use them in a network that you trust.
+    Raises LaunchError where nothing can listen at that address, or nothing can be encrypted.
     """
 
     def __init__(self, count: int, *, address: str = "127.0.0.1"):
@@ -67,11 +68,14 @@ class Nodes:
         self.count = count
         self._hosts: list[_Host] = []
         self._busy = threading.Lock()
+        self._tls, certificate = None, ""
+        if seal.is_needed(address):
+            self._tls, certificate = seal.certificate()
         try:
             self._listener = socket.create_server((address, 0))
         except OSError as error:
             raise LaunchError(f"nothing can listen at {address}: {reason(error)}") from None
-        self._ticket = Ticket.new((address, self._listener.getsockname()[1]))
+        self._ticket = Ticket.new((address, self._listener.getsockname()[1]), certificate)
         self._path, claim = self._ticket.write()
         self._end = weakref.finalize(
             self, _let_go, os.getpid(), self._listener, self._hosts, self._path, claim
@@ -122,7 +126,11 @@ class Nodes:
 
     def _let_in(self, caller: socket.socket) -> None:
         """Let in one who knows the key; nobody else's words are heard."""
-        link = Link(caller)
+        try:
+            link = Link(caller, self._tls)
+        except BaseException:
+            caller.close()
+            raise
         try:
             if not prove(link, self._ticket.key, dialled=False):
                 return

@@ -18,14 +18,17 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True)
 class Ticket:
-    """address: host and port at which the notebook listens. key: that both ends must know."""
+    """address: host and port at which the notebook listens. key: that both ends must know.
+    certificate: by which the notebook is known; "" on loopback, where nothing is encrypted.
+    """
 
     address: tuple[str, int]
     key: bytes
+    certificate: str = ""
 
     @classmethod
-    def new(cls, address: tuple[str, int]) -> Ticket:
-        return cls(address, secrets.token_bytes(32))
+    def new(cls, address: tuple[str, int], certificate: str) -> Ticket:
+        return cls(address, secrets.token_bytes(32), certificate)
 
     def write(self) -> tuple[Path, int]:
         """Write it to a new file below the user's own folder for such things.
@@ -42,7 +45,8 @@ class Ticket:
         claim, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
         fcntl.flock(claim, fcntl.LOCK_SH)
         with open(claim, "w", encoding="utf-8", closefd=False) as file:
-            json.dump({"address": self.address, "key": self.key.hex()}, file)
+            said = {"address": self.address, "key": self.key.hex()}
+            json.dump({**said, "certificate": self.certificate}, file)
         return Path(path), claim
 
     @classmethod
@@ -53,7 +57,8 @@ class Ticket:
                 mode = os.fstat(file.fileno()).st_mode
                 said = json.load(file)
             host, port = said["address"]
-            ticket = cls((str(host), int(port)), bytes.fromhex(said["key"]))
+            key, certificate = bytes.fromhex(said["key"]), str(said["certificate"])
+            ticket = cls((str(host), int(port)), key, certificate)
         except OSError as error:
             raise LaunchError(f"the ticket cannot be read: {error}") from None
         except (ValueError, TypeError, LookupError):
