@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lockstep
+import psutil
 import pytest
 import slurm
 import torch
@@ -133,7 +134,88 @@ def test_the_magic_takes_a_word_or_a_variable(cluster, run):
     assert "--on slurm asks Slurm for them" in reply.error
     reply = run("%%torchrun -n 1 --on slurn\n1")
     assert "there is no cluster 'slurn'" in reply.error
-    slurm.wait(lambda: not cluster.jobs())
+    slurm.wait(lambda: not guards())
+
+
+def guards() -> list[psutil.Process]:
+    """Those who see to it that jobs end; they stay as long as one may have to be ended."""
+    found = psutil.process_iter(["cmdline"])
+    return [
+        one for one in found if "scancel --state=PENDING" in " ".join(one.info["cmdline"] or ())
+    ]
+
+
+def test_inside_of_a_job_its_nodes_are_used(cluster, tmp_path):
+    script = tmp_path / "inside.py"
+    script.write_text(
+        textwrap.dedent("""
+            import os, lockstep
+            from IPython.core.interactiveshell import InteractiveShell
+            def where():
+                return os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"], os.getppid()
+            first = lockstep.torchrun(where, nproc_per_node=1, on="slurm", show=False)
+            again = lockstep.torchrun(where, nproc_per_node=1, on="slurm", show=False)
+            assert first.results == again.results  # agents stay
+            print(*first.results, os.environ["SLURM_JOB_ID"])
+            shell = InteractiveShell.instance()
+            shell.run_line_magic("load_ext", "lockstep")
+            shell.run_cell_magic("torchrun", "--nnodes 2 -n 1 --into job", "import os; os.getpid()")
+            print(shell.user_ns["job"].stamp)
+            with lockstep.World(1, on="slurm") as world:
+                print(world.run(where)[1][1])
+            try:
+                lockstep.torchrun(where, on=lockstep.launch.cluster.found.find(None, 3))
+            except lockstep.LaunchError as error:
+                print(error)
+        """)
+    )
+    command = ["salloc", "--nodes=2", "--cpus-per-task=2", sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    said = [line for line in done.stdout.splitlines() if not line.startswith("Slurm's job")]
+    assert said[0].count("'n1'") == said[0].count("'n2'") == 1, done.stdout + done.stderr
+    job = said[0].split()[-1]
+    assert said[0].count(f"('{job}'") == 2  # no other job was submitted
+    assert "live · 2 ranks on 2 nodes · gloo · CPU" in said
+    assert said[-2] == "n2" and "this Slurm job has 2" in said[-1]
+
+
+def test_a_profile_is_written_and_tried(cluster, tmp_path):
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+
+    def command(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "lockstep", "cluster", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    done = command("init", "--partition", "urgent", "--time", "5", "--option=--comment=mine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    profile = tmp_path / "lockstep" / "cluster.toml"
+    assert profile.read_text().splitlines()[1:] == [
+        *("[slurm]", "nodes = 2", 'partition = "urgent"', 'time = "5"'),
+        'options = ["--comment=mine"]',
+    ]
+    assert "hello from n1" in done.stdout and "hello from n2" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("all is well: live · 2 ranks on 2 nodes")
+
+    done = command("init", "--partition", "nope")
+    assert done.returncode == 1 and "There are: down, main, tiny, urgent" in done.stdout
+    profile.write_text('[slurm]\npartitoin = "main"\n')
+    done = command("check")
+    assert done.returncode == 2 and "did you mean partition?" in done.stderr
+    profile.write_text('[slurm]\nnodes = "two"\n')
+    done = command("check")
+    assert done.returncode == 2 and "nodes must be of type int" in done.stderr
+
+
+def test_a_home_that_is_not_shared_is_suspected(cluster):
+    elsewhere = Slurm(setup="exit 3", options=["--output=/dev/null"])
+    with pytest.raises(lockstep.LaunchError, match="on a file system that the nodes share"):
+        lockstep.torchrun(abs, -1, nproc_per_node=1, on=elsewhere)
 
 
 # ── What ends them ───────────────────────────────────────────────────────────────────────────

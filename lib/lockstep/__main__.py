@@ -119,6 +119,24 @@ def _main(argv: list[str]) -> int:
     agent.add_argument("ticket", type=Path, help="the file that lockstep.Nodes names")
     agent.set_defaults(command=_agent)
 
+    cluster = commands.add_parser(
+        "cluster",
+        usage="lockstep cluster {init,check} [options]",
+        help="write down which nodes of a Slurm cluster are yours, and try them",
+        description='init writes a profile, for on="slurm" and %%torchrun --on slurm, of the '
+        "options, which lockstep.Slurm has, too; check takes the profile that is there. Both then "
+        "run a job that says hello from each node. Exit code: 1 if something is wrong, 2 for what "
+        "makes no sense, else 0.",
+    )
+    cluster.add_argument("step", choices=("init", "check"))
+    cluster.add_argument("--nodes", type=int, metavar="N", help="how many (default: 2)")
+    for name in ("partition", "time", "account", "qos", "memory", "setup", "address"):
+        cluster.add_argument(f"--{name}", metavar=name.upper())
+    for name in ("gpus", "cpus"):
+        cluster.add_argument(f"--{name}-per-node", type=int, metavar="N")
+    cluster.add_argument("--option", action="append", metavar="=--X=Y", help="one more of sbatch's")
+    cluster.set_defaults(command=_cluster)
+
     trace = commands.add_parser(
         "trace",
         help="say what the traces of N ranks show",
@@ -313,6 +331,26 @@ def _agent(arguments: argparse.Namespace) -> int:
         print("lockstep agent: interrupted; its ranks are gone", file=sys.stderr)
         return 130
     return 0
+
+
+def _cluster(arguments: argparse.Namespace) -> int:
+    from .launch import LaunchError, Slurm
+    from .launch.cluster import profile
+    from .launch.hello import hello
+
+    names = ("nodes", "partition", "time", "account", "qos", "memory", "setup", "address")
+    said = {name: getattr(arguments, name) for name in (*names, "gpus_per_node", "cpus_per_node")}
+    said["options"] = arguments.option and tuple(arguments.option)
+    said = {name: value for name, value in said.items() if value is not None}
+    try:
+        if arguments.step == "init":
+            print(printable(f"written: {profile.write(Slurm(**said))}"), flush=True)
+        elif said:
+            raise LaunchError(f"check takes what the profile has, not --{next(iter(said))}")
+        return 0 if hello(profile.read(), lambda line: print(printable(line))) else 1
+    except (LaunchError, OSError) as error:
+        print(printable(f"lockstep cluster: {error}"), file=sys.stderr)
+        return 2
 
 
 def _trace(arguments: argparse.Namespace) -> int:

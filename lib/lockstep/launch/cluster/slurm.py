@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...words import printable, ranks_text
 from ..errors import LaunchError
@@ -245,9 +244,13 @@ class Allocation(Nodes):
     def _tail(self) -> str:
         """What the job itself has printed at last, but for what agents say of themselves."""
         try:
-            lines = Path(self._printed).read_text(errors="replace").splitlines()
+            lines = self._printed.read_text(errors="replace").splitlines()
         except OSError:
-            return ""
+            folder = self._printed.parent
+            return (
+                f" Nothing that it printed has come here: is {folder} on a file system that the "
+                "nodes share?"
+            )
         own = ("the agent on ", "the notebook has let go")
         said = [printable(line) for line in lines if line.strip() and not line.startswith(own)]
         return "".join(f"\n    {line}" for line in said[-_MOST_LINES:])
@@ -263,7 +266,7 @@ class Allocation(Nodes):
         super().close()
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
-        Path(self._printed).unlink(missing_ok=True)
+        self._printed.unlink(missing_ok=True)
 
 
 def _own_address(partition: str) -> str:
