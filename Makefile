@@ -17,7 +17,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools labs test check test-browser test-long lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup tools labs test check test-browser test-slurm test-long lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ check: lint  ## check style and types, then run the tests that your change touch
 test-browser: tools  ## only run every notebook in JupyterLab in a headless Chromium
 	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -m "long or not long" tests/test_browser.py
+
+test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine; installs it (Debian, root)
+	$(BIN)/python tests/slurm.py
+	$(BIN)/pytest -m slurm tests/test_slurm.py
 
 test-long: tools  ## run what `make test` leaves out: every notebook in one more way
 	$(BIN)/pytest -m long

@@ -298,7 +298,7 @@ def test_a_partition_that_is_not_there_is_named_with_those_that_are(cluster):
 def test_where_no_node_is_free_that_is_said(cluster, capfd):
     with full(cluster), pytest.raises(lockstep.LaunchError, match="did not start within 3 s"):
         lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm(patience=3))
-    assert "waits: no nodes are free (Resources)" in capfd.readouterr().out
+    assert "waits: what it asks for is not free (Resources)" in capfd.readouterr().out
 
 
 def test_a_job_that_can_never_start_says_why(cluster):

@@ -7,12 +7,14 @@ agents, and `scontrol` knows it everywhere.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from ...words import printable
 from ..errors import LaunchError
@@ -33,14 +35,12 @@ _ENDED = {
 _WAITS = {
     "None": "the scheduler has not looked at it yet",
     "Priority": "jobs of higher priority are before it",
-    "Resources": "no nodes are free",
+    "Resources": "what it asks for is not free",
+    "PartitionConfig": "it asks for what the partition does not allow",
     "PartitionTimeLimit": "it asks for more time than the partition allows: ask for less",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives, or they are down",
+    "PartitionNodeLimit": "it asks for more nodes than the partition has, or some are down",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
-    "ReqNodeNotAvail": "a node that it needs is not available",
-    "JobHeldAdmin": "an administrator holds it",
-    "JobHeldUser": "it is held: scontrol release lets it go",
 }
 
 
@@ -80,7 +80,9 @@ def submit(options: Sequence[str], script: str) -> str:
     Raises LaunchError with Slurm's words where it takes no such job.
     """
     command = ["sbatch", "--parsable", *options]
-    done = _call(command, script)
+    # Of a job that we are in ourselves, its variables would be options of the new one's.
+    own = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
+    done = _call(command, script, own)
     if done.returncode:
         said = _words(done.stderr)
         if "partition" in said:
@@ -113,33 +115,44 @@ def addresses(*options: str) -> list[str]:
     return list(dict.fromkeys(_call(["sinfo", "-h", "-N", "-o", "%o", *options]).stdout.split()))
 
 
+# In the background of a shell that ends at once, so that it is nobody's child here. A shell takes the
+# standard input from what it puts there; so it has it under another number.
 _GUARD = """
-read -r submitted; cat > /dev/null
-for second in 1 2 3 4 5 6 7 8; do
-    scancel --state=PENDING --name {name}
-    left=$(squeue --noheader --name {name}) && [ -z "$left" ] && [ -n "$submitted" ] && exit
-    sleep 0.3; [ $second = 1 ] || sleep 1
-done
-scancel --name {name}
+exec 3<&0
+{{
+    read -r answered; cat > /dev/null
+    for second in 1 2 3 4 5 6 7 8; do
+        timeout 20 scancel --state=PENDING --name {name}
+        left=$(timeout 20 squeue --noheader --name {name}) &&
+            [ -z "$left" ] && [ -n "$answered" ] && exit
+        sleep 0.3; [ $second = 1 ] || sleep 1
+    done
+    timeout 20 scancel --name {name}
+}} <&3 3<&- &
 """
 
 
-def guard(name: str) -> subprocess.Popen[bytes]:
-    """A process that ends the jobs of this name when its standard input closes, and so when this
-    process is gone, however that ended. A job that runs has a moment to end by itself.
+def guard(name: str) -> IO[bytes]:
+    """Start a process that ends the jobs of this name when what is returned here closes, and so
+    when this process is gone, however that ended. A job that runs has a moment to end by itself.
 
-    Write a line when the job has been submitted; before that, one may come a moment later.
+    Write a line when Slurm has taken or refused the job; before that, it may come a moment later.
     """
-    return subprocess.Popen(
+    process = subprocess.Popen(
         ["sh", "-c", _GUARD.format(name=name)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the notebook
     )
+    assert process.stdin is not None
+    process.wait()
+    return process.stdin
 
 
-def _call(command: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def _call(
+    command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     if shutil.which(command[0]) is None:
         raise LaunchError(
             f"there is no Slurm here: the command {command[0]} is missing. Start Jupyter on a "
@@ -149,6 +162,7 @@ def _call(command: Sequence[str], given: str = "") -> subprocess.CompletedProces
         return subprocess.run(
             command,
             input=given,
+            env=environment,
             capture_output=True,
             text=True,
             errors="replace",

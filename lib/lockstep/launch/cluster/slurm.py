@@ -10,11 +10,11 @@ import contextlib
 import secrets
 import shlex
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import IO
 
 from ...words import printable, ranks_text
 from ..errors import LaunchError
@@ -129,12 +129,12 @@ class Allocation(Nodes):
         super().__init__(asked.nodes, address=asked.address or _own_address(asked.partition))
         self._asked = asked
         self._name = f"lockstep-{secrets.token_hex(8)}"
-        self._printed = self._path.with_name(f"{self._name}.log")  # only we can open its folder
+        self._printed = self._path.with_suffix(".log")  # only we can open its folder
         self._seen = queue.Seen("PENDING", "None")
         self._over: queue.Seen | None = None
         self.job = ""
         self.waited = 0.0  # seconds in the queue
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: IO[bytes] | None = None
         try:
             self.job = self._submit(ranks_per_node)
         except BaseException:
@@ -155,11 +155,18 @@ class Allocation(Nodes):
             "--no-requeue",  # the notebook has told its story by then
             *asked._wishes(ranks_per_node),
         ]
-        job = queue.submit(options, script)
-        assert self._guard.stdin is not None
-        self._guard.stdin.write(b"submitted\n")
-        self._guard.stdin.flush()
+        try:
+            job = queue.submit(options, script)
+        except LaunchError:
+            self._tell_guard("refused")
+            raise
+        self._tell_guard("submitted")
         return job
+
+    def _tell_guard(self, what: str) -> None:
+        if self._guard is not None:
+            self._guard.write(f"{what}\n".encode())
+            self._guard.flush()
 
     @property
     def _words(self) -> list[str]:
@@ -264,9 +271,8 @@ class Allocation(Nodes):
     def close(self) -> None:
         """Let go of the agents; with them the job ends."""
         super().close()
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-        self._printed.unlink(missing_ok=True)
+        if self._guard is not None:
+            self._guard.close()
 
 
 def _own_address(partition: str) -> str:

@@ -26,7 +26,7 @@ from ..processes import GRACE, LAST_MOMENT
 from . import seal
 from .base import Printed, RankState, Setting, Task
 from .link import Link, prove
-from .ticket import Ticket
+from .ticket import Ticket, remove
 
 _SILENCE = 10.0  # seconds without a word, after which an agent is lost
 _PATIENCE = 60.0  # seconds for ranks to be started, on a busy host, too
@@ -213,7 +213,7 @@ def _let_go(
     for host in hosts:
         host.link.close()
     hosts.clear()
-    ticket.unlink(missing_ok=True)
+    remove(ticket)
     os.close(claim)
 
 

@@ -41,7 +41,7 @@ class Ticket:
         for old in folder.glob("ticket-*.json"):
             with contextlib.suppress(OSError), old.open() as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                old.unlink()
+                remove(old)
         claim, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
         fcntl.flock(claim, fcntl.LOCK_SH)
         with open(claim, "w", encoding="utf-8", closefd=False) as file:
@@ -69,3 +69,9 @@ class Ticket:
                 "chmod 600, and better a new one"
             )
         return ticket
+
+
+def remove(ticket: Path) -> None:
+    """A ticket, and what agents that had it from a queue have printed."""
+    ticket.unlink(missing_ok=True)
+    ticket.with_suffix(".log").unlink(missing_ok=True)
