@@ -115,8 +115,8 @@ def addresses(*options: str) -> list[str]:
     return list(dict.fromkeys(_call(["sinfo", "-h", "-N", "-o", "%o", *options]).stdout.split()))
 
 
-# In the background of a shell that ends at once, so that it is nobody's child here. A shell takes the
-# standard input from what it puts there; so it has it under another number.
+# In the background of a shell that ends at once, so that it is nobody's child here. What a shell
+# puts there has no standard input, so it gets it by another number.
 _GUARD = """
 exec 3<&0
 {{

@@ -165,8 +165,9 @@ class Allocation(Nodes):
 
     def _tell_guard(self, what: str) -> None:
         if self._guard is not None:
-            self._guard.write(f"{what}\n".encode())
-            self._guard.flush()
+            with contextlib.suppress(OSError):  # somebody has ended it
+                self._guard.write(f"{what}\n".encode())
+                self._guard.flush()
 
     @property
     def _words(self) -> list[str]:
