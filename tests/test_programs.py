@@ -86,7 +86,7 @@ def test_script_imports_what_lies_beside_it(package):
         ("-n 2 --no-python ls", "--no-python is not for notebooks: ranks run Python"),
         ("--virtual_local_rank x.py", "--virtual-local-rank is not for notebooks: set CUDA_VIS"),
         ("--nnodes 1:2 x.py", "--nnodes wants one number"),
-        ("--node-rank 1 x.py", "several machines are the work of torchrun"),
+        ("--node-rank 1 x.py", "is for a torchrun in the terminal of each host"),
         ("--masterport 3 x.py", "there is no --masterport: did you mean --master-port?"),
         ("--Standalone x.py", "did you mean --standalone?"),
         ("-n 2 'x.py", "No closing quotation in: -n 2 'x.py"),

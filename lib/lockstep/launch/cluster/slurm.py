@@ -181,13 +181,13 @@ class Allocation(Nodes):
         """
         began = time.monotonic()
         runs_since: float | None = None
-        asked_at, seen = -_EVERY, queue.Seen("PENDING", "None")
+        asked_at = began - _EVERY
         notice = Notice(show)
         while len(self._hosts) < self.count:
             now = time.monotonic()
             if now - asked_at >= _EVERY:
-                asked_at, seen = now, queue.look(self.job)
-            self._seen = seen
+                asked_at, self._seen = now, queue.look(self.job)
+            seen = self._seen
             if ended := self._has_ended():
                 raise LaunchError(
                     f"{self._called} ended before its agents were here: {ended}.{self._tail()}"
