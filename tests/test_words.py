@@ -75,6 +75,7 @@ def of_traces() -> list[object]:
     asked = [trace.breakdown(), trace.collectives(), trace.critical_path(), trace.launches()]
     asked += [trace.kernels(), trace.align().certificate, diff(trace, other)]
     asked.append(lockstep.gate([other] * 2, [trace] * 2))
+    asked += [trace.traffic(), trace.rates(), trace.streams(), trace.serving(), trace.allocations()]
     return [*asked, Timeline(trace, before=other, title=ATTACK)]
 
 
