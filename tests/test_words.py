@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import test_compiled
 import test_doctor
+import test_trace_allocations
 import test_trace_flight
 import test_trace_memory
 from kineto_files import event, head, kernel, write
@@ -75,8 +76,24 @@ def of_traces() -> list[object]:
     asked = [trace.breakdown(), trace.collectives(), trace.critical_path(), trace.launches()]
     asked += [trace.kernels(), trace.align().certificate, diff(trace, other)]
     asked.append(lockstep.gate([other] * 2, [trace] * 2))
-    asked += [trace.traffic(), trace.rates(), trace.streams(), trace.serving(), trace.allocations()]
     return [*asked, Timeline(trace, before=other, title=ATTACK)]
+
+
+def of_a_server(folder: Path) -> list[object]:
+    """One pass of an inference server, with shapes and memory; what can be named is an attack."""
+    folder.mkdir()
+    start, half = 1_000_000_000, {"Input type": [ATTACK, ATTACK]}
+    events = [
+        event("user_annotation", "execute_context_1(8)_generation_0(0)", start, 90_000),
+        event("cpu_op", "aten::mm", start, 40_000, **{"Input Dims": [[8, 4], [4, 8]], **half}),
+        event("cpu_op", f"mine{ATTACK}", start + 50_000, 20_000),
+        event("cuda_runtime", "cudaLaunchKernel", start + 1_000, 1_000, correlation=1),
+        kernel(f"gemm{ATTACK}", start + 5_000, 7_000, correlation=1),
+        test_trace_allocations.memory(60_000, 700, 700, address=1),
+    ]
+    write(folder / "rank0.json", events, head())
+    trace = Trace.load(folder, cache=False)
+    return [trace.traffic(), trace.rates(), trace.streams(), trace.serving(), trace.allocations()]
 
 
 def of_labs() -> list[object]:
@@ -120,6 +137,7 @@ def of_ranks() -> list[object]:
 def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ATTACK.replace("/", "")))
     ours, foreign = [*of_ranks(), *of_labs()], [*of_traces(), *of_files(tmp_path / "dumps")]
+    foreign += of_a_server(tmp_path / "server")
     drawn = set()
     for shown in [*ours, *foreign]:
         name = type(shown).__name__
