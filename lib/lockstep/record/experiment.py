@@ -49,9 +49,9 @@ class Experiment:
 
     run: gets the machine and the number of ranks, and returns its results, which are written
     together or not at all; or it yields them, and each is written when it comes: one of a file that
-    it has given before takes that one's place. minutes: about how long it takes. least, most: ranks for which it makes sense. ranks: how many it takes where
-    nobody says a number; None for one on each GPU. gpus: whether each rank needs a GPU, and NCCL.
-    triton: whether it compiles kernels.
+    it has given before takes that one's place. minutes: about how long it takes. least, most: ranks
+    for which it makes sense. ranks: how many it takes where nobody says a number; None for one on
+    each GPU. gpus: whether each rank needs a GPU, and NCCL. triton: whether it compiles kernels.
     """
 
     name: str
