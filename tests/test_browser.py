@@ -120,7 +120,7 @@ def test_the_kernel_answers_who_plays(browser: Browser, tree: Path) -> None:
         page.click("guess", "depends")
         assert page.waits_for("guess", "✓ you said · depends")
         page.type("number", "1e3")
-        assert page.waits_for("number", "✓ predicted 1000 s · measured 1234 s")
+        assert page.waits_for("number", "✓ predicted 1,000 s · measured 1,234 s")
         assert page.open_hints() == 3
         assert page.problems() == []
 

@@ -32,6 +32,7 @@ from lockstep.words import (
     megabytes,
     microseconds,
     milliseconds,
+    number,
     printable,
     quantity,
 )
@@ -206,6 +207,14 @@ def test_times_and_sizes():
         "16.8 µs",
         "1 ms",
         "1,230 s",
+    ]
+    assert [number(value) for value in (65_536.0, 0.272727, 12.345, 1234.5, -99.96, 1.2345e-5)] == [
+        "65,536",
+        "0.273",
+        "12.3",
+        "1,230",
+        "-100",
+        "1.23e-05",
     ]
     assert (quantity(1e3, "B"), quantity(-3.4e11, "B/s")) == ("1 kB", "-340 GB/s")
     assert [binary(count) for count in (1023, 1024, 3 << 29)] == [
