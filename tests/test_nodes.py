@@ -175,6 +175,20 @@ def test_a_script_makes_its_own_group(nodes, tmp_path):
     assert [printed(job.output(rank)) for rank in range(4)] == [["4 --flag"]] * 4
 
 
+def test_the_magic_takes_nodes_by_their_variable(run):
+    run(
+        "import shlex, subprocess, sys, lockstep\n"
+        "nodes = lockstep.Nodes(1)\n"
+        "agent = subprocess.Popen([sys.executable, '-m', *shlex.split(nodes.command)])\n"
+        "nodes.wait();"
+    )
+    reply = run("%%torchrun -n 2 --on nodes\nimport os\nos.environ['GROUP_RANK']")
+    assert "ranks 0, 1 → │ '0'" in reply.shown, reply.error
+    reply = run("%%torchrun -n 1 --nnodes 3 --on nodes\n1")
+    assert "--nnodes 3, but nodes has 1" in reply.shown
+    run("nodes.close()\nagent.wait()")
+
+
 # ── Failures ─────────────────────────────────────────────────────────────────────────────────
 
 
