@@ -125,6 +125,8 @@ class Slurm:
 class Allocation(Nodes):
     """Nodes that a Slurm job has, with an agent on each. Use as `Nodes`; close it when done."""
 
+    _renewal = "Ask Slurm for another job: allocate()."
+
     def __init__(self, asked: Slurm, ranks_per_node: int):
         super().__init__(asked.nodes, address=asked.address or _own_address(asked.partition))
         self._asked = asked

@@ -20,6 +20,7 @@ from ...words import printable, ranks_text
 from ..calls import Reader
 from ..channel import NoMessage
 from ..errors import LaunchError, reason
+from ..live import Notice
 from ..payload import Parcel
 from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
@@ -62,6 +63,8 @@ class Nodes:
     Raises LaunchError where nothing can listen at that address, or nothing can be encrypted.
     """
 
+    _renewal = "Make new Nodes, and start their agents."
+
     def __init__(self, count: int, *, address: str = "127.0.0.1"):
         if count < 1:
             raise LaunchError(f"the number of nodes must be 1 or more, not {count}")
@@ -97,16 +100,24 @@ class Nodes:
         """What is to be run on each host."""
         return f"lockstep agent {shlex.quote(str(self._path))}"
 
-    def wait(self, timeout: float = 120.0) -> Nodes:
-        """Wait until all agents have dialled in. Raises LaunchError after `timeout` seconds."""
+    def wait(self, timeout: float = 120.0, *, show: bool = True) -> Nodes:
+        """Wait until all agents have dialled in, and say meanwhile what they are started by.
+
+        Raises LaunchError after `timeout` seconds.
+        """
         until = time.monotonic() + timeout
+        notice = Notice(show)
         while len(self._hosts) < self.count:
+            notice.say(
+                f"{len(self._hosts)} of {self.count} agents are here. On each host: {self.command}"
+            )
             if not self.admit(until - time.monotonic()):
                 raise LaunchError(
                     f"{len(self._hosts)} of {self.count} agents have come within {timeout:g} s. "
                     f"On each host: {self.command}"
                 )
         self.settle()
+        notice.say(f"agents are on {', '.join(self.names)}")
         return self
 
     def admit(self, patience: float) -> bool:
@@ -162,7 +173,7 @@ class Nodes:
         """
         self._all_here()
         if lost := next((host for host in self._hosts if host.lost), None):
-            raise LaunchError(f"{lost.lost} Make new Nodes, and start their agents.")
+            raise LaunchError(f"{lost.lost} {self._renewal}")
         if not self._busy.acquire(blocking=False):
             raise LaunchError(
                 "these nodes are busy: they run one job, or one World, at a time. Close the World, "
