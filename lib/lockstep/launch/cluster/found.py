@@ -21,9 +21,9 @@ _standing: dict[tuple[int, int], Allocation] = {}  # by process and number of no
 def find(on: str | None, nodes: int | None = None) -> Slurm | None:
     """The hosts that `--on` and `--nnodes` mean; None for this one alone.
 
-    "slurm" are the nodes of the Slurm job that this process is in, where it has that many, and else
-    those that the profile asks for; "local" is this host. Without a word, several nodes are those
-    of the job, and one is this host.
+    "slurm" are the nodes of the Slurm job that this process is in, where it has that many (without
+    a number, several), and else those that the profile asks for; "local" is this host. Without a
+    word, several nodes are those of the job, and one is this host.
     Raises LaunchError where there are no such hosts.
     """
     if on not in (*WORDS, None):
@@ -33,7 +33,7 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
             raise LaunchError(f"local is one host, and not {nodes}")
         return None
     here = _nodes_of_this_job()
-    if here and (nodes or 1) <= here:
+    if (nodes or 2) <= here:  # a notebook that Slurm started has a node, and means others
         return Here(nodes=nodes or here)
     if on is None:
         inside = f", and this Slurm job has {here}" if here else ""
