@@ -21,7 +21,9 @@ from .seal import Sealed
 
 _PART = 1 << 20  # bytes of one message, of what is attached
 _PATIENCE = 5.0  # seconds for each step of the proof
-_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, times
+# Seconds, seconds, times; and milliseconds for what was sent, else a host that is gone is missed
+# only when all was sent again in vain for many minutes (tcp_retries2).
+_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 Attached = bytes | bytearray | memoryview
 
