@@ -306,6 +306,22 @@ def test_a_host_that_is_cut_off_is_named(hosts, monkeypatch):
     subprocess.run(["ip", "-n", host.name, "link", "set", "eth0", "up"], check=True)
 
 
+@pytest.mark.long
+def test_an_agent_that_is_cut_off_ends_by_itself(hosts):
+    """Else Slurm would keep its job until the time limit; TCP alone tries for many minutes."""
+    hosts.up()
+    host, agent = hosts.network.hosts[1], hosts.agents[1]
+    below = ranks_below(agent)
+    subprocess.run(["ip", "-n", host.name, "link", "set", "eth0", "down"], check=True)
+    try:
+        assert agent.wait(60) == 0
+    finally:
+        subprocess.run(["ip", "-n", host.name, "link", "set", "eth0", "up"], check=True)
+        agent.kill()
+        hosts.down()
+    assert gone(below)
+
+
 def test_agents_and_ranks_go_with_the_notebook(hosts, tmp_path):
     hosts.down()
     script = tmp_path / "notebook.py"
