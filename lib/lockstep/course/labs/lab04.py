@@ -276,6 +276,83 @@ collective_on_side.demands("blocks-at-once", lambda run, rank: run.noted[rank]["
 collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["waits_for_all"])
 
 
+# ── bucket_size ──────────────────────────────────────────────────────────────────────────────
+
+Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
+
+
+def _end(costs: Costs, size: int) -> float:
+    """When all is communicated, with so many layers in a bucket."""
+    layers, compute, alpha, beta = costs
+    sent = 0.0
+    for begin in range(0, layers, size):
+        last = min(begin + size, layers)
+        sent = max(sent, last * compute) + alpha + (last - begin) * beta
+    return sent
+
+
+def _best(costs: Costs) -> tuple[int, bool]:
+    """The best size, and whether no other is nearly as good."""
+    ends = {size: _end(costs, size) for size in range(1, costs[0] + 1)}
+    best = min(ends, key=lambda size: ends[size])
+    return best, all(one == best or end > ends[best] * 1.005 for one, end in ends.items())
+
+
+@judged("bucket_size", lab="04")
+def bucket_size(draw: random.Random) -> Iterator[Trial]:
+    """`bucket_size(layers, compute, alpha, beta)`: how many layers a message should have."""
+    kinds: list[Callable[[int, Costs], bool]] = [
+        lambda best, costs: 1 < best < costs[0] and costs[0] % best == 0,
+        lambda best, costs: best == 1,
+        lambda best, costs: best == costs[0],
+        lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
+    ]
+    for wanted in kinds:
+        while True:
+            layers = draw.randint(5, 16)
+            compute, alpha, beta = (float(draw.randint(*one)) for one in _COSTS)
+            costs = (layers, compute, alpha, beta)
+            best, alone = _best(costs)
+            if alone and wanted(best, costs):
+                break
+        yield Trial(0, given=[costs], right=[best], facts={"costs": costs, "layers": layers})
+
+
+_COSTS = ((20, 150), (1, 500), (5, 120))  # from, to, µs: compute, alpha, beta
+
+
+def _too_late(run: Run, rank: int) -> Any:
+    got, costs = run.got(rank), run.trial.costs
+    if type(got) is not int or not 1 <= got <= costs[0]:
+        return False
+    return {"took": f"{_end(costs, got):.0f}", "least": f"{_end(costs, run.right(rank)):.0f}"}
+
+
+def _outside(run: Run, rank: int) -> Any:
+    got = run.got(rank)
+    return type(got) is int and not 1 <= got <= run.trial.layers
+
+
+def _best_by(end: Callable[[Costs, int], float], costs: Costs) -> int:
+    return min(range(1, costs[0] + 1), key=lambda size: end(costs, size))
+
+
+def _full(costs: Costs, size: int) -> float:
+    """As if the last bucket had as many layers as the others."""
+    layers, *others = costs
+    compute, alpha, beta = others
+    return _end((-(-layers // size) * size, compute, alpha, beta), size)
+
+
+bucket_size.gives("each-layer", lambda t: [1])
+bucket_size.gives("all-layers", lambda t: [t.layers])
+bucket_size.gives("last-as-full", lambda t: [_best_by(_full, t.costs)])
+bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
+bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
+bucket_size.shows("outside", _outside)
+bucket_size.shows("too-late", _too_late)
+
+
 # ── prefetch ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -355,80 +432,3 @@ prefetch.demands("host-waits", _host_waits)
 prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
 prefetch.demands("not-hidden", _shown)
 prefetch.demands("too-much-memory", _too_much)
-
-
-# ── bucket_size ──────────────────────────────────────────────────────────────────────────────
-
-Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
-
-
-def _end(costs: Costs, size: int) -> float:
-    """When all is communicated, with so many layers in a bucket."""
-    layers, compute, alpha, beta = costs
-    sent = 0.0
-    for begin in range(0, layers, size):
-        last = min(begin + size, layers)
-        sent = max(sent, last * compute) + alpha + (last - begin) * beta
-    return sent
-
-
-def _best(costs: Costs) -> tuple[int, bool]:
-    """The best size, and whether no other is nearly as good."""
-    ends = {size: _end(costs, size) for size in range(1, costs[0] + 1)}
-    best = min(ends, key=lambda size: ends[size])
-    return best, all(one == best or end > ends[best] * 1.005 for one, end in ends.items())
-
-
-@judged("bucket_size", lab="04")
-def bucket_size(draw: random.Random) -> Iterator[Trial]:
-    """`bucket_size(layers, compute, alpha, beta)`: how many layers a message should have."""
-    kinds: list[Callable[[int, Costs], bool]] = [
-        lambda best, costs: 1 < best < costs[0] and costs[0] % best == 0,
-        lambda best, costs: best == 1,
-        lambda best, costs: best == costs[0],
-        lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
-    ]
-    for wanted in kinds:
-        while True:
-            layers = draw.randint(5, 16)
-            compute, alpha, beta = (float(draw.randint(*one)) for one in _COSTS)
-            costs = (layers, compute, alpha, beta)
-            best, alone = _best(costs)
-            if alone and wanted(best, costs):
-                break
-        yield Trial(0, given=[costs], right=[best], facts={"costs": costs, "layers": layers})
-
-
-_COSTS = ((20, 150), (1, 500), (5, 120))  # from, to, µs: compute, alpha, beta
-
-
-def _too_late(run: Run, rank: int) -> Any:
-    got, costs = run.got(rank), run.trial.costs
-    if type(got) is not int or not 1 <= got <= costs[0]:
-        return False
-    return {"took": f"{_end(costs, got):.0f}", "least": f"{_end(costs, run.right(rank)):.0f}"}
-
-
-def _outside(run: Run, rank: int) -> Any:
-    got = run.got(rank)
-    return type(got) is int and not 1 <= got <= run.trial.layers
-
-
-def _best_by(end: Callable[[Costs, int], float], costs: Costs) -> int:
-    return min(range(1, costs[0] + 1), key=lambda size: end(costs, size))
-
-
-def _full(costs: Costs, size: int) -> float:
-    """As if the last bucket had as many layers as the others."""
-    layers, *others = costs
-    compute, alpha, beta = others
-    return _end((-(-layers // size) * size, compute, alpha, beta), size)
-
-
-bucket_size.gives("each-layer", lambda t: [1])
-bucket_size.gives("all-layers", lambda t: [t.layers])
-bucket_size.gives("last-as-full", lambda t: [_best_by(_full, t.costs)])
-bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
-bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
-bucket_size.shows("outside", _outside)
-bucket_size.shows("too-late", _too_late)
