@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "slurm-client", "munge")
@@ -143,6 +143,20 @@ class Cluster:
         _end(self.folder / "munge" / "pid")
         del os.environ["SLURM_CONF"]
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def limited(self, line: str) -> Iterator[None]:
+        """With one more line in its configuration."""
+        before = self._configuration.read_text()
+        for text in (before + line + "\n", before):
+            self.stop_controller()
+            self._configuration.write_text(text)
+            self.start_controller()
+            if text != before:
+                try:
+                    yield
+                finally:
+                    self.cancel_all()
 
     def start_controller(self, *, afresh: bool = False) -> None:
         _call("slurmctld", *(["-c"] if afresh else []), "-f", str(self._configuration))

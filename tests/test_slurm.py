@@ -301,6 +301,13 @@ def test_where_no_node_is_free_that_is_said(cluster, capfd):
     assert "waits: what it asks for is not free (Resources)" in capfd.readouterr().out
 
 
+def test_a_queue_that_takes_no_more_jobs_says_so(cluster, monkeypatch):
+    monkeypatch.setattr(queue, "_PATIENCE", 5.0)  # sbatch tries again and again
+    refused = pytest.raises(lockstep.LaunchError, match=r"no answer within 5 s; .*unable to accept")
+    with full(cluster), cluster.limited("MaxJobCount=1"), refused:
+        lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm())
+
+
 def test_a_job_that_can_never_start_says_why(cluster):
     with pytest.raises(lockstep.LaunchError, match="more time than the partition allows"):
         lockstep.torchrun(

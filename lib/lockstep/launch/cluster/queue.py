@@ -168,8 +168,9 @@ def _call(
             errors="replace",
             timeout=_PATIENCE,
         )
-    except subprocess.TimeoutExpired:
-        said = f"no answer within {_PATIENCE:g} s"
+    except subprocess.TimeoutExpired as late:
+        heard = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
+        said = f"no answer within {_PATIENCE:g} s\n{heard}"
         return subprocess.CompletedProcess(command, 1, "", said)
 
 
