@@ -143,6 +143,11 @@ class Cluster:
         _end(self.folder / "munge" / "pid")
         del os.environ["SLURM_CONF"]
         shutil.rmtree(self.folder, ignore_errors=True)
+        for node in NODES:  # its control groups, the innermost first
+            root = f"/sys/fs/cgroup/memory/slurm_{node}"
+            for group, _, _ in os.walk(root, topdown=False):
+                with contextlib.suppress(OSError):  # others are in it
+                    os.rmdir(group)
 
     @contextlib.contextmanager
     def limited(self, line: str) -> Iterator[None]:
