@@ -35,6 +35,7 @@ from .launch import (
     ResultNotSent,
     World,
     gpu_count,
+    reserve,
     torchrun,
 )
 from .models import cost, pipeline
@@ -77,6 +78,7 @@ __all__ = [
     "progress",
     "published",
     "recorded",
+    "reserve",
     "simulated",
     "solution",
     "step",

@@ -43,7 +43,7 @@ class Ranks:
     def __init__(self, nproc: int, nodes: Sequence[Node], setting: Setting):
         self.nproc = nproc
         self._nodes = nodes
-        self._setting = setting
+        self.setting = setting
         self._ranks: list[RankState] = []
         self._owner = os.getpid()
         # One that needs no descriptor of its own, and that a fork of this process cannot disturb.
@@ -63,7 +63,7 @@ class Ranks:
             self._is_started = True
             for number, node in enumerate(self._nodes):
                 place = replace(place, first=number * count, node=number)
-                place = node.start(place, self._setting, self._selector)
+                place = node.start(place, self.setting, self._selector)
             self._ranks = [rank for node in self._nodes for rank in node.ranks]
         except OSError as error:
             self.close()

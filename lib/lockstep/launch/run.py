@@ -31,6 +31,7 @@ from .nodes.remote import Nodes
 from .options import Options, Tracing
 from .output import Output
 from .ranks import Ranks
+from .reserve import kept
 
 _MOST_RANKS = 200
 
@@ -142,7 +143,7 @@ class World:
                     again = "this world had failed, so its ranks are new and know no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
-                ranks = Ranks(self.nproc, _nodes(self._options), setting)
+                ranks = Ranks(self.nproc, _nodes(plan, setting, self._options), setting)
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
@@ -356,16 +357,21 @@ def _pack(
 
 def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
-    with task, Ranks(plan.nproc, _nodes(options), setting) as ranks:
-        ranks.start()
-        return _run(ranks, plan, task, options)
+    try:
+        with task, Ranks(plan.nproc, _nodes(plan, setting, options), setting) as ranks:
+            ranks.start()
+            return _run(ranks, plan, task, options)
+    finally:
+        if options.show and kept.is_kept(plan, "between"):
+            kept.keep(plan, setting)
 
 
-def _nodes(options: Options) -> Sequence[Node]:
+def _nodes(plan: Plan, setting: Setting, options: Options) -> Sequence[Node]:
     if options.on is not None:
         return options.on.take()
-    engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
-    return [LocalNode(engine)]
+    if options.engine == "torchrun":
+        return [LocalNode(Elastic(options.max_restarts))]
+    return [kept.take(plan, setting) or LocalNode(Warm())]
 
 
 def _setting(plan: Plan, options: Options) -> Setting:
@@ -380,13 +386,23 @@ def _setting(plan: Plan, options: Options) -> Setting:
 
 
 def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
+    behind = options.show and task.last and kept.is_kept(plan, "behind")
+
     def picture(outputs: Sequence[Output], seconds: float) -> Job:
         return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds))
 
     display: Panel | Lines | Silence = Silence()
     if options.show:
         display = Panel(picture) if in_notebook() else Lines(plan.hidden)
-    job = Job.of(plan, ranks.run(task, options.timeout, display))
+
+    def look(outputs: Sequence[Output], seconds: float) -> None:
+        nonlocal behind
+        display(outputs, seconds)
+        if behind:
+            behind = False
+            kept.keep(plan, ranks.setting)
+
+    job = Job.of(plan, ranks.run(task, options.timeout, look))
     if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job)

@@ -30,7 +30,7 @@ from ..processes import FOLDER, GRACE, LAST_MOMENT
 
 _PARENT = "lockstep.launch.inside.parent"  # the module that it runs
 # Seconds in which the warm parent must have answered, on a busy machine, too.
-_PATIENCE = 15.0
+PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
 _PATIENCE_WHEN_STOPPED = 1.0
 LOOK = 0.1
@@ -84,7 +84,7 @@ class _Parent:
 
     def send(self, message: dict[str, Any], descriptors: list[int]) -> None:
         with self._lock:
-            self._control.send(message, descriptors, patience=_PATIENCE)
+            self._control.send(message, descriptors, patience=PATIENCE)
 
     def last_words(self) -> str:
         """What it printed last, which is something only when it could not go on."""
@@ -117,7 +117,7 @@ class _Parent:
     def close(self) -> None:
         """Let go of it: it ends what it has started, then itself."""
         self._control.close()
-        until = time.monotonic() + LAST_MOMENT + _PATIENCE
+        until = time.monotonic() + LAST_MOMENT + PATIENCE
         while time.monotonic() < until and not self.is_stopped:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_PATIENCE_WHEN_STOPPED)
@@ -237,6 +237,7 @@ class Supervised:
         self._folder: Folder | None = None
         self._parent: _Parent | None = None
         self._has_events = False
+        self._unused: float | None = None  # seconds in which somebody must use what was started
         self._pids: dict[int, int] = {}  # what the warm parent has started, with its start time
 
     def _begin(
@@ -258,6 +259,7 @@ class Supervised:
                     "argv": argv,
                     "environment": dict(environment),
                     "directory": self._folder.path,
+                    "unused": self._unused,
                 },
                 [theirs.fileno(), self._folder.claim, *ends],
             )
@@ -277,7 +279,7 @@ class Supervised:
 
     def _answer(self) -> dict[str, Any]:
         assert self._parent is not None
-        patience = _PATIENCE if self._parent.has_answered else _PATIENCE_AT_FIRST
+        patience = PATIENCE if self._parent.has_answered else _PATIENCE_AT_FIRST
         try:
             message = self._hear(patience, lambda: None)
         except (EOFError, NoMessage):
@@ -334,7 +336,7 @@ class Supervised:
 
     def _end_processes(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         assert self._parent is not None
-        patience = LAST_MOMENT + _PATIENCE + (GRACE if gracefully else 0)
+        patience = LAST_MOMENT + PATIENCE + (GRACE if gracefully else 0)
         why = ""
         try:
             with contextlib.suppress(OSError):
