@@ -102,7 +102,7 @@ def test_gloo_has_none_unless_asked_and_another_word_is_refused(kernel):
         assert kernel.warm_parent.children() == []
         kernel.execute("lockstep.reserve('between')")
         pids(kernel)
-        assert kernel.value("lockstep.reserve('between')") == "2 ranks in reserve, gloo"
+        assert kernel.value("lockstep.reserve('between')").startswith("2 ranks in reserve, gloo")
     finally:
         kernel.execute("os.environ['LOCKSTEP_RESERVE'] = 'between'")
 

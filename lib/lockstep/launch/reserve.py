@@ -95,7 +95,17 @@ class Reserve:
         if self._node is None or self._owner != os.getpid():
             return "no ranks in reserve"
         nproc, backend, *_ = self._kind
-        return f"{nproc} ranks in reserve, {backend}"
+        state = "ready" if self.is_ready else "not ready"
+        return f"{nproc} ranks in reserve, {backend}, {state}"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are ranks, and all of them have met."""
+        node = self._node if self._owner == os.getpid() else None
+        try:
+            return node is not None and node.is_ready()
+        except LaunchError:
+            return False
 
 
 def _kind(plan: Plan, setting: Setting) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from . import (
     cases,
     compile,
     counters,
+    course,
     graphs,
     hang,
     launching,
@@ -55,6 +56,7 @@ EXPERIMENTS = (
     async_tp.EXPERIMENT,
     virtual.EXPERIMENT,
     races.EXPERIMENT,
+    course.EXPERIMENT,
 )
 
 

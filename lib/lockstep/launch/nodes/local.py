@@ -109,6 +109,13 @@ class LocalNode:
             with contextlib.suppress(OSError):  # it has died: `use` finds that
                 slot.channel.send({"do": "prepare", "backend": backend}, patience=_PATIENCE)
 
+    def is_ready(self) -> bool:
+        """Whether all prepared ranks have met; looks at what they have said so far."""
+        self._engine.started()  # else somebody else might read that
+        for key, _ in self._selector.select(0):
+            key.data()
+        return all(slot.state == "ready" for slot in self._slots)
+
     def use(self) -> bool:
         """Whether prepared ranks can do a job; if so `start` comes next, else `end`."""
         assert isinstance(self._engine, Warm)

@@ -1,0 +1,117 @@
+"""What only a machine with GPUs can show; fails on any other: `make test-gpu`."""
+
+import statistics
+import time
+
+import pytest
+from lockstep import gpu_count, reserve, torchrun
+from lockstep.launch import live
+from lockstep.launch.reserve import kept as kept_now
+from lockstep.record import course
+from lockstep.record.command import DATA, find, record
+from test_reserve import CHANGES, PROBE
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def gpus() -> int:
+    count = gpu_count()
+    assert count, "this machine has no GPU that PyTorch can use, and these tests are about GPUs"
+    return count
+
+
+def test_the_course_runs_here_and_its_table_is_written(gpus):
+    (done,) = record(find(["course"]), None, None, "make test-gpu")
+    print(course.table(DATA))
+    (result,) = done.results
+    assert {row["notebook"]: row["problems"] for row in result.content if row["problems"]} == {}
+    solutions = [row for row in result.content if row["notebook"].startswith("solutions/")]
+    assert solutions and all(row["passed"] == row["checks"] > 0 for row in solutions)
+
+
+def reduced(size: int) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(size, device=f"cuda:{dist.get_rank()}")
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+def on(gpus: int, what, *args, show: bool = False):
+    return torchrun(what, *args, nproc_per_node=gpus, backend="nccl", show=show)
+
+
+@pytest.fixture
+def kept(gpus, monkeypatch):
+    """Jobs that are shown, and which nobody sees, leave a reserve."""
+    monkeypatch.setattr(live.Lines, "__call__", lambda *_: None)
+    yield lambda what, *args: on(gpus, what, *args, show=True)
+    reserve("off")
+    reserve()
+
+
+def come_up(gpus: int) -> None:
+    """Until the reserve that is starting is there: a job with it, and it is replaced."""
+    until = time.monotonic() + 60
+    while not kept_now.is_ready and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def test_nothing_of_a_job_is_there_in_the_next_one(gpus, kept):
+    names: dict[str, object] = {}
+    exec(PROBE + CUDA, names)
+    probe = names["cuda_state"]
+    reserve("off")
+    fresh = on(gpus, probe).results
+    reserve("between")
+
+    def change():
+        import sys
+
+        import torch
+        import torch.distributed as dist
+
+        exec(CHANGES, {"os": __import__("os"), "dist": dist, "sys": sys})
+        torch.cuda.manual_seed(1)
+        torch.ones(1 << 28, device="cuda")
+
+    kept(change)
+    come_up(gpus)
+    for one, other in zip(fresh, on(gpus, probe).results, strict=True):
+        assert {k: (one[k], other[k]) for k in one if one[k] != other[k]} == {}
+
+
+CUDA = """\
+def cuda_state():
+    import torch
+    found = state()
+    stats = torch.cuda.memory_stats()
+    return found | {
+        "allocator": {k: v for k, v in stats.items() if v},
+        "cuda seed": torch.cuda.initial_seed(), "current": torch.cuda.current_device(),
+        "stream": torch.cuda.current_stream() == torch.cuda.default_stream(),
+        "matmul": torch.backends.cuda.matmul.allow_tf32,
+        "cublas": torch._C._cuda_getCurrentBlasHandle is not None,
+    }
+"""
+
+
+def test_a_fresh_cell_comes_sooner_with_a_reserve(gpus, kept):
+    """The measure is data/launch's; here only that the way is taken at all."""
+
+    def median(pause) -> float:
+        seconds = []
+        for _ in range(3):
+            pause(gpus)
+            began = time.perf_counter()
+            assert kept(reduced, 4).results[0] == [gpus] * 4
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds)
+
+    reserve("off")
+    without = median(lambda _: None)
+    reserve("between")
+    kept(reduced, 4)
+    assert median(come_up) < without
