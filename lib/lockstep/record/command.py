@@ -13,6 +13,7 @@ from ..figures.table import Table
 from . import (
     async_tp,
     backends,
+    captured,
     cases,
     compile,
     counters,
@@ -45,6 +46,7 @@ EXPERIMENTS = (
     launching.EXPERIMENT,
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
+    captured.EXPERIMENT,
     compile.EXPERIMENT,
     graphs.EXPERIMENT,
     traces.EXPERIMENT,
