@@ -93,6 +93,13 @@ HARMLESS = {
 }
 
 
+def test_asynchronous_calls_in_different_orders_are_a_suspicion():
+    ranks = seen({0: "ab", 1: "ba"})
+    verdict = between_groups(ranks, suspected=True)
+    assert verdict is not None and "The order between groups differs" in verdict.sentence
+    assert between_groups(seen({0: "ab", 1: "ab"}), suspected=True) is None
+
+
 @pytest.mark.parametrize("orders", HARMLESS.values(), ids=HARMLESS)
 def test_calls_that_may_yet_end_are_left_alone(orders):
     assert between_groups(seen(orders)) is None

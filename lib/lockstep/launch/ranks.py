@@ -125,7 +125,7 @@ class Ranks:
             else:
                 first_failure = None
             if timeout is not None and now - began > timeout:
-                return f"The time limit of {timeout:g} s has passed.", "timeout"
+                return f"The time limit of {timeout:g} s has passed.{self._suspicion()}", "timeout"
             wait = _TICK if timeout is None else max(min(_TICK, began + timeout - now), 0)
             for key, _ in self._selector.select(wait):
                 key.data()
@@ -154,6 +154,11 @@ class Ranks:
             return ""
         found = self._mismatch()
         return found and f"{found} Nothing hung this time, but the values cannot be trusted."
+
+    def _suspicion(self) -> str:
+        agree(rank.reader for rank in self._ranks)
+        suspected = diagnose.between_groups(self._seen(), suspected=True)
+        return f" What may be wrong: {suspected.sentence}" if suspected else ""
 
     def _mismatch(self) -> str:
         agree(rank.reader for rank in self._ranks)

@@ -360,10 +360,17 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
     try:
         with task, Ranks(plan.nproc, _nodes(plan, setting, options), setting) as ranks:
             ranks.start()
-            return _run(ranks, plan, task, options)
-    finally:
-        if options.show and kept.is_kept(plan, "between"):
-            kept.keep(plan, setting)
+            job = _run(ranks, plan, task, options)
+    except (JobFailed, JobInterrupted):
+        _keep_reserve(plan, setting, options)
+        raise
+    _keep_reserve(plan, setting, options)
+    return job
+
+
+def _keep_reserve(plan: Plan, setting: Setting, options: Options) -> None:
+    if options.show and kept.is_kept(plan, "between"):
+        kept.keep(plan, setting)
 
 
 def _nodes(plan: Plan, setting: Setting, options: Options) -> Sequence[Node]:

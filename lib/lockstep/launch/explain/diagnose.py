@@ -197,11 +197,12 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
 
 
-def between_groups(ranks: Mapping[int, Seen]) -> Verdict | None:
+def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
     """Collectives of several groups that wait for each other on GPUs, with all calls made.
 
     On a stream what comes later waits for a collective that was not asynchronous, and a group does
     its own one after the other. Where that makes a circle over all ranks, none in it can ever end.
+    suspected: as if all calls were waited for at once, which no record of a GPU tells.
     """
     after: dict[_Collective, dict[_Collective, None]] = {}  # what waits for it
     waits_for: dict[_Collective, int] = {}
@@ -218,7 +219,7 @@ def between_groups(ranks: Mapping[int, Seen]) -> Verdict | None:
                 if before is not None:
                     after.setdefault(before, {})[at] = None
             last[call.group] = at
-            if not call.asynchronous:
+            if suspected or not call.asynchronous:
                 last[call.stream] = at
     for later in after.values():
         for at in later:

@@ -28,6 +28,7 @@ _LEAVE = 5.0  # seconds for ranks to leave
 _CHUNK = 1 << 16
 _MOST_CHUNKS = 16  # at once: a pipe holds less, and a rank may print for ever
 _PATIENCE = 10.0  # seconds for a rank to take in who it is
+_COMING = 30.0  # seconds for ranks in reserve that are still coming up
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -124,7 +125,7 @@ class LocalNode:
         self._confirm()
         for slot, pid in zip(self._slots, self._engine.pids, strict=True):
             slot.pid = pid
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _COMING
         while waiting := [slot for slot in self._slots if slot.state != "ready"]:
             held = any(slot.over or _is_stopped(slot.pid) for slot in waiting)
             if held or self.fate or time.monotonic() > until:
