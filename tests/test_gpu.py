@@ -4,6 +4,7 @@ import statistics
 import time
 
 import pytest
+from between_groups import PROGRAMS
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
@@ -96,6 +97,41 @@ def cuda_state():
         "cublas": torch._C._cuda_getCurrentBlasHandle is not None,
     }
 """
+
+
+def test_what_ranks_say_while_they_meet_is_said_in_the_job(gpus, kept):
+    def lines() -> int:
+        job = torchrun(
+            reduced, 4, nproc_per_node=gpus, backend="nccl", env={"NCCL_DEBUG": "INFO"}, show=True
+        )
+        return sum(job.output(rank).count("NCCL INFO") for rank in range(gpus))
+
+    reserve("off")
+    fresh = lines()
+    reserve("between")
+    lines()
+    come_up(gpus)
+    assert lines() > 0.8 * fresh > 0
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "message" not in name])
+def test_queued_calls_of_groups_in_another_order_are_found_within_seconds(gpus, name):
+    program = PROGRAMS[name]
+    if program.nproc > gpus:
+        pytest.skip(f"needs {program.nproc} GPUs")
+    began = time.perf_counter()
+    job = torchrun(
+        program.ranks, nproc_per_node=program.nproc, backend="nccl", show=False, may_fail=True,
+        timeout=20,
+    )  # fmt: skip
+    headline = job.report.split("\n\n")[0]
+    print(f"{name}: {time.perf_counter() - began:.1f} s, {job.state}: {headline}")
+    assert job.state == "failed" and "time limit" not in headline
+    assert "in the same order, over all these groups together" in headline
+    for group in program.groups:
+        assert f"on group {group} (" in headline
+    calls = max(call.start for calls in job.calls for call in calls)
+    assert max(end.at for end in job.ends) - calls < 5
 
 
 def test_a_fresh_cell_comes_sooner_with_a_reserve(gpus, kept):

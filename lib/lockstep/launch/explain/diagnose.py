@@ -232,7 +232,7 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
                 del waits_for[at]
                 free.append(at)
     circle = _circle(after, waits_for)
-    return _tell_of_circle(circle, orders)
+    return _tell_of_circle(circle, orders, suspected)
 
 
 _Collective: TypeAlias = tuple[Group, int]  # the same on all ranks of the group
@@ -259,7 +259,9 @@ def _circle(
 
 
 def _tell_of_circle(
-    circle: Sequence[_Collective], orders: Mapping[int, Mapping[_Collective, Call]]
+    circle: Sequence[_Collective],
+    orders: Mapping[int, Mapping[_Collective, Call]],
+    suspected: bool,
 ) -> Verdict | None:
     places = {rank: {at: i for i, at in enumerate(order)} for rank, order in orders.items()}
 
@@ -284,9 +286,13 @@ def _tell_of_circle(
         return None
     least = told.index(min(told))
     said = [text for _, text in told[least:] + told[:least]]
+    why = (
+        "A GPU that does one after the other can end none of these."
+        if suspected
+        else "On a GPU a call waits for the ones before it, so none of these can end."
+    )
     return Verdict(
-        f"The order between groups differs: {'; '.join(said)}. On a GPU a call waits for the ones "
-        f"before it, so none of these can end. {_ONE_ORDER}",
+        f"The order between groups differs: {'; '.join(said)}. {why} {_ONE_ORDER}",
         tuple(sorted({rank for makers, _ in told for rank in makers})),
     )
 
