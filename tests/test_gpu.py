@@ -5,12 +5,12 @@ import time
 
 import pytest
 from between_groups import PROGRAMS
+from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
 from lockstep.record import course
 from lockstep.record.command import DATA, find, record
-from test_reserve import CHANGES, PROBE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
@@ -61,7 +61,7 @@ def come_up(gpus: int) -> None:
 
 
 def test_nothing_of_a_job_is_there_in_the_next_one(gpus, kept):
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "__main__"}
     exec(PROBE + CUDA, names)
     probe = names["cuda_state"]
     reserve("off")
@@ -82,21 +82,6 @@ def test_nothing_of_a_job_is_there_in_the_next_one(gpus, kept):
     come_up(gpus)
     for one, other in zip(fresh, on(gpus, probe).results, strict=True):
         assert {k: (one[k], other[k]) for k in one if one[k] != other[k]} == {}
-
-
-CUDA = """\
-def cuda_state():
-    import torch
-    found = state()
-    stats = torch.cuda.memory_stats()
-    return found | {
-        "allocator": {k: v for k, v in stats.items() if v},
-        "cuda seed": torch.cuda.initial_seed(), "current": torch.cuda.current_device(),
-        "stream": torch.cuda.current_stream() == torch.cuda.default_stream(),
-        "matmul": torch.backends.cuda.matmul.allow_tf32,
-        "cublas": torch._C._cuda_getCurrentBlasHandle is not None,
-    }
-"""
 
 
 def test_what_ranks_say_while_they_meet_is_said_in_the_job(gpus, kept):
