@@ -22,6 +22,7 @@ from .explain import diagnose, report
 from .explain.standstill import StandstillWatch
 from .job import End, Outcome
 from .nodes.base import Node, RankState, Setting, Task
+from .nodes.local import LocalNode
 from .output import Output
 from .place import Place
 
@@ -273,6 +274,17 @@ class Ranks:
             self._selector.close()
             self._said_at_end = said
         return said
+
+    def part(self, node: LocalNode) -> None:
+        """End ranks that have done their only job, on their only node, and wait for nobody.
+
+        On GPUs the end takes long; the next job of this process waits for it before it begins.
+        """
+        with deaf():
+            if not self.closed and os.getpid() == self._owner:
+                self.closed = True
+                node.part()
+                self._selector.close()
 
     def _drain(self) -> None:
         """A rank that ends by itself may print, and must not wait for room to do so."""

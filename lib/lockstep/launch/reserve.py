@@ -45,12 +45,12 @@ class Reserve:
         if when == "off":
             self.drop()
 
-    def is_kept(self, plan: Plan, when: str) -> bool:
-        """Whether ranks for another job like this are to come up now: "between" or "behind"."""
-        said = self._when or _checked(os.environ.get(VARIABLE) or None)
+    def when(self, plan: Plan) -> str:
+        """When ranks for another job like this are to come up."""
         if plan.backend is None or plan.engine != "warm" or plan.nodes > 1 or plan.logs is not None:
-            return False
-        return (said or ("between" if plan.backend == "nccl" else "off")) == when
+            return "off"
+        said = self._when or _checked(os.environ.get(VARIABLE) or None)
+        return said or ("between" if plan.backend == "nccl" else "off")
 
     def keep(self, plan: Plan, setting: Setting) -> None:
         """Begin to start ranks for another job like this; waits for nothing that takes long."""
@@ -97,6 +97,11 @@ class Reserve:
         nproc, backend, *_ = self._kind
         state = "ready" if self.is_ready else "not ready"
         return f"{nproc} ranks in reserve, {backend}, {state}"
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes, once all of them have met; [] before, and where there is none."""
+        return self._node.pids if self.is_ready and self._node is not None else []
 
     @property
     def is_ready(self) -> bool:

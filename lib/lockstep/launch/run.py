@@ -358,9 +358,13 @@ def _pack(
 def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
     try:
-        with task, Ranks(plan.nproc, _nodes(plan, setting, options), setting) as ranks:
+        nodes = _nodes(plan, setting, options)
+        with task, Ranks(plan.nproc, nodes, setting) as ranks:
             ranks.start()
             job = _run(ranks, plan, task, options)
+            if job.ok and kept.when(plan) != "off":
+                assert isinstance(nodes[0], LocalNode)
+                ranks.part(nodes[0])
     except (JobFailed, JobInterrupted):
         _keep_reserve(plan, setting, options)
         raise
@@ -369,7 +373,7 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
 
 
 def _keep_reserve(plan: Plan, setting: Setting, options: Options) -> None:
-    if options.show and kept.is_kept(plan, "between"):
+    if options.show and kept.when(plan) == "between":
         kept.keep(plan, setting)
 
 
@@ -393,7 +397,7 @@ def _setting(plan: Plan, options: Options) -> Setting:
 
 
 def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
-    behind = options.show and task.last and kept.is_kept(plan, "behind")
+    behind = options.show and task.last and kept.when(plan) == "behind"
 
     def picture(outputs: Sequence[Output], seconds: float) -> Job:
         return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds))

@@ -187,6 +187,7 @@ def python_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(p for p in (package, environment.get("PYTHONPATH", "")) if p)
 
 
+_parting: list[tuple[int, Supervised]] = []  # with the process whose they are
 parent = WarmParent()
 atexit.register(parent.close)
 _numbers = itertools.count(1)
@@ -226,6 +227,17 @@ class Folder:
         os.close(self.claim)
 
 
+def farewell() -> list[str]:
+    """Wait for the end of those that have parted; returns what `Supervised.end` does."""
+    said: list[str] = []
+    with deaf(), contextlib.suppress(IndexError):
+        while True:
+            owner, engine = _parting.pop(0)
+            if owner == os.getpid():
+                said += engine.end(False, lambda: None)
+    return said
+
+
 class Supervised:
     """What both engines share: processes that the warm parent starts, watches and ends."""
 
@@ -234,6 +246,7 @@ class Supervised:
     def __init__(self) -> None:
         self.job = f"{os.getpid()}-{next(_numbers)}"
         self._note: str | None = None
+        self._said: list[str] = []  # of processes of jobs before that could not be ended
         self._folder: Folder | None = None
         self._parent: _Parent | None = None
         self._has_events = False
@@ -244,6 +257,8 @@ class Supervised:
         self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
     ) -> None:
         """Have the processes started; closes `ends`."""
+        if self._unused is None:
+            self._said = farewell()
         with deaf(), contextlib.ExitStack() as sent:  # what was begun must be known, to be ended
             for end in ends:
                 sent.callback(os.close, end)
@@ -274,7 +289,7 @@ class Supervised:
             if message["did"] == "refused":
                 raise LaunchError(message["why"])
             self._pids = dict(message["pids"])
-            self._note = message["note"]
+            self._note = "; ".join(filter(None, [message["note"], *self._said]))
         return self._note
 
     def _answer(self) -> dict[str, Any]:
@@ -320,6 +335,12 @@ class Supervised:
 
     def fate(self) -> str:
         return self._parent.fate() if self._parent is not None else ""
+
+    def part(self) -> None:
+        """Have everything ended, and leave it to the next job of this process to wait for that."""
+        with contextlib.suppress(OSError):
+            self.events.send({"do": "end", "gracefully": False}, patience=LOOK)
+        _parting.append((os.getpid(), self))
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         if self._folder is None:

@@ -12,7 +12,7 @@ from ..channel import Channel, NoMessage, anonymous_file, deaf
 from ..errors import LaunchError
 from ..place import Place
 from .base import Arrival, torchrun_environment
-from .supervised import LOOK, PATIENCE, Supervised
+from .supervised import LOOK, PATIENCE, Supervised, farewell
 
 
 class Warm(Supervised):
@@ -36,6 +36,8 @@ class Warm(Supervised):
         """Say that ranks in reserve have a job now; False where that cannot be any more."""
         try:
             self.started()
+            self._said = farewell()
+            self._note = "; ".join(filter(None, [self._note, *self._said]))
             self.events.send({"do": "use"}, patience=LOOK)
             answer = self._hear(PATIENCE, lambda: None)
         except (EOFError, NoMessage, OSError, LaunchError):

@@ -117,6 +117,11 @@ class LocalNode:
             key.data()
         return all(slot.state == "ready" for slot in self._slots)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of its ranks, as they have said it themselves."""
+        return [slot.reader.pid for slot in self._slots]
+
     def use(self) -> bool:
         """Whether prepared ranks can do a job; if so `start` comes next, else `end`."""
         assert isinstance(self._engine, Warm)
@@ -446,10 +451,21 @@ class LocalNode:
     def ask_to_end(self, gracefully: bool) -> None:
         """Nothing: `end` asks, and all ranks here are asked at once."""
 
-    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+    def part(self) -> None:
+        """End ranks that have done their last job; the next job waits for that."""
+        assert isinstance(self._engine, Warm)
+        self._hear_no_more()
+        self._engine.part()
+        for slot in self._slots:
+            self._forget(slot)
+
+    def _hear_no_more(self) -> None:
         for key in list(self._selector.get_map().values()) if self._slots else ():
             if key.data in (self._on_event, self._on_arrival):
                 self._selector.unregister(key.fileobj)
+
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        self._hear_no_more()
         said = self._engine.end(gracefully, meanwhile)
         for slot in self._slots:
             self._forget(slot)
