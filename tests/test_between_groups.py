@@ -62,6 +62,7 @@ CIRCLES = {
     "one of the calls is asynchronous": {0: "Ab", 1: "Ba"},
     "another group between": {0: "ACB", 1: "BCA"},
     "four ranks in a grid": {0: "AC", 1: "DA", 2: "CB", 3: "BD"},
+    "by the order of one group, on two streams": {0: "Ab|B", 1: "bBA"},
     "long after": {0: "AB" * 500 + "AB", 1: "AB" * 500 + "BA"},
 }
 
