@@ -412,14 +412,14 @@ def _refuse_a_scarce_gpu(device: int) -> None:
     import torch
 
     torch.cuda.set_device(device)
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / _LEAST_FREE:
+        raise RuntimeError(f"GPU {device} has {free / 2**30:.1f} GiB left")
     mode = ctypes.c_int()
     driver = ctypes.CDLL("libcuda.so.1")
     driver.cuDeviceGetAttribute(ctypes.byref(mode), _COMPUTE_MODE, device)
     if mode.value != 0:  # one process at a time, or none
         raise RuntimeError(f"GPU {device} is not for several processes")
-    free, total = torch.cuda.mem_get_info(device)
-    if free < total / _LEAST_FREE:
-        raise RuntimeError(f"GPU {device} has {free / 2**30:.1f} GiB left")
 
 
 def _device_name() -> str:
