@@ -349,11 +349,12 @@ def collective_on_side(cuda, side, collective, x):
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
     buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
-    used, results = [None, None], []
+    used = [now.record_event() for _ in buffers]
+    results = []
     for number, batch in enumerate(batches):
         place = number % 2
         with cuda.stream(side):
-            if used[place]:
+            if number > 1:
                 used[place].wait()
             buffers[place].copy_(batch, non_blocking=True)
             full = side.record_event()
