@@ -120,6 +120,10 @@ def test_gloo_has_none_unless_asked_and_another_word_is_refused(kernel):
         kernel.execute("lockstep.reserve('between')")
         pids(kernel)
         assert kernel.value("lockstep.reserve('between')").startswith("2 ranks in reserve, gloo")
+        kernel.execute("lockstep.reserve(); os.environ['LOCKSTEP_RESERVE'] = 'on'")
+        reply = kernel.execute(cell("open('ran', 'w')"))
+        assert reply.error_name == "LaunchError" and "not 'on'" in reply.error
+        assert not (kernel.work / "ran").exists()
     finally:
         kernel.execute("os.environ['LOCKSTEP_RESERVE'] = 'between'")
 

@@ -357,24 +357,22 @@ def _pack(
 
 def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
+    when = kept.when(plan)
     try:
         nodes = _nodes(plan, setting, options)
         with task, Ranks(plan.nproc, nodes, setting) as ranks:
             ranks.start()
             job = _run(ranks, plan, task, options)
-            if job.ok and kept.when(plan) != "off":
+            if job.ok and when != "off":
                 assert isinstance(nodes[0], LocalNode)
                 ranks.part(nodes[0])
     except (JobFailed, JobInterrupted):
-        _keep_reserve(plan, setting, options)
+        if options.show and when == "between":
+            kept.keep(plan, setting)
         raise
-    _keep_reserve(plan, setting, options)
-    return job
-
-
-def _keep_reserve(plan: Plan, setting: Setting, options: Options) -> None:
-    if options.show and kept.when(plan) == "between":
+    if options.show and when == "between":
         kept.keep(plan, setting)
+    return job
 
 
 def _nodes(plan: Plan, setting: Setting, options: Options) -> Sequence[Node]:
