@@ -17,7 +17,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools labs test check test-browser test-slurm test-long lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup tools labs test check test-browser test-slurm test-long test-gpu lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine; installs
 
 test-long: tools  ## run what `make test` leaves out: every notebook in one more way
 	$(BIN)/pytest -m long
+
+# It fails where there is no GPU: asked for, it must say something about GPUs.
+test-gpu: tools  ## on a machine with GPUs: execute the course there, write data/course/, test ranks on them
+	$(BIN)/pytest -m gpu tests/test_gpu.py
 
 lint: tools  ## check style and types only
 	$(BIN)/ruff check .

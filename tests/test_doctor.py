@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lockstep import __version__
 from lockstep.course import doctor as doctor_module
-from lockstep.course.doctor import diagnose, runs_live
+from lockstep.course.doctor import diagnose, held_in_reserve, runs_live
 from lockstep.course.syllabus import LABS, Lab
 from lockstep.machine import Compiler, Gpu, Machine, Torch
 
@@ -328,3 +328,11 @@ def test_the_command_knows_its_version_and_its_subcommands():
     assert "doctor" in lockstep("--help").stdout
     assert lockstep().returncode == 2
     assert lockstep("nonsense").returncode == 2
+
+
+def test_what_ranks_in_reserve_hold_is_said_where_it_is_known():
+    assert "in reserve" not in str(diagnose(TWO_GPUS, [GPU_LAB]))
+    said = " ".join(str(diagnose(TWO_GPUS, [GPU_LAB], reserved=700 * 2**20)).split())
+    assert "Ranks in reserve hold 700 MiB of each" in said
+    assert "LOCKSTEP_RESERVE=off" in said
+    assert held_in_reserve(replace(TWO_GPUS, gpus=())) is None

@@ -36,6 +36,7 @@ from .launch import (
     Slurm,
     World,
     gpu_count,
+    reserve,
     torchrun,
 )
 from .models import cost, pipeline
@@ -79,6 +80,7 @@ __all__ = [
     "progress",
     "published",
     "recorded",
+    "reserve",
     "simulated",
     "solution",
     "step",
@@ -94,10 +96,11 @@ def doctor() -> Diagnosis:
     The machine is looked at from a rank, so that the notebook's own process stays free of torch
     and CUDA.
     """
-    from .course.doctor import diagnose
+    from .course.doctor import diagnose, held_in_reserve
     from .machine import probe
 
-    return diagnose(torchrun(probe, nproc_per_node=1, init=False, show=False).results[0])
+    machine = torchrun(probe, nproc_per_node=1, init=False, show=False).results[0]
+    return diagnose(machine, reserved=held_in_reserve(machine))
 
 
 def progress(lab: str | None = None) -> Progress:

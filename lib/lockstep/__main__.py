@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import __version__
 from .course import copies
-from .course.doctor import diagnose, runs_live
+from .course.doctor import diagnose, held_in_reserve, runs_live
 from .course.syllabus import LABS
 from .machine import probe
 from .words import printable
@@ -239,7 +239,8 @@ def _labs(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    diagnosis = diagnose(probe())
+    machine = probe()
+    diagnosis = diagnose(machine, reserved=held_in_reserve(machine))
     if arguments.json:
         report = asdict(diagnosis)
         for lab, row in zip(diagnosis.labs, report["labs"], strict=True):

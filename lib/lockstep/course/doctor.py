@@ -5,6 +5,7 @@ prints the same one.
 """
 
 import re
+import subprocess
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,13 +79,56 @@ class Diagnosis:
         )
 
 
-def diagnose(machine: Machine, labs: Sequence[Lab] = LABS) -> Diagnosis:
-    """Judge a machine. Looks at nothing but its arguments."""
+def held_in_reserve(machine: Machine) -> int | None:
+    """Bytes of its GPU that a rank in reserve holds, the most of any; None where that is unknown.
+
+    Ranks make their contexts and their group, and the driver is asked before and meanwhile.
+    """
+    from ..launch import JobFailed, LaunchError, torchrun
+
+    before = _in_use()
+    if not before or len(machine.gpus) != len(before):
+        return None
+    gpus = len(before)
+    try:
+        job = torchrun(_in_use_beside, nproc_per_node=gpus, backend="nccl", show=False, timeout=60)
+        found = job.results[0]
+    except (JobFailed, LaunchError):
+        return None
+    return max(0, *(after - then for after, then in zip(found, before, strict=True)))
+
+
+def _in_use_beside() -> list[int]:
+    import torch.distributed as dist
+
+    found = _in_use() if dist.get_rank() == 0 else []
+    dist.barrier()  # the others' contexts and groups stay until then
+    return found
+
+
+def _in_use() -> list[int]:
+    """Bytes in use on each GPU, as the driver says; [] where it says nothing."""
+    ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
+        return [int(line) * 2**20 for line in said.split()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+
+
+def diagnose(
+    machine: Machine, labs: Sequence[Lab] = LABS, reserved: int | None = None
+) -> Diagnosis:
+    """Judge a machine. Looks at nothing but its arguments.
+
+    reserved: see `held_in_reserve`.
+    """
     looks = (
         _system(machine),
         _python(machine),
         _torch(machine),
         _gpus(machine),
+        _reserve(reserved),
         _links(machine),
         _shm(machine),
         _cores(machine),
@@ -184,6 +228,16 @@ def _gpus(machine: Machine) -> Finding:
         "problem",
         f"PyTorch cannot use the GPU (driver {machine.driver}): {machine.gpu_error}",
         "Update the driver, or install a PyTorch built for an older CUDA.",
+    )
+
+
+def _reserve(reserved: int | None) -> Finding | None:
+    if reserved is None:
+        return None
+    return Finding(
+        "ok",
+        f"Ranks in reserve hold {_gib(reserved)} of each GPU between cells",
+        "None: export LOCKSTEP_RESERVE=off, or lockstep.reserve('off')",
     )
 
 

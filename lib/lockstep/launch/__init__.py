@@ -5,6 +5,7 @@ from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankErro
 from .job import Job
 from .logs import Logs
 from .nodes.remote import Nodes
+from .reserve import reserve
 from .run import World, gpu_count, torchrun
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "Slurm",
     "World",
     "gpu_count",
+    "reserve",
     "torchrun",
 ]

@@ -108,6 +108,8 @@ class Call:
     waited: the program waited for its end: it called wait(), or what it called does.
     forsaken: nobody kept what isend() or irecv() had returned, and so the message was given up.
     batched: batch_isend_irecv() began it.
+    stream: of a collective on a GPU, the stream that was current, on which all that comes later
+        waits for it unless it is asynchronous; None on the CPU and while a graph is captured.
     """
 
     rank: int
@@ -125,6 +127,7 @@ class Call:
     waited: bool = True
     forsaken: bool = False
     batched: bool = False
+    stream: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -324,12 +327,12 @@ class Reader:
                         self._rank,
                         call[0],
                         groups[call[1]],
-                        *call[2:-1],
+                        *call[2:-2],
                         start - self._ahead,
                         None if math.isnan(end) or end == FORSAKEN else end - self._ahead,
                         waited != 0,
                         end == FORSAKEN,
-                        call[-1],
+                        *call[-2:],
                     )
             except (struct.error, msgspec.MsgspecError, LookupError):
                 return
@@ -357,9 +360,10 @@ def agree(readers: Iterable[Reader]) -> None:
         reader._agreed = agreed
 
 
-# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched.
+# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched, stream.
+_Shapes = tuple[tuple[int, ...], ...]
 _call = msgspec.msgpack.Decoder(
-    tuple[str, int, int, tuple[tuple[int, ...], ...], str, int, int | None, int, bool, bool]
+    tuple[str, int, int, _Shapes, str, int, int | None, int, bool, bool, int | None]
 )
 _group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...], str])
 _count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])

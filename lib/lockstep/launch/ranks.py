@@ -22,6 +22,7 @@ from .explain import diagnose, report
 from .explain.standstill import StandstillWatch
 from .job import End, Outcome
 from .nodes.base import Node, RankState, Setting, Task
+from .nodes.local import LocalNode
 from .output import Output
 from .place import Place
 
@@ -43,7 +44,7 @@ class Ranks:
     def __init__(self, nproc: int, nodes: Sequence[Node], setting: Setting):
         self.nproc = nproc
         self._nodes = nodes
-        self._setting = setting
+        self.setting = setting
         self._ranks: list[RankState] = []
         self._owner = os.getpid()
         # One that needs no descriptor of its own, and that a fork of this process cannot disturb.
@@ -63,7 +64,7 @@ class Ranks:
             self._is_started = True
             for number, node in enumerate(self._nodes):
                 place = replace(place, first=number * count, node=number)
-                place = node.start(place, self._setting, self._selector)
+                place = node.start(place, self.setting, self._selector)
             self._ranks = [rank for node in self._nodes for rank in node.ranks]
         except OSError as error:
             self.close()
@@ -125,7 +126,7 @@ class Ranks:
             else:
                 first_failure = None
             if timeout is not None and now - began > timeout:
-                return f"The time limit of {timeout:g} s has passed.", "timeout"
+                return f"The time limit of {timeout:g} s has passed.{self._suspicion()}", "timeout"
             wait = _TICK if timeout is None else max(min(_TICK, began + timeout - now), 0)
             for key, _ in self._selector.select(wait):
                 key.data()
@@ -154,6 +155,11 @@ class Ranks:
             return ""
         found = self._mismatch()
         return found and f"{found} Nothing hung this time, but the values cannot be trusted."
+
+    def _suspicion(self) -> str:
+        agree(rank.reader for rank in self._ranks)
+        suspected = diagnose.between_groups(self._seen(), suspected=True)
+        return f" What may be wrong: {suspected.sentence}" if suspected else ""
 
     def _mismatch(self) -> str:
         agree(rank.reader for rank in self._ranks)
@@ -268,6 +274,17 @@ class Ranks:
             self._selector.close()
             self._said_at_end = said
         return said
+
+    def part(self, node: LocalNode) -> None:
+        """End ranks that have done their only job, on their only node, and wait for nobody.
+
+        On GPUs the end takes long; the next job of this process waits for it before it begins.
+        """
+        with deaf():
+            if not self.closed and os.getpid() == self._owner:
+                self.closed = True
+                node.part()
+                self._selector.close()
 
     def _drain(self) -> None:
         """A rank that ends by itself may print, and must not wait for room to do so."""

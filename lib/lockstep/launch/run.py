@@ -33,6 +33,7 @@ from .nodes.remote import Nodes
 from .options import Options, Tracing
 from .output import Output
 from .ranks import Ranks
+from .reserve import kept
 
 _MOST_RANKS = 200
 
@@ -146,7 +147,8 @@ class World:
                     again = "this world had failed, so its ranks are new and know no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
-                ranks = Ranks(self.nproc, _nodes(self._options, self._hosts(plan)), setting)
+                nodes = _nodes(plan, setting, self._options, self._hosts(plan))
+                ranks = Ranks(self.nproc, nodes, setting)
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
@@ -378,12 +380,25 @@ def _pack(
 
 def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
-    with task, _leased(plan, options) as on:
-        if isinstance(on, Allocation):
-            plan = replace(plan, asides=(*plan.asides, on.where(plan.nproc // on.count)))
-        with Ranks(plan.nproc, _nodes(options, on), setting) as ranks:
-            ranks.start()
-            return _run(ranks, plan, task, options)
+    when = kept.when(plan) if options.on is None else "off"
+    try:
+        with task, _leased(plan, options) as on:
+            if isinstance(on, Allocation):
+                plan = replace(plan, asides=(*plan.asides, on.where(plan.nproc // on.count)))
+            nodes = _nodes(plan, setting, options, on)
+            with Ranks(plan.nproc, nodes, setting) as ranks:
+                ranks.start()
+                job = _run(ranks, plan, task, options)
+                if job.ok and when != "off":
+                    assert isinstance(nodes[0], LocalNode)
+                    ranks.part(nodes[0])
+    except (JobFailed, JobInterrupted):
+        if options.show and when == "between":
+            kept.keep(plan, setting)
+        raise
+    if options.show and when == "between":
+        kept.keep(plan, setting)
+    return job
 
 
 @contextmanager
@@ -410,11 +425,12 @@ def _interruptible(plan: Plan) -> Iterator[None]:
         raise JobInterrupted(Job.of(plan, outcome)) from None
 
 
-def _nodes(options: Options, on: Nodes | None) -> Sequence[Node]:
+def _nodes(plan: Plan, setting: Setting, options: Options, on: Nodes | None) -> Sequence[Node]:
     if on is not None:
         return on.take()
-    engine = Elastic(options.max_restarts) if options.engine == "torchrun" else Warm()
-    return [LocalNode(engine)]
+    if options.engine == "torchrun":
+        return [LocalNode(Elastic(options.max_restarts))]
+    return [kept.take(plan, setting) or LocalNode(Warm())]
 
 
 def _setting(plan: Plan, options: Options) -> Setting:
@@ -429,13 +445,23 @@ def _setting(plan: Plan, options: Options) -> Setting:
 
 
 def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
+    behind = options.show and task.last and kept.when(plan) == "behind"
+
     def picture(outputs: Sequence[Output], seconds: float) -> Job:
         return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds))
 
     display: Panel | Lines | Silence = Silence()
     if options.show:
         display = Panel(picture) if in_notebook() else Lines(plan.hidden)
-    job = Job.of(plan, ranks.run(task, options.timeout, display))
+
+    def look(outputs: Sequence[Output], seconds: float) -> None:
+        nonlocal behind
+        display(outputs, seconds)
+        if behind:
+            behind = False
+            kept.keep(plan, ranks.setting)
+
+    job = Job.of(plan, ranks.run(task, options.timeout, look))
     if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job)

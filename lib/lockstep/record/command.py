@@ -13,9 +13,11 @@ from ..figures.table import Table
 from . import (
     async_tp,
     backends,
+    captured,
     cases,
     compile,
     counters,
+    course,
     graphs,
     hang,
     launching,
@@ -43,6 +45,7 @@ EXPERIMENTS = (
     launching.EXPERIMENT,
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
+    captured.EXPERIMENT,
     compile.EXPERIMENT,
     graphs.EXPERIMENT,
     traces.EXPERIMENT,
@@ -53,6 +56,7 @@ EXPERIMENTS = (
     async_tp.EXPERIMENT,
     virtual.EXPERIMENT,
     races.EXPERIMENT,
+    course.EXPERIMENT,
 )
 
 

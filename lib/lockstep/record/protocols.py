@@ -11,32 +11,47 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from ..machine import Machine
 from .experiment import Experiment, Result, by_torchrun, gpu_name
-from .sweeps import all_reduce, sweep
+from .sweeps import Make, all_reduce, sweep
 
 PROTOCOLS = "LL", "LL128", "Simple"
 CAPTURED = 10  # calls in a graph
 FEWER = 1 << 26  # of more bytes, a graph has two
 
 
-def captured(size: int) -> Callable[[], object]:
-    """A replay of as many all-reduces of this size as `calls_of` says."""
-    call = all_reduce(size)
+def captured(make: Make) -> Make:
+    """Instead of a call: a replay of as many calls of this size as `calls_of` says."""
+    return lambda size: replay(make(size), calls_of(size))
+
+
+def replay(call: Callable[[], object], calls: int) -> Callable[[], object]:
+    """The replay of a CUDA graph of this many calls."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # what NCCL sets up by the first call is not captured
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(calls_of(size)):
+        for _ in range(calls):
             call()
     return graph.replay
+
+
+def by_call(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """The rows of `captured`, by call."""
+    return [
+        {
+            key: value if key == "bytes" else value / calls_of(int(row["bytes"]))
+            for key, value in row.items()
+        }
+        for row in rows
+    ]
 
 
 def calls_of(size: int) -> int:
@@ -52,9 +67,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
             by_torchrun(__name__, file, nproc=nproc, environment=environment)
             content = json.loads(file.read_text())
         content["protocol"] = protocol or "NCCL's choice"
-        for row in content["sweeps"]["captured"]:
-            calls = calls_of(row["bytes"])
-            row |= {key: value / calls for key, value in row.items() if key != "bytes"}
+        content["sweeps"]["captured"] = by_call(content["sweeps"]["captured"])
         name = f"protocols/{gpu_name(machine)}-x{nproc}"
         name += f"-{protocol.lower()}.json" if protocol else ".json"
         how = f"protocol {protocol} forced" if protocol else "the protocol as NCCL chooses"
@@ -73,4 +86,4 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":  # a rank
-    sweep(Path(sys.argv[1]), {"all_reduce": all_reduce, "captured": captured})
+    sweep(Path(sys.argv[1]), {"all_reduce": all_reduce, "captured": captured(all_reduce)})

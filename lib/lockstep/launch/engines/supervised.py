@@ -30,7 +30,7 @@ from ..processes import FOLDER, GRACE, LAST_MOMENT
 
 _PARENT = "lockstep.launch.inside.parent"  # the module that it runs
 # Seconds in which the warm parent must have answered, on a busy machine, too.
-_PATIENCE = 15.0
+PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
 _PATIENCE_WHEN_STOPPED = 1.0
 LOOK = 0.1
@@ -84,7 +84,7 @@ class _Parent:
 
     def send(self, message: dict[str, Any], descriptors: list[int]) -> None:
         with self._lock:
-            self._control.send(message, descriptors, patience=_PATIENCE)
+            self._control.send(message, descriptors, patience=PATIENCE)
 
     def last_words(self) -> str:
         """What it printed last, which is something only when it could not go on."""
@@ -117,7 +117,7 @@ class _Parent:
     def close(self) -> None:
         """Let go of it: it ends what it has started, then itself."""
         self._control.close()
-        until = time.monotonic() + LAST_MOMENT + _PATIENCE
+        until = time.monotonic() + LAST_MOMENT + PATIENCE
         while time.monotonic() < until and not self.is_stopped:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_PATIENCE_WHEN_STOPPED)
@@ -187,6 +187,7 @@ def python_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(p for p in (package, environment.get("PYTHONPATH", "")) if p)
 
 
+_parting: list[tuple[int, Supervised]] = []  # with the process whose they are
 parent = WarmParent()
 atexit.register(parent.close)
 _numbers = itertools.count(1)
@@ -226,6 +227,17 @@ class Folder:
         os.close(self.claim)
 
 
+def farewell() -> list[str]:
+    """Wait for the end of those that have parted; returns what `Supervised.end` does."""
+    said: list[str] = []
+    with deaf(), contextlib.suppress(IndexError):
+        while True:
+            owner, engine = _parting.pop(0)
+            if owner == os.getpid():
+                said += engine.end(False, lambda: None)
+    return said
+
+
 class Supervised:
     """What both engines share: processes that the warm parent starts, watches and ends."""
 
@@ -234,15 +246,19 @@ class Supervised:
     def __init__(self) -> None:
         self.job = f"{os.getpid()}-{next(_numbers)}"
         self._note: str | None = None
+        self._said: list[str] = []  # of processes of jobs before that could not be ended
         self._folder: Folder | None = None
         self._parent: _Parent | None = None
         self._has_events = False
+        self._unused: float | None = None  # seconds in which somebody must use what was started
         self._pids: dict[int, int] = {}  # what the warm parent has started, with its start time
 
     def _begin(
         self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
     ) -> None:
         """Have the processes started; closes `ends`."""
+        if self._unused is None:
+            self._said = farewell()
         with deaf(), contextlib.ExitStack() as sent:  # what was begun must be known, to be ended
             for end in ends:
                 sent.callback(os.close, end)
@@ -258,6 +274,7 @@ class Supervised:
                     "argv": argv,
                     "environment": dict(environment),
                     "directory": self._folder.path,
+                    "unused": self._unused,
                 },
                 [theirs.fileno(), self._folder.claim, *ends],
             )
@@ -272,12 +289,12 @@ class Supervised:
             if message["did"] == "refused":
                 raise LaunchError(message["why"])
             self._pids = dict(message["pids"])
-            self._note = message["note"]
+            self._note = "; ".join(filter(None, [message["note"], *self._said]))
         return self._note
 
     def _answer(self) -> dict[str, Any]:
         assert self._parent is not None
-        patience = _PATIENCE if self._parent.has_answered else _PATIENCE_AT_FIRST
+        patience = PATIENCE if self._parent.has_answered else _PATIENCE_AT_FIRST
         try:
             message = self._hear(patience, lambda: None)
         except (EOFError, NoMessage):
@@ -319,6 +336,12 @@ class Supervised:
     def fate(self) -> str:
         return self._parent.fate() if self._parent is not None else ""
 
+    def part(self) -> None:
+        """Have everything ended, and leave it to the next job of this process to wait for that."""
+        with contextlib.suppress(OSError):
+            self.events.send({"do": "end", "gracefully": False}, patience=LOOK)
+        _parting.append((os.getpid(), self))
+
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         if self._folder is None:
             return []
@@ -334,7 +357,7 @@ class Supervised:
 
     def _end_processes(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         assert self._parent is not None
-        patience = LAST_MOMENT + _PATIENCE + (GRACE if gracefully else 0)
+        patience = LAST_MOMENT + PATIENCE + (GRACE if gracefully else 0)
         why = ""
         try:
             with contextlib.suppress(OSError):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..channel import Channel, anonymous_file, deaf
+from ..channel import Channel, NoMessage, anonymous_file, deaf
+from ..errors import LaunchError
 from ..place import Place
 from .base import Arrival, torchrun_environment
-from .supervised import Supervised
+from .supervised import LOOK, PATIENCE, Supervised, farewell
 
 
 class Warm(Supervised):
@@ -21,15 +22,29 @@ class Warm(Supervised):
     restarts = False
     ranks_exit_on_failure = False
 
-    def __init__(self) -> None:
+    def __init__(self, unused: float | None = None) -> None:
+        """unused: seconds after which ranks that are kept in reserve end; None: no reserve."""
         super().__init__()
+        self._unused = unused
         self._arrivals: list[Arrival] = []
 
     def start(self, place: Place, environment: Mapping[str, str]) -> Place:
         with deaf():  # half a start could not be ended
-            place = self._fork(place, environment)
-        self.started()
-        return place
+            return self._fork(place, environment)
+
+    def use(self) -> bool:
+        """Say that ranks in reserve have a job now; False where that cannot be any more."""
+        try:
+            self.started()
+            self._said = farewell()
+            self._note = "; ".join(filter(None, [self._note, *self._said]))
+            self.events.send({"do": "use"}, patience=LOOK)
+            answer = self._hear(PATIENCE, lambda: None)
+        except (EOFError, NoMessage, OSError, LaunchError):
+            return False
+        if answer is None:
+            self._give_up()
+        return answer is not None and answer["did"] == "used"
 
     def _fork(self, place: Place, environment: Mapping[str, str]) -> Place:
         theirs: list[socket.socket] = []
@@ -67,9 +82,21 @@ class Warm(Supervised):
 
     def arrivals(self) -> list[Arrival]:
         arrivals, self._arrivals = self._arrivals, []
-        return [
-            replace(arrival, pid=pid) for arrival, pid in zip(arrivals, self._pids, strict=False)
-        ]
+        pids = self.pids or [0] * len(arrivals)  # not known yet
+        return [replace(arrival, pid=pid) for arrival, pid in zip(arrivals, pids, strict=True)]
+
+    def let_go(self) -> None:
+        """Leave ranks in reserve to the warm parent, which ends them."""
+        if self._folder is not None:
+            folder, self._folder = self._folder, None
+            self.events.close()
+            folder.remove()
+            folder.close()
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Of its ranks; none before `started`."""
+        return list(self._pids)
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         for arrival in self._arrivals:

@@ -8,8 +8,9 @@ moment it exists. Calls of one group that do not match are a mistake whether the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ...words import ranks_text
 from ..calls import (
@@ -19,6 +20,7 @@ from ..calls import (
     SYNCHRONIZE,
     Call,
     CallLine,
+    Group,
     Reader,
     is_new_group,
 )
@@ -193,6 +195,112 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     if not stuck or movable:
         return None
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
+
+
+def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
+    """Collectives of several groups that wait for each other on GPUs, with all calls made.
+
+    On a stream what comes later waits for a collective that was not asynchronous, and a group does
+    its own one after the other. Where that makes a circle over all ranks, none in it can ever end.
+    suspected: as if all calls were waited for at once, which no record of a GPU tells.
+    """
+    after: dict[_Collective, dict[_Collective, None]] = {}  # what waits for it
+    waits_for: dict[_Collective, int] = {}
+    orders: dict[int, dict[_Collective, Call]] = {}
+    for rank, seen in ranks.items():
+        own = orders[rank] = {
+            (call.group, call.number): call
+            for call in seen.reader.calls()
+            if call.stream is not None and call.operation not in POINT_TO_POINT
+        }
+        last: dict[object, _Collective] = {}  # on a stream, or of a group
+        for at, call in own.items():
+            for before in (last.get(call.stream), last.get(call.group)):
+                if before is not None:
+                    after.setdefault(before, {})[at] = None
+            last[call.group] = at
+            if suspected or not call.asynchronous:
+                last[call.stream] = at
+    for later in after.values():
+        for at in later:
+            waits_for[at] = waits_for.get(at, 0) + 1
+    free = [at for at in after if at not in waits_for]
+    while free:
+        for at in after.pop(free.pop(), {}):
+            waits_for[at] -= 1
+            if not waits_for[at]:
+                del waits_for[at]
+                free.append(at)
+    circle = _circle(after, waits_for)
+    return _tell_of_circle(circle, orders, suspected)
+
+
+_Collective: TypeAlias = tuple[Group, int]  # the same on all ranks of the group
+
+
+def _circle(
+    after: Mapping[_Collective, Collection[_Collective]], held: Collection[_Collective]
+) -> list[_Collective]:
+    """The shortest circle through one of the collectives that wait for themselves; [] if none."""
+    for start in held:
+        came: dict[_Collective, _Collective] = {}
+        reached = [start]
+        for at in reached:  # which grows: the nearest come first
+            for following in after.get(at, ()):
+                if following == start:
+                    circle = [at]
+                    while circle[-1] != start:
+                        circle.append(came[circle[-1]])
+                    return circle[::-1]
+                if following not in came:
+                    came[following] = at
+                    reached.append(following)
+    return []
+
+
+def _tell_of_circle(
+    circle: Sequence[_Collective],
+    orders: Mapping[int, Mapping[_Collective, Call]],
+    suspected: bool,
+) -> Verdict | None:
+    places = {rank: {at: i for i, at in enumerate(order)} for rank, order in orders.items()}
+
+    def have(first: _Collective, then: _Collective) -> list[int]:
+        """The ranks that made these calls in this order."""
+        return [
+            rank
+            for rank, place in places.items()
+            if first in place and then in place and place[first] < place[then]
+        ]
+
+    turns = [at for i, at in enumerate(circle) if at[0] != circle[i - 1][0]]
+    told: list[tuple[list[int], str]] = []
+    for i, first in enumerate(turns):
+        then = turns[(i + 1) % len(turns)]
+        makers = have(first, then)
+        if not makers:  # a record that lost its oldest calls
+            return None
+        calls = [orders[makers[0]][at] for at in (first, then)]
+        told.append((makers, f"{ranks_text(makers)} called {calls[0]}, then {calls[1]}"))
+    if not told:
+        return None
+    least = told.index(min(told))
+    said = [text for _, text in told[least:] + told[:least]]
+    why = (
+        "A GPU that does one after the other can end none of these."
+        if suspected
+        else "On a GPU a call waits for the ones before it, so none of these can end."
+    )
+    return Verdict(
+        f"The order between groups differs: {'; '.join(said)}. {why} {_ONE_ORDER}",
+        tuple(sorted({rank for makers, _ in told for rank in makers})),
+    )
+
+
+_ONE_ORDER = (
+    "Ranks that share several groups must call their collectives in the same order, over all "
+    "these groups together."
+)
 
 
 def never_met(ranks: Mapping[int, Seen]) -> Verdict | None:
@@ -371,10 +479,7 @@ def _tell(
             "first."
         )
     elif operations and _collectives_of_several_groups(blocked.values()):
-        text += (
-            " Ranks that share several groups must call their collectives in the same order, over "
-            "all these groups together."
-        )
+        text += f" {_ONE_ORDER}"
     else:
         kinds = {call.operation in POINT_TO_POINT for call in blocked.values()}
         if True in kinds:
@@ -382,7 +487,9 @@ def _tell(
                 " Every send needs a recv on the rank that it names, in the same group and with "
                 "the same tag, and every recv such a send."
             )
-        if False in kinds:
+        if kinds == {True, False} and len({call.group for call in blocked.values()}) > 1:
+            text += f" {_ONE_ORDER}"
+        elif False in kinds:
             text += " Every rank of a group must call the same collectives in the same order."
     return text
 

@@ -67,7 +67,11 @@ class StandstillWatch:
         self._judged = True
         agree(seen.reader for seen in ranks.values())
         self._certain = diagnose.mismatch(ranks)
-        self._likely = diagnose.deadlock(ranks) or diagnose.left_behind(ranks)
+        self._likely = (
+            diagnose.deadlock(ranks)
+            or diagnose.between_groups(ranks)
+            or diagnose.left_behind(ranks)
+        )
         calls = [call for seen in ranks.values() if (call := seen.blocked()) is not None]
         in_setup = any(call.group.is_internal for call in calls)
         self._patience = _STILL_IN_SETUP if in_setup else _STILL

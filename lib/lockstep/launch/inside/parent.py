@@ -75,6 +75,7 @@ class _Job:
     look_again: float = 0.0
     hunt: Hunt | None = None  # once those that are left are being killed
     by_agent: bool = False  # what runs is PyTorch's elastic agent, which starts the ranks
+    unused_until: float | None = None  # its ranks are in reserve, and end then; None: in use
 
     def may_end_by_itself(self, pid: int) -> bool:
         """Whether the ranks there handle SIGTERM; an agent always does, and passes it on."""
@@ -110,12 +111,20 @@ class _Parent:
 
     def serve(self) -> None:
         while self._jobs or not self._leaving:
-            ending = any(job.until is not None for job in self._jobs)
-            for key, _ in self._selector.select(_TICK if ending else None):
+            for key, _ in self._selector.select(self._patience()):
                 if key.fileobj in self._selector.get_map():  # not let go a moment ago
                     key.data(key)
             for job in list(self._jobs):
+                if job.unused_until is not None and time.monotonic() > job.unused_until:
+                    self._end(job, gracefully=False)
                 self._go_on_ending(job)
+
+    def _patience(self) -> float | None:
+        """Seconds until something is to be done though nothing comes; None: for ever."""
+        if any(job.until is not None for job in self._jobs):
+            return _TICK
+        unused = [job.unused_until for job in self._jobs if job.unused_until is not None]
+        return max(min(unused) - time.monotonic(), 0) + _TICK if unused else None
 
     def _leave(self, _: Any = None) -> None:
         """The notebook has closed its end, or died."""
@@ -143,6 +152,8 @@ class _Parent:
         channel = Channel(socket.socket(fileno=events))
         by_agent = bool(message["argv"])
         job = _Job(message["job"], channel, message["directory"], claim, by_agent=by_agent)
+        if message["unused"] is not None:
+            job.unused_until = time.monotonic() + message["unused"]
         self._jobs.append(job)
         self._selector.register(channel, selectors.EVENT_READ, lambda _: self._listen(job))
         try:
@@ -202,17 +213,25 @@ class _Parent:
     # ── A job ends ───────────────────────────────────────────────────────────────────────────
 
     def _listen(self, job: _Job) -> None:
-        """The notebook says how a job is to end; or it has let go, and that says it, too."""
+        """The notebook says that a reserve is used now, or how a job is to end; or it has let go,
+        and that says it, too."""
         try:
             received = job.channel.take()
         except (EOFError, NoMessage, OSError):
             self._selector.unregister(job.channel)
             self._end(job, gracefully=False)
             return
-        if received is not None:
-            self._end(job, gracefully=bool(received[0].get("gracefully")))
+        if received is None:
+            return
+        if received[0]["do"] == "use":
+            if job.until is None:  # else it has ended unused, and hears that
+                job.unused_until = None
+                self._tell(job, {"did": "used"})
+            return
+        self._end(job, gracefully=bool(received[0].get("gracefully")))
 
     def _end(self, job: _Job, gracefully: bool) -> None:
+        job.unused_until = None
         if not gracefully:
             job.waiting_for.clear()
         elif job.until is None:
@@ -240,7 +259,8 @@ class _Parent:
         were_running = bool(job.running)
         others = {pid for other in self._jobs if other is not job for pid in other.running}
         orphans = set(processes.children(os.getpid())) - others - self._survivors
-        last = len(self._jobs) == 1  # what nobody else can own goes, too
+        # What nobody else can own goes, too; ranks in reserve have started nobody.
+        last = all(other is job or other.unused_until is not None for other in self._jobs)
         alive = job.hunt.strike(orphans - job.running.keys(), own=True, outlaws=last)
         self._reap()
         # What a rank leaves behind becomes our child when it ends, so look once more after that.

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import importlib
 import io
 import multiprocessing.process
 import os
@@ -44,6 +45,8 @@ STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machin
 _MOST_TEXT = 20_000  # characters of an exception's message
 _MOST_CAUSES = 10
 _LONGEST_LINE = 500  # characters of a source line that is shown
+_COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE; 0 is the default one
+_LEAST_FREE = 4  # a GPU with less than this part of its memory free has no room for a reserve
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
@@ -67,6 +70,10 @@ def main(channel: Channel, directory: str) -> None:
             if message["do"] == "leave":
                 rank.leave()
                 break
+            if message["do"] == "prepare":
+                rank.prepare(message["backend"])
+                channel.send({"job": 0, "did": "ready"})
+                continue
             reply, attached = rank.run(message, descriptors)
             done = reply["did"] == "done"
             if done and message["last"]:
@@ -98,7 +105,8 @@ class _Rank:
         self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
         os.environ.clear()
         os.environ.update(message["environment"])
-        os.chdir(message["directory"])
+        self._directory: str = message["directory"]
+        os.chdir(self._directory)
         sys.path[:] = message["path"]
         self._stacks = open(named["stacks"], "wb", buffering=0)  # noqa: SIM115 - open as long as the rank
         faulthandler.enable(self._stacks, all_threads=False)
@@ -117,6 +125,7 @@ class _Rank:
         self.namespace = self._module.__dict__
         self._modules = Modules()
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook
+        self._is_prepared = False
         if self._meeting is not None:
             meet_in_file(f"/proc/self/fd/{self._meeting}")
 
@@ -141,6 +150,29 @@ class _Rank:
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
 
+    # ── In reserve ───────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, backend: str) -> None:
+        """Do beforehand what the first job would begin with, and nothing that it could notice.
+
+        Ends the process where that must not be: whoever wants ranks then starts fresh ones.
+        """
+        try:
+            if backend == "nccl":
+                _refuse_a_scarce_gpu(int(os.environ["LOCAL_RANK"]))
+            self._initialize(backend)
+            _synchronize(self._recorder)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        self._is_prepared = True
+
+    def _wake(self) -> None:
+        """See files and folders as they are now."""
+        self._is_prepared = False
+        os.chdir(self._directory)
+        importlib.invalidate_caches()
+
     # ── One job ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
@@ -153,6 +185,8 @@ class _Rank:
 
     def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         try:
+            if self._is_prepared:
+                self._wake()
             if message["again"]:
                 self._recorder.reset()
                 self._note = self._modules.reload()
@@ -371,6 +405,21 @@ def _synchronize(recorder: recorder.Recorder) -> None:
     if torch.cuda.is_initialized():
         with recorder.internal("setup", SYNCHRONIZE):
             torch.cuda.synchronize()
+
+
+def _refuse_a_scarce_gpu(device: int) -> None:
+    """Raise RuntimeError where a context in reserve would be in the way of others."""
+    import torch
+
+    torch.cuda.set_device(device)
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / _LEAST_FREE:
+        raise RuntimeError(f"GPU {device} has {free / 2**30:.1f} GiB left")
+    mode = ctypes.c_int()
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuDeviceGetAttribute(ctypes.byref(mode), _COMPUTE_MODE, device)
+    if mode.value != 0:  # one process at a time, or none
+        raise RuntimeError(f"GPU {device} is not for several processes")
 
 
 def _device_name() -> str:

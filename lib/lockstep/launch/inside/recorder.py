@@ -88,6 +88,7 @@ SETUP = ("init_process_group", "new_group", "destroy_process_group")
 BEGUN = ("isend", "irecv", "batch_isend_irecv")  # what they return is the caller's to keep
 _Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
 _MOST_WATCHERS = 16
+_LONGEST_DESCRIPTION = 60  # characters
 _pack = msgspec.msgpack.Encoder().encode
 _MOST_DESTROYED = 32  # groups that are held although they have been destroyed
 
@@ -189,6 +190,7 @@ class Recorder:
         peer: int | None = None,
         tag: int = 0,
         asynchronous: bool = False,
+        stream: int | None = None,
     ) -> int:
         """Enter a call; returns its entry."""
         self.handed_over()
@@ -197,7 +199,7 @@ class Recorder:
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
             what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
-            return self._append(time.perf_counter(), CALL, (*what, self.batching))
+            return self._append(time.perf_counter(), CALL, (*what, self.batching, stream))
 
     def on_gpu(self) -> None:
         U64.pack_into(self._memory, ON_GPU, 1)
@@ -489,6 +491,7 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
         if name not in POINT_TO_POINT:
             recorder.sum_up(group, name, peer, (size, dtype) if name in SAME_SIZE else None)
+        on_gpu = bool(tensors) and tensors[0].is_cuda
         place = recorder.begin(
             name,
             number,
@@ -498,10 +501,10 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
             peer,
             tag,
             asynchronous,
+            _stream_of(tensors[0]) if on_gpu else None,
         )
         if asynchronous and not _has_python_the_handle():
             recorder.say_waited(place)
-        on_gpu = bool(tensors) and tensors[0].is_cuda
         if on_gpu:
             recorder.on_gpu()
         try:
@@ -514,6 +517,15 @@ def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
         return out
 
     return hook
+
+
+def _stream_of(tensor: Any) -> int | None:
+    """The stream that a call with this tensor follows; None where a graph is being captured."""
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream)
 
 
 def _has_python_the_handle() -> bool:
@@ -550,9 +562,17 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
         except (KeyError, ValueError):  # a group that is still being made
             ranks = list(range(group.size()))
         recorder.hold(group)
-        return Group(name, tuple(ranks), "" if is_default else name_of(group))
+        called = "" if is_default else name_of(group) or _described(group)
+        return Group(name, tuple(ranks), called)
 
     return recorder.group((group.group_name, group.size()), describe)
+
+
+def _described(group: Any) -> str:
+    """What the program, or a mesh, said of a group when it made it (group_desc)."""
+    said = str(group.group_desc)
+    own = said.isprintable() and len(said) <= _LONGEST_DESCRIPTION and ":" not in said
+    return said if own and said != "undefined" else ""
 
 
 def _follow(

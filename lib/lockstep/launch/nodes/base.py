@@ -65,8 +65,9 @@ class Printed(Protocol):
 class RankState:
     """One rank as its node knows it; whoever judges ranks reads this and writes nothing.
 
-    state: "coming", "running", "done", "failed", "dead". reply: what it said of its job. code: how
-    its process ended. peak: bytes of memory, where known. stack: as faulthandler wrote it.
+    state: "coming", "ready" (one in reserve), "running", "done", "failed", "dead". reply: what it
+    said of its job. code: how its process ended. peak: bytes of memory, where known. stack: as
+    faulthandler wrote it.
     """
 
     rank: int

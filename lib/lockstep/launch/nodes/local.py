@@ -15,6 +15,7 @@ from ...machine import usable_cores
 from .. import calls, processes
 from ..channel import Channel, NoMessage, anonymous_file, deaf, map_file
 from ..engines.base import Arrival, Engine
+from ..engines.warm import Warm
 from ..errors import reason
 from ..inside.rank import STACK_SIGNAL
 from ..logs import LogFiles
@@ -27,6 +28,7 @@ _LEAVE = 5.0  # seconds for ranks to leave
 _CHUNK = 1 << 16
 _MOST_CHUNKS = 16  # at once: a pipe holds less, and a rank may print for ever
 _PATIENCE = 10.0  # seconds for a rank to take in who it is
+_COMING = 30.0  # seconds for ranks in reserve that are still coming up
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -38,6 +40,7 @@ class _Slot(RankState):
     output: int = -1
     stacks: int = -1
     memory: mmap.mmap | None = None
+    early: bytes = b""  # what it printed before its first job
 
 
 class LocalNode:
@@ -56,8 +59,22 @@ class LocalNode:
         self._outputs: Mapping[int, Printed] = {}
         self._logs: LogFiles | None = None
         self._arrival: int | None = None
+        self._selector: selectors.BaseSelector = selectors.PollSelector()
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
+        if self._slots:  # prepared before, for the same place and setting
+            for key in self._selector.get_map().values():
+                selector.register(key.fileobj, selectors.EVENT_READ, key.data)
+            self._selector.close()
+            self._selector = selector
+            return self._place
+        self._request(place, setting, selector)
+        self._confirm()
+        self._on_arrival()
+        return self._place
+
+    def _request(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> None:
+        """Have the engine start the ranks; does not wait for that where it need not."""
         self._place, self._setting, self._selector = place, setting, selector
         last = place.first + place.count
         self._slots = [_Slot.of_nobody(rank) for rank in range(place.first, last)]
@@ -70,20 +87,74 @@ class LocalNode:
             **setting.environment,
             processes.VARIABLE: self._engine.job,
         }
-        place = self._engine.start(place, self._environment)
+        self._place = self._engine.start(place, self._environment)
+
+    def _confirm(self) -> None:
         self.note = self._engine.started()
-        selector.register(self._engine.events, selectors.EVENT_READ, self._on_event)
+        self._selector.register(self._engine.events, selectors.EVENT_READ, self._on_event)
         self._arrival = self._engine.fileno()
         if self._arrival is not None:
-            selector.register(self._arrival, selectors.EVENT_READ, self._on_arrival)
+            self._selector.register(self._arrival, selectors.EVENT_READ, self._on_arrival)
+
+    # ── In reserve ───────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, place: Place, setting: Setting, backend: str) -> None:
+        """Start ranks that make their group and wait for a job; waits for none of that.
+
+        Raises LaunchError, or OSError, where nothing can be started.
+        """
+        self._request(place, setting, selectors.PollSelector())
         self._on_arrival()
-        return place
+        for slot in self._slots:
+            assert slot.channel is not None
+            with contextlib.suppress(OSError):  # it has died: `use` finds that
+                slot.channel.send({"do": "prepare", "backend": backend}, patience=_PATIENCE)
+
+    def is_ready(self) -> bool:
+        """Whether all prepared ranks have met; looks at what they have said so far."""
+        self._engine.started()  # else somebody else might read that
+        for key, _ in self._selector.select(0):
+            key.data()
+        return all(slot.state == "ready" for slot in self._slots)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of its ranks, as they have said it themselves."""
+        return [slot.reader.pid for slot in self._slots]
+
+    def use(self) -> bool:
+        """Whether prepared ranks can do a job; if so `start` comes next, else `end`."""
+        assert isinstance(self._engine, Warm)
+        if not self._engine.use():
+            return False
+        self._confirm()
+        for slot, pid in zip(self._slots, self._engine.pids, strict=True):
+            slot.pid = pid
+        until = time.monotonic() + _COMING
+        while waiting := [slot for slot in self._slots if slot.state != "ready"]:
+            held = any(slot.over or _is_stopped(slot.pid) for slot in waiting)
+            if held or self.fate or time.monotonic() > until:
+                return False
+            for key, _ in self._selector.select(_TICK):
+                key.data()
+        return not any(_is_stopped(slot.pid) for slot in self._slots)
+
+    def let_go(self) -> None:
+        """End prepared ranks that nobody uses; waits for nothing."""
+        assert isinstance(self._engine, Warm)
+        self._engine.let_go()
+        for slot in self._slots:
+            self._forget(slot)
+
+    # ── A job ────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, task: Task, outputs: Mapping[int, Printed]) -> None:
         self._task, self._outputs = task, outputs
         self.notes.clear()
         for slot in self._slots:
             slot.state, slot.reply, slot.parcel, slot.peak = "coming", {}, None, 0
+            early, slot.early = slot.early, b""
+            self._feed(slot, early)
             if slot.channel is not None:
                 self._send_task(slot)
 
@@ -233,6 +304,9 @@ class LocalNode:
         reply, descriptors = received
         if reply.get("did") == "hello":  # a rank that was started as a program of its own
             return
+        if reply.get("did") == "ready" and self._task is None:
+            slot.state = "ready"
+            return
         number = 0 if self._task is None else self._task.number
         if reply.get("job") not in (0, number):  # it answers what nobody asks any more
             for descriptor in descriptors:
@@ -325,6 +399,8 @@ class LocalNode:
     def _feed(self, slot: _Slot, data: bytes) -> None:
         if data and slot.rank in self._outputs:
             self._outputs[slot.rank].feed(data)
+        elif slot.state == "coming":
+            slot.early += data
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 
@@ -375,10 +451,21 @@ class LocalNode:
     def ask_to_end(self, gracefully: bool) -> None:
         """Nothing: `end` asks, and all ranks here are asked at once."""
 
-    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+    def part(self) -> None:
+        """End ranks that have done their last job; the next job waits for that."""
+        assert isinstance(self._engine, Warm)
+        self._hear_no_more()
+        self._engine.part()
+        for slot in self._slots:
+            self._forget(slot)
+
+    def _hear_no_more(self) -> None:
         for key in list(self._selector.get_map().values()) if self._slots else ():
             if key.data in (self._on_event, self._on_arrival):
                 self._selector.unregister(key.fileobj)
+
+    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        self._hear_no_more()
         said = self._engine.end(gracefully, meanwhile)
         for slot in self._slots:
             self._forget(slot)
@@ -393,3 +480,9 @@ _EXPECTED = {
     "failed": {"at", "kind", "blocks", "exit_code"},
 }
 _INTRUDED = "its program wrote to a descriptor that it did not open"
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process cannot act: it has ended, or somebody has stopped it."""
+    seen = processes.status(pid)
+    return seen is None or seen.state in "TtZX"

@@ -1,0 +1,106 @@
+"""Ranks that use several groups in different orders: found soon, and the groups have names.
+
+Under gloo calls block, so real ranks show it. On GPUs all calls are queued and return: there the
+records decide, which are made here as ranks make them; `make test-gpu` has the ranks.
+"""
+
+import pytest
+from between_groups import PROGRAMS
+from lockstep import torchrun
+from lockstep.launch.calls import HEADER, Group, Reader
+from lockstep.launch.explain.diagnose import Seen, between_groups
+from lockstep.launch.inside.recorder import Recorder
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ranks_that_block_in_another_order_are_found_within_seconds(name):
+    program = PROGRAMS[name]
+    job = torchrun(
+        program.ranks, nproc_per_node=program.nproc, backend="gloo", show=False, may_fail=True,
+        timeout=30,
+    )  # fmt: skip
+    headline = job.report.split("\n\n")[0]
+    print(headline)
+    assert "time limit" not in job.report and job.state == "failed"
+    assert "in the same order, over all these groups together" in headline
+    for group in program.groups:
+        assert f"on group {group} (" in headline
+    ends = max(call.start for calls in job.calls for call in calls)
+    assert max(end.at for end in job.ends) - ends < 5
+
+
+def seen(orders: dict[int, str], **calls) -> dict[int, Seen]:
+    """Ranks whose calls were queued: each letter is a group and its call; small: asynchronous.
+
+    A "|" begins another stream, a "!" a graph that is captured.
+    """
+    members = {
+        letter: tuple(rank for rank, order in orders.items() if letter in order.upper())
+        for letter in "".join(orders.values()).upper()
+    }
+    found = {}
+    for rank, order in orders.items():
+        memory = bytearray(HEADER.size + (1 << 16))
+        recorder, stream = Recorder(memory, rank), 7
+        for letter in order:
+            if letter in "|!":
+                stream = None if letter == "!" else stream + 1
+                continue
+            name = letter.upper()
+            group = Group(name, members[name], f"of_{name}")
+            number, _ = recorder.group(name, lambda group=group: group)
+            queued = {"asynchronous": letter.islower(), "stream": stream}
+            recorder.end(recorder.begin("all_reduce", number, ((2,),), "float32", 8, **queued))
+        found[rank] = Seen(Reader(memory, rank), False)
+    return found
+
+
+CIRCLES = {
+    "two groups": {0: "AB", 1: "BA"},
+    "the third call of a group": {0: "AABA", 1: "AAAB"},
+    "three groups around": {0: "AB", 1: "BC", 2: "CA"},
+    "one of the calls is asynchronous": {0: "Ab", 1: "Ba"},
+    "another group between": {0: "ACB", 1: "BCA"},
+    "four ranks in a grid": {0: "AC", 1: "DA", 2: "CB", 3: "BD"},
+    "by the order of one group, on two streams": {0: "Ab|B", 1: "bBA"},
+    "long after": {0: "AB" * 500 + "AB", 1: "AB" * 500 + "BA"},
+}
+
+
+@pytest.mark.parametrize("orders", CIRCLES.values(), ids=CIRCLES)
+def test_queued_calls_that_wait_for_each_other_are_found(orders):
+    verdict = between_groups(seen(orders))
+    assert verdict is not None
+    print(verdict.sentence)
+    assert verdict.sentence.startswith("The order between groups differs: rank")
+    assert verdict.sentence.count("on group of_") >= 4
+
+
+def test_the_sentence_says_who_called_what_in_which_order():
+    verdict = between_groups(seen({0: "AB", 1: "BA", 2: "BA"}))
+    assert verdict.ranks == (0, 1, 2)
+    a, b = (f"all_reduce #0 of float32[2] on group of_{n} (ranks 0–2)" for n in "AB")
+    assert f"rank 0 called {a}, then {b}; ranks 1, 2 called {b}, then {a}." in verdict.sentence
+
+
+HARMLESS = {
+    "the same order": {0: "ABAB", 1: "ABAB"},
+    "asynchronous calls": {0: "ab", 1: "ba"},
+    "one is asynchronous and comes first": {0: "aB", 1: "BA"},
+    "two streams": {0: "A|B", 1: "B|A"},
+    "a graph that was captured": {0: "!AB", 1: "!BA"},
+    "members differ": {0: "AC", 1: "AB", 2: "BC"},
+    "nothing was called": {0: "", 1: ""},
+}
+
+
+def test_asynchronous_calls_in_different_orders_are_a_suspicion():
+    ranks = seen({0: "ab", 1: "ba"})
+    verdict = between_groups(ranks, suspected=True)
+    assert verdict is not None and "The order between groups differs" in verdict.sentence
+    assert between_groups(seen({0: "ab", 1: "ab"}), suspected=True) is None
+
+
+@pytest.mark.parametrize("orders", HARMLESS.values(), ids=HARMLESS)
+def test_calls_that_may_yet_end_are_left_alone(orders):
+    assert between_groups(seen(orders)) is None

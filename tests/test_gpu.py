@@ -1,0 +1,138 @@
+"""What only a machine with GPUs can show; fails on any other: `make test-gpu`."""
+
+import statistics
+import time
+
+import pytest
+from between_groups import PROGRAMS
+from leftovers import CHANGES, CUDA, PROBE
+from lockstep import gpu_count, reserve, torchrun
+from lockstep.launch import live
+from lockstep.launch.reserve import kept as kept_now
+from lockstep.record import course
+from lockstep.record.command import DATA, find, record
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def gpus() -> int:
+    count = gpu_count()
+    assert count, "this machine has no GPU that PyTorch can use, and these tests are about GPUs"
+    return count
+
+
+def test_the_course_runs_here_and_its_table_is_written(gpus):
+    (done,) = record(find(["course"]), None, None, "make test-gpu")
+    print(course.table(DATA))
+    (result,) = done.results
+    assert {row["notebook"]: row["problems"] for row in result.content if row["problems"]} == {}
+    solutions = [row for row in result.content if row["notebook"].startswith("solutions/")]
+    assert solutions and all(row["passed"] == row["checks"] > 0 for row in solutions)
+
+
+def reduced(size: int) -> list[float]:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(size, device=f"cuda:{dist.get_rank()}")
+    dist.all_reduce(x)
+    return x.tolist()
+
+
+def on(gpus: int, what, *args, show: bool = False):
+    return torchrun(what, *args, nproc_per_node=gpus, backend="nccl", show=show)
+
+
+@pytest.fixture
+def kept(gpus, monkeypatch):
+    """Jobs that are shown, and which nobody sees, leave a reserve."""
+    monkeypatch.setattr(live.Lines, "__call__", lambda *_: None)
+    yield lambda what, *args: on(gpus, what, *args, show=True)
+    reserve("off")
+    reserve()
+
+
+def come_up(gpus: int) -> None:
+    """Until the reserve that is starting is there: a job with it, and it is replaced."""
+    until = time.monotonic() + 60
+    while not kept_now.is_ready and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def test_nothing_of_a_job_is_there_in_the_next_one(gpus, kept):
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(PROBE + CUDA, names)
+    probe = names["cuda_state"]
+    reserve("off")
+    fresh = on(gpus, probe).results
+    reserve("between")
+
+    def change():
+        import sys
+
+        import torch
+        import torch.distributed as dist
+
+        exec(CHANGES, {"os": __import__("os"), "dist": dist, "sys": sys})
+        torch.cuda.manual_seed(1)
+        torch.ones(1 << 28, device="cuda")
+
+    kept(change)
+    come_up(gpus)
+    for one, other in zip(fresh, on(gpus, probe).results, strict=True):
+        assert {k: (one[k], other[k]) for k in one if one[k] != other[k]} == {}
+
+
+def test_what_ranks_say_while_they_meet_is_said_in_the_job(gpus, kept):
+    def lines() -> int:
+        job = torchrun(
+            reduced, 4, nproc_per_node=gpus, backend="nccl", env={"NCCL_DEBUG": "INFO"}, show=True
+        )
+        return sum(job.output(rank).count("NCCL INFO") for rank in range(gpus))
+
+    reserve("off")
+    fresh = lines()
+    reserve("between")
+    lines()
+    come_up(gpus)
+    assert lines() > 0.8 * fresh > 0
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "message" not in name])
+def test_queued_calls_of_groups_in_another_order_are_found_within_seconds(gpus, name):
+    program = PROGRAMS[name]
+    if program.nproc > gpus:
+        pytest.skip(f"needs {program.nproc} GPUs")
+    began = time.perf_counter()
+    job = torchrun(
+        program.ranks, nproc_per_node=program.nproc, backend="nccl", show=False, may_fail=True,
+        timeout=20,
+    )  # fmt: skip
+    headline = job.report.split("\n\n")[0]
+    print(f"{name}: {time.perf_counter() - began:.1f} s, {job.state}: {headline}")
+    assert job.state == "failed" and "time limit" not in headline
+    assert "in the same order, over all these groups together" in headline
+    for group in program.groups:
+        assert f"on group {group} (" in headline
+    calls = max(call.start for calls in job.calls for call in calls)
+    assert max(end.at for end in job.ends) - calls < 5
+
+
+def test_a_fresh_cell_comes_sooner_with_a_reserve(gpus, kept):
+    """The measure is data/launch's; here only that the way is taken at all."""
+
+    def median(pause) -> float:
+        seconds = []
+        for _ in range(3):
+            pause(gpus)
+            began = time.perf_counter()
+            assert kept(reduced, 4).results[0] == [gpus] * 4
+            seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds)
+
+    reserve("off")
+    without = median(lambda _: None)
+    reserve("between")
+    kept(reduced, 4)
+    assert median(come_up) < without
