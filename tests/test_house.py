@@ -64,6 +64,10 @@ course
 magic.py
 __init__.py
 record
+teach/submissions.py  teach/sandbox.py  teach/taking.py  teach/execution.py  teach/judge.py
+teach/enter.py
+teach/report.py
+teach
 __main__.py
 """
 # Rooms whose files may be tied into knots.

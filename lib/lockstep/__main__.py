@@ -17,6 +17,7 @@ from .course import copies
 from .course.doctor import diagnose, runs_live
 from .course.syllabus import LABS
 from .machine import probe
+from .teach import commands as teaching
 from .words import printable
 
 
@@ -180,6 +181,8 @@ def _main(argv: list[str]) -> int:
     record.add_argument("-n", type=int, metavar="N", help="ranks (default: the experiment's own)")
     record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
     record.set_defaults(command=_record)
+
+    teaching.add(commands)
 
     behind = argv.index("--") if "--" in argv and argv[0] == "labs" else len(argv)
     argv, options = argv[:behind], argv[behind + 1 :]

@@ -1,0 +1,105 @@
+"""The commands of those who give the course. What they need is imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..words import printable
+
+
+def add(commands: Any) -> None:
+    """Add them to the subcommands of `lockstep` (argparse's)."""
+    report = commands.add_parser(
+        "report",
+        usage="lockstep report FOLDER [NN ...] [--to FOLDER] [--seconds S] [--memory GB] "
+        "[--disk GB] [--at-once N] [--without-walls]",
+        help="execute what learners have handed in, where it harms nothing, and judge it",
+        description="Execute the notebooks below FOLDER, a learner for each name in it, in a "
+        "sandbox without network, and judge their answers with the course's own checks in another. "
+        "Writes a page, JSON, and tables for spreadsheets and gradebooks. Exit code: 1 if a "
+        "notebook could not be judged, 2 for bad input, else 0.",
+    )
+    report.add_argument("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
+    report.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+    report.add_argument(
+        "--to",
+        type=Path,
+        default=Path("lockstep-report"),
+        metavar="FOLDER",
+        help="write the report here (default: %(default)s)",
+    )
+    report.add_argument(
+        "--seconds", type=float, default=600, metavar="S", help="for a notebook (default: 600)"
+    )
+    report.add_argument(
+        "--memory", type=float, default=6, metavar="GB", help="for a notebook (default: 6)"
+    )
+    report.add_argument(
+        "--disk", type=float, default=1, metavar="GB", help="for its files (default: 1)"
+    )
+    report.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        metavar="N",
+        help="notebooks at the same time (default: 1)",
+    )
+    report.add_argument(
+        "--without-walls",
+        action="store_true",
+        help="go on where this machine has no namespaces: notebooks then run as you",
+    )
+    report.set_defaults(command=_report)
+
+
+def _refuse(command: str, why: object) -> int:
+    print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
+    return 2
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    try:
+        from . import report, sandbox, tables
+    except ModuleNotFoundError as missing:
+        return _refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
+    from ..course import labs  # noqa: F401  (registers all exercises)
+
+    why, weaker = sandbox.why_not(), arguments.without_walls
+    if why and not weaker:
+        return _refuse(
+            "report",
+            f"there can be no sandbox here ({why}). {sandbox.WEAKER} With --without-walls it goes "
+            "on like that; a virtual machine or a container that allows namespaces is better.",
+        )
+    gigabyte = 10**9
+    limits = sandbox.Limits(
+        seconds=arguments.seconds,
+        memory=int(arguments.memory * gigabyte),
+        disk=int(arguments.disk * gigabyte),
+    )
+    done = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    try:
+        for one in report.of_folder(
+            arguments.folder, arguments.numbers, limits, not weaker, arguments.at_once
+        ):
+            done.append(one)
+            print(printable(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
+        if not done:
+            return _refuse("report", f"{arguments.folder} has no notebooks of these labs")
+        stamp = sandbox.stamp(limits, not weaker)
+        files = tables.write(done, arguments.to, stamp)
+        print(printable(tables.text(done, stamp)))
+        print(printable(f"\nwritten: {', '.join(map(str, files))}"))
+    except OSError as error:
+        return _refuse("report", error)
+    except KeyboardInterrupt:
+        print("lockstep report: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return int(any(not one.most for one in done))
