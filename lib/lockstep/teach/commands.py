@@ -55,6 +55,16 @@ def add(commands: Any) -> None:
     )
     report.set_defaults(command=_report)
 
+    clean = commands.add_parser(
+        "clean",
+        help="remove what crashes have left: processes, temporary folders, shared memory",
+        description="Show what crashes have left on this machine, of yours alone and of nothing "
+        "that still runs, and remove it when you have said yes. Exit code: 1 if something could "
+        "not be removed, else 0.",
+    )
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+    clean.set_defaults(command=_clean)
+
 
 def _refuse(command: str, why: object) -> int:
     print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
@@ -103,3 +113,30 @@ def _report(arguments: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     return int(any(not one.most for one in done))
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    from . import leftovers
+
+    found = leftovers.find(leftovers.Places.usual())
+    if not found:
+        print("nothing is left of any crash")
+        return 0
+    for one in found:
+        print(one)
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            print("nothing was removed: say --yes")
+            return 0
+        if input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing was removed")
+            return 0
+    shown = set(found)
+    now = [one for one in leftovers.find(leftovers.Places.usual()) if one in shown]
+    failed = 0
+    for one in now:  # time has passed: what is used by now stays
+        if problem := one.remove():
+            print(printable(f"still there: {one}: {problem}"), file=sys.stderr)
+            failed += 1
+    print(f"removed {len(now) - failed} of {len(found)}")
+    return int(failed > 0)

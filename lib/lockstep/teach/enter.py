@@ -271,10 +271,11 @@ def _run(asked: dict[str, Any]) -> str:
             if time.monotonic() > until:
                 state["ended"] = "time"
             elif asked["walls"] and _is_full(asked["out"]):
-                state["ended"] = "disk"
+                break
             time.sleep(0.02)
     _kill_all(asked["walls"])
-    return state["ended"]
+    full = asked["walls"] and _is_full(asked["out"])
+    return "disk" if full else state["ended"]
 
 
 def _is_full(folder: str) -> bool:
@@ -317,9 +318,10 @@ def _hand_over(folder: str, ended: str, most: int) -> None:
                 file = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             except OSError:
                 continue
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                continue
             with os.fdopen(file, "rb") as opened:
-                if not stat.S_ISREG(os.fstat(file).st_mode):
-                    continue
                 content = opened.read(most + 1)
             if len(content) > most:
                 break

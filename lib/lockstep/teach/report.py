@@ -44,8 +44,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Graded:
-    """A notebook, executed and judged. events: what went wrong in it, for its teacher. seconds of
-    both; peak_memory: bytes."""
+    """A notebook, executed and judged. events: what went wrong in it, for its teacher. seconds: of
+    both."""
 
     learner: str
     lab: str
@@ -54,7 +54,6 @@ class Graded:
     events: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    peak_memory: int = 0
 
     @property
     def score(self) -> int:
@@ -92,7 +91,6 @@ def _grade(one: Submission, limits: Limits, walls: bool) -> Graded:
             tuple(map(in_one_line, events)),
             one.notes,
             sum(run.seconds for run in runs),
-            max((run.peak_memory for run in runs), default=0),
         )
 
     if one.problem:

@@ -57,14 +57,13 @@ class Ended:
     """how: "exit 0", "signal 9", "time", "disk", "memory", "processes", or "refused: why".
 
     files: by name, what the program left. said: what it wrote to the descriptor that SANDBOX_SAYS
-    names. seconds; peak_memory: bytes.
+    names. seconds: with its start.
     """
 
     how: str
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
     said: bytes = b""
     seconds: float = 0.0
-    peak_memory: int = 0
 
 
 @cache
@@ -148,7 +147,7 @@ def _watch(process: subprocess.Popen[bytes], asked: bytes, heard: int, limits: L
         process.stdin.close()
     left, said = bytearray(), bytearray()
     most = limits.out + (1 << 20)  # with the lines between the files
-    peak, why, stopped_at = 0, "", 0.0
+    why, stopped_at = "", 0.0
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, left)
         selector.register(heard, selectors.EVENT_READ, said)
@@ -161,11 +160,8 @@ def _watch(process: subprocess.Popen[bytes], asked: bytes, heard: int, limits: L
                 key.data.extend(chunk[: max(most - len(key.data), 0)])
             now = time.monotonic()
             if now >= next_look:
-                family = _family(process.pid)
-                used = sum(map(memory_of, family))
-                peak = max(peak, used)
                 if not why:
-                    why = _excess(used, len(family), limits)
+                    why = _excess(_family(process.pid), limits)
                     if why or now - began > limits.seconds + _GRACE:
                         why, stopped_at = why or "time", now
                         process.terminate()
@@ -176,16 +172,7 @@ def _watch(process: subprocess.Popen[bytes], asked: bytes, heard: int, limits: L
     how = f"refused: {first['refused']}" if "refused" in first else str(first.get("ended", ""))
     seconds = time.monotonic() - began
     how = why or how or "refused: it ended before it began"
-    return Ended(how, files, bytes(said), seconds, peak)
-
-
-def memory_of(process: psutil.Process) -> int:
-    """Bytes of one process; what n processes share counts 1/n in each."""
-    try:
-        used = process.memory_full_info()
-    except (psutil.Error, OSError):  # it has just ended
-        return 0
-    return int(getattr(used, "pss", used.uss))
+    return Ended(how, files, bytes(said), seconds)
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -195,11 +182,31 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _excess(used: int, processes: int, limits: Limits) -> str:
+def _excess(family: list[psutil.Process], limits: Limits) -> str:
+    """What these processes have too much of, or ""."""
     machine = psutil.virtual_memory()
-    if used > limits.memory or machine.available < _LEAST_FREE * machine.total:
+    if machine.available < _LEAST_FREE * machine.total:
         return "memory"
-    return "processes" if processes > limits.processes else ""
+    # Pages that are shared count often here; to count them once costs a hundred times as much.
+    if sum(map(_resident, family)) > limits.memory and sum(map(_own, family)) > limits.memory:
+        return "memory"
+    return "processes" if len(family) > limits.processes else ""
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:  # it has just ended
+        return 0
+
+
+def _own(process: psutil.Process) -> int:
+    """What n processes share counts 1/n in each."""
+    try:
+        used = process.memory_full_info()
+    except psutil.Error:
+        return 0
+    return int(getattr(used, "pss", used.uss))
 
 
 def _unpacked(left: bytes) -> tuple[dict[str, object], dict[str, bytes]]:
