@@ -224,7 +224,7 @@ def _limit(asked: dict[str, Any]) -> None:
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_NOFILE, 4096)
     if asked["walls"]:  # else it would count what the user runs besides
-        limit(resource.RLIMIT_NPROC, asked["processes"])
+        limit(resource.RLIMIT_NPROC, 8 * asked["processes"])  # it counts threads
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out all the same, these go first
 
@@ -235,7 +235,7 @@ def _limit(asked: dict[str, Any]) -> None:
 def _run(asked: dict[str, Any]) -> str:
     """Run the program until it ends or its time is up; then nobody is left but this process.
 
-    Returns how it ended: "exit 0", "signal 9", "time", "disk" (it is full) or "stopped".
+    Returns how it ended: "exit 0", "signal 9", "time", "disk", "processes" or "stopped".
     """
     state = {"ended": ""}
 
@@ -270,17 +270,21 @@ def _run(asked: dict[str, Any]) -> str:
         elif pid == 0:
             if time.monotonic() > until:
                 state["ended"] = "time"
-            elif asked["walls"] and _is_full(asked["out"]):
+            elif asked["walls"] and _excess(asked):
                 break
             time.sleep(0.02)
+    excess = _excess(asked) if asked["walls"] else ""  # it may have ended of that
     _kill_all(asked["walls"])
-    full = asked["walls"] and _is_full(asked["out"])
-    return "disk" if full else state["ended"]
+    return excess or state["ended"]
 
 
-def _is_full(folder: str) -> bool:
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize < 1 << 20 or room.f_ffree < 100
+def _excess(asked: dict[str, Any]) -> str:
+    """What is used up inside: "disk", "processes" or ""."""
+    room = os.statvfs(asked["out"])
+    if room.f_bavail * room.f_frsize < 1 << 20 or room.f_ffree < 100:
+        return "disk"
+    count = sum(name.isdigit() for name in os.listdir("/proc"))
+    return "processes" if count > asked["processes"] else ""
 
 
 def _kill_all(walls: bool) -> None:

@@ -117,7 +117,7 @@ def run(
             "seconds": limits.seconds,
             "memory": limits.memory,
             "disk": limits.disk,
-            "processes": 8 * limits.processes,  # the kernel counts threads
+            "processes": limits.processes,
             "most_out": limits.out,
         }
         with open(hears, "rb") as heard:
