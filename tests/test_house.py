@@ -65,7 +65,7 @@ magic.py
 __init__.py
 record
 teach/submissions.py  teach/sandbox.py  teach/taking.py  teach/execution.py  teach/judge.py
-teach/enter.py  teach/leftovers.py
+teach/enter.py  teach/leftovers.py  teach/sheet.py
 teach/report.py
 teach
 __main__.py

@@ -65,6 +65,17 @@ def add(commands: Any) -> None:
     clean.add_argument("--yes", action="store_true", help="do not ask")
     clean.set_defaults(command=_clean)
 
+    sheet = commands.add_parser(
+        "sheet",
+        help="print a run sheet of a lab: minutes, what to say, the usual mistakes",
+        description="Print a run sheet of a lab, as Markdown: its sections with minutes, what to "
+        "say at each prediction, and the usual mistakes in the words of the checks. Exit code: 2 "
+        "for bad input, else 0.",
+    )
+    sheet.add_argument("number", metavar="NN", help="the lab, such as 01")
+    sheet.add_argument("--to", type=Path, metavar="FILE", help="write it here and do not print it")
+    sheet.set_defaults(command=_sheet)
+
 
 def _refuse(command: str, why: object) -> int:
     print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
@@ -140,3 +151,18 @@ def _clean(arguments: argparse.Namespace) -> int:
             failed += 1
     print(f"removed {len(now) - failed} of {len(found)}")
     return int(failed > 0)
+
+
+def _sheet(arguments: argparse.Namespace) -> int:
+    from ..course import labs  # noqa: F401  (registers all exercises)
+    from . import sheet
+
+    try:
+        text = sheet.sheet(arguments.number)
+        if arguments.to is None:
+            print(printable(text))
+        else:
+            arguments.to.write_text(text + "\n", encoding="utf-8")
+    except (sheet.NoSheet, OSError) as error:
+        return _refuse("sheet", error)
+    return 0
