@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from pathlib import Path
@@ -75,6 +76,19 @@ def add(commands: Any) -> None:
     sheet.add_argument("number", metavar="NN", help="the lab, such as 01")
     sheet.add_argument("--to", type=Path, metavar="FILE", help="write it here and do not print it")
     sheet.set_defaults(command=_sheet)
+
+    preflight = commands.add_parser(
+        "preflight",
+        usage="lockstep preflight [NN ...] [--repeats N] [--json]",
+        help="before class: run every lab on this machine, and compare it with what is published",
+        description="Execute the solutions of the labs on this machine, and say how long each took "
+        "and what it shows otherwise than published: texts, verdicts of claims, and quantities "
+        "beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
+    )
+    preflight.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
+    preflight.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
+    preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    preflight.set_defaults(command=_preflight)
 
 
 def _refuse(command: str, why: object) -> int:
@@ -166,3 +180,33 @@ def _sheet(arguments: argparse.Namespace) -> int:
     except (sheet.NoSheet, OSError) as error:
         return _refuse("sheet", error)
     return 0
+
+
+def _preflight(arguments: argparse.Namespace) -> int:
+    try:
+        from ..course import execute
+        from . import preflight
+    except ModuleNotFoundError as missing:
+        return _refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
+
+    done: list[preflight.Flight] = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    interrupted = False
+    try:
+        flights = preflight.fly(
+            arguments.numbers, max(1, arguments.repeats), progress=sys.stderr.isatty()
+        )
+        for one in flights:
+            done.append(one)
+    except execute.BadInput as error:
+        return _refuse("preflight", error)
+    except KeyboardInterrupt:
+        print("lockstep preflight: interrupted", file=sys.stderr)
+        interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if arguments.json:
+        print(json.dumps([one.as_dict() for one in done], indent=2))
+    elif done:
+        print(printable(preflight.table(done)))
+    return 130 if interrupted else int(any(one.problems for one in done))
