@@ -29,7 +29,8 @@ from ..material import MATERIAL
 WEAKER = (
     "Without namespaces a notebook runs as you: it can reach the network, read your files and "
     "those of the other learners, and write where you can. Its time, its memory, the size of each "
-    "file and the length of its output are still bounded, and its processes are ended."
+    "file and the length of its output are still bounded, and its processes are ended. If you are "
+    "root, an answer can reach its check, too."
 )
 _ENTER = Path(__file__).with_name("enter.py")
 _PACKAGE = Path(__file__).parents[1]
