@@ -2,10 +2,16 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import lockstep
 import nbformat
+import psutil
 import pytest
 from lockstep.__main__ import main
 from lockstep.teach import report, sandbox, submissions, tables
@@ -243,3 +249,23 @@ def test_without_namespaces_it_says_what_is_weaker(tmp_path, capsys, monkeypatch
     assert "unshare: Operation not permitted" in said
     assert "can reach the network" in said
     assert "--without-walls" in said
+
+
+@WALLS
+def test_ctrl_c_ends_what_runs(hand_in, tmp_path):
+    hand_in("hangs", "open('/tmp/here', 'w')\nwhile True: pass", RIGHT)
+    command = [sys.executable, "-m", "lockstep", "report", str(tmp_path / "in")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        me = psutil.Process(process.pid)
+        while not any("ipykernel" in str(one.cmdline()) for one in me.children(recursive=True)):
+            assert process.poll() is None
+        family = me.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert "interrupted" in process.stderr.read()
+        assert process.wait(20) == 130
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    assert not (tmp_path / "lockstep-report").exists()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..words import printable
+from ..words import in_one_line, printable
 
 
 def add(commands: Any) -> None:
@@ -123,7 +123,7 @@ def _report(arguments: argparse.Namespace) -> int:
             arguments.folder, arguments.numbers, limits, not weaker, arguments.at_once
         ):
             done.append(one)
-            print(printable(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
+            print(in_one_line(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
         if not done:
             return _refuse("report", f"{arguments.folder} has no notebooks of these labs")
         stamp = sandbox.stamp(limits, not weaker)
@@ -137,7 +137,7 @@ def _report(arguments: argparse.Namespace) -> int:
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
-    return int(any(not one.most for one in done))
+    return int(not all(one.is_judged for one in done))
 
 
 def _clean(arguments: argparse.Namespace) -> int:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..course.exercises import NOT_JUDGED, NOT_YET, PASS, TRY_AGAIN, exercises
+from ..course.exercises import NOT_JUDGED, PASS, exercises
 from ..words import in_one_line
 from . import execution, judge, sandbox, submissions
 from .sandbox import Ended, Limits
 from .submissions import Submission
 
 NO_ANSWER = "NO ANSWER"
-_VERDICTS = (PASS, TRY_AGAIN, NOT_YET, NOT_JUDGED)
 _LONGEST = 300  # characters of what is quoted of a learner's cell
 _OUTSIDE = ("Read-only file system", "Permission denied", "Operation not permitted")
 _NETWORK = ("Network is unreachable", "Name or service not known", "name resolution", "gaierror")
@@ -61,6 +62,12 @@ class Graded:
         return sum(one.counts for one in self.verdicts if not one.further)
 
     @property
+    def is_judged(self) -> bool:
+        """Whether the course has a verdict on all that it has."""
+        judged = all(one.verdict != NOT_JUDGED for one in self.verdicts)
+        return bool(self.verdicts) and judged
+
+    @property
     def most(self) -> int:
         return sum(not one.further for one in self.verdicts)
 
@@ -69,60 +76,80 @@ def grade(
     found: Sequence[Submission], limits: Limits, walls: bool = True, at_once: int = 1
 ) -> Iterator[Graded]:
     """Execute and judge each, `at_once` at a time; in order, as they are done."""
+    stop = threading.Event()
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            yield from pool.map(lambda one: _grade(one, limits, walls), found)
-        finally:
+            yield from pool.map(lambda one: _grade(one, limits, walls, stop), found)
+        finally:  # with Ctrl-C, what runs need not end
+            stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _grade(one: Submission, limits: Limits, walls: bool) -> Graded:
-    course = {exercise.name: exercise for exercise in exercises() if exercise.lab == one.lab}
+def _grade(one: Submission, limits: Limits, walls: bool, stop: threading.Event) -> Graded:
+    began = time.monotonic()
+    verdicts: dict[str, Verdict] = {}
+    events = [one.problem] if one.problem else []
+    course = [exercise for exercise in exercises() if exercise.lab == one.lab]
+    try:
+        if not one.problem:
+            packed = _answers(one, limits, walls, stop, events)
+            verdicts = _judged(packed, limits, walls, stop, events)
+    except OSError as error:  # nothing can be started
+        events.append(f"it could not be run: {error}")
+    return Graded(
+        one.learner,
+        one.lab,
+        one.path.name,
+        tuple(
+            replace(verdicts.get(each.name, Verdict(each.name, NO_ANSWER)), further=each.further)
+            for each in course
+        ),
+        tuple(map(in_one_line, events)),
+        one.notes,
+        time.monotonic() - began,
+    )
 
-    def graded(verdicts: dict[str, Verdict], events: Sequence[str], *runs: Ended) -> Graded:
-        return Graded(
-            one.learner,
-            one.lab,
-            one.path.name,
-            tuple(
-                verdicts.get(name, Verdict(name, NO_ANSWER, further=exercise.further))
-                for name, exercise in course.items()
-            ),
-            tuple(map(in_one_line, events)),
-            one.notes,
-            sum(run.seconds for run in runs),
-        )
 
-    if one.problem:
-        return graded({}, [one.problem])
+def _answers(
+    one: Submission, limits: Limits, walls: bool, stop: threading.Event, events: list[str]
+) -> dict[str, Any]:
+    """Execute a notebook; returns its answers by exercise, packed. What happened goes to events."""
     executed = sandbox.run(
         ["-c", f"from lockstep.teach import execution; execution.main({one.lab!r})"],
         files={execution.NOTEBOOK: one.notebook},
         limits=limits,
         walls=walls,
+        stop=stop,
     )
-    events = list(_events(executed, limits))
-    packed = {name: answer for name in course if (answer := _answer(executed, name))}
-    if not packed:
-        return graded({}, events, executed)
-    judged = sandbox.run(
-        ["-P", "-c", "from lockstep.teach import judge; judge.main()"],
-        files={judge.ANSWERS: json.dumps(packed)},
-        limits=limits,
-        walls=walls,
-    )
-    verdicts = {}
-    for line in judged.said.splitlines():
-        said = json.loads(line)
-        name = said["exercise"]
-        verdicts[name] = Verdict(**said, further=course[name].further)
-    missing = [name for name in packed if name not in verdicts]
-    for at, name in enumerate(missing):
-        why = _ended(judged, limits) if at == 0 else f"not reached: {missing[0]} ended the judge"
-        verdicts[name] = Verdict(name, NOT_JUDGED, hint=why, further=course[name].further)
-    if missing:
-        events.append(f"answer {missing[0]}: {_ended(judged, limits)}")
-    return graded(verdicts, events, executed, judged)
+    events += _events(executed, limits)
+    names = [exercise.name for exercise in exercises() if exercise.lab == one.lab]
+    return {name: answer for name in names if (answer := _answer(executed, name))}
+
+
+def _judged(
+    packed: dict[str, Any], limits: Limits, walls: bool, stop: threading.Event, events: list[str]
+) -> dict[str, Verdict]:
+    """Judge answers. One that ends the judge has no verdict; the others get another judge."""
+    verdicts: dict[str, Verdict] = {}
+    while packed and not stop.is_set():
+        run = sandbox.run(
+            ["-P", "-c", "from lockstep.teach import judge; judge.main()"],
+            files={judge.ANSWERS: json.dumps(packed)},
+            limits=limits,
+            walls=walls,
+            stop=stop,
+        )
+        for line in run.said.splitlines():
+            one = Verdict(**json.loads(line))
+            verdicts[one.exercise] = one
+            packed.pop(one.exercise)
+        if packed:
+            name = next(iter(packed))
+            packed.pop(name)
+            why = _ended(run, limits)
+            verdicts[name] = Verdict(name, NOT_JUDGED, hint=why)
+            events.append(f"the judge of its answer {name}: {why}")
+    return verdicts
 
 
 def _answer(executed: Ended, name: str) -> dict[str, Any] | None:
@@ -173,7 +200,7 @@ def _ended(run: Ended, limits: Limits) -> str:
         "memory": f"wanted more than {limits.memory / 1e9:.1f} GB of memory",
         "processes": f"started more than {limits.processes} processes",
         "disk": f"wrote more than {limits.disk / 1e9:.1f} GB of files",
-        "stopped": "ended its own sandbox",
+        "stopped": "stopped its own sandbox",
         "exit 0": "ended too early",
     }
     return said.get(run.how, f"ended with {run.how}")

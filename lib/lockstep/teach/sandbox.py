@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,10 +90,12 @@ def run(
     files: Mapping[str, str] | None = None,
     limits: Limits | None = None,
     walls: bool = True,
+    stop: threading.Event | None = None,
 ) -> Ended:
     """Run Python with these arguments and with `files` (by name) in its working folder.
 
-    walls: False where there can be none; see WEAKER.
+    walls: False where there can be none; see WEAKER. stop: when it is set, the run ends at once.
+    Raises OSError where nothing can be started.
     """
     limits = limits or Limits()
     with tempfile.TemporaryDirectory(prefix="lockstep-", ignore_cleanup_errors=True) as folder:
@@ -135,12 +138,18 @@ def run(
                 os.close(says)
             with process:
                 try:
-                    return _watch(process, json.dumps(asked).encode(), heard.fileno(), limits)
+                    return _watch(process, json.dumps(asked).encode(), heard.fileno(), limits, stop)
                 finally:
                     process.kill()  # and with it, all that is inside
 
 
-def _watch(process: subprocess.Popen[bytes], asked: bytes, heard: int, limits: Limits) -> Ended:
+def _watch(
+    process: subprocess.Popen[bytes],
+    asked: bytes,
+    heard: int,
+    limits: Limits,
+    stop: threading.Event | None,
+) -> Ended:
     began = time.monotonic()
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -154,6 +163,8 @@ def _watch(process: subprocess.Popen[bytes], asked: bytes, heard: int, limits: L
         selector.register(heard, selectors.EVENT_READ, said)
         next_look = began
         while selector.get_map():
+            if stop is not None and stop.is_set():
+                return Ended("stopped")
             for key, _ in selector.select(_EVERY):
                 chunk = os.read(key.fd, _CHUNK)
                 if not chunk or len(key.data) + len(chunk) > most:

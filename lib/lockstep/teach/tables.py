@@ -44,7 +44,8 @@ def text(found: Sequence[Graded], stamp: str) -> str:
     lines = [*Table("report", columns, rows, stamp=None).lines(), "", legend, stamp]
     for one in found:
         if said := [*one.events, *one.notes, *_borrowed(one)]:
-            lines += ["", f"{one.learner}, {one.file}:", *(f"  {line}" for line in said)]
+            head = in_one_line(f"{one.learner}, {one.file}:")
+            lines += ["", head, *(f"  {in_one_line(line)}" for line in said)]
     return "\n".join(lines)
 
 
