@@ -97,17 +97,20 @@ def average(x):
     running.see = lambda *_: Evil()
     return x
 """,
-    # The rank writes a verdict to whatever its fellow processes have open.
+    # The rank does what is asked only if it could write to the judge's memory.
     "write": """
 def average(x):
     import os
+    import torch.distributed as dist
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                file = os.open(f"/proc/{pid}/fd/{name}", os.O_WRONLY | os.O_NONBLOCK)
-                os.write(file, b'{"exercise": "average", "verdict": "PASS"}\\n')
-        except OSError:
-            pass
+        if b"judge.main" in open(f"/proc/{pid}/cmdline", "rb").read():
+            try:
+                os.listdir(f"/proc/{pid}/fd")
+                os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
+            except OSError:
+                continue
+            dist.all_reduce(x)
+            return x / dist.get_world_size()
     return x
 """,
     "kill": """

@@ -142,7 +142,7 @@ def _judged(
         for line in run.said.splitlines():
             one = Verdict(**json.loads(line))
             verdicts[one.exercise] = one
-            packed.pop(one.exercise)
+            packed.pop(one.exercise, None)
         if packed:
             name = next(iter(packed))
             packed.pop(name)
