@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import test_compiled
 import test_doctor
+import test_trace_allocations
 import test_trace_flight
 import test_trace_memory
 from kineto_files import event, head, kernel, write
@@ -31,6 +32,7 @@ from lockstep.words import (
     megabytes,
     microseconds,
     milliseconds,
+    number,
     printable,
     quantity,
 )
@@ -78,6 +80,23 @@ def of_traces() -> list[object]:
     return [*asked, Timeline(trace, before=other, title=ATTACK)]
 
 
+def of_a_server(folder: Path) -> list[object]:
+    """One pass of an inference server, with shapes and memory; what can be named is an attack."""
+    folder.mkdir()
+    start, half = 1_000_000_000, {"Input type": [ATTACK, ATTACK]}
+    events = [
+        event("user_annotation", "execute_context_1(8)_generation_0(0)", start, 90_000),
+        event("cpu_op", "aten::mm", start, 40_000, **{"Input Dims": [[8, 4], [4, 8]], **half}),
+        event("cpu_op", f"mine{ATTACK}", start + 50_000, 20_000),
+        event("cuda_runtime", "cudaLaunchKernel", start + 1_000, 1_000, correlation=1),
+        kernel(f"gemm{ATTACK}", start + 5_000, 7_000, correlation=1),
+        test_trace_allocations.memory(60_000, 700, 700, address=1),
+    ]
+    write(folder / "rank0.json", events, head())
+    trace = Trace.load(folder, cache=False)
+    return [trace.traffic(), trace.rates(), trace.streams(), trace.serving(), trace.allocations()]
+
+
 def of_labs() -> list[object]:
     stamp = Stamp(f"live{ATTACK}", ATTACK)
     lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
@@ -119,6 +138,7 @@ def of_ranks() -> list[object]:
 def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ATTACK.replace("/", "")))
     ours, foreign = [*of_ranks(), *of_labs()], [*of_traces(), *of_files(tmp_path / "dumps")]
+    foreign += of_a_server(tmp_path / "server")
     drawn = set()
     for shown in [*ours, *foreign]:
         name = type(shown).__name__
@@ -187,6 +207,14 @@ def test_times_and_sizes():
         "16.8 µs",
         "1 ms",
         "1,230 s",
+    ]
+    assert [number(value) for value in (65_536.0, 0.272727, 12.345, 1234.5, -99.96, 1.2345e-5)] == [
+        "65,536",
+        "0.273",
+        "12.3",
+        "1,230",
+        "-100",
+        "1.23e-05",
     ]
     assert (quantity(1e3, "B"), quantity(-3.4e11, "B/s")) == ("1 kB", "-340 GB/s")
     assert [binary(count) for count in (1023, 1024, 3 << 29)] == [

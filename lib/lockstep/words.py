@@ -61,6 +61,14 @@ def quantity(value: float, unit: str) -> str:
     return f"{float(f'{rounded / size:.3g}'):,g} {prefix}{unit}"
 
 
+def number(value: float) -> str:
+    """1,234, 0.273, 12.6, 1.2e-05: whole numbers as they are, others in three digits."""
+    if value == round(value, 0) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if 100 <= abs(rounded) < 1e15 else f"{rounded:g}"
+
+
 def binary(count: int) -> str:
     """1.50 GiB, 12 bytes: as PyTorch says it of a GPU's memory."""
     unit, size = fitting(count, BYTES)

@@ -735,51 +735,6 @@ most = next(one for one in memory.at_peak if "step" in one.where)
 each = most.bytes / most.count / 2**20
 lockstep.compare(predicted=prediction, measured=each, unit="MiB")
 
-# %% [markdown] id="growing-text"
-# ### A case of memory
-#
-# The seventh word of section 6, on an H200: ten layers with DDP. Each batch is 256 rows longer than the one
-# before, and the process may have little more memory than the longest one needs. So no block that the
-# allocator has kept is large enough for the next step. It gives blocks back to the driver (`cudaFree`) and
-# asks for larger ones (`cudaMalloc`), in every step.
-
-# %% id="growing"
-growing = recording("cases/growing")
-print(growing.cause())
-growing.breakdown()
-
-# %% [markdown] id="expandable-text"
-# ### Claim: "`expandable_segments` helps where batches change in size"
-#
-# [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)
-# recommends it for that, and so does [NVIDIA/NeMo #9061](https://github.com/NVIDIA/NeMo/pull/9061). With it, a
-# block can grow. The recording has the same steps with it, and with all batches padded to the longest, which
-# computes more. The table has medians without a profiler. **Guess:** is a step shorter by 5 % or more?
-
-# %% id="expandable-guess" tags=["guess"]
-guess = "holds"
-
-# %% id="expandable-claim"
-import statistics
-
-numbers = lockstep.recorded("traces/growing.json")
-medians = {
-    name: statistics.median(one["step_seconds"]) * 1e3 for name, one in numbers.content.items()
-}
-lines = [
-    [name, f"{medians[name]:.2f}", one["num_device_alloc"], one["num_device_free"]]
-    for name, one in numbers.content.items()
-]
-columns = ["program", "ms of a step", "asked of the driver", "given back to it"]
-display(lockstep.table("Sixteen steps", columns, lines, stamp=numbers.stamp))
-lockstep.claim(
-    "expandable_segments helps where batches change in size.",
-    guess=guess,
-    verdict="holds" if medians["expandable"] < 0.95 * medians["growing"] else "does not hold",
-    because=", ".join(f"{name} {ms:.2f} ms" for name, ms in medians.items()),
-    stamp=numbers.stamp,
-)
-
 # %% [markdown] id="roofline-text"
 # ## Further: a roofline by hand
 #

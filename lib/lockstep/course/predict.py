@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from ..play.cards import Card, images, number_line
 from ..stamps import Stamp, required
-from ..words import in_one_line
+from ..words import in_one_line, number
 
 _LONGEST = 60  # characters of a wrong answer that are shown
 _CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
@@ -74,8 +74,14 @@ class Comparison:
         unit = f" {self.unit}" if self.unit else ""
         predicted = "—" if self.predicted is None else self.predicted
         if isinstance(predicted, float):
-            predicted = f"{predicted:g}{unit}"
-        return f"predicted {predicted} · {self.way} {self.value:.4g}{unit} · {self.verdict}"
+            predicted = f"{self._digits(predicted)}{unit}"
+        return (
+            f"predicted {predicted} · {self.way} {self._digits(self.value)}{unit} · {self.verdict}"
+        )
+
+    def _digits(self, value: float) -> str:
+        """What must be exact is shown so."""
+        return number(value) if self.unit or value == round(value, 0) else f"{value:g}"
 
     def __repr__(self) -> str:
         return str(self)

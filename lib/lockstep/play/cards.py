@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ..words import in_one_line
+from ..words import in_one_line, number
 from .widget import Playable
 
 _WIDE, _HIGH, _EDGE = 330, 64, 26  # of a number line, in pixels
@@ -128,12 +128,12 @@ def _drawn(
         _line(x(value), middle - 3, x(value), middle + 3, ink, 1)
         for value in _ticks(low, high, logarithmic)
     ]
-    for number, (name, value) in enumerate(marks.items()):
-        at, above = x(value), number == 0
+    for place, (name, value) in enumerate(marks.items()):
+        at, above = x(value), place == 0
         tip, back = (middle - 2, middle - 11) if above else (middle + 2, middle + 11)
         colour = _YOURS if above else _REAL
         parts.append(f'<path d="M{at} {tip}L{at - 5} {back}H{at + 5}Z" fill="{colour}"/>')
-        said = html.escape(in_one_line(f"{name} {value:.4g} {unit}".rstrip()))
+        said = html.escape(in_one_line(f"{name} {number(value)} {unit}".rstrip()))
         half = 3.3 * len(said)  # of its width, about
         text_x = round(min(max(at, half + 2), _WIDE - half - 2), 1)
         text_y = middle - 16 if above else middle + 25

@@ -102,10 +102,14 @@ def record(
         began = time.perf_counter()
         environment = dict(os.environ)
         results: dict[str, Result] = {}
-        for result in experiment.run(machine, count):
-            entry = manifest.entry(result, experiment.name, count, machine, command, environment)
-            manifest.write(folder, [result], [entry])
-            results[result.file] = result
+        found = experiment.run(machine, count)
+        for part in [found] if isinstance(found, Sequence) else ([one] for one in found):
+            entries = [
+                manifest.entry(result, experiment.name, count, machine, command, environment)
+                for result in part
+            ]
+            manifest.write(folder, part, entries)
+            results |= {result.file: result for result in part}
         yield Recorded(experiment, folder, tuple(results.values()), time.perf_counter() - began)
 
 

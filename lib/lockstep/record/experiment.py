@@ -47,11 +47,11 @@ class Result:
 class Experiment:
     """What can be recorded, what it needs, and how.
 
-    run: gets the machine and the number of ranks, and gives its results, each of them written when
-    it comes; one of a file that it has given before takes that one's place. minutes: about
-    how long it takes. least, most: ranks for which it makes sense. ranks: how many it takes where
-    nobody says a number; None for one on each GPU. gpus: whether each rank needs a GPU, and NCCL.
-    triton: whether it compiles kernels.
+    run: gets the machine and the number of ranks, and returns its results, which are written
+    together or not at all; or it yields them, and each is written when it comes: one of a file that
+    it has given before takes that one's place. minutes: about how long it takes. least, most: ranks
+    for which it makes sense. ranks: how many it takes where nobody says a number; None for one on
+    each GPU. gpus: whether each rank needs a GPU, and NCCL. triton: whether it compiles kernels.
     """
 
     name: str

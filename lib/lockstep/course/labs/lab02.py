@@ -453,9 +453,12 @@ def relay(draw: random.Random) -> Iterator[Trial]:
         length = chunks * part - (draw.randint(1, part // 2) if at < 2 else 0)
         (x,) = tensors(draw, 1, dtypes[at], (length,))
         others = tensors(draw, nproc - 1, dtypes[at], (length,))
-        late, pauses = draw.randrange(1, nproc), [0.002] * chunks
-        # The first rank sends at intervals: who passes on at once does so before the next piece.
-        slowed = ["send", *(["recv" if rank == late else "" for rank in range(1, nproc)])]
+        late, paced = draw.randrange(1, nproc), at > 0
+        # Once a rank comes when all was sent to it: a piece whose memory has been used again by
+        # then is lost. Then the first rank sends at intervals: who passes on at once does so
+        # before the next piece.
+        slowed = ["send" if paced else "", *["recv" if r == late else "" for r in range(1, nproc)]]
+        pauses = [0.002] * chunks if paced else [0.03]
         yield Trial(
             nproc,
             given=[
@@ -463,7 +466,7 @@ def relay(draw: random.Random) -> Iterator[Trial]:
                 for one, way in zip([x, *others], slowed, strict=True)
             ],
             right=[x] * nproc,
-            facts={"chunks": chunks, "length": length},
+            facts={"chunks": chunks, "length": length, "paced": paced},
         )
 
 
@@ -522,7 +525,7 @@ def _waited_before_passing(run: Run, rank: int) -> list[bool]:
     """Of each piece but the last, whether this rank passed it on only after it had waited for the
     next one. A receive that has begun ahead makes nobody wait: of that its end counts."""
     sends, receives = run.sends(rank), run.receives(rank)
-    if len(sends) != len(receives):
+    if len(sends) != len(receives) or not run.trial.paced:
         return []
     return [
         sent.start > (_end(after) if _is_ahead(run, after) else after.start)
@@ -550,7 +553,7 @@ def _asks_before_passing(run: Run, rank: int) -> Any:
 def _all_then_on(run: Run, rank: int) -> Any:
     """Whether this rank passed on nothing before it had all."""
     sends, receives = run.sends(rank), run.receives(rank)
-    if not sends or len(receives) < 2:
+    if not sends or len(receives) < 2 or not run.trial.paced:
         return False
     return sends[0].start > max(_end(one) for one in receives)
 
