@@ -66,6 +66,7 @@ __init__.py
 record
 teach/submissions.py  teach/sandbox.py  teach/taking.py  teach/execution.py  teach/judge.py
 teach/enter.py  teach/leftovers.py  teach/sheet.py  teach/preflight.py
+teach/replay.py  teach/demo.py
 teach/report.py
 teach
 __main__.py

@@ -184,7 +184,7 @@ def _main(argv: list[str]) -> int:
 
     teaching.add(commands)
 
-    behind = argv.index("--") if "--" in argv and argv[0] == "labs" else len(argv)
+    behind = argv.index("--") if "--" in argv and argv[0] in ("labs", "demo") else len(argv)
     argv, options = argv[:behind], argv[behind + 1 :]
     named = next((word for word in argv if not word.startswith("-")), None)
     if named is not None and named not in commands.choices:

@@ -90,6 +90,23 @@ def add(commands: Any) -> None:
     preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
     preflight.set_defaults(command=_preflight)
 
+    demo = commands.add_parser(
+        "demo",
+        usage="lockstep demo NN [--recorded] [-- OPTION ...]",
+        help="show a lab's solution to a class, in large type",
+        description="Open a lab's solution alone in JupyterLab, in large type and without outputs, "
+        "to be run cell by cell; above a cell stands how long it took here, just before. OPTIONs "
+        "behind -- are JupyterLab's. Exit code: 1 if the solution does not run here, 2 for bad "
+        "input or where there is no JupyterLab.",
+    )
+    demo.add_argument("number", metavar="NN", help="the lab, such as 01")
+    demo.add_argument(
+        "--recorded",
+        action="store_true",
+        help="run nothing: each cell shows what was recorded, stamped so",
+    )
+    demo.set_defaults(command=_demo)
+
 
 def _refuse(command: str, why: object) -> int:
     print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
@@ -210,3 +227,22 @@ def _preflight(arguments: argparse.Namespace) -> int:
     elif done:
         print(printable(preflight.table(done)))
     return 130 if interrupted else int(any(one.problems for one in done))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    try:
+        from ..course import execute
+        from . import demo
+    except ModuleNotFoundError as missing:
+        return _refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")
+
+    if not arguments.recorded:
+        print("running it once, to see how long each cell takes here …", flush=True)
+    try:
+        demo.show(arguments.number, arguments.recorded, arguments.options)
+    except execute.BadInput as error:
+        return _refuse("demo", error)
+    except demo.CannotShow as error:
+        _refuse("demo", error)
+        return 1
+    return _refuse("demo", "needs jupyterlab: pip install 'lockstep[labs]'")
