@@ -20,11 +20,9 @@ from ..material import MATERIAL
 
 _LONG = 1.0  # seconds: what is shorter needs no word
 _SIZE = "20px"
-_SETTINGS = {
-    "@jupyterlab/apputils-extension:themes": {
-        "overrides": {"code-font-size": _SIZE, "content-font-size1": _SIZE}
-    }
-}
+# Where JupyterLab has what its user has set; of sizes it asks nobody else.
+_THEMES = Path("@jupyterlab", "apputils-extension", "themes.jupyterlab-settings")
+_SETTINGS = {"overrides": {"code-font-size": _SIZE, "content-font-size1": _SIZE}}
 _RECORDED = (
     "> **Recorded.** Nothing of this runs: each cell shows what it showed when the solution was "
     "published, and is stamped so. Run the next cell first."
@@ -99,15 +97,18 @@ def jupyterlab(
 ) -> tuple[list[str], dict[str, str]] | None:
     """The command that shows it, alone and large, and its environment; None without JupyterLab."""
     folder = notebook.parents[1]
-    settings = folder / ".jupyter" / "labconfig"
-    settings.mkdir(parents=True, exist_ok=True)
-    (settings / "default_setting_overrides.json").write_text(json.dumps(_SETTINGS))
+    settings = folder / ".settings"
+    (settings / _THEMES).parent.mkdir(parents=True, exist_ok=True)
+    (settings / _THEMES).write_text(json.dumps(_SETTINGS), encoding="utf-8")
     page = f"--LabApp.default_url=/doc/tree/{execute.SOLUTIONS}/{notebook.name}"
-    opened = copies.jupyterlab(folder, [page, *options], environment)
+    opened = copies.jupyterlab(folder, options, environment)
     if opened is None:
         return None
     command, variables = opened
-    variables["JUPYTER_CONFIG_PATH"] += os.pathsep + str(settings.parent)
+    # Said twice, it would not be obeyed.
+    at = next(at for at, word in enumerate(command) if word.startswith("--LabApp.default_url="))
+    command[at] = page
+    variables["JUPYTERLAB_SETTINGS_DIR"] = str(settings)
     variables["LOCKSTEP_REPLAY"] = str(next((MATERIAL / execute.SOLUTIONS).glob(notebook.name)))
     variables["LOCKSTEP_PROGRESS"] = "off"
     return command, variables
@@ -115,7 +116,7 @@ def jupyterlab(
 
 def show(number: str, recorded: bool, options: Sequence[str]) -> bool:
     """Prepare a notebook and become JupyterLab; False where there is none. Raises as `prepare`."""
-    folder = Path(tempfile.mkdtemp(prefix="lockstep-"))
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-demo-"))  # JupyterLab has it open
     try:
         opened = jupyterlab(prepare(number, recorded, folder), options, os.environ)
     except BaseException:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
+_LIVE = re.compile(r"^live +·", re.MULTILINE)
 STAMP = "recorded · the published solution; nothing ran here"
 
 
@@ -39,10 +41,17 @@ class Replay:
         outputs = self._outputs[self._sources[number]]
         for output in outputs:
             if "data" in output:
-                display({kind: "".join(data) for kind, data in output["data"].items()}, raw=True)
+                data = {kind: "".join(text) for kind, text in output["data"].items()}
+                data["text/plain"] = _stamped(data.get("text/plain", ""))
+                display(data, raw=True)
             else:
-                print("".join(output.get("text", output.get("traceback", ""))), end="")
+                print(_stamped("".join(output.get("text", output.get("traceback", "")))), end="")
         print(STAMP if outputs else f"{STAMP} (this cell showed nothing)")
+
+
+def _stamped(text: str) -> str:
+    """What was live when it was published is so no more."""
+    return _LIVE.sub("recorded ·", text)
 
 
 _replays: list[Replay] = []
