@@ -153,8 +153,8 @@ def endless() -> None:
 
 
 def test_a_rank_that_prints_for_ever_meets_the_time_limit():
-    job: Job = torchrun(endless, nproc_per_node=2, timeout=0.5, may_fail=True, show=False)
-    assert "time limit of 0.5 s" in job.report
+    job: Job = torchrun(endless, nproc_per_node=2, timeout=3, may_fail=True, show=False)
+    assert "time limit of 3 s" in job.report
     assert all(shown.path.stat().st_size < 600_000 for shown in job.outputs)
     assert torchrun(dist.get_rank, nproc_per_node=2, show=False).results == [0, 1]
 

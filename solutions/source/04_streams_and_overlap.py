@@ -1,14 +1,15 @@
 # %% [markdown] id="title"
 # # 04 · Streams, events, overlap
 #
-# **90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+# **100 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
 # A GPU works while the program goes on, and can do several things at once: if one asks for it, and if
 # nothing stands in the way. Afterwards you can
 #
 # - time what a GPU does, and say which lines of a program wait for it,
 # - put work onto two streams, order it by events, and find the race where an event is missing,
-# - hide copies and communication behind computation, say how much is hidden, and predict it.
+# - hide communication behind computation (and, if you go further, copies), say how much is hidden, and
+#   predict it.
 #
 # Lab 03 comes first: it has the collectives. No GPU is needed. Where there is none, `lockstep` has a
 # **virtual GPU**: your code is ordinary PyTorch, its values are real, its times come from a model.
@@ -91,9 +92,21 @@ def on_gpu(program, *args, values=True, ranks=1):
 # %% [markdown] id="async-text"
 # ## 1 · The host runs ahead
 #
-# A call such as `a @ b` only **launches** a kernel: it puts it into a queue, and returns. The host (the CPU,
-# with your Python) goes on. The GPU (the **device**) takes from the queue when it gets there.
-# `torch.cuda.synchronize()` lets the host wait until the queue is empty.
+# The host is the CPU, with your Python; the GPU is the **device**. A line of a program is often timed by the host's
+# clock, which is read before the line and after it.
+#
+# ### Claim: "reading the clock after the call waits for the GPU"
+#
+# Some texts say that `time.time()` or `perf_counter()` *synchronises*: when the clock is read, the GPU has done
+# what the call asked for. **Guess:** does it hold? The test comes after the first product.
+
+# %% id="clock-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% [markdown] id="launch-text"
+# A call such as `a @ b` only **launches** a kernel: it puts it into a queue, and returns. The host goes on. The
+# device takes from the queue when it gets there. `torch.cuda.synchronize()` makes the host wait until the
+# queue is empty.
 #
 # Here a program multiplies two matrices of 8192 × 8192 in bfloat16: 2 · 8192³ floating-point operations.
 # It reads the host's clock before the call, after the call, and after `synchronize`.
@@ -134,15 +147,8 @@ seen.timeline("One product: the host calls, the device works")
 
 # %% [markdown] id="clock-text"
 # The table's first row is a common mistake: no GPU has that many FLOP/s. The host's clock measured the launch.
-#
-# ### Claim: "reading the clock after the call waits for the GPU"
-#
-# Some texts say that `time.time()` or `perf_counter()` *synchronises*. **Guess:** does it hold? The cell
-# launches products of three sizes, and reads the clock. If reading waits, it shows at least the time
-# that the device works.
-
-# %% id="clock-guess" tags=["guess"]
-guess = "does not hold"
+# Is that so for every size? The next cell launches products of three sizes, and reads the clock. If reading
+# waits, it shows at least the time that the device works.
 
 
 # %% id="clock-claim"
@@ -240,7 +246,8 @@ lockstep.table("Timed by events", columns, rows, stamp=seen.stamp)
 # ### Exercise 1: a timer
 #
 # **Goal:** `timed(cuda, work, repeats)` returns how many milliseconds of the device one call `work()` takes:
-# the mean over `repeats` calls, after at least one that does not count, within 5 %. By events.
+# the mean over `repeats` calls, after at least one that does not count, within 5 %. The times come from events,
+# not from a clock of the host.
 
 # %% id="timed"
 import torch
@@ -272,8 +279,8 @@ lockstep.check("timed", timed)
 #
 # Most training steps have this in them: an operation OP1, a collective, and an operation OP2, one after the
 # other, though OP2 does not need what is communicated. Here two ranks reduce 320 MB. By the constants above each
-# product of 8192³ takes about 1.4 ms. Links carry 320 GB/s, and between two ranks an all-reduce sends each byte
-# once: 1.0 ms.
+# product of 8192³ takes about 1.4 ms. One constant is not in that line: links carry 320 GB/s. Between two ranks
+# an all-reduce sends each byte once: 1.0 ms. (`alone` is the all-reduce without products.)
 
 
 # %% id="streams-programs"
@@ -293,34 +300,7 @@ def step(cuda, waits_at_once):
     return (lockstep.virtual.perf_counter() - begin) * 1e3
 
 
-# %% [markdown] id="streams-predict-text"
-# With `waits_at_once` OP2 begins after the collective. Without it the collective, on its own stream, may run beside
-# OP2. It begins after OP1: the process group lets it wait for what was launched before. A collective is a kernel,
-# too. On the virtual GPU it takes 16 of the 132 SMs (the GPU's processors) while it runs, and OP2 has the others.
-# **Predict:** how many ms does the step take, when the two run beside each other?
-
-# %% id="streams-prediction" tags=["prediction"]
-# your number, in ms
-prediction = 2 * 1.4 + 1.0 * 16 / 132  # for 1 ms OP2 lacks 16 of the 132 SMs
-
-# %% id="streams"
-before = on_gpu(step, True, values=False, ranks=2)
-after = on_gpu(step, False, values=False, ranks=2)
-display(after.compare(prediction, after.result, "ms"))
-lockstep.Timeline(
-    after.trace, before=before.trace, title="OP1, collective, OP2; then OP2 beside it"
-)
-
-# %% [markdown] id="hidden-text"
-# How good is that? What counts is the **hidden share**: the part of the communication's time that costs
-# nothing. With T for the time of all together,
-#
-# $$\text{hidden} = \frac{T_{\text{alone, one after the other}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
-#
-# 1 means that it is free, 0 that nothing was gained. Below 0 it was better to leave it.
-
-
-# %% id="hidden"
+# %% id="streams-alone"
 def alone(cuda):
     gradients = torch.zeros(160_000_000, dtype=torch.bfloat16, device="cuda")
     dist.all_reduce(gradients)
@@ -331,7 +311,38 @@ def alone(cuda):
     return (lockstep.virtual.perf_counter() - begin) * 1e3
 
 
+# %% [markdown] id="streams-predict-text"
+# With `waits_at_once` OP2 begins after the collective. Without it the collective, on its own stream, may run beside
+# OP2. It begins after OP1: the process group makes it wait for what was launched before. A collective is a kernel,
+# too. On the virtual GPU it takes 16 of the 132 SMs (the GPU's processors) while it runs, and OP2 has the others.
+# **Predict:** what does the collective still cost, when the two run beside each other: by how many µs is the
+# step longer than OP1 and OP2 alone?
+
+# %% id="streams-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 1000 * 16 / 132  # for 1 ms OP2 lacks 16 of the 132 SMs
+
+# %% id="streams"
+before = on_gpu(step, True, values=False, ranks=2)
+after = on_gpu(step, False, values=False, ranks=2)
 communication = on_gpu(alone, values=False, ranks=2).result
+products = before.result - communication
+display(after.compare(prediction, (after.result - products) * 1e3, "µs"))
+lockstep.Timeline(
+    after.trace, before=before.trace, title="OP1, collective, OP2; then OP2 beside it"
+)
+
+# %% [markdown] id="hidden-text"
+# How good is that? What counts is the **hidden share**: the part of the communication's time that costs
+# nothing. With T for the time of all together,
+#
+# $$\text{hidden} = \frac{T_{\text{alone, one after the other}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
+#
+# 1 means that it is free, 0 that nothing was gained. Below 0 it was better to leave it. Here, by the model: for
+# 1.0 ms OP2 has 116 of the 132 SMs, so it loses 16/132 = 12 % of that time, and 116/132 = 88 % is hidden.
+
+
+# %% id="hidden"
 share = (before.result - after.result) / communication
 rows = [["one after the other", f"{before.result:.2f}", "0 %"]]
 rows.append(["beside each other", f"{after.result:.2f}", f"{share:.0%}"])
@@ -341,8 +352,8 @@ lockstep.table(title, ["how", "step, ms", "hidden"], rows, stamp=after.stamp)
 # %% [markdown] id="race-text"
 # ## 3 · Events, and what happens without one
 #
-# Streams do not wait for each other unless you say so. This program fills `y` with 1, and lets a second stream
-# double it. The default stream then takes the mean. It is **broken on purpose**: nothing orders the last two.
+# Streams do not wait for each other unless you say so. This program fills `y` with 1, and a second stream
+# doubles it. The default stream then takes the mean. It is **broken on purpose**: nothing orders the last two.
 # (`_sleep` keeps the side stream busy first, so that it comes late on every machine.)
 # **Predict:** what is the mean that comes out?
 
@@ -397,11 +408,11 @@ print("mean:", repaired.result, "·", *(repaired.races or ["no races"]))
 # | `a.wait_stream(b)` | both in one: `a` waits for all that `b` was given so far |
 # | `event.synchronize()` | the *host* waits |
 #
-# ### Exercise 2: repair it
+# ### Exercise 2: three streams in order
 #
 # **Goal:** `ordered(cuda, x, left, right)` multiplies `x` by 10 in place, on the current stream. Then it
 # computes `x * 2` on stream `left` and `x + 3` on stream `right`, at the same time, and returns their sum, made on
-# the current stream. What is there has all that, and not one wait. The host must not wait.
+# the current stream. No races; and the host must not wait.
 
 # %% id="ordered"
 import torch
@@ -428,7 +439,8 @@ lockstep.check("ordered", ordered)
 
 # %% [markdown] id="break"
 # **Break.** You can time a GPU, use two streams, and order them by events. What comes now uses that: what NCCL does
-# with streams, memory and streams, copies, and communication in buckets. Section 4 starts on its own.
+# with streams, memory and streams, and communication in buckets. Section 4 needs only the first cells, down to the
+# heading of section 1.
 #
 # ## 4 · What NCCL does with streams
 #
@@ -439,7 +451,7 @@ lockstep.check("ordered", ordered)
 # 1. an event is recorded on the *current* stream, and NCCL's stream waits for it: so the input is ready;
 # 2. the kernel is launched on NCCL's stream;
 # 3. an event is recorded there, after it;
-# 4. `work.wait()`, when you call it, lets the *then current* stream wait for that event.
+# 4. `work.wait()`, when you call it, makes the *then current* stream wait for that event.
 #
 # So `wait()` under NCCL blocks a stream and not the host. (With `async_op=False`, current versions launch on the
 # current stream itself, and need no event.) Under gloo there are no streams: `wait()` blocks the host. In
@@ -480,7 +492,7 @@ lockstep.table("The sender comes 0.2 s late", columns, rows, stamp=stamps)
 #
 # **Goal:** `collective_on_side(cuda, side, collective, x)` does what NCCL's process group does: it launches
 # `collective(x)` on the stream `side`, after all that the current stream has been given so far. It returns a
-# function `wait`. Whoever calls `wait()` lets the stream that is current *then* wait for this collective:
+# function `wait`. A call of `wait()` makes the stream that is current *then* wait for this collective:
 # only for this one, not for others that `side` is given later. The host never waits, and between launch and
 # `wait()` the current stream works on.
 #
@@ -546,15 +558,17 @@ prediction = 5  # the new tensor has the same memory, and was written before the
 
 
 # %% id="memory"
-def let_go(cuda, recorded=False):
+def let_go(cuda, repair=""):
     side = cuda.Stream()
     x = torch.ones(1000, device="cuda")
     side.wait_stream(cuda.current_stream())
     with cuda.stream(side):
         cuda._sleep(2_000_000)
         mean = x.mean()
-    if recorded:
+    if repair == "record_stream":
         x.record_stream(side)
+    if repair == "wait_stream":
+        cuda.current_stream().wait_stream(side)
     del x
     other = torch.full((1000,), 5.0, device="cuda")
     cuda.synchronize()
@@ -566,216 +580,44 @@ display(broken.compare(prediction, broken.result[0]))
 print(*(broken.races or ["on a real GPU: see section 3"]), sep="\n")
 
 # %% [markdown] id="record-text"
-# ### Claim: "record_stream: the memory is not reused until all work queued on that stream is complete"
+# The report names a repair, `x.record_stream(side)`: "this memory is used on `side`, too". PyTorch's
+# [documentation](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html) says: when the
+# tensor is freed, its memory is not given to another one before what is queued on `side` until then is done.
 #
-# So says PyTorch's [documentation](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html):
-# the work meant is what is queued when the tensor is freed. **Guess**, then the same program with
-# `x.record_stream(side)` before `del x`.
+# ### Claim: "a tensor that a second stream uses needs record_stream"
+#
+# **Guess:** is there no other way? The cell runs the program twice more, each time with one line before
+# `del x`: with `x.record_stream(side)`, and instead of it with `cuda.current_stream().wait_stream(side)`.
 
 # %% id="record-guess" tags=["guess"]
-guess = "holds"
+guess = "does not hold"
 
 # %% id="record-claim"
-safe = on_gpu(let_go, True)
-right = safe.result[0] == 1 and not safe.races
+repairs = {repair: on_gpu(let_go, repair) for repair in ("record_stream", "wait_stream")}
+safe = repairs["wait_stream"].result[0] == 1 and not repairs["wait_stream"].races
 lockstep.claim(
-    "After record_stream the memory is not given to another tensor too early.",
+    "A tensor that a second stream uses needs record_stream.",
     guess=guess,
-    verdict="holds" if right else "does not hold",
-    because=f"without it the mean is {broken.result[0]:g} and {len(broken.races or [])} race is found; "
-    f"with it {safe.result[0]:g} and {len(safe.races or [])}",
-    stamp=safe.stamp,
+    verdict="does not hold" if safe else "holds",
+    because=f"mean with neither: {broken.result[0]:g}; "
+    + "; ".join(f"with {repair}: {seen.result[0]:g}" for repair, seen in repairs.items()),
+    stamp=broken.stamp,
 )
 
 # %% [markdown] id="record-explained"
-# `record_stream` has a price: the host runs ahead, so memory that others still use is not there for the next
-# tensor, and more is taken. The other way is to *keep* the tensor until an event says that it is no longer
-# used. That is what the NCCL process group does today: the handle keeps the tensors until `wait()`.
+# With `wait_stream` the stream to which `x` belongs has waited when the host lets go of `x`: who gets the memory
+# next comes later in that stream. But then it waits, and cannot work beside `side`.
 #
-# ## 6 · Copies beside computation
+# `record_stream` has a price, too: the host runs ahead, so memory that others still use is not there for the next
+# tensor, and more is taken. The third way is to *keep* the tensor until a stream waits for an event that says that
+# it is no longer used. That is what the NCCL process group does today: the handle keeps the tensors until `wait()`.
 #
-# Copies between host and device have engines of their own, and take nothing from the products. But the
-# host's memory must be **pinned**: at a fixed place, so that the engine can read it by itself. Ordinary memory
-# is first copied to a pinned buffer, and with that the host is busy.
-#
-# ### Claim: "with non_blocking=True the copy runs beside the program"
-#
-# **Guess**, then see how long the host is busy with a copy of 64 MB.
-
-# %% id="pinned-guess" tags=["guess"]
-guess = "depends"
-
-
-# %% id="pinned-claim"
-def copies(cuda):
-    found = {}
-    for name in ("pageable", "pinned"):
-        there = torch.empty(64 * (1 << 20), dtype=torch.uint8, pin_memory=name == "pinned")
-        cuda.synchronize()
-        begin = lockstep.virtual.perf_counter()
-        there.to("cuda", non_blocking=True)
-        called = lockstep.virtual.perf_counter() - begin
-        cuda.synchronize()
-        found[name] = called * 1e3, (lockstep.virtual.perf_counter() - begin) * 1e3
-    return found
-
-
-seen = on_gpu(copies, values=False)
-free = [called < 0.1 * done for called, done in seen.result.values()]
-lockstep.claim(
-    "With non_blocking=True a copy runs beside the program.",
-    guess=guess,
-    verdict="holds" if all(free) else "depends" if any(free) else "does not hold",
-    because="; ".join(
-        f"{n}: the host is busy for {c:.2f} of {d:.2f} ms" for n, (c, d) in seen.result.items()
-    ),
-    stamp=seen.stamp,
-)
-
-# %% [markdown] id="prefetch-text"
-# ### Exercise 4: a prefetcher
-#
-# **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
-# where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
-# a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All
-# batches lie in at most three places of the device's memory, and the host does not wait. No races, in
-# either direction: a step must not begin before its copy has ended, and a copy must not write where a
-# step still reads.
-#
-# (`step` launches kernels and returns a tensor. All batches have one shape. `torch.empty(batch.shape,
-# dtype=batch.dtype, device="cuda")` makes a buffer.)
-
-# %% id="prefetch"
-import torch
-
-
-def prefetch(cuda, batches, step, side):
-    # BEGIN SOLUTION
-    now = cuda.current_stream()
-    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
-    free = [now.record_event() for _ in buffers]
-    results = []
-    for number, batch in enumerate(batches):
-        buffer = buffers[number % 2]
-        free[number % 2].wait(side)  # the step that had this buffer is done
-        with cuda.stream(side):
-            buffer.copy_(batch, non_blocking=True)
-            full = side.record_event()
-        full.wait(now)
-        results.append(step(buffer))
-        free[number % 2] = now.record_event()  # from here on the buffer may be written again
-    return results
-    # END SOLUTION
-
-
-# %% id="prefetch-check"
-lockstep.check("prefetch", prefetch)
-
-# %% id="prefetch-run"
-prefetch = lockstep.carry_on("prefetch", prefetch)
-
-
-def train(cuda, prefetch):
-    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    batches = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
-    cuda.synchronize()
-    prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
-    cuda.synchronize()
-
-
-def plain(cuda, batches, step, side):
-    return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
-
-
-before, after = on_gpu(train, plain, values=False), on_gpu(train, prefetch, values=False)
-lockstep.Timeline(after.trace, before=before.trace, title="Five batches: plain, then prefetched")
-
-# %% [markdown] id="sms-text"
-# ## 7 · Two products at once
-#
-# Communication and products overlap because they want different things. What of two *products*?
-# Each of the 132 SMs computes one tile of a product at a time. Three pairs of products:
-#
-# - **large**: 4096³, of which each has 512 tiles (128 × 256) and fills all SMs, several times over,
-# - **uneven**: 1536 × 4096 times 4096 × 3072: 192 tiles (128 × 192), so 132 in a first wave and 60 in a second,
-# - **small**: 256³, which is done sooner than the host launches the next one.
-#
-# A wave takes as long as its tiles, however few they are. So an uneven product takes two waves. The cell does
-# four products on each of two streams, eight in all; then the same eight on one stream. **Predict:** by which
-# factor are two streams faster with the uneven ones, if the tiles of all eight fill the waves as far as they can?
-# (The number to compare with was recorded on an H200.)
-
-# %% id="sms-prediction" tags=["prediction"]
-# your number: time on one stream / time on two
-prediction = 16 / 12  # one by one 8 · 2 waves; 8 · 192 tiles are 11.6 waves of 132
-
-
-# %% id="sms"
-def pairs(cuda):
-    shapes = {
-        "large": (4096, 4096, 4096),
-        "uneven": (1536, 4096, 3072),
-        "small": (256, 256, 256),
-    }
-    streams, found = [cuda.Stream(), cuda.Stream()], {}
-    for name, (m, k, n) in shapes.items():
-        a = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
-        b = torch.randn(k, n, dtype=torch.bfloat16, device="cuda")
-        for both in ([streams[0]] * 2, streams):
-            cuda.synchronize()
-            begin = lockstep.virtual.perf_counter()
-            for _ in range(4):
-                for stream in both:
-                    with cuda.stream(stream):
-                        a @ b
-            cuda.synchronize()
-            found.setdefault(name, []).append((lockstep.virtual.perf_counter() - begin) * 1e6)
-    return found
-
-
-seen = on_gpu(pairs, values=False)
-recording = lockstep.recorded("virtual/steps-h200.json")
-steps = recording.content["programs"]
-gains, rows = {}, []
-for name, (one, two) in seen.result.items():
-    both = [steps[f"eight {name} products, {n}"]["seconds"] for n in ("1 stream", "2 streams")]
-    gains[name] = both[0] / both[1]
-    rows.append([name, f"{one / two:.2f}", f"{gains[name]:.2f}"])
-stamps = [seen.stamp, recording.stamp]
-columns = ["products", f"here ({seen.stamp.kind})", "H200 (recorded)"]
-display(lockstep.table("So many times as fast on two streams", columns, rows, stamp=stamps))
-lockstep.compare(prediction, measured=gains["uneven"], unit="times")
-
-# %% [markdown] id="sms-claim-text"
-# ### Claim: "two streams make independent products faster"
-#
-# **Guess:** of the three pairs, is it faster by 10 % or more with all, some, or none?
-
-# %% id="sms-guess" tags=["guess"]
-guess = "depends"
-
-# %% id="sms-claim"
-faster = [gain > 1.1 for gain in gains.values()]
-lockstep.claim(
-    "Two streams make independent products faster.",
-    guess=guess,
-    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
-    because="; ".join(f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()),
-    stamp=recording.stamp,
-)
-
-# %% [markdown] id="sms-explained"
-# Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
-# waits for the host, and two streams give the host more to do. What can gain is in between: work that leaves SMs
-# idle, and is long enough. Even there it gained less than the waves allow. (The model is strict: a product keeps its
-# SMs until its last tile is done, and it has no power limit. So it cannot tell a gain of 12 % from none.)
-#
-# ## 8 · How large should a message be?
+# ## 6 · How large should a message be?
 #
 # In a backward pass gradients come layer by layer. Each could be communicated at once: then every layer pays the
 # start of a message, α. Or all at the end: then nothing is hidden. **Buckets** are in between: *m* layers in
 # one message. Say each layer's backward takes *c*, and a message with *m* layers takes α + *m*β, on a
-# stream of its own. A message starts when its last layer is computed and the message before it is through.
+# stream of its own. A message starts when its last layer is computed and the message before it is done.
 #
 # Say a layer has 4 MiB of gradients. Between two virtual H200s that is β = 13 µs, and α is about 11 µs.
 # **Predict** for 8 layers and *c* = 15 µs: when is all done with two layers a bucket, in µs?
@@ -841,7 +683,7 @@ display(seen.compare(prediction, seen.result, "µs"))
 seen.timeline("8 layers, 2 in a bucket")
 
 # %% [markdown] id="bucket_size-text"
-# ### Exercise 5: the best bucket
+# ### Exercise 4: the best bucket
 #
 # **Goal:** `bucket_size(layers, compute, alpha, beta)` returns how many layers to put into a bucket (the last
 # one may have fewer), so that all is done as early as possible. By the rules above; every size from 1 to
@@ -855,7 +697,7 @@ def bucket_size(layers, compute, alpha, beta):
         sent = 0
         for begin in range(0, layers, size):
             last = min(begin + size, layers)
-            # after each turn, `sent` is when the messages of the first `last` layers are through
+            # after each turn, `sent` is when the messages of the first `last` layers are done
             sent = max(sent, last * compute) + alpha + (last - begin) * beta
         return sent
 
@@ -927,9 +769,10 @@ columns = ["how", "all-reduces, µs", "of it exposed", "overlapped"]
 lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
 # %% [markdown] id="breakdown-explained"
-# The last layer's gradient has nothing to hide behind: it comes when the backward pass is over. PyTorch's DDP makes
-# buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is small, so that communication
-# starts early. Many small buckets overlap well, too, but have more to hide: each pays α.
+# The gradient that comes last, of the model's first layer, has nothing to hide behind: then the backward pass is
+# over. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is
+# small, so that communication starts early. Many small buckets overlap well, too, but have more to hide: each
+# pays α.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -941,14 +784,198 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # - NCCL's `async_op=True` is two events around a kernel on another stream; its `wait()` blocks a stream, gloo's
 #   blocks the host.
 # - Memory goes back when the *host* lets go of it: `record_stream`, or keep the tensor.
-# - Overlap hides what wants other parts of the machine: copies (from pinned memory) behind products. Two products
-#   share SMs, and gain only where some are idle.
+# - Overlap hides what wants other parts of the machine. A collective takes some SMs from the product beside it: of
+#   its time that share is not hidden.
 # - Messages too small pay α too often, too large ones hide nothing. Count it by α and β, then measure it.
 #
-# **What is slow here:** small kernels, bound by their launches. Two streams do not help them. CUDA graphs do.
+# **What is slow here:** small kernels, bound by their launches. Two streams do not help them, as "Further: two products
+# at once" shows. CUDA graphs do.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("04")
+
+# %% [markdown] id="copies-text"
+# ## Further: copies beside computation
+#
+# About 20 minutes, with an exercise; needs the lab's first cells, and what sections 3 and 5 teach. Copies between
+# host and device have engines of their own, and take nothing from the products. But the host's memory must be
+# **pinned**: at a fixed place, so that the engine can read it by itself. Ordinary memory is first copied to a
+# pinned buffer, and with that the host is busy.
+#
+# ### Claim: "with non_blocking=True the copy runs beside the program"
+#
+# **Guess**, then see how long the host is busy with a copy of 64 MB.
+
+# %% id="pinned-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="pinned-claim"
+def copies(cuda):
+    found = {}
+    for name in ("pageable", "pinned"):
+        there = torch.empty(64 * (1 << 20), dtype=torch.uint8, pin_memory=name == "pinned")
+        cuda.synchronize()
+        begin = lockstep.virtual.perf_counter()
+        there.to("cuda", non_blocking=True)
+        called = lockstep.virtual.perf_counter() - begin
+        cuda.synchronize()
+        found[name] = called * 1e3, (lockstep.virtual.perf_counter() - begin) * 1e3
+    return found
+
+
+seen = on_gpu(copies, values=False)
+free = [called < 0.1 * done for called, done in seen.result.values()]
+lockstep.claim(
+    "With non_blocking=True a copy runs beside the program.",
+    guess=guess,
+    verdict="holds" if all(free) else "depends" if any(free) else "does not hold",
+    because="; ".join(
+        f"{n}: the host is busy for {c:.2f} of {d:.2f} ms" for n, (c, d) in seen.result.items()
+    ),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="prefetch-text"
+# ### Further exercise: a prefetcher
+#
+# **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
+# where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
+# a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All
+# batches lie in at most three places of the device's memory, and the host does not wait. No races, in
+# either direction: a step must not begin before its copy has ended, and a copy must not write where a
+# step still reads, nor where the current stream still works with what lay there before: PyTorch gives a
+# new buffer memory that an older tensor had (section 5).
+#
+# (`step` launches kernels and returns a tensor. All batches have one shape. `torch.empty(batch.shape,
+# dtype=batch.dtype, device="cuda")` makes a buffer.)
+
+# %% id="prefetch"
+import torch
+
+
+def prefetch(cuda, batches, step, side):
+    # BEGIN SOLUTION
+    now = cuda.current_stream()
+    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    free = [now.record_event() for _ in buffers]
+    results = []
+    for number, batch in enumerate(batches):
+        buffer = buffers[number % 2]
+        free[number % 2].wait(side)  # the step that had this buffer is done
+        with cuda.stream(side):
+            buffer.copy_(batch, non_blocking=True)
+            full = side.record_event()
+        full.wait(now)
+        results.append(step(buffer))
+        free[number % 2] = now.record_event()  # from here on the buffer may be written again
+    return results
+    # END SOLUTION
+
+
+# %% id="prefetch-check"
+lockstep.check("prefetch", prefetch)
+
+# %% id="prefetch-run"
+prefetch = lockstep.carry_on("prefetch", prefetch)
+
+
+def train(cuda, prefetch):
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    batches = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
+    cuda.synchronize()
+    prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
+    cuda.synchronize()
+
+
+def plain(cuda, batches, step, side):
+    return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
+
+
+before, after = on_gpu(train, plain, values=False), on_gpu(train, prefetch, values=False)
+lockstep.Timeline(after.trace, before=before.trace, title="Five batches: plain, then prefetched")
+
+# %% [markdown] id="sms-text"
+# ## Further: two products at once
+#
+# About 10 minutes; needs nothing but the lab's first cells. Communication and products overlap because they want
+# different things. What of two *products*? Each of the 132 SMs computes one tile of a product at a time. Three
+# kinds of products:
+#
+# - **large**: 4096³, of which each has 512 tiles (128 × 256) and fills all SMs, several times over,
+# - **uneven**: 1536 × 4096 times 4096 × 3072: 192 tiles (128 × 192), so 132 in a first wave and 60 in a second,
+# - **small**: 256³, which is done before the host has launched the next one.
+#
+# A wave takes as long as its tiles, however few they are. So an uneven product takes two waves. The cell does
+# eight products on one stream; then the same eight on two streams, four on each.
+#
+# ### Claim: "two streams make independent products faster"
+#
+# **Guess:** for which of the three kinds is it faster by 10 % or more? (All: holds; some: depends; none: does
+# not hold.) **Predict** then for the uneven ones: how many % of speed can two streams gain at most, if the
+# tiles of all eight fill the waves as far as they can? (50 would be: 1.5 times as fast. The number to compare with
+# was recorded on an H200.)
+
+# %% id="sms-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="sms-prediction" tags=["prediction"]
+# your number, in %
+prediction = (16 / 12 - 1) * 100  # one by one 8 · 2 waves; 8 · 192 tiles are 11.6 waves of 132
+
+
+# %% id="sms"
+def pairs(cuda):
+    shapes = {
+        "large": (4096, 4096, 4096),
+        "uneven": (1536, 4096, 3072),
+        "small": (256, 256, 256),
+    }
+    streams, found = [cuda.Stream(), cuda.Stream()], {}
+    for name, (m, k, n) in shapes.items():
+        a = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
+        b = torch.randn(k, n, dtype=torch.bfloat16, device="cuda")
+        for both in ([streams[0]] * 2, streams):
+            cuda.synchronize()
+            begin = lockstep.virtual.perf_counter()
+            for _ in range(4):
+                for stream in both:
+                    with cuda.stream(stream):
+                        a @ b
+            cuda.synchronize()
+            found.setdefault(name, []).append((lockstep.virtual.perf_counter() - begin) * 1e6)
+    return found
+
+
+seen = on_gpu(pairs, values=False)
+recording = lockstep.recorded("virtual/steps-h200.json")
+steps = recording.content["programs"]
+gains, rows = {}, []
+for name, (one, two) in seen.result.items():
+    both = [steps[f"eight {name} products, {n}"]["seconds"] for n in ("1 stream", "2 streams")]
+    gains[name] = both[0] / both[1]
+    rows.append([name, f"{one / two:.2f}", f"{gains[name]:.2f}"])
+stamps = [seen.stamp, recording.stamp]
+columns = ["products", f"here ({seen.stamp.kind})", "H200 (recorded)"]
+display(lockstep.table("So many times as fast on two streams", columns, rows, stamp=stamps))
+lockstep.compare(prediction, measured=(gains["uneven"] - 1) * 100, unit="%")
+
+# %% id="sms-claim"
+faster = [gain > 1.1 for gain in gains.values()]
+lockstep.claim(
+    "Two streams make independent products faster.",
+    guess=guess,
+    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
+    because="; ".join(f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()),
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="sms-explained"
+# Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
+# waits for the host, and two streams give the host more to do. What can gain is in between: work that leaves SMs
+# idle, and is long enough. Even there it gained about a third of what the waves allow. (The model is strict: a
+# product keeps its SMs until its last tile is done, and it has no power limit. So it cannot tell a gain of 12 %
+# from none.)
 
 # %% [markdown] id="priority-text"
 # ## Further: which stream goes first?
@@ -980,28 +1007,34 @@ columns = ["priority of the side stream", "its product is done so many µs befor
 lockstep.table("Eight products, and one on a side stream", columns, rows, stamp=runs[0].stamp)
 
 # %% [markdown] id="priority-explained"
-# A kernel that runs is not interrupted. But when SMs become free, the stream with the higher priority gets them
-# first. NCCL's process group can have such a stream:
+# Streams of one priority take turns: the side's product came after the first of the eight, and is the second to
+# run. So it is early even with priority 0. A kernel that runs is not interrupted; but when SMs become free, the
+# stream with the higher priority gets them first. With -1 the product need not wait for the end of the one that
+# runs, and comes a little earlier still. NCCL's process group can have such a stream:
 # `ProcessGroupNCCL.Options(is_high_priority_stream=True)`.
 
 # %% [markdown] id="experts-text"
 # ## Further: experts on streams
 #
 # About 10 minutes; needs nothing but the lab's first cells. In a mixture of experts each expert has a few
-# tokens of a batch, so its product is small: it leaves SMs idle, but takes longer than a launch. Here are
+# tokens of a batch, so its product is small: it leaves SMs idle, and takes the device about as long as a launch takes the
+# host. Here are
 # eight experts, with 256 tokens each, by 4096 × 1024 weights. By how much do streams help?
 
 
 # %% id="experts"
+from contextlib import nullcontext
+
+
 def experts(cuda, count):
-    """µs for eight experts' products, on so many streams."""
+    """µs for eight experts' products, on so many streams; 0: on the current one, without `with`."""
     tokens = torch.randn(256, 4096, dtype=torch.bfloat16, device="cuda")
     weights = torch.randn(4096, 1024, dtype=torch.bfloat16, device="cuda")
     streams = [cuda.Stream() for _ in range(count)]
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
     for expert in range(8):
-        with cuda.stream(streams[expert % count]):
+        with cuda.stream(streams[expert % count]) if count else nullcontext():
             tokens @ weights
     cuda.synchronize()
     return (lockstep.virtual.perf_counter() - begin) * 1e6
@@ -1019,25 +1052,26 @@ def batched(cuda, count):
 
 
 # %% id="experts-run"
-runs = {
-    f"{count} stream{'s' * (count > 1)}": on_gpu(experts, count, values=False)
-    for count in (1, 2, 4, 8)
-}
+runs = {"the current stream": on_gpu(experts, 0, values=False)}
+for count in (1, 2, 4, 8):
+    runs[f"{count} stream{'s' * (count > 1)}"] = on_gpu(experts, count, values=False)
 runs["one batched product"] = on_gpu(batched, 1, values=False)
 recording = lockstep.recorded("virtual/steps-h200.json")
 steps = recording.content["programs"]
 rows = []
 for name, seen in runs.items():
-    measured = steps[f"eight experts, {name.removesuffix('ed product')}"]["seconds"] * 1e6
-    rows.append([name, f"{seen.result:.0f}", f"{measured:.0f}"])
+    measured = steps.get(f"eight experts, {name.removesuffix('ed product')}")  # of all but one
+    us = f"{measured['seconds'] * 1e6:.0f}" if measured else "—"
+    rows.append([name, f"{seen.result:.0f}", us])
 columns = ["how", f"here, µs ({seen.stamp.kind})", "H200, µs (recorded)"]
 lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stamp])
 
 # %% [markdown] id="experts-explained"
-# It is the host again: eight launches, and as many changes of the stream, take it longer than the device needs. More
-# streams only add to that. One batched product has one launch, and its tiles fill the waves by themselves. Out of a
-# CUDA graph, which launches all at once, streams could help where products differ in shape; where they do not, a
-# batch is better.
+# It is the host again. On the current stream it launches as fast as the device computes, so streams have nothing to
+# gain; and each `with cuda.stream(…)` costs the host about as much as a launch, even with one stream. In the model
+# more streams then change nothing; on the H200 each further stream made it slower. One batched product has one
+# launch, and its tiles fill the waves by themselves. Launched from a CUDA graph, which launches all at once,
+# streams could help where products differ in shape; where they do not, a batch is better.
 
 # %% [markdown] id="ctas-text"
 # ## Further: how many SMs does the collective take?
@@ -1076,7 +1110,12 @@ rows = []
 for row in plain:
     us = [row["seconds"][name] * 1e3 for name in ("all-reduce", TOGETHER)]
     rows.append([row["max_ctas"] or "default", *(f"{one:.2f}" for one in us), f"{hidden(row):.0%}"])
-columns = ["max_ctas", "all-reduce alone, ms", "with products, ms", "of the default's hidden"]
+columns = [
+    "max_ctas",
+    "all-reduce alone, ms",
+    "with products, ms",
+    "hidden (default's all-reduce: 100%)",
+]
 title = f"Products alone: {usual['products'] * 1e3:.2f} ms"
 lockstep.table(title, columns, rows, stamp=recording.stamp)
 
@@ -1094,6 +1133,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="orders-text"
+# On this machine 16 thread blocks hid the most, more than the default. With fewer the products have more SMs, but
+# the all-reduce takes much longer (with 4 even alone longer than the products), and that costs more.
+#
 # ### In which order, in how many parts, how urgent?
 #
 # The same products and the same bytes, launched in other orders: after the first product, in four parts at once, or a
@@ -1122,15 +1164,22 @@ rows = [
 columns = ["launched", "usual priority", "high priority"]
 lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp)
 
+# %% [markdown] id="orders-explained"
+# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained nothing here:
+# where it changed something, less was hidden. So measure it for your own step.
+
 # %% [markdown] id="fused-text"
 # ## Further: a product that fetches its own operand
 #
 # About 5 minutes; recorded on two H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
-# of them: an all-gather, then the product. Neither can wait for the other's end. But a product can be split: while
-# one part is computed, the next is fetched. PyTorch's `torch.ops.symm_mem.fused_all_gather_matmul` does so, from
-# *symmetric memory*: memory of the peers that a rank can read by itself. The copies are those of copy engines, and
+# of them: an all-gather, then the product. The product must wait for the rows, so the two cannot overlap. But a
+# product can be split: while one part is computed, the next is fetched. PyTorch's
+# `torch.ops.symm_mem.fused_all_gather_matmul` does so, from *symmetric memory*: memory of the peers that a rank can read by itself. The copies are those of copy engines, and
 # take no SMs. (PyTorch's authors call it [async tensor
 # parallelism](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487).)
+#
+# The second row is the other way round: a product whose results are summed over the ranks, of which each keeps a
+# part (a reduce-scatter). `fused_matmul_reduce_scatter` moves one part while the next is computed.
 #
 # The recorded product has 8192 × 8192 times 8192 × 2048 elements. A negative share means that the fused operation
 # is slower than the two one after the other. Is it worth it on two ranks?

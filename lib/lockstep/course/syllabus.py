@@ -22,7 +22,7 @@ LABS = (
     Lab("01", "communicators", "Communicators", "90", "cpu"),
     Lab("02", "point_to_point", "Point-to-point", "90", "cpu"),
     Lab("03", "collectives", "Collectives", "90", "cpu"),
-    Lab("04", "streams_and_overlap", "Streams, events, overlap", "90", "cpu"),
+    Lab("04", "streams_and_overlap", "Streams, events, overlap", "100", "cpu"),
     Lab("05", "torch_compile", "torch.compile modes", "90", "cpu"),
     Lab("06", "cuda_graphs", "CUDA graphs", "95", "cpu"),
     Lab("07", "tracing", "Multi-GPU tracing", "90", "cpu"),

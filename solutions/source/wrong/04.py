@@ -2,6 +2,7 @@
 
 import time
 
+import lockstep
 import torch
 
 
@@ -94,6 +95,17 @@ def timed(cuda, work, repeats):
     last.record()
     last.synchronize()
     return first.elapsed_time(last)
+
+
+# %% timed: no-events
+def timed(cuda, work, repeats):
+    work()
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    for _ in range(repeats):
+        work()
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) / repeats * 1e3
 
 
 # %% timed: torch-cuda
@@ -333,6 +345,25 @@ def collective_on_side(cuda, side, collective, x):
     return wait
 
 
+# %% prefetch: no-wait-at-first
+def prefetch(cuda, batches, step, side):
+    now = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    used = [now.record_event() for _ in buffers]
+    results = []
+    for number, batch in enumerate(batches):
+        place = number % 2
+        with cuda.stream(side):
+            if number > 1:
+                used[place].wait()
+            buffers[place].copy_(batch, non_blocking=True)
+            full = side.record_event()
+        full.wait()
+        results.append(step(buffers[place]))
+        used[place] = now.record_event()
+    return results
+
+
 # %% prefetch: no-full
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
@@ -351,6 +382,7 @@ def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
     buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
     results = []
+    side.wait_stream(now)
     for number, batch in enumerate(batches):
         with cuda.stream(side):
             buffers[number % 2].copy_(batch, non_blocking=True)

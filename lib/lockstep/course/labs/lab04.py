@@ -21,6 +21,8 @@ _NEAR = 0.05  # of a time, in which an answer may be wrong
 _HIDDEN = 0.8  # of the copies' time, at least
 _BATCH = 4096  # elements of a batch, float32
 _MOST_BATCHES = 3  # on the device
+_BEFORE = 4  # tensors of a batch's size that the current stream still works with
+_EARLIER = ("given back: full on", "given back: amax on")  # what it does with them
 
 
 def _slow() -> Any:
@@ -50,13 +52,17 @@ def _waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
     ]
 
 
-def _raced(*, second: str = "", first: str = "", kind: str = "") -> Callable[[Run, int], Any]:
-    """A race of the answer. first, second: what the stream's name in the report has."""
+def _raced(
+    *, second: str = "", first: str = "", kind: str = "", said: tuple[str, ...] = ("",)
+) -> Callable[[Run, int], Any]:
+    """A race of the answer. first, second: what the stream's name in the report has; said: any
+    of it stands in the report."""
 
     def sign(run: Run, rank: int) -> Any:
         for race in run.noted[rank]["races"]:
             one, other = race["streams"]
-            if first in one and second in other and kind in race["kind"]:
+            told = any(words in race["said"] for words in said)
+            if told and first in one and second in other and kind in race["kind"]:
                 return {"race": race["said"]}
         return False
 
@@ -135,6 +141,7 @@ timed.fails(
     "torch-cuda",
     lambda run, rank: any("dummy base class" in one.message for one in run.job.failures),
 )
+timed.demands("no-events", lambda run, rank: run.noted[rank]["records"] < 2)
 timed.demands(
     "few-calls", lambda run, rank: run.noted[rank]["calls"] <= run.trial.repeats and run.noted[rank]
 )
@@ -269,81 +276,6 @@ collective_on_side.demands("blocks-at-once", lambda run, rank: run.noted[rank]["
 collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["waits_for_all"])
 
 
-# ── prefetch ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _prefetch(answer: Any, values: list[float]) -> Noted:
-    import torch
-
-    with virtual.device(_slow()) as cuda:
-        side = cuda.Stream()
-        batches = [torch.full((_BATCH,), value).pin_memory() for value in values]
-
-        places = set()  # whose memory the steps were given
-
-        def step(batch: Any) -> Any:
-            places.add(batch.data_ptr())
-            total = batch.sum()
-            for _ in range(3):  # after each turn, so many more
-                total = total + 1
-            return total + batch[0]  # what comes too early is overwritten by now
-
-        cuda.synchronize()
-        begin = virtual.perf_counter()
-        got = answer(cuda, batches, step, side)
-        end, races = virtual.perf_counter(), _races()
-        cuda.synchronize()
-        slices = list(virtual.trace())
-        right_kind = isinstance(got, list | tuple) and all(hasattr(one, "cpu") for one in got)
-        found = [float(one.cpu()) for one in got] if right_kind else None
-    ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
-    all_copies = [one for one in ran if one.name.startswith("copy host")]
-    copies = all_copies[1:]  # nothing can hide the first
-    steps = [one for one in ran if one.kind == Kind.COMPUTE]
-    long = sum(one.duration for one in copies)
-    noted = {
-        "races": races,
-        "waits": _waits(slices, begin, end),
-        "held": len(places),
-        "copies": len(all_copies),
-        "hidden": _overlap(copies, steps) / long if long else 0.0,
-    }
-    return Noted(found, noted)
-
-
-@judged("prefetch", lab="04", play=_prefetch)
-def prefetch(draw: random.Random) -> Iterator[Trial]:
-    """`prefetch(cuda, batches, step, side)`: copies on one stream, steps on another."""
-    for count in (6, 1, draw.randint(7, 9)):
-        values = [one / 8 for one in draw.sample(range(1, 100), count)]
-        yield Trial(
-            0,
-            given=[(values,)],
-            right=[[_BATCH * one + 3 + one for one in values]],
-            like=f"{count} batch{'es' if count > 1 else ''}",
-        )
-
-
-def _shown(run: Run, rank: int) -> Any:
-    share = run.noted[rank]["hidden"]
-    return len(run.right(rank)) > 1 and share < _HIDDEN and {"share": f"{share:.0%}"}
-
-
-def _too_much(run: Run, rank: int) -> Any:
-    held = run.noted[rank]["held"]
-    return held > _MOST_BATCHES and {"held": held, "batches": len(run.right(rank))}
-
-
-prefetch.shows("given-back", _raced(kind="given back"))
-prefetch.shows("no-free", _raced(second="`side`", kind="write"))
-prefetch.shows("no-full", _raced(first="`side`"))
-prefetch.demands("race", _raced())
-prefetch.demands("host-waits", _host_waits)
-prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
-prefetch.demands("not-hidden", _shown)
-prefetch.demands("too-much-memory", _too_much)
-
-
 # ── bucket_size ──────────────────────────────────────────────────────────────────────────────
 
 Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
@@ -419,3 +351,84 @@ bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
 bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
 bucket_size.shows("outside", _outside)
 bucket_size.shows("too-late", _too_late)
+
+
+# ── prefetch ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _prefetch(answer: Any, values: list[float]) -> Noted:
+    """Batches through the answer, where new memory is what earlier work still writes and reads."""
+    import torch
+
+    with virtual.device(_slow()) as cuda:
+        side = cuda.Stream()
+        batches = [torch.full((_BATCH,), value).pin_memory() for value in values]
+
+        places = set()  # whose memory the steps were given
+
+        def step(batch: Any) -> Any:
+            places.add(batch.data_ptr())
+            total = batch.sum()
+            for _ in range(3):  # after each turn, so many more
+                total = total + 1
+            return total + batch[0]  # what comes too early is overwritten by now
+
+        cuda.synchronize()
+        earlier = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
+        for one in earlier:
+            one.amax()
+        del one, earlier  # on the host; the device has not begun with most of it
+        begin = virtual.perf_counter()
+        got = answer(cuda, batches, step, side)
+        end, races = virtual.perf_counter(), _races()
+        cuda.synchronize()
+        slices = list(virtual.trace())
+        right_kind = isinstance(got, list | tuple) and all(hasattr(one, "cpu") for one in got)
+        found = [float(one.cpu()) for one in got] if right_kind else None
+    ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
+    all_copies = [one for one in ran if one.name.startswith("copy host")]
+    copies = all_copies[1:]  # nothing can hide the first
+    steps = [one for one in ran if one.kind == Kind.COMPUTE]
+    long = sum(one.duration for one in copies)
+    noted = {
+        "races": races,
+        "waits": _waits(slices, begin, end),
+        "held": len(places),
+        "copies": len(all_copies),
+        "hidden": _overlap(copies, steps) / long if long else 0.0,
+    }
+    return Noted(found, noted)
+
+
+@judged("prefetch", lab="04", play=_prefetch, further=True)
+def prefetch(draw: random.Random) -> Iterator[Trial]:
+    """`prefetch(cuda, batches, step, side)`: copies on one stream, steps on another."""
+    for count in (6, 1, draw.randint(7, 9)):
+        values = [one / 8 for one in draw.sample(range(1, 100), count)]
+        yield Trial(
+            0,
+            given=[(values,)],
+            right=[[_BATCH * one + 3 + one for one in values]],
+            like=f"{count} batch{'es' if count > 1 else ''}",
+        )
+
+
+def _shown(run: Run, rank: int) -> Any:
+    share = run.noted[rank]["hidden"]
+    return len(run.right(rank)) > 1 and share < _HIDDEN and {"share": f"{share:.0%}"}
+
+
+def _too_much(run: Run, rank: int) -> Any:
+    held = run.noted[rank]["held"]
+    return held > _MOST_BATCHES and {"held": held, "batches": len(run.right(rank))}
+
+
+prefetch.shows("no-free", _raced(second="`side`", kind="write"))
+prefetch.shows("no-wait-at-first", _raced(kind="given back", said=_EARLIER))
+prefetch.shows("given-back", _raced(kind="given back"))
+prefetch.shows("no-full", _raced(first="`side`"))
+prefetch.demands("race", _raced())
+prefetch.demands("host-waits", _host_waits)
+prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
+prefetch.demands("not-hidden", _shown)
+prefetch.demands("too-much-memory", _too_much)
