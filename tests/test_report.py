@@ -148,6 +148,20 @@ def test_an_answer_that_reaches_for_its_check_does_not_pass(how, hand_in, tmp_pa
 
 
 @WALLS
+def test_an_answer_that_ends_its_judge_costs_the_others_nothing(hand_in, tmp_path):
+    published = nbformat.read(submissions.SOLUTIONS / "01_communicators.ipynb", 4)
+    right = next(cell.source for cell in published.cells if cell.id == "store_barrier")
+    kill = ON_RANK["kill"].replace("average(x)", "local_gpu(*_)").replace("return x", "return 0")
+    hand_in("mallory", kill, right, name="01_communicators.ipynb")
+    (one,) = graded(tmp_path).values()
+    verdicts = {verdict.exercise: verdict.verdict for verdict in one.verdicts}
+    assert verdicts["local_gpu"] == "NOT JUDGED"
+    assert verdicts["store_barrier"] == "PASS"
+    assert verdicts["meet"] == "NO ANSWER"
+    assert one.events == ("the judge of its answer local_gpu: ended with signal 9",)
+
+
+@WALLS
 def test_harm_is_named_and_does_none(hand_in, tmp_path):
     target = tmp_path / "in" / "honest" / "00_start_here.ipynb"
     hand_in("honest", RIGHT)
