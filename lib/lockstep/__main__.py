@@ -17,6 +17,7 @@ from .course import copies
 from .course.doctor import diagnose, held_in_reserve, runs_live
 from .course.syllabus import LABS
 from .machine import probe
+from .teach import commands as teaching
 from .words import printable
 
 
@@ -199,7 +200,9 @@ def _main(argv: list[str]) -> int:
     record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
     record.set_defaults(command=_record)
 
-    behind = argv.index("--") if "--" in argv and argv[0] == "labs" else len(argv)
+    teaching.add(commands)
+
+    behind = argv.index("--") if "--" in argv and argv[0] in ("labs", "demo") else len(argv)
     argv, options = argv[:behind], argv[behind + 1 :]
     named = next((word for word in argv if not word.startswith("-")), None)
     if named is not None and named not in commands.choices:

@@ -1,0 +1,248 @@
+"""The commands of those who give the course. What they need is imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..words import in_one_line, printable
+
+
+def add(commands: Any) -> None:
+    """Add them to the subcommands of `lockstep` (argparse's)."""
+    report = commands.add_parser(
+        "report",
+        usage="lockstep report FOLDER [NN ...] [--to FOLDER] [--seconds S] [--memory GB] "
+        "[--disk GB] [--at-once N] [--without-walls]",
+        help="execute what learners have handed in, where it harms nothing, and judge it",
+        description="Execute the notebooks below FOLDER, a learner for each name in it, in a "
+        "sandbox without network, and judge their answers with the course's own checks in another. "
+        "Writes a page, JSON, and tables for spreadsheets and gradebooks. Exit code: 1 if a "
+        "notebook could not be judged, 2 for bad input, else 0.",
+    )
+    report.add_argument("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
+    report.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+    report.add_argument(
+        "--to",
+        type=Path,
+        default=Path("lockstep-report"),
+        metavar="FOLDER",
+        help="write the report here (default: %(default)s)",
+    )
+    report.add_argument(
+        "--seconds", type=float, default=600, metavar="S", help="for a notebook (default: 600)"
+    )
+    report.add_argument(
+        "--memory", type=float, default=6, metavar="GB", help="for a notebook (default: 6)"
+    )
+    report.add_argument(
+        "--disk", type=float, default=1, metavar="GB", help="for its files (default: 1)"
+    )
+    report.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        metavar="N",
+        help="notebooks at the same time (default: 1)",
+    )
+    report.add_argument(
+        "--without-walls",
+        action="store_true",
+        help="go on where this machine has no namespaces: notebooks then run as you",
+    )
+    report.set_defaults(command=_report)
+
+    clean = commands.add_parser(
+        "clean",
+        help="remove what crashes have left: processes, temporary folders, shared memory",
+        description="Show what crashes have left on this machine, of yours alone and of nothing "
+        "that still runs, and remove it when you have said yes. Exit code: 1 if something could "
+        "not be removed, else 0.",
+    )
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+    clean.set_defaults(command=_clean)
+
+    sheet = commands.add_parser(
+        "sheet",
+        help="print a run sheet of a lab: minutes, what to say, the usual mistakes",
+        description="Print a run sheet of a lab, as Markdown: its sections with minutes, what to "
+        "say at each prediction, and the usual mistakes in the words of the checks. Exit code: 2 "
+        "for bad input, else 0.",
+    )
+    sheet.add_argument("number", metavar="NN", help="the lab, such as 01")
+    sheet.add_argument("--to", type=Path, metavar="FILE", help="write it here and do not print it")
+    sheet.set_defaults(command=_sheet)
+
+    preflight = commands.add_parser(
+        "preflight",
+        usage="lockstep preflight [NN ...] [--repeats N] [--json]",
+        help="before class: run every lab on this machine, and compare it with what is published",
+        description="Execute the solutions of the labs on this machine, and say how long each took "
+        "and what it shows otherwise than published: texts, verdicts of claims, and quantities "
+        "beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
+    )
+    preflight.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
+    preflight.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
+    preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    preflight.set_defaults(command=_preflight)
+
+    demo = commands.add_parser(
+        "demo",
+        usage="lockstep demo NN [--recorded] [-- OPTION ...]",
+        help="show a lab's solution to a class, in large type",
+        description="Open a lab's solution alone in JupyterLab, in large type and without outputs, "
+        "to be run cell by cell; above a cell stands how long it took here, just before. OPTIONs "
+        "behind -- are JupyterLab's. Exit code: 1 if the solution does not run here, 2 for bad "
+        "input or where there is no JupyterLab.",
+    )
+    demo.add_argument("number", metavar="NN", help="the lab, such as 01")
+    demo.add_argument(
+        "--recorded",
+        action="store_true",
+        help="run nothing: each cell shows what was recorded, stamped so",
+    )
+    demo.set_defaults(command=_demo)
+
+
+def _refuse(command: str, why: object) -> int:
+    print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
+    return 2
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    try:
+        from . import report, sandbox, tables
+    except ModuleNotFoundError as missing:
+        return _refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
+    from ..course import labs  # noqa: F401  (registers all exercises)
+
+    why, weaker = sandbox.why_not(), arguments.without_walls
+    if why and not weaker:
+        return _refuse(
+            "report",
+            f"there can be no sandbox here ({why}). {sandbox.WEAKER} With --without-walls it goes "
+            "on like that; a virtual machine or a container that allows namespaces is better.",
+        )
+    gigabyte = 10**9
+    limits = sandbox.Limits(
+        seconds=arguments.seconds,
+        memory=int(arguments.memory * gigabyte),
+        disk=int(arguments.disk * gigabyte),
+    )
+    done = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    try:
+        for one in report.of_folder(
+            arguments.folder, arguments.numbers, limits, not weaker, arguments.at_once
+        ):
+            done.append(one)
+            print(in_one_line(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
+        if not done:
+            return _refuse("report", f"{arguments.folder} has no notebooks of these labs")
+        stamp = sandbox.stamp(limits, not weaker)
+        files = tables.write(done, arguments.to, stamp)
+        print(printable(tables.text(done, stamp)))
+        print(printable(f"\nwritten: {', '.join(map(str, files))}"))
+    except OSError as error:
+        return _refuse("report", error)
+    except KeyboardInterrupt:
+        print("lockstep report: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return int(not all(one.is_judged for one in done))
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    from . import leftovers
+
+    found = leftovers.find(leftovers.Places.usual())
+    if not found:
+        print("nothing is left of any crash")
+        return 0
+    for one in found:
+        print(one)
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            print("nothing was removed: say --yes")
+            return 0
+        if input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing was removed")
+            return 0
+    shown = set(found)
+    now = [one for one in leftovers.find(leftovers.Places.usual()) if one in shown]
+    failed = 0
+    for one in now:  # time has passed: what is used by now stays
+        if problem := one.remove():
+            print(printable(f"still there: {one}: {problem}"), file=sys.stderr)
+            failed += 1
+    print(f"removed {len(now) - failed} of {len(found)}")
+    return int(failed > 0)
+
+
+def _sheet(arguments: argparse.Namespace) -> int:
+    from ..course import labs  # noqa: F401  (registers all exercises)
+    from . import sheet
+
+    try:
+        text = sheet.sheet(arguments.number)
+        if arguments.to is None:
+            print(printable(text))
+        else:
+            arguments.to.write_text(text + "\n", encoding="utf-8")
+    except (sheet.NoSheet, OSError) as error:
+        return _refuse("sheet", error)
+    return 0
+
+
+def _preflight(arguments: argparse.Namespace) -> int:
+    try:
+        from ..course import execute
+        from . import preflight
+    except ModuleNotFoundError as missing:
+        return _refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
+
+    done: list[preflight.Flight] = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    interrupted = False
+    try:
+        flights = preflight.fly(
+            arguments.numbers, max(1, arguments.repeats), progress=sys.stderr.isatty()
+        )
+        for one in flights:
+            done.append(one)
+    except execute.BadInput as error:
+        return _refuse("preflight", error)
+    except KeyboardInterrupt:
+        print("lockstep preflight: interrupted", file=sys.stderr)
+        interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if arguments.json:
+        print(json.dumps([one.as_dict() for one in done], indent=2))
+    elif done:
+        print(printable(preflight.table(done)))
+    return 130 if interrupted else int(any(one.problems for one in done))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    try:
+        from ..course import execute
+        from . import demo
+    except ModuleNotFoundError as missing:
+        return _refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")
+
+    if not arguments.recorded:
+        print("running it once, to see how long each cell takes here …", flush=True)
+    try:
+        demo.show(arguments.number, arguments.recorded, arguments.options)
+    except execute.BadInput as error:
+        return _refuse("demo", error)
+    except demo.CannotShow as error:
+        _refuse("demo", error)
+        return 1
+    return _refuse("demo", "needs jupyterlab: pip install 'lockstep[labs]'")

@@ -1,0 +1,129 @@
+"""A lab's solution for a class to look at: large type, one document, and how long each cell takes.
+
+`lockstep demo NN`. The solution is executed here once, for the times; then it stands there without
+outputs, to be run cell by cell. With --recorded nothing runs: `replay` shows what is published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..course import copies, execute
+from ..material import MATERIAL
+
+_LONG = 1.0  # seconds: what is shorter needs no word
+_SIZE = "20px"
+# Where JupyterLab has what its user has set; of sizes it asks nobody else.
+_THEMES = Path("@jupyterlab", "apputils-extension", "themes.jupyterlab-settings")
+_SETTINGS = {"overrides": {"code-font-size": _SIZE, "content-font-size1": _SIZE}}
+_RECORDED = (
+    "> **Recorded.** Nothing of this runs: each cell shows what it showed when the solution was "
+    "published, and is stamped so. Run the next cell first."
+)
+
+
+class CannotShow(Exception):
+    """A solution that does not run here; the message says why."""
+
+
+def prepare(number: str, recorded: bool, folder: Path) -> Path:
+    """Write the notebook for the class into `folder`; returns its path.
+
+    Raises execute.BadInput for a lab that there is not, CannotShow.
+    """
+    (published,) = execute.find(execute.SOLUTIONS, [number], MATERIAL)
+    notebook = json.loads(published.read_text(encoding="utf-8"))
+    if recorded:
+        first = [_text("recorded", _RECORDED), _code("replay", f"%load_ext {__package__}.replay")]
+        notebook["cells"] = first + _without_outputs(notebook["cells"])
+    else:
+        notebook["cells"] = _timed(_without_outputs(notebook["cells"]), _seconds(published))
+    target = folder / execute.SOLUTIONS / published.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(notebook, indent=1), encoding="utf-8")
+    return target
+
+
+def _seconds(published: Path) -> dict[str, float]:
+    """By cell: how long it took on this machine, just now."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
+        (done,) = execute.run([published], {}, Path(folder))
+        if done.problems or done.executed is None:
+            raise CannotShow(f"{done.notebook} does not run here: {'; '.join(done.problems)}")
+        executed = json.loads(done.executed.read_text(encoding="utf-8"))
+    found = {}
+    for cell in executed["cells"]:
+        times = cell["metadata"].get("execution", {})
+        begun, ended = (times.get(f"iopub.status.{state}") for state in ("busy", "idle"))
+        if begun and ended:
+            span = datetime.fromisoformat(ended) - datetime.fromisoformat(begun)
+            found[cell["id"]] = span.total_seconds()
+    return found
+
+
+def _timed(cells: Sequence[dict[str, Any]], seconds: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The cells, with a line above each that takes a while."""
+    found = []
+    for cell in cells:
+        took = seconds.get(cell["id"], 0.0)
+        if took >= _LONG:
+            found.append(_text(f"{cell['id'][:58]}-time", f"*{took:.0f} s on this machine*"))
+        found.append(cell)
+    return found
+
+
+def _without_outputs(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    empty: dict[str, Any] = {"outputs": [], "execution_count": None}
+    return [cell | empty if cell["cell_type"] == "code" else cell for cell in cells]
+
+
+def _text(name: str, source: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+
+
+def _code(name: str, source: str) -> dict[str, Any]:
+    return _text(name, source) | {"cell_type": "code", "outputs": [], "execution_count": None}
+
+
+def jupyterlab(
+    notebook: Path, options: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]] | None:
+    """The command that shows it, alone and large, and its environment; None without JupyterLab."""
+    folder = notebook.parents[1]
+    settings = folder / ".settings"
+    (settings / _THEMES).parent.mkdir(parents=True, exist_ok=True)
+    (settings / _THEMES).write_text(json.dumps(_SETTINGS), encoding="utf-8")
+    page = f"--LabApp.default_url=/doc/tree/{execute.SOLUTIONS}/{notebook.name}"
+    opened = copies.jupyterlab(folder, options, environment)
+    if opened is None:
+        return None
+    command, variables = opened
+    # Said twice, it would not be obeyed.
+    at = next(at for at, word in enumerate(command) if word.startswith("--LabApp.default_url="))
+    command[at] = page
+    variables["JUPYTERLAB_SETTINGS_DIR"] = str(settings)
+    variables["LOCKSTEP_REPLAY"] = str(next((MATERIAL / execute.SOLUTIONS).glob(notebook.name)))
+    variables["LOCKSTEP_PROGRESS"] = "off"
+    return command, variables
+
+
+def show(number: str, recorded: bool, options: Sequence[str]) -> bool:
+    """Prepare a notebook and become JupyterLab; False where there is none. Raises as `prepare`."""
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-demo-"))  # JupyterLab has it open
+    try:
+        opened = jupyterlab(prepare(number, recorded, folder), options, os.environ)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    if opened is None:
+        shutil.rmtree(folder)
+        return False
+    command, variables = opened
+    os.execve(command[0], command, variables)

@@ -1,0 +1,164 @@
+"""Before class: every lab executed on the machine it will be given on: `lockstep preflight`.
+
+The complete notebooks run as they are. What they show is compared with what is published: texts
+that must be the same anywhere, verdicts of claims, and quantities, which may scatter. A quantity
+differs where all runs here lie further from the published one than what the course calls close.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..course import execute
+from ..course.execute import Execution
+from ..figures.table import Table
+from ..material import MATERIAL
+
+NOISE = 0.25  # of a quantity: a prediction as near as that is called right
+_QUANTITY = re.compile(
+    r"^predicted .+? · measured (?P<value>\S+)(?P<unit>(?: [^·]+)?) · ", re.MULTILINE
+)
+_CLAIM = re.compile(r"^“(?P<said>.+)”$[\s\S]*?^measured · (?P<verdict>.+)$", re.MULTILINE)
+_STAMP = re.compile(r"^(live|recorded|simulated|published) .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A place where a notebook says something else here. kind: "figure", "claim" or "text".
+
+    published, here: as text, with units.
+    """
+
+    cell: str
+    kind: str
+    published: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} in cell {self.cell}: {self.here}; published: {self.published}"
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A lab's runs on this machine, and in what they differ from what is published."""
+
+    runs: tuple[Execution, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for one in self.runs for problem in one.problems]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "runs": [one.as_dict() for one in self.runs],
+            "differences": [asdict(one) for one in self.differences],
+        }
+
+
+def fly(numbers: Sequence[str], repeats: int = 1, progress: bool = False) -> Iterator[Flight]:
+    """Execute the solutions of these labs (none: all), one after the other.
+
+    Raises execute.BadInput for a lab that there is not, KeyboardInterrupt.
+    """
+    for path in execute.find(execute.SOLUTIONS, numbers, MATERIAL):
+        published = json.loads(path.read_text(encoding="utf-8"))
+        runs, shown = [], []
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
+                for one in execute.run([path], {}, Path(folder), progress=progress):
+                    runs.append(one)
+                    if not one.problems and one.executed is not None:
+                        shown.append(json.loads(one.executed.read_text(encoding="utf-8")))
+        yield Flight(tuple(runs), tuple(differences(published, shown)) if shown else ())
+
+
+def differences(published: dict[str, Any], shown: Sequence[dict[str, Any]]) -> Iterator[Difference]:
+    """In what executions of a notebook differ from its published one."""
+    outputs = [_texts(one) for one in shown]
+    for cell in published["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if cell["cell_type"] != "code" or "unpublished" in tags:
+            continue
+        name, text = cell["id"], _text(cell)
+        here = [one.get(name, "") for one in outputs]
+        yield from _quantities(name, text, here)
+        yield from _claims(name, text, here)
+        if "varies" not in tags:
+            plain = _STAMP.sub("", text)
+            for other in here:
+                if _STAMP.sub("", other) != plain:
+                    yield Difference(name, "text", *_first_difference(text, other))
+                    break
+
+
+def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[Difference]:
+    found = [list(_QUANTITY.finditer(text)) for text in here]
+    for at, one in enumerate(_QUANTITY.finditer(published)):
+        unit, value = one["unit"], float(one["value"])
+        values = [float(mine[at]["value"]) for mine in found if at < len(mine)]
+        if not values or not unit:  # without a unit it is exact, and compared as text
+            continue
+        least, most = min(values), max(values)
+        low, high = sorted((value * (1 - NOISE), value * (1 + NOISE)))
+        if most < low or least > high:
+            span = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+            yield Difference(cell, "figure", f"{value:g}{unit}", f"{span}{unit}")
+
+
+def _claims(cell: str, published: str, here: Sequence[str]) -> Iterator[Difference]:
+    for one in _CLAIM.finditer(published):
+        for text in here:
+            verdicts = {mine["said"]: mine["verdict"] for mine in _CLAIM.finditer(text)}
+            mine = verdicts.get(one["said"], one["verdict"])
+            if mine != one["verdict"]:
+                said = f"“{one['said']}”"
+                yield Difference(cell, "claim", one["verdict"], f"{said} {mine}")
+                break
+
+
+def _texts(notebook: dict[str, Any]) -> dict[str, str]:
+    return {one["id"]: _text(one) for one in notebook["cells"] if one["cell_type"] == "code"}
+
+
+def _text(cell: dict[str, Any]) -> str:
+    """What a cell shows, as text. One after the other, whatever the pieces were."""
+    return "\n".join(
+        "".join(output.get("text") or output.get("data", {}).get("text/plain", "")).rstrip("\n")
+        for output in cell["outputs"]
+    )
+
+
+def _first_difference(published: str, here: str) -> tuple[str, str]:
+    """The first line of both that is not the same."""
+    theirs, mine = published.splitlines(), here.splitlines()
+    for at in range(max(len(theirs), len(mine))):
+        pair = [lines[at].strip() if at < len(lines) else "(nothing)" for lines in (theirs, mine)]
+        if pair[0] != pair[1] and not all(map(_STAMP.match, pair)):
+            return pair[0], pair[1]
+    return published, here
+
+
+def table(flights: Sequence[Flight]) -> str:
+    """A row for each lab, and under them what to look at."""
+    rows = []
+    for one in flights:
+        seconds = [run.seconds for run in one.runs]
+        span = f"{min(seconds):.0f}"
+        span += f" to {max(seconds):.0f}" if len(seconds) > 1 else ""
+        peak = f"{max(run.peak_memory for run in one.runs) / 1e6:.0f} MB"
+        state = "FAILED" if one.problems else "ok"
+        different = str(len(one.differences)) if one.differences else "–"
+        rows.append((one.runs[0].notebook, span, peak, one.runs[0].score, different, state))
+    columns = ("notebook", "seconds", "peak memory", "checks", "different", "state")
+    lines = Table("preflight", columns, rows, stamp=None).lines()
+    for one in flights:
+        said = [*one.problems, *map(str, one.differences)]
+        lines += ["", f"{one.runs[0].notebook}:", *(f"  {line}" for line in said)] if said else []
+    return "\n".join(lines)

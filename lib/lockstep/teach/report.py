@@ -1,0 +1,221 @@
+"""What learners have handed in, executed and judged where it harms nothing: `lockstep report`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..course.exercises import NOT_JUDGED, PASS, exercises
+from ..words import in_one_line
+from . import execution, judge, sandbox, submissions
+from .sandbox import Ended, Limits
+from .submissions import Submission
+
+NO_ANSWER = "NO ANSWER"
+_LONGEST = 300  # characters of what is quoted of a learner's cell
+_OUTSIDE = ("Read-only file system", "Permission denied", "Operation not permitted")
+_NETWORK = ("Network is unreachable", "Name or service not known", "name resolution", "gaierror")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an exercise: PASS, TRY AGAIN, NOT YET, NOT JUDGED or NO ANSWER.
+
+    mistake: its name; hint: what the check said. borrowed: the course's own answer is in it.
+    """
+
+    exercise: str
+    verdict: str
+    mistake: str = ""
+    hint: str = ""
+    borrowed: bool = False
+    further: bool = False
+
+    @property
+    def counts(self) -> bool:
+        return self.verdict == PASS and not self.borrowed
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A notebook, executed and judged. events: what went wrong in it, for its teacher. seconds: of
+    both."""
+
+    learner: str
+    lab: str
+    file: str
+    verdicts: tuple[Verdict, ...]
+    events: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def score(self) -> int:
+        """Exercises of the core that passed."""
+        return sum(one.counts for one in self.verdicts if not one.further)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the course has a verdict on all that it has."""
+        judged = all(one.verdict != NOT_JUDGED for one in self.verdicts)
+        return bool(self.verdicts) and judged
+
+    @property
+    def most(self) -> int:
+        return sum(not one.further for one in self.verdicts)
+
+
+def grade(
+    found: Sequence[Submission], limits: Limits, walls: bool = True, at_once: int = 1
+) -> Iterator[Graded]:
+    """Execute and judge each, `at_once` at a time; in order, as they are done."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(at_once) as pool:
+        try:
+            yield from pool.map(lambda one: _grade(one, limits, walls, stop), found)
+        finally:  # with Ctrl-C, what runs need not end
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _grade(one: Submission, limits: Limits, walls: bool, stop: threading.Event) -> Graded:
+    began = time.monotonic()
+    verdicts: dict[str, Verdict] = {}
+    events = [one.problem] if one.problem else []
+    course = [exercise for exercise in exercises() if exercise.lab == one.lab]
+    try:
+        if not one.problem:
+            packed = _answers(one, limits, walls, stop, events)
+            verdicts = _judged(packed, limits, walls, stop, events)
+    except OSError as error:  # nothing can be started
+        events.append(f"it could not be run: {error}")
+    return Graded(
+        one.learner,
+        one.lab,
+        one.path.name,
+        tuple(
+            replace(verdicts.get(each.name, Verdict(each.name, NO_ANSWER)), further=each.further)
+            for each in course
+        ),
+        tuple(map(in_one_line, events)),
+        one.notes,
+        time.monotonic() - began,
+    )
+
+
+def _answers(
+    one: Submission, limits: Limits, walls: bool, stop: threading.Event, events: list[str]
+) -> dict[str, Any]:
+    """Execute a notebook; returns its answers by exercise, packed. What happened goes to events."""
+    executed = sandbox.run(
+        ["-c", f"from lockstep.teach import execution; execution.main({one.lab!r})"],
+        files={execution.NOTEBOOK: one.notebook},
+        limits=limits,
+        walls=walls,
+        stop=stop,
+    )
+    events += _events(executed, limits)
+    names = [exercise.name for exercise in exercises() if exercise.lab == one.lab]
+    return {name: answer for name in names if (answer := _answer(executed, name))}
+
+
+def _judged(
+    packed: dict[str, Any], limits: Limits, walls: bool, stop: threading.Event, events: list[str]
+) -> dict[str, Verdict]:
+    """Judge answers. One that ends the judge has no verdict; the others get another judge."""
+    verdicts: dict[str, Verdict] = {}
+    while packed and not stop.is_set():
+        run = sandbox.run(
+            ["-P", "-c", "from lockstep.teach import judge; judge.main()"],
+            files={judge.ANSWERS: json.dumps(packed)},
+            limits=limits,
+            walls=walls,
+            stop=stop,
+        )
+        for line in run.said.splitlines():
+            one = Verdict(**json.loads(line))
+            verdicts[one.exercise] = one
+            packed.pop(one.exercise, None)
+        if packed:
+            name = next(iter(packed))
+            packed.pop(name)
+            why = _ended(run, limits)
+            verdicts[name] = Verdict(name, NOT_JUDGED, hint=why)
+            events.append(f"the judge of its answer {name}: {why}")
+    return verdicts
+
+
+def _answer(executed: Ended, name: str) -> dict[str, Any] | None:
+    """An answer as `taking` has left it, or what a learner has put there: only its form is sure."""
+    head, _, content = executed.files.get(f"{name}.answer", b"").partition(b"\n")
+    try:
+        said = json.loads(head)
+        answer: dict[str, Any] = {
+            "kind": in_one_line(said["kind"])[:100],
+            "callable": bool(said["callable"]),
+        }
+        if "problem" in said:
+            return answer | {"problem": in_one_line(said["problem"])[:_LONGEST]}
+        sizes = [int(size) for size in said["sizes"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return answer | {"sizes": sizes, "content": base64.b64encode(content).decode()}
+
+
+def _events(executed: Ended, limits: Limits) -> Iterator[str]:
+    """What a teacher should know of an execution; the words of a learner are in quotes."""
+    at = _quoted(executed.files.get("at", b"").decode(errors="replace"))
+    if executed.how != "exit 0" or "how.json" not in executed.files:
+        yield f"{_ended(executed, limits)}, in the cell that begins with {at}"
+    try:
+        how = json.loads(executed.files.get("how.json", b"{}"))
+        problems = [str(one) for one in how.get("problems", [])]
+        keys = ("line", "error", "message")
+        errors = [{key: str(one[key]) for key in keys} for one in how["errors"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+    yield from (one[:_LONGEST] for one in problems)
+    for error in errors:
+        if error["error"] == "NotImplementedError":
+            continue  # a blank
+        said = f"{error['error']}: {error['message']}"
+        what = "raised"
+        if any(word in said for word in _OUTSIDE):
+            what = "wanted to write (or read) outside of its folder"
+        elif any(word in said for word in _NETWORK):
+            what = "wanted to reach the network"
+        yield f"a cell {what}: {_quoted(said)}, in {_quoted(error['line'])}"
+
+
+def _ended(run: Ended, limits: Limits) -> str:
+    said = {
+        "time": f"did not end within {limits.seconds:g} s",
+        "memory": f"wanted more than {limits.memory / 1e9:.1f} GB of memory",
+        "processes": f"started more than {limits.processes} processes",
+        "disk": f"wrote more than {limits.disk / 1e9:.1f} GB of files",
+        "stopped": "stopped its own sandbox",
+        "exit 0": "ended too early",
+    }
+    return said.get(run.how, f"ended with {run.how}")
+
+
+def _quoted(text: str) -> str:
+    return f"“{in_one_line(text)[:_LONGEST]}”"
+
+
+def of_folder(
+    folder: Path, labs: Sequence[str], limits: Limits, walls: bool, at_once: int
+) -> Iterator[Graded]:
+    """Of all notebooks of these labs (none: all) below a folder. Raises OSError for no folder."""
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is no folder")
+    wanted = {number.zfill(2) for number in labs}
+    found = [one for one in submissions.find(folder) if not wanted or one.lab in wanted]
+    yield from grade(found, limits, walls, at_once)

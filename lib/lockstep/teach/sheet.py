@@ -1,0 +1,214 @@
+"""A run sheet for who gives a lab: sections with minutes, what to say, the usual mistakes.
+
+`lockstep sheet NN`. All of it is taken from the published solution and the words of the checks, so
+it cannot differ from the lab. The minutes follow one rule, `RULE`, and are no measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ..course.exercises import Exercise, exercises
+from ..course.judging import words
+from ..course.syllabus import LABS, Lab
+from ..material import SOLUTIONS
+
+RULE = (
+    "180 words a minute; a code cell 1 minute, a prediction 2, a guess 1; an exercise with its "
+    "check 6 to 12, by the lines of its solution"
+)
+Cell = dict[str, Any]  # of a notebook
+_WORDS = 180  # a minute
+_EXERCISE = (6.0, 12.0)
+_LEAST = 5  # words of a sentence that says why
+_LINE = 0.5  # minutes, for each line of an exercise's solution
+_HEADING = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+_ASKS = re.compile(r"\*\*Predict[^*]*\*\*:?\s*(?P<question>.+?)(?=\n\n|\Z)", re.DOTALL)
+_CLAIMED = re.compile(r"“(?P<said>[^”]+)”")
+_SENTENCE = re.compile(r"^.+?[.:!?](?=\s|\Z)", re.DOTALL)
+_COMMENT = re.compile(r"\s#\s(?P<why>.+)$", re.MULTILINE)
+_VALUE = re.compile(r"^(?:prediction|guess) = (?P<value>.+)", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(r"\{(\w+)[^}]*\}")
+_SILENT = re.compile(r"\{(?:contrast|report)\}")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prediction, or a guess: what is asked, what the solution says, why, and what came out."""
+
+    cell: str
+    question: str
+    answer: str
+    why: str
+    measured: str
+
+
+@dataclass
+class Section:
+    """A `## ` of a lab. minutes: by the rule. broken: cells that fail on purpose."""
+
+    title: str
+    minutes: float = 0.0
+    asks: list[Ask] = field(default_factory=list)
+    exercises: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    has_break: bool = False
+
+    @property
+    def further(self) -> bool:
+        return self.title.startswith("Further: ")
+
+
+class NoSheet(ValueError):
+    """There is no such lab, or no published solution of it."""
+
+
+def sheet(number: str) -> str:
+    """The run sheet of a lab, as Markdown. Raises NoSheet."""
+    number = number.zfill(2)
+    lab = next((one for one in LABS if one.number == number), None)
+    if lab is None:
+        raise NoSheet(f"there is no lab {number}; there are: {', '.join(x.number for x in LABS)}")
+    path = SOLUTIONS / f"{lab.number}_{lab.name}.ipynb"
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NoSheet(f"{path}: {error.strerror}") from None
+    return "\n".join(_written(lab, sections(lab, notebook["cells"])))
+
+
+def sections(lab: Lab, cells: list[Cell]) -> list[Section]:
+    """The sections of a lab; the first is what stands above all headings."""
+    course = {one.name for one in exercises() if one.lab == lab.number}
+    found = [Section("Start")]
+    question = ""
+    for at, cell in enumerate(cells):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            # A cell may hold the end of one section and the beginning of the next.
+            starts = [0, *(one.start() for one in _HEADING.finditer(source)), len(source)]
+            for start, end in pairwise(starts):
+                part = source[start:end]
+                if heading := _HEADING.match(part):
+                    found.append(Section(heading["title"]))
+                found[-1].minutes += len(part.split()) / _WORDS
+                found[-1].has_break |= "**Break.**" in part
+            question = source
+            continue
+        here, tags = found[-1], cell["metadata"].get("tags", [])
+        here.minutes += _minutes(cell["id"], source, tags, course)
+        if cell["id"] in course:
+            here.exercises.append(cell["id"])
+        if "--may-fail" in source or "may_fail=True" in source:
+            here.broken.append(cell["id"])
+        if {"prediction", "guess"} & set(tags):
+            here.asks.append(_ask(cell["id"], source, tags, question, cells[at + 1 :]))
+    return found
+
+
+def _minutes(name: str, source: str, tags: list[str], course: set[str]) -> float:
+    if name in course:
+        lines = [line for line in source.splitlines() if line.strip() and "import" not in line]
+        least, most = _EXERCISE
+        return min(least + _LINE * len(lines), most)
+    if "lockstep.check(" in source:
+        return 0.0
+    return 2.0 if "prediction" in tags else 1.0
+
+
+def _ask(name: str, source: str, tags: list[str], text: str, later: list[Cell]) -> Ask:
+    value = _VALUE.search(source)
+    said = value["value"] if value else source
+    comment = _COMMENT.search(said)
+    answer = _flat(_COMMENT.sub("", said))
+    if "guess" in tags:
+        measured, then = _measured("claim", later)
+        claim = _CLAIMED.search(measured)
+        question = f"does it hold that {claim['said']}" if claim else "does the sentence hold?"
+        return Ask(name, question, answer, comment["why"] if comment else then, measured)
+    measured, then = _measured("compare", later)
+    asked = [one["question"] for one in _ASKS.finditer(text)] or text.split("\n\n")[-1:]
+    return Ask(name, _flat(asked[-1]), answer, comment["why"] if comment else then, measured)
+
+
+def _measured(kind: str, later: list[Cell]) -> tuple[str, str]:
+    """What the first comparison (or claim) said when the solution was executed, and how the text
+    behind it begins."""
+    for at, cell in enumerate(later):
+        if cell["cell_type"] != "code" or f"lockstep.{kind}(" not in "".join(cell["source"]):
+            continue
+        shown = [one["data"].get("text/plain", "") for one in cell["outputs"] if "data" in one]
+        said = _flat("".join(shown[-1])) if shown else ""
+        if "varies" in cell["metadata"].get("tags", []):
+            said = f"differs from run to run; what is published: {said}"
+        texts = ["".join(one["source"]) for one in later[at:] if one["cell_type"] == "markdown"]
+        first = _SENTENCE.match(texts[0].strip()) if texts else None
+        then = _flat(first[0]) if first and not texts[0].startswith("#") else ""
+        return said, then if len(then.split()) >= _LEAST else ""
+    return "", ""
+
+
+def _flat(text: str) -> str:
+    return " ".join(_LINK.sub(r"\1", text).split())
+
+
+# ── As text ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _written(lab: Lab, found: list[Section]) -> Iterator[str]:
+    core = [one for one in found if not one.further]
+    yield f"# Run sheet: {lab.number} · {lab.title}"
+    yield ""
+    minutes = sum(one.minutes for one in core)
+    yield f"Announced: {lab.minutes} minutes. By a rule, for the core: {minutes:.0f} minutes."
+    yield f"The rule: {RULE}."
+    yield ""
+    yield "| from | minutes | section | in it |"
+    yield "| --- | --- | --- | --- |"
+    at = 0.0
+    for one in found:
+        begins = "" if one.further else f"{int(at) // 60}:{int(at) % 60:02d}"
+        yield f"| {begins} | {one.minutes:.0f} | {one.title.replace('|', '·')} | {_inside(one)} |"
+        at = at if one.further else at + one.minutes
+    for one in found:
+        yield from _section(lab, one)
+
+
+def _inside(one: Section) -> str:
+    counts = (
+        (len(one.asks), "to predict or guess"),
+        (len(one.exercises), "exercise" if len(one.exercises) == 1 else "exercises"),
+        (len(one.broken), "broken on purpose"),
+    )
+    parts = [f"{count} {what}" for count, what in counts if count]
+    return ", ".join([*parts, *(["the break"] if one.has_break else [])])
+
+
+def _section(lab: Lab, one: Section) -> Iterator[str]:
+    if not (one.asks or one.exercises or one.broken):
+        return
+    yield f"\n## {one.title}\n"
+    for ask in one.asks:
+        yield f"- **Ask** (`{ask.cell}`): {ask.question}"
+        why = f": {ask.why}" if ask.why else ""
+        yield f"  - Say: `{ask.answer}`{why}"
+        if ask.measured:
+            yield f"  - Came out: {ask.measured}"
+    for cell in one.broken:
+        yield f"- **Broken on purpose** (`{cell}`): let learners read the report before you do."
+    course = {each.name: each for each in exercises() if each.lab == lab.number}
+    for name in one.exercises:
+        yield from _mistakes(course[name])
+
+
+def _mistakes(exercise: Exercise) -> Iterator[str]:
+    yield f"- **Exercise** `{exercise.name}`. First hint: {_flat(exercise.hints[0])}"
+    for mistake, said in words.of(exercise.lab, exercise.name).sentences.items():
+        sentence = _FIELD.sub(r"⟨\1⟩", _SILENT.sub("", said))
+        yield f"  - {mistake}: “{_flat(sentence)}”"

@@ -1,0 +1,135 @@
+"""Learners' notebooks in a folder: whose each is, and of which lab.
+
+A learner is a name in the folder: `ada.ipynb`, or `ada/…/01_communicators.ipynb`, as in the folders
+of nbgrader (`submitted/ada/lab01/`).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..course.exercises import exercises
+from ..course.syllabus import LABS
+from ..material import LABS as BLANK
+from ..material import SOLUTIONS
+
+_MOST_BYTES = 20_000_000
+_NUMBER = re.compile(r"(?<!\d)(\d\d)_")
+_DOUBTS = {  # what a learner's code has no need of, and somebody who looks for a way round has
+    r"lockstep\.(course|launch|teach)|from lockstep import (course|launch)": "the course's insides",
+    r"_getframe|inspect\.(stack|currentframe)|gc\.get_": "the frames or objects of other code",
+    r"\bctypes\b|/proc/": "other processes' memory",
+    r"lockstep\.check\s*=|setattr\(\s*lockstep": "a change of lockstep itself",
+    r"progress\.jsonl|LOCKSTEP_PROGRESS": "the file of progress",
+    r"lockstep\.solution\(": "lockstep.solution",
+}
+
+
+class BadSubmission(ValueError):
+    """A file that cannot be run; the message says why."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """learner: a name of the folder. lab: "01", "" where it is not known. notebook: its text, ""
+    where `problem` says why there is none. notes: what a teacher should look at."""
+
+    learner: str
+    path: Path
+    lab: str
+    notebook: str = field(default="", repr=False)
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def find(folder: Path) -> Iterator[Submission]:
+    """All notebooks below `folder`, by learner and name. Links are not followed."""
+    for path in sorted(folder.rglob("*.ipynb")):
+        inside = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in inside.parts)
+        if hidden or not path.is_file() or path.is_symlink():
+            continue
+        if any(parent.is_symlink() for parent in path.parents if folder in parent.parents):
+            continue
+        learner = inside.parts[0] if len(inside.parts) > 1 else path.stem
+        yield _read(learner, path)
+
+
+def _read(learner: str, path: Path) -> Submission:
+    lab = ""
+    try:
+        cells, text = _cells(path)
+        lab = _lab(path, cells)
+        if not lab:
+            raise BadSubmission("it has no exercise of the course")
+    except BadSubmission as error:
+        return Submission(learner, path, lab, problem=str(error))
+    return Submission(learner, path, lab, text, notes=tuple(_notes(lab, cells)))
+
+
+def _cells(path: Path) -> tuple[dict[str, str], str]:
+    """The code of each cell by its id, and the file's text. Raises BadSubmission."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BadSubmission(f"it is larger than {_MOST_BYTES // 10**6} MB")
+        text = path.read_text(encoding="utf-8")
+        content: Any = json.loads(text)
+        found = {}
+        for at, cell in enumerate(content["cells"]):
+            if cell["cell_type"] == "code":
+                source = cell["source"]
+                source = source if isinstance(source, str) else "".join(source)
+                found[str(cell.get("id", at))] = source
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, BadSubmission):
+            raise
+        raise BadSubmission(f"it is no notebook ({type(error).__name__})") from None
+    return found, text
+
+
+def _lab(path: Path, cells: dict[str, str]) -> str:
+    """By its exercises; by its name where two labs have as many of them."""
+    named = _NUMBER.search(path.name)
+    counts = {lab.number: 0 for lab in LABS}
+    for one in exercises():
+        defined = re.compile(rf"^(def |class )?{one.name}\b", re.MULTILINE)
+        counts[one.lab] += one.name in cells or any(map(defined.search, cells.values()))
+    most = max(counts.values())
+    best = [number for number, count in counts.items() if count == most]
+    if not most:
+        return ""
+    return named[1] if named and named[1] in best else best[0]
+
+
+def _notes(lab: str, cells: dict[str, str]) -> Iterator[str]:
+    blank, solved = _published(BLANK, lab), _published(SOLUTIONS, lab)
+    own = "\n".join(code for code in cells.values() if code not in blank.values())
+    for pattern, what in _DOUBTS.items():
+        if re.search(pattern, own):
+            yield f"its code names {what}"
+    copies = [
+        one.name
+        for one in exercises()
+        if one.lab == lab and _same(cells.get(one.name, ""), solved.get(one.name, ""))
+    ]
+    if copies:
+        yield f"word for word the published solution: {', '.join(copies)}"
+
+
+def _published(folder: Path, lab: str) -> dict[str, str]:
+    path = next(iter(folder.glob(f"{lab}_*.ipynb")), None)
+    return _cells(path)[0] if path else {}
+
+
+def _same(mine: str, theirs: str) -> bool:
+    """Whether two programs differ in nothing but comments and layout."""
+    try:
+        return bool(theirs) and ast.dump(ast.parse(mine)) == ast.dump(ast.parse(theirs))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False

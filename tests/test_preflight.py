@@ -1,0 +1,116 @@
+"""`lockstep preflight`: what it takes for a difference, and what for noise."""
+
+import json
+
+import nbformat
+import pytest
+from lockstep.__main__ import main
+from lockstep.course.exercises import MIME
+from lockstep.teach import preflight
+from lockstep.teach.preflight import Difference
+
+
+def notebook(text: str, *tags: str) -> dict:
+    output = {"output_type": "execute_result", "data": {"text/plain": text}}
+    cell = {"cell_type": "code", "id": "a", "metadata": {"tags": list(tags)}, "outputs": [output]}
+    return {"cells": [cell]}
+
+
+def measured(value: str, unit: str = " ms", way: str = "measured") -> str:
+    return f"predicted 2{unit} · {way} {value}{unit} · 3 times the prediction"
+
+
+def claim(verdict: str) -> str:
+    return (
+        f"“It is so.”\nyou said · holds\nmeasured · {verdict}\nbecause  · of 3\nlive     · 4 ranks"
+    )
+
+
+@pytest.mark.parametrize(
+    ("published", "here", "found"),
+    [
+        (measured("4"), [measured("4.9")], []),
+        (measured("4"), [measured("3.1")], []),
+        (measured("4"), [measured("5.1")], [Difference("a", "figure", "4 ms", "5.1 ms")]),
+        (measured("4"), [measured("2.9")], [Difference("a", "figure", "4 ms", "2.9 ms")]),
+        (measured("-4"), [measured("-4.1")], []),
+        (measured("4"), [measured("6"), measured("4.5"), measured("9")], []),  # noise here
+        (
+            measured("4"),
+            [measured("6"), measured("5.5")],
+            [Difference("a", "figure", "4 ms", "5.5 to 6 ms")],
+        ),
+        (measured("4", way="computed"), [measured("9", way="computed")], []),
+        (claim("holds"), [claim("holds")], []),
+        (
+            claim("holds"),
+            [claim("holds"), claim("depends")],
+            [Difference("a", "claim", "holds", "“It is so.” depends")],
+        ),
+        ("1\nlive · 4 ranks · gloo", ["2\nlive · 8 ranks · nccl"], []),
+    ],
+)
+def test_what_varies_is_compared_by_what_it_says(published, here, found):
+    runs = [notebook(text) for text in here]
+    assert list(preflight.differences(notebook(published, "varies"), runs)) == found
+
+
+@pytest.mark.parametrize(
+    ("published", "here", "found"),
+    [
+        ("1\nlive · 4 ranks · gloo", "1\nlive · 4 ranks · nccl", []),
+        ("1\n2", "1\n3", [Difference("a", "text", "2", "3")]),
+        ("1\n2", "1", [Difference("a", "text", "2", "(nothing)")]),
+        (
+            measured("4", ""),
+            measured("4.1", ""),
+            [Difference("a", "text", measured("4", ""), measured("4.1", ""))],
+        ),
+    ],
+)
+def test_other_text_is_the_same_but_for_its_stamp(published, here, found):
+    assert list(preflight.differences(notebook(published), [notebook(here)])) == found
+
+
+def test_what_shows_the_readers_machine_is_not_compared():
+    assert list(preflight.differences(notebook("1", "unpublished"), [notebook("2")])) == []
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A course of one small solution, whose published output says 1."""
+    (tmp_path / "solutions").mkdir()
+    monkeypatch.setattr(preflight, "MATERIAL", tmp_path)
+
+    def write(code: str) -> None:
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        book = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+        cell = nbformat.v4.new_code_cell(code, id="a")
+        cell.outputs = [nbformat.v4.new_output("stream", text="1\n")]
+        verdict = {"exercise": "average", "verdict": "PASS", "mistake": ""}
+        check = f"display({ {MIME: verdict} }, raw=True)"
+        book.cells = [
+            cell,
+            nbformat.v4.new_code_cell(check, id="b", metadata={"tags": ["unpublished"]}),
+        ]
+        nbformat.write(book, tmp_path / "solutions" / "00_small.ipynb")
+
+    return write
+
+
+def test_the_command_runs_and_compares(course, capsys):
+    course("print(2)")
+    assert main(["preflight", "0", "--repeats", "2", "--json"]) == 0
+    (flight,) = json.loads(capsys.readouterr().out)
+    assert len(flight["runs"]) == 2
+    assert flight["differences"] == [{"cell": "a", "kind": "text", "published": "1", "here": "2"}]
+
+
+def test_a_lab_that_fails_is_a_failure(course, capsys):
+    course("print(1)\nraise ValueError('no GPU')")
+    assert main(["preflight"]) == 1
+    said = capsys.readouterr().out
+    assert "FAILED" in said
+    assert "ValueError: no GPU" in said
+    assert main(["preflight", "77"]) == 2
+    assert "no lab 77" in capsys.readouterr().err
