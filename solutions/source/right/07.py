@@ -298,6 +298,14 @@ def chance(before, after):
     return hits / count
 
 
+# %% chance: a-fraction
+def chance(before, after):
+    from fractions import Fraction
+
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return Fraction(sum(one >= sum(after) for one in ways), len(ways))
+
+
 # %% chance: which-are-before
 def chance(before, after):
     ways = [sum(one) for one in itertools.combinations(before + after, len(before))]
