@@ -109,7 +109,7 @@ def serve(model, x, sizes):
     ways = itertools.combinations_with_replacement(sizes, calls)
     best = min((one for one in ways if sum(one) >= len(x)), key=sum)
     results = []
-    for part, size in zip(x.split(list(_filled(len(x), best))), best[::-1]):
+    for part, size in zip(x.split(list(_filled(len(x), best))), best[::-1], strict=True):
         padding = x.new_zeros(size - len(part), *x.shape[1:])
         results.append(model(torch.cat([part, padding]))[: len(part)])
     return torch.cat(results)

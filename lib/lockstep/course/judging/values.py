@@ -7,10 +7,10 @@ else there is its type and a text. So no object of an answer is ever asked wheth
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
 _MOST_SHOWN = 60  # characters of a value in a sentence
@@ -252,9 +252,10 @@ def show_both(got: Any, right: Any) -> tuple[str, str]:
     if texts[0] != texts[1]:
         return texts
     whole = repr(got), repr(right)
-    first = max(0, len(os.path.commonprefix(whole)) - _MOST_SHOWN // 2)
-    if whole[0] == whole[1] or not first:
+    if whole[0] == whole[1]:
         return texts
+    pairs = enumerate(zip_longest(*whole))
+    first = max(0, next(at for at, (one, other) in pairs if one != other) - _MOST_SHOWN // 2)
     return "…" + _short(whole[0][first:]), "…" + _short(whole[1][first:])
 
 
