@@ -325,3 +325,18 @@ def test_a_function_that_names_operations_of_torch_travels():
     exec("def named():\n    return str(torch.ops._c10d_functional.wait_tensor)", own)
     job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
     assert job[0] == "_c10d_functional.wait_tensor"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        "torch.ops._c10d_functional",
+        "torch.ops._c10d_functional.wait_tensor",
+        "torch.ops._c10d_functional.wait_tensor.default",
+    ],
+)
+def test_operations_of_torch_travel_by_any_name_that_a_function_uses(named):
+    own = {"__name__": "__main__", "torch": torch}
+    exec(f"known = {named}\ndef named():\n    return str(known)", own)
+    job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
+    assert job[0] == str(own["known"])

@@ -6,6 +6,7 @@ import os
 import random
 import time
 import tomllib
+from fractions import Fraction
 from pathlib import Path
 
 import lockstep
@@ -13,7 +14,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep.course import exercises, judging
-from lockstep.course.judging import Noted, Numbers, Tensor, Trial, judged, running, stores, words
+from lockstep.course.judging import (
+    Noted,
+    Number,
+    Numbers,
+    Tensor,
+    Trial,
+    judged,
+    running,
+    stores,
+    words,
+)
 
 LABS = Path(exercises.__file__).parent / "labs"
 GENERAL = tomllib.loads(Path(words.__file__).with_suffix(".toml").read_text())
@@ -311,6 +322,30 @@ def test_what_a_play_noted_is_no_result_and_demands_read_it(tiny):
     three.demands("rank-0", lambda run, rank: run.noted[rank] and {"length": len(run.noted[rank])})
     assert lockstep.check("three", lambda x: 3.0).hint == "rank 1 is wrong, at length 1"
     assert lockstep.check("three", lambda x: 2.0).mistake not in ("rank-0", None)
+
+
+def test_what_is_told_is_where_two_values_differ(tiny):
+    long, other = ["x" * 400 + end for end in "ab"]
+
+    @judged("three", lab="99", play=lambda answer: {"first": [1] * 90, "then": answer()})
+    def three(draw):
+        yield Trial(1, given=[()], right=[{"first": [1] * 90, "then": [2, 3, long]}])
+
+    wrong = lockstep.check("three", lambda: [2, 4, long]).hint
+    assert "the result['then'][1] is 4, and should be 3" in wrong and "first" not in wrong
+    got, right = lockstep.check("three", lambda: [2, 3, other]).hint.split(", and should be ")
+    assert got.endswith("xb'") and "xa'" in right
+
+
+def test_a_fraction_is_a_number(tiny):
+    @judged("three", lab="99", silent=True)
+    def three(draw):
+        yield Trial(0, given=[()], right=[[Number(0.25), 0.5]])
+
+    quarter = Fraction(1, 4)
+    assert lockstep.check("three", lambda: [quarter, 2 * quarter]).verdict == "PASS"
+    assert lockstep.check("three", lambda: [quarter, 3 * quarter]).mistake == "value"
+    assert lockstep.check("three", lambda: [quarter, "1/2"]).mistake == "type"
 
 
 def test_a_sign_may_say_that_there_is_no_verdict(tiny):

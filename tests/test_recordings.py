@@ -96,7 +96,7 @@ def cause(trace):
     return last, "checkpoint" if found.doing[0].where == "nothing recorded" else "straggler"
 
 
-@pytest.mark.parametrize("letter", "ABCDEF")
+@pytest.mark.parametrize("letter", "XYABCD")
 def test_the_library_alone_finds_the_cause_of_each_case(letter):
     rank, found = cause(lab07.case(letter))
     right = lab07.truth(letter)

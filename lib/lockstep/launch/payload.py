@@ -63,10 +63,14 @@ class _Pickler(cloudpickle.Pickler):
             return _code_of_cell, (name, text, make, parts)
         kind: type = type(obj)
         if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:  # torch.ops is so
-            return importlib.import_module, (str(obj.__name__),)
+            return _named, (str(obj.__name__),)
         if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
             return _pybind11_type, (obj.__name__,)
         torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch._ops.OpOverloadPacket):
+            return _named, ("torch.ops." + obj._qualified_op_name.replace("::", "."),)
+        if torch is not None and isinstance(obj, torch._ops.OpOverload):
+            return getattr, (obj.overloadpacket, obj._overloadname)
         if torch is not None and isinstance(obj, torch.Tensor):
             if kind.__name__ == "DTensor":
                 raise CannotSend(
@@ -92,6 +96,20 @@ def _code_of_cell(
     if not sources.knows(filename):
         sources.remember(filename, text)
     return make(*parts)
+
+
+def _named(name: str) -> Any:
+    """A module, or what is only an attribute of one, as torch.ops.aten is.
+
+    Raises ImportError where there is neither.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        parent, _, own = name.rpartition(".")
+        if not parent or not hasattr(found := _named(parent), own):
+            raise error
+        return getattr(found, own)
 
 
 def _pybind11_type(name: str) -> type:

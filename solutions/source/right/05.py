@@ -170,6 +170,26 @@ def beside(x, a, b, group):
     return torch.add(total, product)
 
 
+# %% beside: named-above
+ops = torch.ops._c10d_functional
+
+
+def beside(x, a, b, group):
+    started = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    return ops.wait_tensor(started) + product
+
+
+# %% beside: operators-named-above
+start, wait = torch.ops._c10d_functional.all_reduce, torch.ops._c10d_functional.wait_tensor.default
+
+
+def beside(x, a, b, group):
+    started = start(x, "sum", group)
+    product = torch.matmul(a, b)
+    return wait(started).add(product)
+
+
 # %% bound: einsum
 def bound(x, w, u):
     return torch.einsum("ik,kj->ij", x.abs(), w.abs()) * (len(w) * u)

@@ -1,5 +1,8 @@
 """Wrong answers to the exercises of lab 05, each under the mistake that its check has to name."""
 
+import itertools
+import math
+
 import torch
 import torch.distributed as dist
 
@@ -98,6 +101,24 @@ def serve(model, x, sizes):
         padding = x.new_zeros(sizes[-1] - len(part), *x.shape[1:])
         results.append(model(torch.cat([part, padding]))[: len(part)])
     return torch.cat(results)
+
+
+# %% serve: other-split
+def serve(model, x, sizes):
+    calls = math.ceil(len(x) / sizes[-1])
+    ways = itertools.combinations_with_replacement(sizes, calls)
+    best = min((one for one in ways if sum(one) >= len(x)), key=sum)
+    results = []
+    for part, size in zip(x.split(list(_filled(len(x), best))), best[::-1], strict=True):
+        padding = x.new_zeros(size - len(part), *x.shape[1:])
+        results.append(model(torch.cat([part, padding]))[: len(part)])
+    return torch.cat(results)
+
+
+def _filled(rows, sizes):
+    for size in sizes[::-1]:
+        yield min(size, rows)
+        rows -= min(size, rows)
 
 
 # %% serve: more-calls

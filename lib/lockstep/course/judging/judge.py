@@ -14,7 +14,7 @@ from ..exercises import NotJudged, WrongAnswer
 from . import words
 from .numbers import Numbers
 from .running import Play, Run, Trial, contains_solution, runs
-from .values import Difference, alike, kind, same, show
+from .values import Difference, alike, kind, narrowed, same, show, show_both
 
 Found = bool | dict[str, Any]
 Sign = Callable[[Run, int], Found]
@@ -228,8 +228,10 @@ class Judged:
         elif all(_near(run, one) for run, _, one in every):
             mistake, at = "digits", 0
         run, rank, difference = every[at]
-        said |= {"place": self._called + difference.place, "right": show(difference.right)}
-        said |= {"got": show(difference.got), "origin": origins[at] and f": {origins[at]}"}
+        difference = narrowed(difference)
+        said["got"], said["right"] = show_both(difference.got, difference.right)
+        said |= {"place": self._called + difference.place}
+        said |= {"origin": origins[at] and f": {origins[at]}"}
         raise self._wrong(mistake, run, rank, **said)
 
     def _tell_if(self, said: Found, mistake: str, run: Run, rank: int, **more: Any) -> None:
@@ -245,7 +247,7 @@ class Judged:
             known |= {"rank": rank, "nproc": run.nproc, "where": _where(run, rank)}
             known["report"] = run.job.report
             if run.ends:
-                known |= {"got": show(run.got(rank)), "right": show(run.right(rank))}
+                known["got"], known["right"] = show_both(run.got(rank), run.right(rank))
                 if before := run.steps[rank][0].before:  # some answers take no argument
                     known["had"] = show(before[self._in_place or 0])
         return WrongAnswer(mistake, self.words.say(mistake, known | more))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
 _MOST_SHOWN = 60  # characters of a value in a sentence
@@ -43,7 +45,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Number:
-    """As what is right: this number, as a float, an int, or a tensor of one element."""
+    """As what is right: this number, as a float, an int, a fraction, or a tensor of one element."""
 
     value: float
 
@@ -102,7 +104,7 @@ def see(value: Any, depth: int = 0) -> Any:
     if isinstance(value, numpy.generic):
         value = value.item()
     kind = type(value)
-    if value is None or kind in (bool, int, float, complex, str, bytes):
+    if value is None or kind in (bool, int, float, complex, Fraction, str, bytes):
         return value
     if kind in (list, tuple) and depth < _DEEPEST:
         return kind(see(one, depth + 1) for one in value)
@@ -152,6 +154,8 @@ def difference(got: Any, right: Any, place: str = "") -> Difference | None:
 
 def differences(got: Any, right: Any, place: str = "", start: int = 0) -> Iterator[Difference]:
     """All differences. start: how many numbers come before these in the whole."""
+    if isinstance(got, Fraction) and isinstance(right, Number | float):
+        got = float(got)
     if isinstance(right, Number):
         if isinstance(got, Tensor) and len(got.numbers) == 1:
             got = got.numbers[0]
@@ -227,7 +231,32 @@ def alike(got: Any, guess: Any) -> bool:
 
 
 def _numeric(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) in (int, float, Fraction)
+
+
+def narrowed(one: Difference) -> Difference:
+    """Where two dicts with the same keys differ: the first difference within them."""
+    while isinstance(one.got, dict) and isinstance(one.right, dict):
+        if one.got.keys() != one.right.keys():
+            break
+        key = next(key for key in one.right if not same(one.got[key], one.right[key]))
+        within = difference(one.got[key], one.right[key], f"{one.place}[{key!r}]")
+        assert within is not None
+        one = within
+    return one
+
+
+def show_both(got: Any, right: Any) -> tuple[str, str]:
+    """Two values in a sentence: where both are cut before they differ, from there on."""
+    texts = show(got), show(right)
+    if texts[0] != texts[1]:
+        return texts
+    whole = repr(got), repr(right)
+    if whole[0] == whole[1]:
+        return texts
+    pairs = enumerate(zip_longest(*whole))
+    first = max(0, next(at for at, (one, other) in pairs if one != other) - _MOST_SHOWN // 2)
+    return "…" + _short(whole[0][first:]), "…" + _short(whole[1][first:])
 
 
 def show(value: Any) -> str:

@@ -251,7 +251,8 @@ def _served(answer: Any, batches: Sequence[Tensor], sizes: list[int]) -> dict[st
 @judged("serve", lab="05", play=_served, silent=True)
 def serve(draw: random.Random) -> Iterator[Trial]:
     """`serve(model, x, sizes)`: the model's result for each row, by batches of these sizes only."""
-    for sizes in ([2, 4, 8], sorted(draw.sample((3, 5, 8, 12), 2))):
+    # Of the second sizes two small ones hold more than a large one, with less padding.
+    for sizes in ([2, 4, 8], draw.choice(([3, 5], [5, 8], [8, 12]))):
         most = sizes[-1]
         rows = [sizes[0], draw.randint(sizes[0] + 1, most - 1), 1, most, most + 1]
         rows += [2 * most + draw.randint(1, most)]
@@ -310,6 +311,19 @@ def _too_large(run: Run, rank: int) -> Any:
     )
 
 
+def _other_split(run: Run, rank: int) -> Any:
+    """As few calls, and less padding, but the largest batches are not full."""
+    pairs = zip(run.trial.rows, run.got(rank)["sizes"], run.right(rank)["sizes"], strict=True)
+    return next(
+        (
+            {"n": n, "used": one, "best": two}
+            for n, one, two in pairs
+            if len(one) == len(two) and sum(one) < sum(two) and _right(run, rank, "values")
+        ),
+        False,
+    )
+
+
 def _more_calls(run: Run, rank: int) -> Any:
     pairs = zip(run.trial.rows, run.got(rank)["sizes"], run.right(rank)["sizes"], strict=True)
     return next(
@@ -326,6 +340,7 @@ serve.shows("padding-kept", _padding_kept)
 serve.shows("own-size", _other_sizes)
 serve.shows("more-calls", _more_calls)
 serve.shows("too-large", _too_large)
+serve.shows("other-split", _other_split)
 
 
 # ── by_block ─────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -305,7 +306,7 @@ charged.gives(
 )
 
 
-# ── Six cases ────────────────────────────────────────────────────────────────────────────────
+# ── The cases ────────────────────────────────────────────────────────────────────────────────
 
 CAUSES = (
     "straggler",
@@ -317,13 +318,14 @@ CAUSES = (
     "checkpoint",
 )
 _FILES = {
+    "X": "cases/reducing",  # explained in the lab, as Y is
+    "Y": "tensor-parallel-eager",
     "A": "slow-rank",
-    "B": "cases/reducing",
-    "C": "starved",
-    "D": "tensor-parallel-eager",
-    "E": "cases/compiling",
-    "F": "cases/saving",
+    "B": "starved",
+    "C": "cases/compiling",
+    "D": "cases/saving",
 }
+_ASKED = "ABCD"
 _SLACK = 0.05  # of a share: its steps differ by less
 
 
@@ -338,7 +340,7 @@ class Case(NamedTuple):
 
 @cache
 def case(letter: str) -> Trace:
-    """The trace of a case, "A" to "F", on one clock. Raises KeyError for another letter."""
+    """The trace of a case, "A" to "D", "X" or "Y", on one clock. Raises KeyError for another."""
     return Trace.load(recorded(f"traces/{_FILES[letter]}")).align()
 
 
@@ -347,20 +349,14 @@ def truth(letter: str) -> Case:
     """What a case's trace says, by each way in which its share can be taken from it."""
     shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
     ranks, cause = {
+        "X": ((None,), "exposed communication"),
+        "Y": ((None,), "launch-bound"),
         "A": ((1,), "straggler"),
-        "B": ((None,), "exposed communication"),
-        "C": ((None,), "starved input"),
-        "D": ((None, _latest(letter)), "launch-bound"),
-        "E": ((2,), "recompile"),
-        "F": ((0,), "checkpoint"),
+        "B": ((None,), "starved input"),
+        "C": ((2,), "recompile"),
+        "D": ((0,), "checkpoint"),
     }[letter]
     return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
-
-
-def _latest(letter: str) -> int:
-    """The rank that waits least for the others."""
-    totals = case(letter).breakdown().totals
-    return max(totals, key=lambda one: one.length - one.exposed).rank
 
 
 def _shares(letter: str, skip: int) -> list[float]:
@@ -376,18 +372,19 @@ def _shares(letter: str, skip: int) -> list[float]:
         return [mine, mine - rest]
 
     waiting = statistics.median(one.exposed / one.length for one in others)
+    less = waiting - own.exposed / own.length
     if letter == "A":
-        return [share("compute")[1], waiting, _range(trace, own.rank, "the slow part")]
-    if letter == "B":
+        return [less, share("compute")[1], waiting, _range(trace, own.rank, "the slow part")]
+    if letter == "X":
         return [one.exposed / one.length for one in totals]
-    if letter == "C":
+    if letter == "B":
         ranges = [_range(trace, one.rank, "input", host=True) for one in totals]
         return [*(one.host_bound / one.length for one in totals), *ranges]
-    if letter == "D":
+    if letter == "Y":
         return [own.host_bound / own.length, 1.0]  # or all of the critical path
-    if letter == "E":
-        return [*share("compute"), waiting]
-    return [*share("other"), waiting - own.exposed / own.length]
+    if letter == "C":
+        return [*share("compute"), waiting, less]
+    return [*share("other"), less]
 
 
 def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
@@ -401,7 +398,7 @@ def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
 
 @judged("diagnoses", lab="07", silent=True)
 def diagnoses(draw: random.Random) -> Iterator[Trial]:
-    """`diagnoses()`: for each case "A" to "F" a tuple (rank or None, cause, share)."""
+    """`diagnoses()`: for each case "A" to "D" a tuple (rank or None, cause, share)."""
     del draw  # the traces are what they are
     yield _alone((), ...)
 
@@ -413,7 +410,7 @@ def _said(run: Run) -> dict[str, Any]:
 
 def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
     """What is wrong with the first of the cases, in order."""
-    for letter in _FILES:
+    for letter in _ASKED:
         if letter in _said(run):
             rank, cause, share = _said(run)[letter]
             found = wrong(letter, rank, cause, share, truth(letter))
@@ -427,12 +424,12 @@ def _no_dict(run: Run, _: int) -> Any:
 
 
 def _missing(run: Run, _: int) -> Any:
-    missing = [letter for letter in _FILES if letter not in _said(run)]
+    missing = [letter for letter in _ASKED if letter not in _said(run)]
     return bool(missing) and {"missing": ", ".join(missing)}
 
 
 def _no_triple(run: Run, _: int) -> Any:
-    wrong = (letter for letter in _FILES if not _is_diagnosis(_said(run).get(letter)))
+    wrong = (letter for letter in _ASKED if not _is_diagnosis(_said(run).get(letter)))
     return next(({"case": letter} for letter in wrong), False)
 
 
@@ -444,7 +441,7 @@ def _is_diagnosis(one: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) in (int, float, Fraction)
 
 
 def _word(cause: str) -> str:
@@ -509,7 +506,7 @@ def _share(run: Run, _: int) -> Any:
         run,
         lambda letter, rank, cause, share, right: (
             not right.least <= share <= right.most
-            and {"share": f"{share:.0%}", "way": "less" if share > right.most else "more"}
+            and {"share": f"{float(share):.0%}", "way": "less" if share > right.most else "more"}
         ),
     )
 
