@@ -414,7 +414,7 @@ class Relay:
                     key.data.sendall(data)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", namespaces.HERE])
+@pytest.mark.parametrize("address", ["127.0.0.1", namespaces.HERE], ids=["loopback", "beyond"])
 def test_beyond_loopback_nobody_between_can_read(hosts, tmp_path, address):
     def whisper():
         print("a secret")
