@@ -20,15 +20,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import playwright.sync_api as playwright
+from lockstep.course.photos import chromium
 from PIL import Image
 
 START = 60.0  # seconds for the server, a page or a kernel to be there
 RUN = 240.0  # seconds for all cells of a notebook
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 CHECK = "application/vnd.lockstep.check+json"
-MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
 WIDTH = 1280
 HIGHEST = 10_000  # Chromium repeats the top of a picture that is higher than 16384
 
@@ -122,30 +121,6 @@ class JupyterLab:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         shutil.rmtree(self._home, ignore_errors=True)
-
-
-def chromium() -> str:
-    """The path of the browser. Raises LookupError, which says what to install."""
-    if chosen := os.environ.get("CHROMIUM"):
-        if path := shutil.which(chosen):
-            return path
-        raise LookupError(f"CHROMIUM={chosen} is no program")
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", MAC):
-        if path := shutil.which(name):
-            return path
-    if own := sorted(playwrights_own().glob("chromium_headless_shell-*/*/*headless*shell")):
-        return str(own[-1])
-    raise LookupError(
-        "the browser tests need Chromium or Google Chrome. On Debian: apt-get install chromium; "
-        "elsewhere set CHROMIUM=/path/to/the/browser"
-    )
-
-
-def playwrights_own() -> Path:
-    """Where `playwright install` puts browsers."""
-    if chosen := os.environ.get("PLAYWRIGHT_BROWSERS_PATH"):
-        return Path(chosen)
-    return platformdirs.user_cache_path("ms-playwright")
 
 
 def get() -> None:

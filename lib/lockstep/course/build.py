@@ -19,6 +19,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from . import links
+from .photos import NoBrowser, photograph
 from .rules import verify
 from .source import SourceError, blank, complete, core, goes_further, read, tags
 from .syllabus import LABS
@@ -48,6 +49,7 @@ def execute(notebook: Any, folder: Path) -> Any:
         coalesce_streams=True,  # else a slow print is in two pieces
         resources={"metadata": {"path": str(folder)}},
     ).execute()
+    photograph(notebook)
     return published(notebook)
 
 
@@ -141,5 +143,5 @@ def main(root: Path, numbers: Sequence[str] = ()) -> None:
 if __name__ == "__main__":
     try:
         main(Path.cwd(), sys.argv[1:])
-    except SourceError as error:
+    except (SourceError, NoBrowser) as error:
         sys.exit(f"make notebooks: {error}")
