@@ -248,7 +248,7 @@ def test_nothing_is_said_of_what_is_fine(browser: Browser, tree: Path) -> None:
     cells = {"first": SHOW, "where": WHERE} | FINE
     with browser.open(write(tree, "fine.ipynb", cells)) as page:
         page.run_all()
-        assert page.open_hints() == 4  # three stills, and the words of the ring's picture
+        assert page.open_hints() == 3
         assert page.problems() == []
         executable, data = page.shown("where").split()
     assert executable == sys.executable

@@ -330,7 +330,7 @@ def test_what_came_out_is_hidden_until_there_is_an_answer(monkeypatch: pytest.Mo
             assert "1 of 3" not in shown
     shown = card.answer({"answer": "1e3 GB/s"})
     assert shown["rows"] == [
-        ("", "predicted 1,000 GB/s · measured 1,234 GB/s · as predicted, within 25%")
+        ("", "predicted 1,000 GB/s · measured 1,230 GB/s · as predicted, within 25%")
     ]
     assert (shown["sign"], shown["isOver"]) == ("✓", True)
     assert card.answer({"answer": "17"})["sign"] == "✗"

@@ -1,5 +1,6 @@
 """`lockstep report`: notebooks that are honest, that cheat, and that do harm."""
 
+import contextlib
 import csv
 import json
 import os
@@ -268,6 +269,12 @@ def test_without_namespaces_it_says_what_is_weaker(tmp_path, capsys, monkeypatch
     assert "--without-walls" in said
 
 
+def is_kernel(process):
+    with contextlib.suppress(psutil.Error):  # it may have ended meanwhile
+        return "ipykernel" in str(process.cmdline())
+    return False
+
+
 @WALLS
 def test_ctrl_c_ends_what_runs(hand_in, tmp_path):
     hand_in("hangs", "open('/tmp/here', 'w')\nwhile True: pass", RIGHT)
@@ -276,11 +283,13 @@ def test_ctrl_c_ends_what_runs(hand_in, tmp_path):
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     ) as process:
-        me = psutil.Process(process.pid)
-        while not any("ipykernel" in str(one.cmdline()) for one in me.children(recursive=True)):
-            assert process.poll() is None
-        family = me.children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        try:
+            me = psutil.Process(process.pid)
+            while not any(map(is_kernel, me.children(recursive=True))):
+                assert process.poll() is None
+            family = me.children(recursive=True)
+        finally:
+            process.send_signal(signal.SIGINT)
         assert "interrupted" in process.stderr.read()
         assert process.wait(20) == 130
     _, alive = psutil.wait_procs(family, timeout=20)

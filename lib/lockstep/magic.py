@@ -145,6 +145,7 @@ def parse(line: str) -> argparse.Namespace:
         meant = unknown[0].split("=")[0].replace("_", "-")
         # Of those that the help does not show, only a slip of the pen can be meant.
         close = difflib.get_close_matches(meant, hidden, 1, 0.85)
+        close = close or [flag for flag in shown if flag.startswith(meant.rstrip("s"))]
         close = close or difflib.get_close_matches(meant, shown, 1, 0.5)
         hint = f"did you mean {close[0]}?" if close else "see %%torchrun --help"
         raise UsageError(f"%%torchrun: there is no {unknown[0]}: {hint}")
