@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..launch.channel import deaf
 from ..machine import Machine
 
 ENDING = 60  # seconds for PyTorch's agent to end its ranks
@@ -132,7 +133,8 @@ def by_torchrun(
     try:
         for node in range(nodes):
             command = [*torchrun, f"--node-rank={node}", *program]
-            running.append(subprocess.Popen(command, env=variables))
+            with deaf():  # an interrupt between start and note would leave it running
+                running.append(subprocess.Popen(command, env=variables))
         codes = [agent.wait() for agent in running]
     finally:
         for agent in running:
