@@ -127,8 +127,11 @@ function labelOf({ scene, view }, line) {
   if (line.what === "rank") {
     const times = scene.head.times.find((one) => one.part === line.part && one.rank === line.rank);
     if (times?.hasCompute && times.communication) {
-      const share = `${percent(times.exposed, times.span)} exposed`;
-      node.append(make("small", { textContent: share }));
+      const share = percent(times.exposed, times.span);
+      // "before rank 0" needs the room.
+      const isPair = scene.head.parts.length > 1;
+      node.append(make("small", { textContent: isPair ? share : `${share} exposed` }));
+      node.title = `${text}: ${share} exposed communication`;
     }
   } else if (line.levels && line.key && view.folded.has(line.key)) {
     node.append(make("small", { textContent: `+${line.levels.length - 1} levels` }));
