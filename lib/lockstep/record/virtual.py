@@ -181,6 +181,19 @@ def forward(cuda: Any, batch: int, layers: int, width: int, dtype: torch.dtype) 
     return step
 
 
+def residual(cuda: Any, batch: int, layers: int, width: int) -> Step:
+    """Lab 06's forward pass: layers x + relu(x·w), of three kernels each."""
+    weights = [random(width, width) * (0.5 / width**0.5) for _ in range(layers)]
+    given = random(batch, width)
+
+    def step() -> None:
+        x = given
+        for w in weights:
+            x = x + torch.relu(x @ w)
+
+    return step
+
+
 def training(
     cuda: Any, batch: int, layers: int, width: int, dtype: torch.dtype, adam: bool = False
 ) -> Step:
@@ -259,6 +272,8 @@ PROGRAMS: dict[str, Program] = {
     **_both("32 layers, 8 rows", forward, "06", 8, **_DECODING),
     **_both("32 layers, 64 rows", forward, "06", 64, **_DECODING),
     **_both("32 layers, 1024 rows", forward, "06", 1024, **_DECODING),
+    **_both("24 residual layers of 512, 8 rows", residual, "06", 8, layers=24, width=512),
+    **_both("24 residual layers of 2048, 1024 rows", residual, "06", 1024, layers=24, width=2048),
     **_both("a small training step, SGD", training, "06", **_TRAINED),
     **_both("a small training step, Adam", training, "06", **_TRAINED, adam=True),
     **_both("a large training step", training, "06", batch=8192, layers=4, width=2048, dtype=BF16),
@@ -449,9 +464,12 @@ OTHERS: dict[str, Program] = {
         )
         for count in (1, 50, 200)
     },
-    "50 mm, captured": Program(
-        partial(captured, make=partial(small_operations, name="mm", count=50))
-    ),
+    **{
+        f"50 {name}, captured": Program(
+            partial(captured, make=partial(small_operations, name=name, count=50))
+        )
+        for name in ("mm", "linear")
+    },
     "20 times to and fro": Program(partial(to_and_fro, count=20)),
     "20 times to and fro, ahead": Program(partial(to_and_fro, count=20), ahead=True),
     "20 times to and fro, captured": Program(partial(captured, make=partial(to_and_fro, count=20))),
@@ -509,6 +527,8 @@ OTHERS: dict[str, Program] = {
         for name, args in {
             "6 layers of 512, 128 rows, float32": (128, 6, 512, _FP32),
             "6 layers of 4096, 2048 rows, bfloat16": (2048, 6, 4096, BF16),
+            "10 layers of 1536, 32 rows, bfloat16": (32, 10, 1536, BF16),
+            "10 layers of 768, 512 rows, bfloat16": (512, 10, 768, BF16),
         }.items()
         for how, program in {
             "forward": Program(partial(_made, forward, args)),
