@@ -15,6 +15,7 @@ RECORDED = {
     "tensor-parallel-eager": ("launch-bound", None),
     "cases/compiling": ("recompile", 2),
     "cases/saving": ("checkpoint", 0),
+    "cases/emptied": ("allocator thrashing", None),
     "data-parallel-before": ("exposed communication", None),
     "data-parallel-after": ("", None),
     "experts": ("launch-bound", None),

@@ -452,20 +452,20 @@ lockstep.table(
 # %% [markdown] id="cases-text"
 # ## 6 · Six cases
 #
-# Six traces, each slowed by one thing. Three are of H200s, three of gloo ranks on a small CPU. Two are explained, X
-# and Y; nobody tells about the other four. The words for causes:
+# Six traces, each slowed by one thing that nobody tells you. Before them comes X, which is explained. X, A, B and E are
+# of H200s; C, D and F of gloo ranks on a small CPU. The words for causes:
 #
 # | cause | what to look for |
 # | --- | --- |
 # | straggler | one rank has more work in every step; the others wait in collectives |
 # | starved input | all ranks are idle at the begin of each step |
-# | exposed communication | all ranks communicate alike, and nothing hides it |
+# | exposed communication | long on all ranks, nothing hides it, and most of it is transfer, not waiting |
 # | launch-bound | hundreds of kernels, each shorter than its launch; the queue is empty |
 # | recompile | ranges of TorchDynamo or Inductor in a step that should run only |
-# | allocator thrashing | `cudaMalloc` and `cudaFree` in every step |
+# | allocator thrashing | hosts are in `cudaMalloc` and `cudaFree`, in every step |
 # | checkpoint | one rank does something that the trace does not see, in some steps |
 #
-# Look at **X** first: which part is the largest, and is it always the same rank that comes last?
+# In **X** one rank waits least. Does it have more to do, or is it only the last of hosts that are all busy?
 
 # %% id="look" tags=["plumbing"]
 from lockstep.course.labs.lab07 import case
@@ -483,30 +483,22 @@ def look(letter):
 
 # %% id="case-x"
 look("X")
+display(case("X").launches())
 
 # %% [markdown] id="case-x-explained"
-# On every rank two thirds of the time or more are exposed communication. The ranks compute a little differently, but
-# each of them came last now and then, and of all the time in collectives only 16 % is waiting; the rest is transfer.
-# So no rank is the cause: `(None, "exposed communication", 0.7)`.
-#
-# In **Y** one rank waits least. Does it have more to do, or is it only the last of hosts that are all busy?
-
-# %% id="case-y"
-look("Y")
-display(case("Y").launches())
-
-# %% [markdown] id="case-y-explained"
 # Rank 2 came last 48 of 48 times, and it has no more to do than the others: 288 calls, 4 µs each, on all of them. It
 # is the last of four busy hosts, and what is queued on the others is there because they wait for it. A rank that is
 # merely the last of busy hosts is not the cause: `(None, "launch-bound", 0.7)`. The share is the host-bound part of
 # rank 2, whose time is not hidden behind waiting for others.
 #
-# Now you. What to ask first:
+# Now you: A to F have the other six causes, each once. What to ask first:
 #
 # - **A**: which rank differs from the others in "exposed communication"?
 # - **B**: zoom into the begin of a step: what runs, and what does not?
 # - **C**: a rank "computes". What? `collectives()` names what it did while the others waited.
 # - **D**: compare the lengths of the steps, of rank 0 and of the others.
+# - **E**: in which calls are the hosts while their GPUs idle? `case("E").critical_path()` names the longest.
+# - **F**: does the same rank come last each time? Which part of the time in collectives is waiting?
 
 # %% id="case-a"
 look("A")
@@ -520,16 +512,22 @@ look("C")
 # %% id="case-d"
 look("D")
 
+# %% id="case-e"
+look("E")
+
+# %% id="case-f"
+look("F")
+
 # %% [markdown] id="diagnoses-text"
-# ### Exercise 5: four diagnoses
+# ### Exercise 5: six diagnoses
 #
-# **Goal:** `diagnoses()` returns a dict: for each of "A" to "D" a tuple `(rank, cause, share)`. The rank
+# **Goal:** `diagnoses()` returns a dict: for each of "A" to "F" a tuple `(rank, cause, share)`. The rank
 # is the one that is the cause, or `None` where all are alike; the cause is a word of the table; the share is
-# a number from 0 to 1. Four of the seven causes, each once. You may ask the traces anything: `case("A")` is one.
+# a number from 0 to 1. You may ask the traces anything: `case("A")` is one.
 #
-# The **share** is what the cause takes of the steps, from the breakdown. For a rank that others wait for: how much less
+# The **share** is what the cause takes of the steps. For a rank that others wait for: how much less
 # of its steps than of theirs is exposed communication. Where all are alike: the part of the breakdown that the cause
-# is, as in X and Y. A few percent more or less do not matter.
+# is, of the rank that waits least, as in X. A few percent more or less do not matter.
 
 
 # %% id="diagnoses"
@@ -540,6 +538,8 @@ def diagnoses():
         "B": (None, "starved input", 0.42),  # host-bound, in one gap of each step
         "C": (2, "recompile", 0.6),  # it computes: dynamo's ranges, not kernels
         "D": (0, "checkpoint", 0.5),  # nothing recorded, after every third step
+        "E": (None, "allocator thrashing", 0.76),  # host-bound, on both; half of it in these calls
+        "F": (None, "exposed communication", 0.67),  # 16 % waiting: the rest is transfer
     }
     # END SOLUTION
 
@@ -548,7 +548,7 @@ def diagnoses():
 lockstep.check("diagnoses", diagnoses)
 
 # %% id="diagnoses-library"
-for letter in "ABCD":  # what the library guesses of the same traces, without their names
+for letter in "ABCDEF":  # what the library guesses of the same traces, without their names
     print(f"{letter}: {case(letter).cause()}")
 
 # %% [markdown] id="gate-text"
