@@ -391,31 +391,6 @@ lockstep.check("charged", charged)
 # %% id="collectives" tags=["varies"]
 trace.collectives()
 
-# %% [markdown] id="waiting-claim-text"
-# ### Claim: "a collective's time in the profile is what the network takes"
-#
-# So people buy a faster network when NCCL has the largest share of the profile. **Guess**: which part
-# of the communication was waiting for a late rank, in recorded programs of 4 H200s? Nearly none
-# (`"holds"`), most of it in all of them (`"does not hold"`), or it `"depends"` on the program?
-
-# %% id="waiting-guess" tags=["guess"]
-guess = "depends"
-
-# %% id="waiting-claim"
-names = ["data-parallel-before", "data-parallel-after", "tensor-parallel-eager"]
-names += ["tensor-parallel-graph", "experts"]
-shares = {name: recording(name).collectives().share for name in names}
-large = [name for name, share in shares.items() if share > 0.5]
-small = [name for name, share in shares.items() if share < 0.1]
-verdicts = {len(large): "does not hold", len(small): "holds"}
-lockstep.claim(
-    "A collective's time in the profile is what the network takes.",
-    guess=guess,
-    verdict=verdicts.get(len(shares), "depends"),
-    because="waiting: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
-    stamp=lockstep.recorded("traces/experts").stamp,
-)
-
 # %% [markdown] id="host-text"
 # ## 5 · Hosts that are too slow
 #
@@ -1007,7 +982,7 @@ lockstep.claim(
 #
 # Books and tools show a step in four tables: top operators, ranges, the step's split, and a roofline. Here
 # they are of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. The
-# roofline by counters has a section of its own above. 15 minutes; a recording; needs nothing of the core.
+# roofline by counters has a section of its own above. 20 minutes; recordings; needs nothing of the core.
 
 # %% [markdown] id="moe-operators-text"
 # **Top operators.** GPU time by the innermost operator that launched it; so nothing counts twice.
@@ -1068,6 +1043,31 @@ prediction = 0.68  # 1 - 4 ranks · 3 steps · 0.105 ms / 3.93 ms
 found = moe.collectives()
 display(found)
 lockstep.compare(predicted=prediction, measured=found.share, unit="of it")
+
+# %% [markdown] id="waiting-claim-text"
+# ### Claim: "a collective's time in the profile is what the network takes"
+#
+# So people buy a faster network when NCCL has the largest share of the profile. **Guess**: which part
+# of the communication was waiting for a late rank, in recorded programs of 4 H200s? Nearly none
+# (`"holds"`), most of it in all of them (`"does not hold"`), or it `"depends"` on the program?
+
+# %% id="waiting-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="waiting-claim"
+names = ["data-parallel-before", "data-parallel-after", "tensor-parallel-eager"]
+names += ["tensor-parallel-graph", "experts"]
+shares = {name: recording(name).collectives().share for name in names}
+large = [name for name, share in shares.items() if share > 0.5]
+small = [name for name, share in shares.items() if share < 0.1]
+verdicts = {len(large): "does not hold", len(small): "holds"}
+lockstep.claim(
+    "A collective's time in the profile is what the network takes.",
+    guess=guess,
+    verdict=verdicts.get(len(shares), "depends"),
+    because="waiting: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
+    stamp=lockstep.recorded("traces/experts").stamp,
+)
 
 # %% [markdown] id="moe-split-text"
 # **The step's split.** Tables in books have "forward, backward, all-reduce, other", which add up to the step.

@@ -474,8 +474,7 @@ def _unknown(run: Run, _: int) -> Any:
     return _first(
         run,
         lambda letter, rank, cause, share, right: (
-            _word(cause) not in map(_word, CAUSES)
-            and {"cause": cause, "causes": ", ".join(CAUSES)}
+            _word(cause) not in map(_word, CAUSES) and {"cause": cause, "causes": ", ".join(CAUSES)}
         ),
     )
 
@@ -520,7 +519,9 @@ def _not_one(run: Run, _: int) -> Any:
 def _cause(run: Run, _: int) -> Any:
     return _first(
         run,
-        lambda letter, rank, cause, share, right: _word(cause) != _word(right.cause) and {"cause": cause},
+        lambda letter, rank, cause, share, right: (
+            _word(cause) != _word(right.cause) and {"cause": cause}
+        ),
     )
 
 
