@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 07 · Multi-GPU tracing
 #
-# **95 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
+# **90 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
 #
 # Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every
 # operator, kernel and collective, with its begin and end. Afterwards you can
@@ -299,8 +299,7 @@ lockstep.Timeline(after, before=before, title="before DDP's buckets, and with th
 # ## 4 · Who is late
 #
 # In the next cell one rank computes much longer than the others, six times, before an all-reduce. Which one is
-# drawn by chance, and not told. The table below the cell has the time that each rank spends *in* its
-# all-reduces.
+# drawn by chance, and not told.
 
 # %% id="late" tags=["varies"]
 # %%torchrun -n {NPROC} --backend {BACKEND} --trace --into job
@@ -318,39 +317,35 @@ for number in range(6):
             b_NN = a_NN @ a_NN
         dist.all_reduce(total)
 
-# %% id="late-table" tags=["varies"]
-trace = lockstep.Trace.of(job).align()
-spent = {one.rank: one for one in trace.breakdown(skip=1).totals}
-lockstep.table(
-    "Five steps of each rank, in ms",
-    ["rank", "computing", "in all-reduces"],
-    [
-        [rank, *(f"{x / 1e6:.2f}" for x in (one.compute, one.communication))]
-        for rank, one in spent.items()
-    ],
-    stamp=lockstep.live(job),
-)
-
 # %% [markdown] id="late-claim-text"
 # ### Claim: "the rank with the longest all-reduces is the slow one"
 #
-# It looks like that in a profile of one rank: "most of my time is NCCL". **Guess** what the table says:
-# `"holds"`, `"does not hold"` or `"depends"`?
+# It looks like that in a profile of one rank: "most of my time is NCCL". The next cell shows the time that each rank
+# computes, and that it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"` or
+# `"depends"`?
 
 # %% id="late-guess" tags=["guess"]
 guess = "does not hold"
 
 # %% id="late-claim" tags=["varies"]
-slow = max(spent, key=lambda rank: spent[rank].compute)
-talks = {rank: one.communication for rank, one in spent.items()}
-longest, shortest = max(talks, key=talks.get), min(talks, key=talks.get)
+trace = lockstep.Trace.of(job).align()
+spent = {one.rank: one for one in trace.breakdown(skip=1).totals}
+rows = [(r, one.compute / 1e6, one.communication / 1e6) for r, one in spent.items()]
+table = lockstep.table(
+    "Five steps of each rank, in ms",
+    ["rank", "computing", "in all-reduces"],
+    [[rank, f"{own:.2f}", f"{talk:.2f}"] for rank, own, talk in rows],
+    stamp=lockstep.live(job),
+)
+display(table)
+slow = max(rows, key=lambda row: row[1])[0]
+longest, shortest = (pick(rows, key=lambda row: row[2]) for pick in (max, min))
 lockstep.claim(
     "The rank with the longest all-reduces is the slow one.",
     guess=guess,
-    verdict="holds" if longest == slow else "does not hold",
-    because=f"rank {slow} computes longest; the longest all-reduces are rank {longest}'s "
-    f"({talks[longest] / 1e6:.2f} ms), and the shortest rank {shortest}'s "
-    f"({talks[shortest] / 1e6:.2f} ms)",
+    verdict="holds" if longest[0] == slow else "does not hold",
+    because=f"rank {slow} computes longest; the longest all-reduces are rank {longest[0]}'s "
+    f"({longest[2]:.2f} ms), and the shortest rank {shortest[0]}'s ({shortest[2]:.2f} ms)",
     stamp=lockstep.live(job),
 )
 
