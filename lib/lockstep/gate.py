@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as xml
@@ -97,23 +98,37 @@ class Gate:
         raise GateError(f"{name!r} was not measured; measured: {known}")
 
     def junit(self) -> str:
-        """JUnit's XML: a test case for each measure; one that was left out is skipped."""
-        failures = sum(one.grew for one in self.measures)
-        cases = str(len(self.measures) + len(self.left_out))
-        counts = {"tests": cases, "failures": str(failures), "errors": "0"}
-        root = xml.Element("testsuites", counts)
-        suite = xml.SubElement(root, "testsuite", {"name": "lockstep gate", **counts})
-        suite.set("skipped", str(len(self.left_out)))
+        """JUnit's XML: a test case for each measure; one that was left out is skipped.
+
+        As both common schemas want it: Apache Ant's (github.com/windyroad/JUnit-Schema) and that of
+        Jenkins (junit-10.xsd of github.com/jenkinsci/xunit-plugin).
+        """
+        root = xml.Element("testsuites")
+        counts = {
+            "tests": len(self.measures) + len(self.left_out),
+            "failures": sum(one.grew for one in self.measures),
+            "errors": 0,
+            "skipped": len(self.left_out),
+            "time": 0,
+        }
+        suite = xml.SubElement(root, "testsuite", name="lockstep gate", package="lockstep", id="0")
+        suite.attrib |= {name: str(count) for name, count in counts.items()}
+        suite.set("timestamp", datetime.now().isoformat(timespec="seconds"))
+        suite.set("hostname", "localhost")
+        xml.SubElement(suite, "properties")
+
+        def case(name: str) -> xml.Element:
+            return xml.SubElement(suite, "testcase", classname="lockstep.gate", name=name, time="0")
+
         for one in self.measures:
-            case = xml.SubElement(suite, "testcase", classname="lockstep.gate", name=one.name)
-            said = in_one_line(one)
+            measured = case(one.name)
             if one.grew:
-                xml.SubElement(case, "failure", message=said).text = said
-            else:
-                xml.SubElement(case, "system-out").text = said
+                said = in_one_line(one)
+                xml.SubElement(measured, "failure", type="grew", message=said).text = said
         for name, why in self.left_out.items():
-            case = xml.SubElement(suite, "testcase", classname="lockstep.gate", name=name)
-            xml.SubElement(case, "skipped", message=in_one_line(why))
+            xml.SubElement(case(name), "skipped", message=in_one_line(why))
+        xml.SubElement(suite, "system-out").text = str(self)
+        xml.SubElement(suite, "system-err")
         xml.indent(root)
         return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
