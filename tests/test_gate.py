@@ -346,7 +346,7 @@ def test_what_traces_say_is_data_in_every_form(tmp_path):
         ("nowhere", "nowhere"),
         ("empty", "no trace in"),
         ("other-ranks", "only runs of the same ranks can be compared"),
-        ("one-step", "2 values say nothing|and 1 values say nothing of the noise"),
+        ("one-step", "3 and 1 steps say nothing of the noise"),
     ],
 )
 def test_what_cannot_be_compared(tmp_path, capsys, new, said):
@@ -371,6 +371,118 @@ def test_what_cannot_be_compared(tmp_path, capsys, new, said):
         gate(before, after)
     assert main(["gate", str(before), str(after)]) == 2
     assert capsys.readouterr().err.startswith("lockstep gate: ")
+
+
+# ── What nobody planned for ──────────────────────────────────────────────────────────────────
+
+
+def written(at, lengths, *, ranks=2, numbers=None, of=None, unit=1, gpus=1, silent=()):
+    """A run on disk of steps of these lengths in µs.
+
+    numbers: of the steps. of: rank → which of them it records. unit: what a file's µs are
+    multiplied by. silent: ranks whose kernels are not recorded.
+    """
+    at.mkdir(parents=True)
+    for rank in range(ranks):
+        rows, start = [], 1_000_000_000 * unit
+        for place, length in enumerate(lengths):
+            begin, start = start, start + (length + 10_000) * unit
+            if of and place not in of[rank]:
+                continue
+            name = f"ProfilerStep#{numbers[place] if numbers else place}"
+            rows.append(event("user_annotation", name, begin, (length + 9_000) * unit))
+            for gpu in range(gpus if rank not in silent else 0):
+                key = 10 * place + gpu + 1
+                call = ("cuda_runtime", "cudaLaunchKernel", begin, 1_000 * unit)
+                rows.append(event(*call, correlation=key))
+                when = (begin + 5_000 * unit, length * unit)
+                rows.append(kernel("gemm", *when, device=gpu, correlation=key))
+        write(at / f"rank{rank}.json", rows, head(rank, ranks))
+    return at
+
+
+def lengths(seed, steps=12, more=1.0):
+    return [int(900_000 * one * more) for one in draw(seed, steps)]
+
+
+ODD = {
+    "other-unit": ({"unit": 1_000}, r"in \S*before and 9\d\d\.\d+ ms in \S*new.* microseconds"),
+    "a-silent-rank": ({"silent": (1,)}, "new: rank 1 has no kernels .* record it anew"),
+    "no-common-step": ({"of": [range(5), range(6, 12)]}, "no step that all of ranks 0, 1 recorded"),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_pair_is_refused(tmp_path, name, turned):
+    how, said = ODD[name]
+    before, new = (
+        written(tmp_path / "before", lengths(1)),
+        written(tmp_path / "new", lengths(2), **how),
+    )
+    with pytest.raises(GateError, match=said):
+        gate(*((new, before) if turned else (before, new)))
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    before, new = (written(tmp_path / name, lengths(3)) for name in ("before", "new"))
+    file = new / "rank1.json"
+    file.write_text(file.read_text()[:3_000])
+    with pytest.raises(GateError, match=r"rank 1's file is damaged.*record it anew"):
+        gate(before, new)
+    (before / "peak.pickle").write_bytes(b"no pickle")
+    with pytest.raises(GateError, match=r"before: peak\.pickle is no pickle"):
+        gate(before, before)
+
+
+EVEN = {
+    "numbers that come again": {"numbers": [0, 1, 2, 3] * 3},
+    "several GPUs a rank": {"gpus": 2},
+}
+
+
+@pytest.mark.parametrize("name", EVEN)
+def test_every_step_counts(tmp_path, name):
+    paths = [
+        written(tmp_path / str(more), lengths(4, more=more), **EVEN[name]) for more in (1, 1.2)
+    ]
+    found = gate(*paths)
+    assert len(found.of("step time").before) == 12 and grown(found) == {"step time"}
+    assert gate(paths[0], paths[0]).passed
+
+
+def test_steps_that_some_rank_lacks_are_said(tmp_path):
+    of = [range(10), range(2, 12)]
+    before, new = (written(tmp_path / name, lengths(5), of=of) for name in ("before", "new"))
+    found = gate(before, new)
+    assert len(found.of("step time").before) == 8
+    assert "new: 4 of 12 steps are left out: some rank lacks them" in str(found)
+
+
+def test_steps_that_do_something_else_are_said_and_no_alarm(tmp_path):
+    """An evaluation in every tenth step; a warm-up; steps of two lengths."""
+    several = lengths(6, 30)
+    evaluated = [one * (4 if place % 10 == 9 else 1) for place, one in enumerate(several)]
+    found = gate(
+        written(tmp_path / "plain", several), written(tmp_path / "evaluated", evaluated[::-1])
+    )
+    assert found.passed
+    assert "3 of 30 steps of new take more than 1.5 times the median, 3.588 ms at most" in str(
+        found
+    )
+    assert "of baseline take more" not in str(found)
+    two = [one * (2 if place % 2 else 1) for place, one in enumerate(several)]
+    assert gate(written(tmp_path / "two", two), written(tmp_path / "turned", two[::-1])).passed
+    more = written(tmp_path / "more", [int(1.2 * one) for one in two])
+    assert "step time" in grown(gate(tmp_path / "two", more))
+
+
+@pytest.mark.parametrize("sides", [("one", "several"), ("several", "one")])
+def test_too_few_repeats_are_said_to_be_too_few(tmp_path, sides):
+    for name in ("one/0", "several/0", "several/1"):
+        written(tmp_path / name, lengths(7, 3))
+    with pytest.raises(GateError, match="runs say nothing of the noise: give at least two repeats"):
+        gate(*(tmp_path / side for side in sides))
 
 
 def test_a_level_is_a_share():
