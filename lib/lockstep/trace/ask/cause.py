@@ -57,7 +57,8 @@ class Cause:
 
     def __str__(self) -> str:
         if not self.word:
-            return printable(self.because)
+            why = "nothing but computing" if self.share < LITTLE else "no word for it"
+            return printable(f"{why}: {self.because}")
         whose = "all ranks alike" if self.rank is None else f"rank {self.rank}"
         return printable(f"{self.word}, {whose}, {self.share:.0%} of a step: {self.because}")
 
@@ -141,12 +142,10 @@ def _alike(trace: Slices, found: Breakdown, own: Spent) -> Cause:
     shares = {part: _share(own, part) for part in _PARTS}
     part = max(shares, key=lambda one: shares[one])
     said = f"{shares[part]:.0%} of a step"
-    if shares[part] < LITTLE:
-        return Cause("", None, shares[part], f"nothing but computing: {_PARTS[part]} takes {said}")
+    if shares[part] < LITTLE or part not in ("host_bound", "exposed"):
+        return Cause("", None, shares[part], f"{_PARTS[part]} takes {said}")
     if part == "host_bound":
         return _host(trace, found, own, [one for one in found.totals if one.rank != own.rank])
-    if part != "exposed":
-        return Cause("", None, shares[part], f"no word for it: {_PARTS[part]} takes {said}")
     if len(trace.ranks) > 1:
         late = f"no rank is late; {collectives(trace).share:.0%} of it is waiting"
     else:
@@ -174,7 +173,7 @@ def _host(trace: Slices, found: Breakdown, own: Spent, others: Sequence[Spent]) 
     if int(lengths[lengths < SHORT].sum()) > queue.host_bound / 2:
         alone = own.rank if _launches_more(met, own.rank) else None
         return Cause("launch-bound", alone, share, said)
-    return Cause("", None, share, f"no word for it: {said}, most of it in long pauses")
+    return Cause("", None, share, f"{said}, most of it in long pauses")
 
 
 def _before_steps(trace: Slices, found: Breakdown, met: Launches, rank: int) -> float:
