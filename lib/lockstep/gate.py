@@ -194,8 +194,12 @@ def gate(
     divided by the number of measures (Bonferroni). What is counted (launches, bytes) does not
     scatter by measuring: where it is the same in all of a side's values, any growth is one.
 
-    Raises GateError where the sides cannot be compared, or too few values leave noise unknown, and
-    TraceError where a trace cannot be read.
+    Notes say how many steps were left out because some rank lacks them, and how many take more than
+    1.5 times the median: medians and ranks hardly see what grows only in a few steps.
+
+    Raises GateError where the sides cannot be compared (other ranks, a rank without its kernels, a
+    damaged file, steps 300 times as long), or too few values leave noise unknown, and TraceError
+    where a trace cannot be read.
     """
     if not 0 < level < 1:
         raise GateError(f"level={level}: the share of false alarms is between 0 and 1")
