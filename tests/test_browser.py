@@ -75,10 +75,8 @@ def test_a_blank_lab_shows_what_it_holds(browser: Browser, tree: Path, name: str
     assert hints > 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [SOLUTIONS[0], *(pytest.param(name, marks=pytest.mark.long) for name in SOLUTIONS[1:])],
-)
+@pytest.mark.long  # papermill executes them
+@pytest.mark.parametrize("name", SOLUTIONS)
 def test_a_solution_shows_what_it_holds(browser: Browser, name: str) -> None:
     with browser.open(f"solutions/{name}.ipynb") as page:
         run_and_judge(page, f"solutions-{name}", "PASS")
@@ -176,6 +174,7 @@ FINE = {
     "machine": "display({'application/vnd.lockstep.any+json': {}, 'text/html': 'x'}, raw=True)",
     "hint": "HTML('<details><summary>more</summary>it</details>')",
     "hints": "HTML('<details><summary>a</summary><details><summary>b</summary>c</details>')",
+    "passed": "import lockstep\nlockstep.course.exercises.Outcome('mine', 'PASS', note='so be it')",
     "nothing": "None",
 }
 WIDGET = "{'model_id': 'gone', 'version_major': 2, 'version_minor': 0}"
@@ -257,6 +256,7 @@ def test_nothing_is_said_of_what_is_fine(browser: Browser, tree: Path) -> None:
         page.run_all()
         assert page.open_hints() == 3
         assert page.problems() == []
+        assert " ".join(page.shown("passed").split()).endswith(" ✓ PASS · mine so be it")
         executable, data = page.shown("where").split()
     assert executable == sys.executable
     assert data != platformdirs.user_data_dir()  # where learners' progress is

@@ -166,7 +166,7 @@ def test_an_answer_that_ends_its_judge_costs_the_others_nothing(hand_in, tmp_pat
 def test_harm_is_named_and_does_none(hand_in, tmp_path):
     target = tmp_path / "in" / "honest" / "00_start_here.ipynb"
     hand_in("honest", RIGHT)
-    hand_in("hangs", RIGHT, CHECK, "while True: pass")
+    hand_in("hangs", RIGHT, CHECK, "import threading", "threading.Event().wait()")
     hand_in("floods", RIGHT, CHECK, "for _ in range(70): print('x' * 1_000_000)")
     hand_in(
         "reaches",
@@ -180,7 +180,7 @@ def test_harm_is_named_and_does_none(hand_in, tmp_path):
     events = {name: " ".join(one.events) for name, one in found.items()}
     assert events["honest"] == ""
     assert events["hangs"] == (
-        "did not end within 30 s, in the cell that begins with “while True: pass”"
+        "did not end within 30 s, in the cell that begins with “threading.Event().wait()”"
     )
     assert "printed more than 50 MB" in events["floods"]
     assert "outside of its folder: “OSError: [Errno 30] Read-only" in events["reaches"]
