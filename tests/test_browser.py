@@ -245,6 +245,14 @@ BROKEN = {  # by id: code, what is said of it
         "HTML('<details><summary>empty</summary></details>')",
         ["hint 'empty': a click does not show what is in it"],
     ),
+    "covered-hint": (
+        "HTML('<div style=position:relative><details><summary>covered</summary>it</details>"
+        "<div style=position:absolute;inset:0></div></div>')",
+        [
+            "cell covered-hint: its text is not all to be seen, from it",
+            "hint 'covered': a click does not show what is in it",
+        ],
+    ),
     "throws": ("HTML('<script>throw Error(\"thrown\")</script>')", ["page error: thrown"]),
     "logs": ("HTML('<script>console.error(\"logged\")</script>')", ["console: logged"]),
 }

@@ -280,7 +280,7 @@ def test_a_node_that_goes_down_is_named(cluster):
         time.sleep(100)
 
     def kill():
-        slurm.wait(marker.exists)
+        slurm.wait(marker.exists, 90)
         cluster.kill_node("n2")
 
     killer = threading.Thread(target=kill)
