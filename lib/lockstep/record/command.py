@@ -26,10 +26,12 @@ from . import (
     overlap,
     protocols,
     races,
+    slurm_nodes,
     sweeps,
     thrashing,
     time_out,
     traces,
+    two_hosts,
     two_nodes,
     virtual,
     waits,
@@ -39,6 +41,8 @@ from .experiment import CannotRecord, Experiment, Result
 DATA = Path(__file__).parents[3] / "data"
 EXPERIMENTS = (
     two_nodes.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
+    two_hosts.EXPERIMENT,
     waits.EXPERIMENT,
     time_out.EXPERIMENT,
     new_group.EXPERIMENT,
