@@ -1,8 +1,8 @@
 """All-reduces over two hosts, as NCCL sees them: of one machine, halves that may not use NVLink.
 
-With another NCCL_HOSTID on each half NCCL takes them for two hosts, and has nothing but sockets
-between them (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Both are reached
-by loopback, whose counter says how many bytes crossed. Under PyTorch's own torchrun.
+With another NCCL_HOSTID on each half NCCL takes them for two hosts (getHostHash in its
+src/misc/utils.cc), and has nothing but sockets between them. Both are reached by loopback, whose
+counter says how many bytes crossed. Under PyTorch's own torchrun.
 """
 
 from __future__ import annotations
