@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from .. import machine
 from ..words import in_one_line, printable
 
 
@@ -45,9 +48,10 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--at-once",
         type=int,
-        default=1,
+        default=_at_once(),
         metavar="N",
-        help="notebooks at the same time (default: 1)",
+        help="notebooks at the same time (default: as many as cores and memory allow, here "
+        "%(default)s)",
     )
     report.add_argument(
         "--without-walls",
@@ -115,6 +119,12 @@ def add(commands: Any) -> None:
     demo.set_defaults(command=_demo)
 
 
+def _at_once() -> int:
+    """A notebook has four ranks that mostly wait: it needs two cores and less than a gigabyte."""
+    memory = psutil.virtual_memory().available >> 30
+    return max(1, min(machine.usable_cores() // 2, memory))
+
+
 def _refuse(command: str, why: object) -> int:
     print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
     return 2
@@ -127,7 +137,7 @@ def _report(arguments: argparse.Namespace) -> int:
         return _refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
     from ..course import labs  # noqa: F401  (registers all exercises)
 
-    why, weaker = sandbox.why_not(), arguments.without_walls
+    why, weaker = sandbox.why_not() or sandbox.lacks(), arguments.without_walls
     if why and not weaker:
         return _refuse(
             "report",
