@@ -162,11 +162,12 @@ tell(ok=True)
 
 def test_packages_of_another_environment_are_seen_there(tmp_path):
     """As with --system-site-packages, where PyTorch is the system's."""
-    venv.create(tmp_path, symlinks=True, with_pip=False)
-    (there,) = tmp_path.glob("lib/python*/site-packages")
-    (there / "others.pth").write_text(sysconfig.get_path("purelib"))
+    own = tmp_path / "own"  # unlike what is above it, others may read that
+    venv.create(own, symlinks=True, with_pip=False)
+    (there,) = own.glob("lib/python*/site-packages")
+    (there / "others.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")))
     program = "from lockstep.teach import sandbox; print(repr(sandbox.lacks()))"
     variables = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[2])}
-    python = [tmp_path / "bin" / "python", "-c", program]
+    python = [own / "bin" / "python", "-c", program]
     said = subprocess.run(python, env=variables, capture_output=True, text=True, check=True)
     assert said.stdout == "''\n"
