@@ -31,7 +31,6 @@ from . import (
     thrashing,
     time_out,
     traces,
-    two_hosts,
     two_nodes,
     virtual,
     waits,
@@ -41,8 +40,6 @@ from .experiment import CannotRecord, Experiment, Result
 DATA = Path(__file__).parents[3] / "data"
 EXPERIMENTS = (
     two_nodes.EXPERIMENT,
-    slurm_nodes.EXPERIMENT,
-    two_hosts.EXPERIMENT,
     waits.EXPERIMENT,
     time_out.EXPERIMENT,
     new_group.EXPERIMENT,
@@ -63,6 +60,7 @@ EXPERIMENTS = (
     virtual.EXPERIMENT,
     races.EXPERIMENT,
     course.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
 )
 
 
