@@ -19,7 +19,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools labs test check test-browser test-slurm test-long test-gpu lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup tools labs test check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ test-browser: tools  ## only run every notebook in JupyterLab in a headless Chro
 test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine; installs it (Debian, root)
 	$(BIN)/python tests/slurm.py
 	$(BIN)/pytest -m slurm tests/test_slurm.py
+
+test-hub: tools  ## three learners at once on a JupyterHub of its own; installs it below build/ (Node.js)
+	$(BIN)/python tests/hub.py
+	$(BIN)/pytest -m hub tests/test_hub.py
 
 test-long: tools  ## run what `make test` leaves out: every notebook in one more way
 	$(BIN)/pytest -m long

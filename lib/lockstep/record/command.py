@@ -26,6 +26,7 @@ from . import (
     overlap,
     protocols,
     races,
+    slurm_nodes,
     sweeps,
     thrashing,
     time_out,
@@ -59,6 +60,7 @@ EXPERIMENTS = (
     virtual.EXPERIMENT,
     races.EXPERIMENT,
     course.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
 )
 
 
