@@ -30,10 +30,13 @@ def _setting() -> tuple[Any, Any, int, Any]:
     return torch, dist, rank, x
 
 
-def _warm(dist: Any, x: Any, *groups: Any) -> None:
-    """NCCL connects at the first call of a group, and waits for all of it: not what is tested."""
+def _warm(dist: Any, x: Any, *_groups: Any) -> None:
+    """NCCL connects at the first call of a group, and waits for all of it: not what is tested.
+
+    A group's name is the one of its first call: here it must be the program's.
+    """
     if dist.get_backend() == "nccl":
-        for group in groups:
+        for group in _groups:
             dist.all_reduce(x, group=group)
 
 

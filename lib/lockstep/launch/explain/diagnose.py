@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ...words import ranks_text
 from ..calls import (
     ANY_SOURCE,
+    NOBODY,
     POINT_TO_POINT,
     SAME_SIZE,
     SYNCHRONIZE,
@@ -198,29 +199,40 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
 
 
 def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
-    """Collectives of several groups that wait for each other on GPUs, with all calls made.
+    """Calls that wait for each other on GPUs, with all of them made.
 
-    On a stream what comes later waits for a collective that was not asynchronous, and a group does
-    its own one after the other. Where that makes a circle over all ranks, none in it can ever end.
+    On a stream what comes later waits for a collective that was not asynchronous, and for any call
+    from where wait() was called; a group does its own collectives one after the other; a recv waits
+    for its send to begin. (A send may be over before that: a small message has room on the way.)
+    Where that makes a circle over all ranks, none in it can ever end.
     suspected: as if all calls were waited for at once, which no record of a GPU tells.
     """
-    after: dict[_Collective, dict[_Collective, None]] = {}  # what waits for it
-    waits_for: dict[_Collective, int] = {}
-    orders: dict[int, dict[_Collective, Call]] = {}
+    after: dict[_Queued, dict[_Queued, None]] = {}  # what waits for it
+    waits_for: dict[_Queued, int] = {}
+    orders: dict[int, dict[_Queued, Call]] = {}
+    tagged = _tagged(ranks)
     for rank, seen in ranks.items():
-        own = orders[rank] = {
-            (call.group, call.number): call
-            for call in seen.reader.calls()
-            if call.stream is not None and call.operation not in POINT_TO_POINT
-        }
-        last: dict[object, _Collective] = {}  # on a stream, or of a group
-        for at, call in own.items():
-            for before in (last.get(call.stream), last.get(call.group)):
-                if before is not None:
-                    after.setdefault(before, {})[at] = None
-            last[call.group] = at
-            if suspected or not call.asynchronous:
-                last[call.stream] = at
+        own = orders[rank] = {}
+        last: dict[object, dict[_Queued, None]] = {}  # on a stream, or of a group
+        for call, awaiting in seen.reader.queued():
+            at = _queued(call)
+            if awaiting is not None:
+                if at in own:
+                    last.setdefault(awaiting, {})[at] = None
+                continue
+            if call.stream is None or call.batched or _pair(call) in tagged:
+                continue
+            own[at] = call
+            is_message = call.operation in POINT_TO_POINT
+            chains = [call.stream] if is_message else [call.stream, call.group]
+            for before in [one for chain in chains for one in last.get(chain, ())]:
+                after.setdefault(before, {})[at] = None
+            if not is_message:
+                last[call.group] = {at: None}
+            if suspected or not (call.asynchronous or is_message):
+                last[call.stream] = {at: None}
+            if call.operation == "send":
+                after.setdefault(at, {})[_received(at)] = None
     for later in after.values():
         for at in later:
             waits_for[at] = waits_for.get(at, 0) + 1
@@ -235,15 +247,46 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
     return _tell_of_circle(circle, orders, suspected)
 
 
-_Collective: TypeAlias = tuple[Group, int]  # the same on all ranks of the group
+# A collective is the same on all ranks of its group: (). A message has two ends: the operation, who
+# sends, who receives, the tag.
+_Queued: TypeAlias = tuple[Group, tuple[str, int, int, int] | tuple[()], int]
+
+
+def _queued(call: Call) -> _Queued:
+    if call.operation not in POINT_TO_POINT:
+        return call.group, (), call.number
+    return call.group, (call.operation, *_pair(call)[1:], call.tag), call.number
+
+
+def _pair(call: Call) -> tuple[Group, int, int]:
+    """Who sends, and who receives."""
+    peer = NOBODY if call.peer is None else call.peer
+    ends = (call.rank, peer) if call.operation == "send" else (peer, call.rank)
+    return call.group, *ends
+
+
+def _received(sent: _Queued) -> _Queued:
+    group, way, number = sent
+    assert way
+    return group, ("recv", *way[1:]), number
+
+
+def _tagged(ranks: Mapping[int, Seen]) -> set[tuple[Group, int, int]]:
+    """Pairs whose messages have several tags: NCCL heeds none, so it is not clear which meet."""
+    tags: dict[tuple[Group, int, int], set[int]] = {}
+    for seen in ranks.values():
+        for call in seen.reader.calls():
+            if call.operation in POINT_TO_POINT:
+                tags.setdefault(_pair(call), set()).add(call.tag)
+    return {pair for pair, used in tags.items() if len(used) > 1}
 
 
 def _circle(
-    after: Mapping[_Collective, Collection[_Collective]], held: Collection[_Collective]
-) -> list[_Collective]:
+    after: Mapping[_Queued, Collection[_Queued]], held: Collection[_Queued]
+) -> list[_Queued]:
     """The shortest circle through one of the collectives that wait for themselves; [] if none."""
     for start in held:
-        came: dict[_Collective, _Collective] = {}
+        came: dict[_Queued, _Queued] = {}
         reached = [start]
         for at in reached:  # which grows: the nearest come first
             for following in after.get(at, ()):
@@ -259,13 +302,13 @@ def _circle(
 
 
 def _tell_of_circle(
-    circle: Sequence[_Collective],
-    orders: Mapping[int, Mapping[_Collective, Call]],
+    circle: Sequence[_Queued],
+    orders: Mapping[int, Mapping[_Queued, Call]],
     suspected: bool,
 ) -> Verdict | None:
     places = {rank: {at: i for i, at in enumerate(order)} for rank, order in orders.items()}
 
-    def have(first: _Collective, then: _Collective) -> list[int]:
+    def have(first: _Queued, then: _Queued) -> list[int]:
         """The ranks that made these calls in this order."""
         return [
             rank
@@ -273,10 +316,13 @@ def _tell_of_circle(
             if first in place and then in place and place[first] < place[then]
         ]
 
-    turns = [at for i, at in enumerate(circle) if at[0] != circle[i - 1][0]]
+    messages = any(way for _, way, _ in circle)
+    turns = [at for i, at in enumerate(circle) if messages or at[0] != circle[i - 1][0]]
     told: list[tuple[list[int], str]] = []
     for i, first in enumerate(turns):
         then = turns[(i + 1) % len(turns)]
+        if first[1] and first[1][0] == "send" and then == _received(first):
+            continue  # from one rank to another
         makers = have(first, then)
         if not makers:  # a record that lost its oldest calls
             return None
@@ -291,8 +337,12 @@ def _tell_of_circle(
         if suspected
         else "On a GPU a call waits for the ones before it, so none of these can end."
     )
+    if len({group for group, _, _ in circle}) > 1:
+        what, mend = "The order between groups differs", _ONE_ORDER
+    else:
+        what, mend = "The ranks wait for each other's messages", _SEND_FIRST
     return Verdict(
-        f"The order between groups differs: {'; '.join(said)}. {why} {_ONE_ORDER}",
+        f"{what}: {'; '.join(said)}. {why} {mend}",
         tuple(sorted({rank for makers, _ in told for rank in makers})),
     )
 
@@ -300,6 +350,10 @@ def _tell_of_circle(
 _ONE_ORDER = (
     "Ranks that share several groups must call their collectives in the same order, over all "
     "these groups together."
+)
+_SEND_FIRST = (
+    "A recv ends when its send has begun: let one side of each pair send first, or use "
+    "batch_isend_irecv."
 )
 
 
@@ -350,6 +404,8 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
         for rank, seen in ranks.items()
         if seen.finished or ((call := seen.blocked()) is not None and call.operation == SYNCHRONIZE)
     }
+    if verdict := _never_sent(ranks, closed):
+        return verdict
     lines = {line for lines in reached.values() for line in lines}
     for line in lines:
         group, operation = line[0], line[1]
@@ -370,6 +426,27 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
                 "same order."
             )
             return Verdict(text[0].upper() + text[1:], tuple(sorted([*waiting, *short])))
+    return None
+
+
+def _never_sent(ranks: Mapping[int, Seen], closed: Collection[int]) -> Verdict | None:
+    """A rank waits for its GPU, which receives what a rank that makes no more calls never sent."""
+    for rank in closed:
+        if ranks[rank].finished or not ranks[rank].reader.on_gpu:
+            continue
+        for call in ranks[rank].reader.calls():
+            peer = NOBODY if call.peer is None else call.peer
+            if call.operation != "recv" or peer not in closed:
+                continue
+            line = (call.group, "send", rank)
+            sent = sum(n for at, n in ranks[peer].reader.reached().items() if at[:3] == line)
+            if sent <= call.number:
+                return Verdict(
+                    f"Rank {rank} waits for {call}, and rank {peer} has made all of its calls "
+                    "without that send. Every recv needs a send of the rank that it names, in the "
+                    "same group.",
+                    tuple(sorted((rank, peer))),
+                )
     return None
 
 

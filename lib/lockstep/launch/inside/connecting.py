@@ -1,8 +1,8 @@
 """The GPUs of a group connect before a program asks for it, by NCCL alone and past PyTorch.
 
-NCCL connects GPUs at the first operation that needs that, which takes a good part of a short cell. A
-collective of PyTorch's would do it, too, but would leave a sequence number, an entry in the flight
-recorder and memory in the allocator, where a program could find them.
+NCCL connects GPUs at the first operation that needs that, which takes a good part of a short cell.
+A collective of PyTorch's would do it, too, but would leave a sequence number, an entry in the
+flight recorder and memory in the allocator, where a program could find them.
 """
 
 from __future__ import annotations
