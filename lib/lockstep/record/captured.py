@@ -132,6 +132,9 @@ EXPERIMENT = Experiment(
     minutes=1,
     run=run,
     least=2,
+    writes={
+        "captured/*.json": ("world_size", "batches", "sweeps", "host_seconds"),
+    },
 )
 
 

@@ -87,6 +87,9 @@ EXPERIMENT = Experiment(
     minutes=2,
     run=run,
     least=2,
+    writes={
+        "protocols/*.json": ("world_size", "algorithm", "protocol", "batches", "sweeps"),
+    },
 )
 
 

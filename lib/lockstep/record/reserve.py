@@ -25,6 +25,7 @@ from ..launch.run import run_cell
 from ..machine import Machine
 from .experiment import Experiment, Result, gpu_name
 
+WAYS = ("off", "ready", "at once", "behind")
 TIMES = 6
 PATIENCE = 60.0  # seconds for a reserve to come up
 # Cells, because a rank would have to import a module first.
@@ -93,7 +94,7 @@ def memory() -> list[int]:
 def measure(nproc: int, backend: str, times: int = TIMES, seconds: float = 2.5) -> dict[str, Any]:
     """Medians in seconds, and each cell's; bytes in use; latencies under a job of `seconds`."""
     found: dict[str, Any] = {"ranks": nproc, "backend": backend}
-    runs: dict[str, list[dict[str, float]]] = {"off": [], "ready": [], "at once": [], "behind": []}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
     waits: list[float] = []
     try:
         set_reserve("off")
@@ -150,4 +151,14 @@ EXPERIMENT = Experiment(
     run=run,
     least=2,
     gpus=False,
+    writes={
+        "launch/reserve-*.json": (
+            "ranks",
+            "backend",
+            "bytes in use with*",
+            "seconds until it is ready",
+            *(f"{name}{all_of}" for name in WAYS for all_of in ("", ", all")),
+            "all_reduce of 4 KiB, reserve *",
+        ),
+    },
 )

@@ -231,6 +231,9 @@ EXPERIMENT = Experiment(
     minutes=3,
     run=run,
     least=2,
+    writes={
+        "sweeps/*.json": ("world_size", "algorithm", "batches", "sweeps"),
+    },
 )
 
 

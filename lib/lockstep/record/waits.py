@@ -108,4 +108,8 @@ EXPERIMENT = Experiment(
     least=2,
     most=2,
     ranks=2,
+    writes={
+        "backends/waits-nccl.json": tuple(WAYS),
+        "backends/mutual-send-nccl.json": ("bytes", "hangs", "said"),
+    },
 )
