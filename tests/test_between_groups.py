@@ -104,3 +104,96 @@ def test_asynchronous_calls_in_different_orders_are_a_suspicion():
 @pytest.mark.parametrize("orders", HARMLESS.values(), ids=HARMLESS)
 def test_calls_that_may_yet_end_are_left_alone(orders):
     assert between_groups(seen(orders)) is None
+
+
+# ── Messages, and calls that are waited for later ────────────────────────────────────────────
+
+
+def queued(*programs: str) -> dict[int, Seen]:
+    """Ranks whose calls were queued, a word each: "A" a call of group A; "a" the same, only begun,
+    and "wA" the wait for the last one of it; "sA1" a send to rank 1, "rA1" a recv, both only begun,
+    and "wrA1" the wait, "rA1.5" with tag 5; "|" another stream from here on.
+    """
+    found = {}
+    for rank, program in enumerate(programs):
+        recorder = Recorder(bytearray(HEADER.size + (1 << 16)), rank)
+        recorder.on_gpu()
+        places, stream = {}, 7
+        for word in program.split():
+            if word == "|":
+                stream += 1
+            elif word.startswith("w"):
+                recorder.stream_waits(places[word[1:]], stream)
+            else:
+                is_message = len(word) > 1
+                name = word[1] if is_message else word.upper()
+                group = Group(name, tuple(range(len(programs))), f"of_{name}")
+                number, _ = recorder.group(name, lambda group=group: group)
+                operation = {"s": "send", "r": "recv"}[word[0]] if is_message else "all_reduce"
+                peer = int(word[2]) if is_message else None
+                begun = {"asynchronous": word.islower(), "stream": stream}
+                tag = int(word.partition(".")[2] or 0)
+                what = (operation, number, ((2,),), "float32", 8, peer, tag)
+                place = recorder.begin(*what, **begun)
+                recorder.end(place)
+                places[word if is_message else name] = place
+        found[rank] = Seen(Reader(recorder._memory, rank), False)
+    return found
+
+
+WAITING = {
+    "waited for in another order": ("a wA b wB", "b wB a wA"),
+    "begun alike, waited for before the next": ("a b wA wB C", "C a b wA wB"),
+    "on the stream that waits": ("a wA B", "B a wA"),
+    "messages crosswise": ("rA1 wrA1 sB1", "rB0 wrB0 sA0"),
+    "messages of one group": ("rA1 wrA1 sA1", "rA0 wrA0 sA0"),
+    "a message and a call": ("B sA1", "rA0 wrA0 B"),
+    "three in a ring": ("rA2 wrA2 sB1", "rB0 wrB0 sC2", "rC1 wrC1 sA0"),
+}
+
+
+@pytest.mark.parametrize("programs", WAITING.values(), ids=WAITING)
+def test_queued_waits_and_messages_that_make_a_circle_are_found(programs):
+    verdict = between_groups(queued(*programs))
+    assert verdict is not None
+    print(verdict.sentence)
+    assert verdict.ranks == tuple(range(len(programs)))
+    said = [f"rank {rank} called" for rank in verdict.ranks]
+    assert all(words in verdict.sentence for words in said)
+
+
+def test_a_circle_of_messages_is_told_by_what_each_rank_called():
+    verdict = between_groups(queued(*WAITING["messages crosswise"]))
+    shown = "of float32[2] on group of_{} (ranks 0, 1)"
+    for rank, other, first, then in ((0, 1, "A", "B"), (1, 0, "B", "A")):
+        recv, send = (
+            f"{way} rank {other} {shown.format(name)}"
+            for way, name in (("recv #0 from", first), ("send #0 to", then))
+        )
+        assert f"rank {rank} called {recv}, then {send}" in verdict.sentence
+    assert "in the same order, over all these groups together" in verdict.sentence
+    alone = between_groups(queued(*WAITING["messages of one group"])).sentence
+    assert alone.startswith("The ranks wait for each other's messages: rank 0 called recv")
+    assert "let one side of each pair send first" in alone
+
+
+MAY_END = {
+    "begun in another order and waited for afterwards": ("a b wA wB", "b a wB wA"),
+    "on another stream than the one that waits": ("a | wA B", "B | a wA"),
+    "small messages of which both are sent first": ("sA1 wsA1 rA1 wrA1", "sA0 wsA0 rA0 wrA0"),
+    "receives that are begun before": ("rA1 sA1 wrA1", "rA0 sA0 wrA0"),
+    "a message that comes": ("sA1 wsA1 B", "rA0 wrA0 B"),
+    "calls that were never waited for": ("a b", "b a"),
+}
+
+
+@pytest.mark.parametrize("programs", MAY_END.values(), ids=MAY_END)
+def test_waits_and_messages_that_may_yet_end_are_left_alone(programs):
+    assert between_groups(queued(*programs)) is None
+
+
+def test_messages_with_several_tags_are_left_alone():
+    """NCCL heeds no tag, so the record does not say which of them meet."""
+    programs = "rA1{} rA1.1 wrA1.1 sB1", "rB0 wrB0 sA0.1 sA0{}"
+    assert between_groups(queued(*(program.format(".1") for program in programs))) is not None
+    assert between_groups(queued(*(program.format(".2") for program in programs))) is None
