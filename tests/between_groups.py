@@ -68,7 +68,7 @@ def around() -> None:
     for name in sorted(mine):
         _warm(dist, x, pairs[name])
     for name in mine:
-        dist.broadcast(x, src=min(PAIRS[name]), group=pairs[name])
+        dist.all_reduce(x, group=pairs[name])
 
 
 PAIRS = {"left": [0, 1], "middle": [1, 2], "right": [0, 2]}
@@ -87,9 +87,9 @@ def a_mesh() -> None:
 def described() -> None:
     _, dist, rank, x = _setting()
     made = [dist.new_group([0, 1], group_desc=name) for name in ("weights", "statistics")]
-    _warm(dist, x, *made)
     kept = [SimpleNamespace(inner=(group,)) for group in made]  # where no name is looked for
     del made
+    _warm(dist, x, *(one.inner[0] for one in kept))
     for one in kept if rank == 0 else kept[::-1]:
         dist.all_reduce(x, group=one.inner[0])
 

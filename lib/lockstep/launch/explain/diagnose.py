@@ -161,17 +161,23 @@ def _by_value(said: Mapping[int, str]) -> str:
     return ", ".join(f"{ranks_text(ranks)} {text}" for text, ranks in groups.items())
 
 
-def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
-    """Ranks that wait for each other, or for one that has left, when none can move any more."""
-    blocked = {
-        rank: call
-        for rank, seen in ranks.items()
-        if (call := seen.blocked()) and not seen.reader.has_threads
-    }
+def deadlock(ranks: Mapping[int, Seen], *, on_gpus: bool = False) -> Verdict | None:
+    """Ranks that wait for each other, or for one that has left, when none can move any more.
+
+    on_gpus: a rank waits, too, where its GPU waits for others: the program may have come to a line
+    that needs a result. That is likely only where nothing has moved for long.
+    """
+    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
+    blocked: dict[int, Call] = {}
+    for rank, seen in ranks.items():
+        call = seen.blocked()
+        if on_gpus and not seen.finished and (call is None or call.operation == SYNCHRONIZE):
+            call = _awaited_by_gpu(seen, reached)
+        if call is not None and not seen.reader.has_threads:
+            blocked[rank] = call
     unfinished = {rank for rank, seen in ranks.items() if not seen.finished}
     if not blocked:
         return None
-    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     missing = {
         rank: _missing(call, reached, ranks.keys(), ranks[rank].reader.on_gpu)
         for rank, call in blocked.items()
@@ -198,41 +204,53 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
 
 
+def _awaited_by_gpu(seen: Seen, reached: Mapping[int, Mapping[CallLine, int]]) -> Call | None:
+    """The first call for which a stream of the rank's GPU waits, and others have not made."""
+    for call, stream in seen.reader.queued():
+        waits = stream is not None or not (call.asynchronous or call.operation in POINT_TO_POINT)
+        may_be_over = call.operation == "send" or call.operation in _FROM_ROOT | _TO_ROOT
+        if not waits or may_be_over or call.stream is None or call.batched:
+            continue
+        if call.peer != ANY_SOURCE and _missing(call, reached, reached.keys(), True):
+            return call
+    return None
+
+
 def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
     """Calls that wait for each other on GPUs, with all of them made.
 
     On a stream what comes later waits for a collective that was not asynchronous, and for any call
     from where wait() was called; a group does its own collectives one after the other; a recv waits
-    for its send to begin. (A send may be over before that: a small message has room on the way.)
-    Where that makes a circle over all ranks, none in it can ever end.
+    for its send to begin, and so do those that a root sends to, and a root that others send to.
+    (Who sends may be done before that: a small message has room on the way.) Where that makes a circle over all ranks, none in it can ever end.
     suspected: as if all calls were waited for at once, which no record of a GPU tells.
     """
     after: dict[_Queued, dict[_Queued, None]] = {}  # what waits for it
     waits_for: dict[_Queued, int] = {}
     orders: dict[int, dict[_Queued, Call]] = {}
+    across: set[tuple[_Queued, _Queued]] = set()  # from one rank to another
     tagged = _tagged(ranks)
     for rank, seen in ranks.items():
         own = orders[rank] = {}
         last: dict[object, dict[_Queued, None]] = {}  # on a stream, or of a group
         for call, awaiting in seen.reader.queued():
-            at = _queued(call)
+            at, needed = _queued(call)
             if awaiting is not None:
                 if at in own:
                     last.setdefault(awaiting, {})[at] = None
                 continue
-            if call.stream is None or call.batched or _pair(call) in tagged:
+            is_message = call.operation in POINT_TO_POINT
+            if call.stream is None or call.batched or (is_message and _pair(call) in tagged):
                 continue
             own[at] = call
-            is_message = call.operation in POINT_TO_POINT
             chains = [call.stream] if is_message else [call.stream, call.group]
-            for before in [one for chain in chains for one in last.get(chain, ())]:
+            for before in [*needed, *(one for chain in chains for one in last.get(chain, ()))]:
                 after.setdefault(before, {})[at] = None
+            across |= {(one, at) for one in needed}
             if not is_message:
                 last[call.group] = {at: None}
             if suspected or not (call.asynchronous or is_message):
                 last[call.stream] = {at: None}
-            if call.operation == "send":
-                after.setdefault(at, {})[_received(at)] = None
     for later in after.values():
         for at in later:
             waits_for[at] = waits_for.get(at, 0) + 1
@@ -244,18 +262,39 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
                 del waits_for[at]
                 free.append(at)
     circle = _circle(after, waits_for)
-    return _tell_of_circle(circle, orders, suspected)
+    return _tell_of_circle(circle, orders, across, suspected)
 
 
-# A collective is the same on all ranks of its group: (). A message has two ends: the operation, who
-# sends, who receives, the tag.
-_Queued: TypeAlias = tuple[Group, tuple[str, int, int, int] | tuple[()], int]
+# What a call is to the ranks: where all wait for all, one thing, (); else each rank has a part of
+# it, named by the operation, and by who is at it.
+_Queued: TypeAlias = tuple[Group, tuple[str | int | None, ...], int]
 
 
-def _queued(call: Call) -> _Queued:
-    if call.operation not in POINT_TO_POINT:
-        return call.group, (), call.number
-    return call.group, (call.operation, *_pair(call)[1:], call.tag), call.number
+def _queued(call: Call) -> tuple[_Queued, list[_Queued]]:
+    """A rank's part of a call, and the parts of others that must have begun before it can end."""
+    group, operation, number = call.group, call.operation, call.number
+
+    def part(*way: str | int | None) -> _Queued:
+        return group, way, number
+
+    if operation in POINT_TO_POINT:
+        _, source, target = _pair(call)
+        sent = part("send", source, target, call.tag)
+        if operation == "send":
+            return sent, []
+        return part("recv", source, target, call.tag), [sent]
+    others = [rank for rank in group.ranks if rank != call.peer]
+    if operation in _FROM_ROOT:
+        needed = [] if call.rank == call.peer else [part(operation, call.peer)]
+        return part(operation, call.rank), needed
+    if operation in _TO_ROOT:
+        needed = [part(operation, rank) for rank in others] if call.rank == call.peer else []
+        return part(operation, call.rank), needed
+    return part(), []
+
+
+_FROM_ROOT = frozenset({"broadcast", "scatter"})
+_TO_ROOT = frozenset({"reduce", "gather"})
 
 
 def _pair(call: Call) -> tuple[Group, int, int]:
@@ -263,12 +302,6 @@ def _pair(call: Call) -> tuple[Group, int, int]:
     peer = NOBODY if call.peer is None else call.peer
     ends = (call.rank, peer) if call.operation == "send" else (peer, call.rank)
     return call.group, *ends
-
-
-def _received(sent: _Queued) -> _Queued:
-    group, way, number = sent
-    assert way
-    return group, ("recv", *way[1:]), number
 
 
 def _tagged(ranks: Mapping[int, Seen]) -> set[tuple[Group, int, int]]:
@@ -304,6 +337,7 @@ def _circle(
 def _tell_of_circle(
     circle: Sequence[_Queued],
     orders: Mapping[int, Mapping[_Queued, Call]],
+    across: Collection[tuple[_Queued, _Queued]],
     suspected: bool,
 ) -> Verdict | None:
     places = {rank: {at: i for i, at in enumerate(order)} for rank, order in orders.items()}
@@ -316,13 +350,13 @@ def _tell_of_circle(
             if first in place and then in place and place[first] < place[then]
         ]
 
-    messages = any(way for _, way, _ in circle)
-    turns = [at for i, at in enumerate(circle) if messages or at[0] != circle[i - 1][0]]
+    in_parts = any(way for _, way, _ in circle)
+    turns = [at for i, at in enumerate(circle) if in_parts or at[0] != circle[i - 1][0]]
     told: list[tuple[list[int], str]] = []
     for i, first in enumerate(turns):
         then = turns[(i + 1) % len(turns)]
-        if first[1] and first[1][0] == "send" and then == _received(first):
-            continue  # from one rank to another
+        if (first, then) in across:
+            continue
         makers = have(first, then)
         if not makers:  # a record that lost its oldest calls
             return None
