@@ -222,7 +222,8 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
     On a stream what comes later waits for a collective that was not asynchronous, and for any call
     from where wait() was called; a group does its own collectives one after the other; a recv waits
     for its send to begin, and so do those that a root sends to, and a root that others send to.
-    (Who sends may be done before that: a small message has room on the way.) Where that makes a circle over all ranks, none in it can ever end.
+    (Who sends may be done before that: a small message has room on the way.) Where that makes a
+    circle over all ranks, none in it can ever end.
     suspected: as if all calls were waited for at once, which no record of a GPU tells.
     """
     after: dict[_Queued, dict[_Queued, None]] = {}  # what waits for it
