@@ -350,8 +350,9 @@ class _Client(NotebookClient):
 
     def execute_all(self, cells: Iterable[Any], folder: Path) -> None:
         """As `execute` does, which lets the process end with a complaint if no kernel starts."""
-        # No learner has done what is executed here.
-        environment = {**os.environ, "LOCKSTEP_PROGRESS": "off"}
+        # No learner has done what is executed here, and nobody reads between two cells: ranks that
+        # came up meanwhile would only be in the way of what the next one measures.
+        environment = {"LOCKSTEP_RESERVE": "off", **os.environ, "LOCKSTEP_PROGRESS": "off"}
         # What cells and ranks write goes elsewhere: here a kernel speaks of its own life.
         options = {"cwd": folder, "env": environment, "stderr": subprocess.DEVNULL}
         with self.setup_kernel(cleanup_kc=True, **options):
