@@ -636,6 +636,27 @@ def test_a_notebook_that_hangs_leaves_its_time_to_the_others(tmp_path):
     assert "longer" not in str(quick["problems"])
 
 
+def test_the_most_memory_of_any_gpu_is_noted_for_each_notebook(tmp_path, monkeypatch):
+    (tmp_path / "labs").mkdir()
+    for name in ("00_one", "01_two"):
+        notebook = nbformat.v4.new_notebook()
+        notebook.cells.append(nbformat.v4.new_code_cell("1", metadata={"tags": ["parameters"]}))
+        nbformat.write(notebook, tmp_path / "labs" / f"{name}.ipynb")
+    asked = tmp_path / "asked"
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(
+        f'#!/bin/sh\necho "$@" > {asked}\n'
+        "while true; do echo 10; echo 300; echo '[N/A]'; sleep 0.1; done\n"
+    )
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    *_, last = course.run(MACHINE, 1, ["labs"], where=tmp_path)
+    assert last.file == "course/h200-x1.json"
+    assert [one["peak_gpu_memory_bytes"] for one in last.content] == [300 << 20] * 2
+    assert asked.read_text().endswith("-i 2,3\n")
+
+
 def row(notebook, seconds, passed, state="ok", gpu=None):
     return dict(zip(course.ROW, (notebook, seconds, 2e9, gpu, 5, passed, state, []), strict=True))
 
