@@ -233,12 +233,16 @@ def test_an_endless_loop_is_told_and_a_busy_machine_gives_no_verdict(monkeypatch
         while True:
             time.perf_counter()
 
-    monkeypatch.setattr(running, "_PATIENCE", 1.0)
+    @judged("three", lab="99", in_place=0)
+    def three(draw):
+        yield Trial(2, [(Tensor.of([1]), rank) for rank in (0, 1)], [...] * 2, patience=1.0)
+
     monkeypatch.setattr(running, "_SLOW", 0.1)
-    assert told(endless)[0] == "endless"
+    assert lockstep.check("three", endless).mistake == "endless"
     monkeypatch.setattr(running, "_SLOW", 1e9)
-    verdict, hint = told(endless)
-    assert (verdict, hint) == ("NOT JUDGED", "the machine was too busy; run the check again")
+    outcome = lockstep.check("three", endless)
+    assert outcome.verdict == "NOT JUDGED"
+    assert outcome.hint == "the machine was too busy; run the check again"
 
 
 def test_arguments_that_an_answer_may_change(tiny):

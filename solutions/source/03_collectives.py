@@ -873,3 +873,175 @@ lockstep.claim(
 # one. **What changes under NCCL:** integers have `AVG` there, too; their sum is divided, and the rest is
 # dropped. Whether an average over *ranks* is what you want is another question. (NCCL has one more,
 # `PREMUL_SUM`, which multiplies on the way; gloo raises for it.)
+
+# %% [markdown] id="nodes-text"
+# ## Further: two nodes
+#
+# What changes when a collective crosses nodes: who is told what, which bytes take the slow way, and an
+# all-reduce on two levels. About 15 minutes; it needs a CPU. Exercise 3 comes first.
+#
+# Where Slurm gives two nodes this section is live on them: inside of a job of two nodes, or where
+# `lockstep cluster init` has written a profile and `lockstep cluster check` says that all is well.
+# Elsewhere four ranks of your own machine play two nodes. What they send is the same, and is stamped so;
+# who is where was recorded.
+#
+# `lockstep.cluster()` is what Slurm gives, or None. A `World` keeps its ranks, and so the job in Slurm's
+# queue, until it is closed: the queue is waited for once. It has two ranks a node, whatever `NPROC` says,
+# and gloo, as bytes are all that is counted.
+
+# %% id="nodes-where"
+import os
+
+import torch
+import torch.distributed as dist
+
+cluster = lockstep.cluster(nodes=2)
+per_node = 2
+world = lockstep.World(per_node if cluster else 2 * per_node, backend="gloo", on=cluster)
+
+
+def told():
+    names = "RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME"
+    return {name: os.environ.get(name, "") for name in names}
+
+
+seen = world.run(told) if cluster else lockstep.recorded("launch/slurm-nodes.json")
+ranks = seen.results if cluster else seen.content
+names = ["RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME"]
+rows = [[rank[name] for name in names] for rank in ranks]
+lockstep.table("What each rank is told", names, rows, stamp=seen.stamp)
+
+# %% [markdown] id="nodes-device-text"
+# `RANK` counts through all nodes, `LOCAL_RANK` on each of them. `GROUP_RANK` is the node's number, and
+# the last column its name, from Slurm.
+#
+# **Predict:** a program takes the GPU with the number `RANK`, and each of these nodes has one GPU for each
+# of its ranks. Which is the first rank that finds no such GPU?
+
+# %% id="nodes-device-prediction" tags=["prediction"]
+prediction = 2  # on one node it worked for ranks 0 and 1
+
+# %% id="nodes-device"
+lacks = [int(r["RANK"]) for r in ranks if int(r["RANK"]) >= int(r["LOCAL_WORLD_SIZE"])]
+lockstep.compare(predicted=prediction, measured=lacks[0])
+
+# %% [markdown] id="nodes-flat-text"
+# So a program that mixes up the two is right on every machine until it has two. `LOCAL_RANK` picks the
+# GPU; `RANK` picks the data.
+#
+# ### Which bytes take the slow way
+#
+# Now your ring, over all four ranks: 0 → 1 → 2 → 3 → 0. Ranks 0 and 1 are on one node, 2 and 3 on the
+# other. Inside of a node messages take NVLink or memory; between nodes they take a network that is
+# several times as slow (lab 15 has numbers).
+#
+# **Predict:** `x` has 1,200 kB. How many kB does *node 0*, both of its ranks together, send to node 1?
+
+# %% id="nodes-flat-prediction" tags=["prediction"]
+prediction = 2 * 3 / 4 * 1200  # one hop leaves the node, 1 → 2, and it carries 2(N - 1)/N of x
+
+# %% id="nodes-flat"
+ring = lockstep.carry_on("ring_all_reduce")
+
+
+def reduce_ones(all_reduce):
+    x = torch.ones(300_000)  # 1,200 kB
+    all_reduce(x)
+    return x.min().item(), x.max().item()
+
+
+def crossing(job):
+    """kB that each rank sends to the other node, from the record of its calls."""
+    kilobytes = [0.0] * len(job.calls)
+    for rank, calls in enumerate(job.calls):
+        for call in calls:
+            if call.operation == "send" and call.peer // per_node != rank // per_node:
+                kilobytes[rank] += call.bytes / 1000
+    return kilobytes
+
+
+played = lockstep.simulated("four ranks of one host play two nodes; what they send was counted")
+flat = world.run(reduce_ones, ring)
+print("kB to the other node, by rank:", *crossing(flat))
+print(lockstep.live(flat) if cluster else played)
+lockstep.compare(predicted=prediction, measured=sum(crossing(flat)[:per_node]))
+
+# %% [markdown] id="nodes-levels-text"
+# One rank of each node sends all of it, and the other one's network card does nothing.
+#
+# ### Two levels
+#
+# An all-reduce that knows of nodes first adds up *inside*, then *across*, then spreads *inside*. On two
+# nodes with two ranks each it is three exchanges. Let `x` be two halves.
+#
+# 1. Inside: a rank sends one half to its neighbour, and adds what comes to the other half. Rank 0 has the
+#    node's sum of the first half then, rank 1 of the second.
+# 2. Across: each exchanges its half with the rank at the same place on the other node, and adds.
+# 3. Inside: neighbours exchange their complete halves.
+#
+# In general: a reduce-scatter inside, an all-reduce across, an all-gather inside; you build it for any
+# number of ranks in lab 15.
+#
+# **Predict:** of the 1,200 kB, how many does the rank that sends *most* to the other node send there?
+
+# %% id="nodes-levels-prediction" tags=["prediction"]
+prediction = 1200 / 2  # its half, once
+
+
+# %% id="nodes-levels"
+def swap(out, rank, into):
+    both = [dist.P2POp(dist.isend, out, rank), dist.P2POp(dist.irecv, into, rank)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
+def two_levels(x):
+    rank = dist.get_rank()
+    beside, opposite = rank ^ 1, rank ^ 2  # on the same node, and on the other one
+    mine, other = x.chunk(2) if rank % 2 == 0 else reversed(x.chunk(2))
+    buffer = torch.empty_like(mine)
+    swap(other, beside, buffer)
+    mine.add_(buffer)  # the sum over this node
+    swap(mine, opposite, buffer)
+    mine.add_(buffer)  # the sum over both
+    swap(mine, beside, other)
+
+
+levels = world.run(reduce_ones, two_levels)
+print("the sum is everywhere:", levels.results == [(4.0, 4.0)] * 4)
+print("kB to the other node, by rank:", *crossing(levels))
+print(lockstep.live(levels) if cluster else played)
+lockstep.compare(predicted=prediction, measured=max(crossing(levels)))
+
+# %% [markdown] id="nodes-claim-text"
+# ### Claim: "an all-reduce on two levels sends fewer bytes between nodes than a ring"
+#
+# People say it of every hierarchical all-reduce. Count for M nodes of L ranks. In a ring of all ranks one hop
+# leaves each node, with 2(ML − 1)/(ML) of `x`. On two levels each of the L ranks has 1/L of `x`, and the
+# all-reduce across, on M ranks, sends 2(M − 1)/M of that: together 2(M − 1)/M of `x` leave a node. It
+# holds if that is less by a tenth at least, here and on 64 such nodes; `depends` if only on one of the two.
+# **Guess.**
+
+# %% id="nodes-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="nodes-claim"
+world.close()  # and with it Slurm's job
+sent = {2: (sum(crossing(flat)[:per_node]), sum(crossing(levels)[:per_node]))}
+sent[64] = tuple(1200 * 2 * (n - 1) / n for n in (64 * per_node, 64))  # by the text above
+fewer = [two < 0.9 * ring_of_all for ring_of_all, two in sent.values()]
+lockstep.claim(
+    "An all-reduce on two levels sends fewer bytes between nodes than a ring.",
+    guess=guess,
+    verdict="holds" if all(fewer) else "depends" if any(fewer) else "does not hold",
+    because=f"{per_node} ranks a node; "
+    + "; ".join(
+        f"{m} nodes: {a:,.0f} kB by a ring, {b:,.0f} on two levels" for m, (a, b) in sent.items()
+    ),
+    stamp=[lockstep.live(flat) if cluster else played, lockstep.simulated("64 nodes: the formula")],
+)
+
+# %% [markdown] id="nodes-explained"
+# On many nodes both are close to twice `x`. What stays is who sends them: on two levels each rank of a
+# node sends its part, over its own card, and in one ring a single rank sends all. (NCCL makes several
+# rings, one for each card, so that all cards work there, too: lab 15.)

@@ -28,6 +28,7 @@ from . import (
     protocols,
     races,
     reserve,
+    slurm_nodes,
     sweeps,
     thrashing,
     time_out,
@@ -62,6 +63,7 @@ EXPERIMENTS = (
     virtual.EXPERIMENT,
     races.EXPERIMENT,
     course.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
 )
 
 
@@ -132,11 +134,9 @@ def record_all(
     for experiment in experiments:
         try:
             count = experiment.ranks_on(machine, nproc)
+            yield _record(experiment, machine, count, folder, command)
         except CannotRecord as error:
             yield NotRecorded(experiment, str(error), failed=False)
-            continue
-        try:
-            yield _record(experiment, machine, count, folder, command)
         except Exception as error:  # of whatever kind: the others are to be recorded
             yield NotRecorded(experiment, f"{type(error).__name__}: {error}", failed=True)
 
