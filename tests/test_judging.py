@@ -475,6 +475,14 @@ def test_every_sentence_can_be_told(path):
         assert set(table["mistakes"]) <= signs.keys() | GENERAL.keys(), name
 
 
+def test_a_sentence_counts_the_values_of_its_own_trial():
+    (one,) = [one for one in exercises.exercises() if one.name == "global_mean"]
+    trials = list(one.check.__self__._trials(random.Random(1)))
+    for trial in trials:  # after it, those of the trials before are still their own
+        assert trial.counts == [len(values.numbers) for (values,) in trial.given]
+    assert len({tuple(trial.counts) for trial in trials}) == len(trials)
+
+
 def test_two_signs_of_one_name_and_a_sign_without_a_sentence(tiny):
     with pytest.raises(ValueError, match="has a sign 'doubled' already"):
         tiny.gives("doubled", lambda trial: None)

@@ -30,6 +30,7 @@ from lockstep.record import (
     course,
     launching,
     manifest,
+    mutual,
     new_group,
     protocols,
     sweeps,
@@ -687,11 +688,12 @@ def test_who_waits_is_asked_for_each_call():
     assert set(said.values()) <= {"waits for the other rank", "returns at once"}
 
 
-def test_mutual_sends_hang_under_gloo_whatever_their_size():
-    found = waits.mutual("gloo")
-    assert [(one["bytes"], one["hangs"]) for one in found] == [
-        (4, True), (4_000, True), (4_000_000, True),
+def test_mutual_sends_hang_under_gloo_whatever_their_size_first_messages_and_later_ones():
+    *_, found = mutual.outcomes("gloo", first=(4,), later=(4, 4_000_000))
+    assert [(one["bytes"], one["connected"], one["hangs"]) for one in found] == [
+        (4, True, True), (4_000_000, True, True), (4, False, True),
     ]  # fmt: skip
+    assert all(one["host in"] == ["send", "send"] for one in found)
     assert all("is in send" in one["said"] for one in found)
 
 

@@ -23,6 +23,7 @@ from . import (
     hang,
     launching,
     manifest,
+    mutual,
     new_group,
     overlap,
     protocols,
@@ -43,6 +44,7 @@ DATA = Path(__file__).parents[3] / "data"
 EXPERIMENTS = (
     two_nodes.EXPERIMENT,
     waits.EXPERIMENT,
+    mutual.EXPERIMENT,
     time_out.EXPERIMENT,
     new_group.EXPERIMENT,
     backends.EXPERIMENT,
