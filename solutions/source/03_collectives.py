@@ -891,17 +891,22 @@ import torch.distributed as dist
 
 cluster = lockstep.cluster(nodes=2)
 per_node = 2
-world = lockstep.World(per_node if cluster else 2 * per_node, backend="gloo", on=cluster)
+here = per_node if cluster else 2 * per_node  # ranks that each host starts
+world = lockstep.World(here, backend="gloo", on=cluster)
+names = "RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE"
+names += ("SLURMD_NODENAME",)
 
 
 def told():
-    names = "RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME"
     return {name: os.environ.get(name, "") for name in names}
 
 
-seen = world.run(told) if cluster else lockstep.recorded("launch/slurm-nodes.json")
-ranks = seen.results if cluster else seen.content
-names = ["RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME"]
+if cluster:
+    seen = world.run(told)
+    ranks = seen.results
+else:
+    seen = lockstep.recorded("launch/slurm-nodes.json")
+    ranks = seen.content
 rows = [[rank[name] for name in names] for rank in ranks]
 lockstep.table("What each rank is told", names, rows, stamp=seen.stamp)
 
@@ -916,7 +921,8 @@ lockstep.table("What each rank is told", names, rows, stamp=seen.stamp)
 prediction = 2  # on one node it worked for ranks 0 and 1
 
 # %% id="nodes-device"
-lacks = [int(r["RANK"]) for r in ranks if int(r["RANK"]) >= int(r["LOCAL_WORLD_SIZE"])]
+gpus = int(ranks[0]["LOCAL_WORLD_SIZE"])  # on each node
+lacks = [int(one["RANK"]) for one in ranks if int(one["RANK"]) >= gpus]
 lockstep.compare(predicted=prediction, measured=lacks[0])
 
 # %% [markdown] id="nodes-flat-text"
@@ -932,7 +938,7 @@ lockstep.compare(predicted=prediction, measured=lacks[0])
 # **Predict:** `x` has 1,200 kB. How many kB does *node 0*, both of its ranks together, send to node 1?
 
 # %% id="nodes-flat-prediction" tags=["prediction"]
-prediction = 2 * 3 / 4 * 1200  # one hop leaves the node, 1 → 2, and it carries 2(N - 1)/N of x
+prediction = 2 * 3 / 4 * 1200  # one hop leaves the node: 2(N - 1)/N of x
 
 # %% id="nodes-flat"
 ring = lockstep.carry_on("ring_all_reduce")
@@ -945,16 +951,16 @@ def reduce_ones(all_reduce):
 
 
 def crossing(job):
-    """kB that each rank sends to the other node, from the record of its calls."""
+    """kB that each rank sends to the other node, from its record of calls."""
     kilobytes = [0.0] * len(job.calls)
     for rank, calls in enumerate(job.calls):
-        for call in calls:
-            if call.operation == "send" and call.peer // per_node != rank // per_node:
+        for call in (one for one in calls if one.operation == "send"):
+            if call.peer // per_node != rank // per_node:
                 kilobytes[rank] += call.bytes / 1000
     return kilobytes
 
 
-played = lockstep.simulated("four ranks of one host play two nodes; what they send was counted")
+played = lockstep.simulated("four ranks of one host play two nodes: counted")
 flat = world.run(reduce_ones, ring)
 print("kB to the other node, by rank:", *crossing(flat))
 print(lockstep.live(flat) if cluster else played)
@@ -983,15 +989,16 @@ prediction = 1200 / 2  # its half, once
 
 
 # %% id="nodes-levels"
-def swap(out, rank, into):
-    both = [dist.P2POp(dist.isend, out, rank), dist.P2POp(dist.irecv, into, rank)]
-    for work in dist.batch_isend_irecv(both):
+def swap(out, peer, into):
+    sending = dist.P2POp(dist.isend, out, peer)
+    receiving = dist.P2POp(dist.irecv, into, peer)
+    for work in dist.batch_isend_irecv([sending, receiving]):
         work.wait()
 
 
 def two_levels(x):
     rank = dist.get_rank()
-    beside, opposite = rank ^ 1, rank ^ 2  # on the same node, and on the other one
+    beside, opposite = rank ^ 1, rank ^ 2  # on this node, and on the other
     mine, other = x.chunk(2) if rank % 2 == 0 else reversed(x.chunk(2))
     buffer = torch.empty_like(mine)
     swap(other, beside, buffer)
@@ -1022,17 +1029,20 @@ guess = "depends"
 # %% id="nodes-claim"
 world.close()  # and with it Slurm's job
 sent = {2: (sum(crossing(flat)[:per_node]), sum(crossing(levels)[:per_node]))}
-sent[64] = tuple(1200 * 2 * (n - 1) / n for n in (64 * per_node, 64))  # by the text above
-fewer = [two < 0.9 * ring_of_all for ring_of_all, two in sent.values()]
+# By the text above:
+sent[64] = tuple(1200 * 2 * (n - 1) / n for n in (64 * per_node, 64))
+fewer = [two < 0.9 * one for one, two in sent.values()]
+counted = [
+    f"{nodes} nodes: {one:,.0f} kB by a ring, {two:,.0f} on two levels"
+    for nodes, (one, two) in sent.items()
+]
+counts = lockstep.live(flat) if cluster else played
 lockstep.claim(
     "An all-reduce on two levels sends fewer bytes between nodes than a ring.",
     guess=guess,
-    verdict="holds" if all(fewer) else "depends" if any(fewer) else "does not hold",
-    because=f"{per_node} ranks a node; "
-    + "; ".join(
-        f"{m} nodes: {a:,.0f} kB by a ring, {b:,.0f} on two levels" for m, (a, b) in sent.items()
-    ),
-    stamp=[lockstep.live(flat) if cluster else played, lockstep.simulated("64 nodes: the formula")],
+    verdict=("does not hold", "depends", "holds")[sum(fewer)],
+    because=f"{per_node} ranks a node; " + "; ".join(counted),
+    stamp=[counts, lockstep.simulated("64 nodes: the formula")],
 )
 
 # %% [markdown] id="nodes-explained"

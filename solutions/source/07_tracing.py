@@ -1175,6 +1175,85 @@ with tempfile.TemporaryDirectory() as folder:
     file = export(recording("experts"), Path(folder) / "experts.json.gz")
     print(file.name, "is there:", file.exists())
 
+# %% [markdown] id="hosts-text"
+# ## Further: traces of two nodes
+#
+# Two hosts have two clocks, not one for each rank, and that can be checked. About 6 minutes; it needs a CPU.
+# Section 2 comes first.
+#
+# The recording of 4 H200s again. Ranks 0 and 1 stay as they are. Ranks 2 and 3 play another host, whose
+# clock is set ahead by 1,700 µs: so the times of both move by the same.
+#
+# **Predict:** `align()` knows nothing of hosts, and finds a number for each rank. By how many
+# microseconds will it find rank *3*'s clock ahead of rank 0's?
+
+# %% id="hosts-prediction" tags=["prediction"]
+prediction = 1_700.0  # rank 3 reads the same clock as rank 2
+
+# %% id="hosts"
+import numpy as np
+
+one_host = lockstep.recorded("traces/data-parallel-after")
+true = lockstep.Trace.load(one_host.path)
+ahead = np.array([0, 0, 1_700_000, 1_700_000])  # nanoseconds, by rank
+start = true.start + ahead[true.rank]
+two_hosts = true.derive({"start": start}, certificate=None)
+certificate = two_hosts.align().certificate
+print(one_host.stamp)
+print(lockstep.simulated("ranks 2 and 3 on a host whose clock is ahead"))
+print(certificate)
+found = certificate.offsets[3] / 1e3
+lockstep.compare(predicted=prediction, measured=found, unit="µs")
+
+# %% [markdown] id="hosts-error-text"
+# ### What the certificate cannot know, and you do
+#
+# Ranks 2 and 3 read one clock, and so do ranks 0 and 1. So the offsets of two ranks of a host must be
+# equal, and what is left between them is the error of the method. Nothing has to be known of the true
+# offset for that: it can be done with every trace of several hosts.
+
+# %% id="hosts-error"
+offsets = certificate.offsets
+within = [abs(offsets[a] - offsets[b]) / 1e3 for a, b in ((0, 1), (2, 3))]
+lockstep.table(
+    "Between two ranks of one host, in µs",
+    ["host", "ranks", "offsets differ by"],
+    [["first", "0, 1", f"{within[0]:.2f}"], ["second", "2, 3", f"{within[1]:.2f}"]],
+    stamp=[one_host.stamp, lockstep.simulated("the second host's clock")],
+)
+
+# %% [markdown] id="hosts-live-text"
+# ### On nodes of yours
+#
+# Where Slurm gives two nodes, the next cell records two ranks on each, and does the same with them. With
+# gloo `align()` may refuse: a rank learns of an end when its thread is woken up, and on a busy host that is
+# late by milliseconds. It says so rather than put ranks on a wrong clock. Elsewhere the cell says only that
+# there are no nodes.
+
+# %% id="hosts-live" tags=["unpublished"]
+import torch
+import torch.distributed as dist
+
+
+def steps():
+    x = torch.ones(64, 512, device=lockstep.device())
+    w = torch.ones(512, 512, device=lockstep.device()) / 512
+    for _ in range(30):
+        x = x @ w
+        dist.all_reduce(w)
+        w /= dist.get_world_size()
+
+
+cluster = lockstep.cluster(nodes=2)
+if cluster:
+    job = lockstep.torchrun(steps, nproc_per_node=2, on=cluster, trace=True)
+    try:
+        print(lockstep.Trace.of(job).align().certificate)
+    except lockstep.trace.TraceError as refused:
+        print("refused:", refused)
+else:
+    print("no nodes of Slurm here: lockstep cluster init")
+
 # %% [markdown] id="promises-text"
 # ## Further: five sentences of the documentation, in traces
 #
