@@ -30,10 +30,13 @@ def _setting() -> tuple[Any, Any, int, Any]:
     return torch, dist, rank, x
 
 
-def _warm(dist: Any, x: Any, *groups: Any) -> None:
-    """NCCL connects at the first call of a group, and waits for all of it: not what is tested."""
+def _warm(dist: Any, x: Any, *_groups: Any) -> None:
+    """NCCL connects at the first call of a group, and waits for all of it: not what is tested.
+
+    A group's name is the one of its first call: here it must be the program's.
+    """
     if dist.get_backend() == "nccl":
-        for group in groups:
+        for group in _groups:
             dist.all_reduce(x, group=group)
 
 
@@ -65,7 +68,7 @@ def around() -> None:
     for name in sorted(mine):
         _warm(dist, x, pairs[name])
     for name in mine:
-        dist.broadcast(x, src=min(PAIRS[name]), group=pairs[name])
+        dist.all_reduce(x, group=pairs[name])
 
 
 PAIRS = {"left": [0, 1], "middle": [1, 2], "right": [0, 2]}
@@ -84,9 +87,9 @@ def a_mesh() -> None:
 def described() -> None:
     _, dist, rank, x = _setting()
     made = [dist.new_group([0, 1], group_desc=name) for name in ("weights", "statistics")]
-    _warm(dist, x, *made)
     kept = [SimpleNamespace(inner=(group,)) for group in made]  # where no name is looked for
     del made
+    _warm(dist, x, *(one.inner[0] for one in kept))
     for one in kept if rank == 0 else kept[::-1]:
         dist.all_reduce(x, group=one.inner[0])
 

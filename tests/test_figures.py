@@ -207,8 +207,17 @@ def test_a_recording_opens_and_says_where_it_is_from(entry):
     idle = 0 < (entry.get("ranks") or 0) < sum(entry["hardware"]["gpus"].values())
     at_work = f"{entry['ranks']} ranks on {entry['machine']}" if idle else entry["machine"]
     assert str(recording.stamp).startswith(f"recorded · {at_work} · PyTorch ")
-    for name, value in (entry["conditions"] or {}).items():
-        assert f" · {name}: {value} · " in str(recording.stamp)
+    stamp, conditions = str(recording.stamp), entry["conditions"] or {}
+    for name, value in conditions.items():
+        if name.startswith("NCCL_NVLS"):
+            assert " · NVLS and NVLink multicast: off · " in stamp or " · NVLS: off · " in stamp
+        elif name == "TORCH_SYMM_MEM_DISABLE_MULTICAST":
+            assert " · NVLS and NVLink multicast: off · " in stamp
+        elif name not in ("CUDA_VISIBLE_DEVICES", "NVSHMEM_DISABLE_NVLS"):
+            assert f" · {name}: {value} · " in stamp
+    for name, key in (("NCCL", "nccl"), ("driver", "driver")):
+        version = entry["versions"][key]
+        assert (f" · {name} {version} · " in stamp) == bool(entry["hardware"]["gpus"] and version)
     assert str(recording.stamp).endswith(f" · {entry['date']}")
 
 

@@ -4,6 +4,7 @@ import statistics
 import time
 
 import pytest
+import standing_still
 from between_groups import PROGRAMS
 from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
@@ -11,6 +12,7 @@ from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
 from lockstep.record import course
 from lockstep.record.command import DATA, find, record
+from test_standing_still import told
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
@@ -25,6 +27,7 @@ def gpus() -> int:
 def test_the_course_runs_here_and_its_table_is_written(gpus):
     (done,) = record(find(["course"]), None, None, "make test-gpu")
     print(course.table(DATA))
+    course.README.write_text(course.quote(course.README.read_text(), course.table(DATA)))
     (result,) = done.results
     assert {row["notebook"]: row["problems"] for row in result.content if row["problems"]} == {}
     solutions = [row for row in result.content if row["notebook"].startswith("solutions/")]
@@ -117,6 +120,16 @@ def test_queued_calls_of_groups_in_another_order_are_found_within_seconds(gpus, 
         assert f"on group {group} (" in headline
     calls = max(call.start for calls in job.calls for call in calls)
     assert max(end.at for end in job.ends) - calls < 5
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in standing_still.PROGRAMS.items() if one.on_gpu]
+)
+def test_what_gpus_wait_for_is_named_within_seconds(gpus, name):
+    if standing_still.PROGRAMS[name].nproc > gpus:
+        pytest.skip(f"needs {standing_still.PROGRAMS[name].nproc} GPUs")
+    headline = told(name, "nccl")
+    assert "rank 0 called" in headline or "waits" in headline.lower()
 
 
 def test_a_fresh_cell_comes_sooner_with_a_reserve(gpus, kept):

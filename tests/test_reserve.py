@@ -9,6 +9,7 @@ import pytest
 from kernel import HANG, Kernel
 from leftovers import CHANGES, PROBE
 from lockstep import LaunchError, reserve
+from lockstep.launch.job import Plan
 from test_failures import runs
 from test_launch import cell as cell_of
 
@@ -126,6 +127,25 @@ def test_gloo_has_none_unless_asked_and_another_word_is_refused(kernel):
         assert not (kernel.work / "ran").exists()
     finally:
         kernel.execute("os.environ['LOCKSTEP_RESERVE'] = 'between'")
+
+
+def test_by_default_only_a_notebook_on_gpus_keeps_one(kernel):
+    kernel.execute("lockstep.reserve(); from lockstep.launch.job import Plan")
+    asked = "[kept.when(Plan(2, backend)) for backend in ('nccl', 'gloo', None)]"
+    try:
+        for said, whens in [
+            (None, ["between", "off", "off"]),
+            ("off", ["off", "off", "off"]),
+            ("behind", ["behind", "behind", "off"]),
+        ]:
+            kernel.execute(f"os.environ.pop('LOCKSTEP_RESERVE', 0); said = {said!r}")
+            kernel.execute("os.environ |= {'LOCKSTEP_RESERVE': said} if said else {}")
+            assert kernel.value(asked) == repr(whens)
+        kernel.execute("lockstep.reserve('off')")  # which goes before the variable
+        assert kernel.value(asked) == "['off', 'off', 'off']"
+    finally:
+        kernel.execute("os.environ['LOCKSTEP_RESERVE'] = 'between'")
+    assert reserve().when(Plan(2, "nccl")) == "off"  # nobody reads between a script's jobs
 
 
 def test_it_comes_up_behind_the_job_where_that_is_asked(kernel):

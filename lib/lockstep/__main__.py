@@ -190,13 +190,23 @@ def _main(argv: list[str]) -> int:
 
     record = commands.add_parser(
         "record",
-        usage="lockstep record [NAME ...] [-n N] [--to FOLDER]",
+        usage="lockstep record [NAME ... | --all | --from FOLDER] [-n N] [--to FOLDER]",
         help="make the recordings of the course anew; without a name: list them",
         description="Run experiments and write what they found, and where and how, below data/. "
         "Without a name: list them. Exit code: 1 if one failed, 2 where one cannot be recorded "
         "here, else 0.",
     )
     record.add_argument("names", nargs="*", metavar="NAME", help="experiments")
+    record.add_argument(
+        "--all", action="store_true", help="all that this machine can, and say what it cannot"
+    )
+    record.add_argument(
+        "--from",
+        type=Path,
+        dest="other",
+        metavar="FOLDER",
+        help="take in what --to FOLDER wrote elsewhere",
+    )
     record.add_argument("-n", type=int, metavar="N", help="ranks (default: the experiment's own)")
     record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
     record.set_defaults(command=_record)
@@ -299,11 +309,23 @@ def _record(arguments: argparse.Namespace) -> int:
     from .record import command
     from .record.experiment import CannotRecord, ExperimentFailed
 
-    typed = ["lockstep", "record", *arguments.names]
+    typed = ["lockstep", "record", *arguments.names, *(["--all"] if arguments.all else [])]
     typed += ["-n", str(arguments.n)] if arguments.n is not None else []
     typed += ["--to", str(arguments.to)] if arguments.to else []
+    if bool(arguments.names) + arguments.all + (arguments.other is not None) > 1:
+        print("lockstep record: names, --all or --from, not several of them", file=sys.stderr)
+        return 2
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     try:
+        if arguments.other is not None:
+            print("\n".join(command.adopt(arguments.other, arguments.to)))
+            return 0
+        if arguments.all:
+            failed = False
+            for one in command.record_all(arguments.n, arguments.to, shlex.join(typed)):
+                print(one, flush=True)
+                failed |= isinstance(one, command.NotRecorded) and one.failed
+            return int(failed)
         if not arguments.names:
             print(command.listing(arguments.to))
             return 0
@@ -314,7 +336,8 @@ def _record(arguments: argparse.Namespace) -> int:
         print(f"lockstep record: {error}", file=sys.stderr)
         return 2
     except (ExperimentFailed, JobFailed, LaunchError) as error:
-        print(f"lockstep record: {error}\nNothing of it was written.", file=sys.stderr)
+        print(f"lockstep record: {error}", file=sys.stderr)
+        print("Only what it had found before that is written, if anything.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("lockstep record: interrupted; nothing half was written", file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,10 +86,39 @@ def recorded(file: str) -> Recording:
             gpus, ranks = sum(entry["hardware"]["gpus"].values()), entry.get("ranks")
             fewer = f"{ranks} ranks on " if gpus and ranks and ranks != gpus else ""
             said = [fewer + entry["machine"], f"PyTorch {entry['versions']['torch']}"]
-            said += [f"{name}: {value}" for name, value in (entry["conditions"] or {}).items()]
+            if gpus:
+                names = (("NCCL", "nccl"), ("driver", "driver"))
+                known = [(name, entry["versions"][key]) for name, key in names]
+                said += [f"{name} {version}" for name, version in known if version]
+            said += _conditions(entry["conditions"] or {})
             return Recording(DATA / file, Stamp("recorded", " · ".join([*said, entry["date"]])))
-    known = ", ".join(entry["file"] for entry in manifest)
-    raise FileNotFoundError(f"there is no recording {file!r} in {DATA}; there are: {known}")
+    there = ", ".join(entry["file"] for entry in manifest)
+    raise FileNotFoundError(f"there is no recording {file!r} in {DATA}; there are: {there}")
+
+
+# Variables that keep NCCL, NVSHMEM and PyTorch's symmetric memory from the multicast of NVLink.
+_NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+}
+_SAYS_NOTHING = {"CUDA_VISIBLE_DEVICES"}  # which of the machine's GPUs: the ranks are counted
+
+
+def _conditions(given: Mapping[str, str]) -> list[str]:
+    """The variables that a recording was made with, in words where several mean one thing."""
+    rest = dict(given)
+    said = []
+    if _NO_MULTICAST.items() <= given.items():
+        said = ["NVLS and NVLink multicast: off"]
+        rest = {name: value for name, value in given.items() if name not in _NO_MULTICAST}
+    elif given.get("NCCL_NVLS_ENABLE") == "0":
+        said = ["NVLS: off"]
+        del rest["NCCL_NVLS_ENABLE"]
+    return [
+        *(f"{name}: {value}" for name, value in rest.items() if name not in _SAYS_NOTHING),
+        *said,
+    ]
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def _reserve(reserved: int | None) -> Finding | None:
     return Finding(
         "ok",
         f"Ranks in reserve hold {_gib(reserved)} of each GPU between cells",
-        "None. They are off unless you export LOCKSTEP_RESERVE=between",
+        "None. LOCKSTEP_RESERVE=off does without; unused, they end after ten minutes",
     )
 
 

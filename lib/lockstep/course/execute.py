@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import logging
+import math
 import os
 import re
 import shutil
@@ -211,12 +212,14 @@ def run(
     keep: Path | None = None,
     force: bool = False,
     progress: bool = False,
+    limit: float = math.inf,
 ) -> Iterator[Execution]:
     """Execute one notebook after the other, whatever becomes of them.
 
     keep: the folder for the executed notebooks; without it only those that failed are kept, in a
     new folder among the temporary ones. force: overwrite files in `keep`, but never the notebooks
-    themselves. progress: show a bar on stderr. Raises BadInput.
+    themselves. progress: show a bar on stderr. limit: seconds for a notebook, which then is ended.
+    Raises BadInput.
     """
     if keep:
         if keep.resolve() in {notebook.parent.resolve() for notebook in notebooks}:
@@ -235,7 +238,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="lockstep-") as scratch:
         for notebook in notebooks:
             output = Path(scratch).resolve() / notebook.name
-            done = execute(notebook, output, parameters, progress)
+            done = execute(notebook, output, parameters, progress, limit)
             if keep or done.problems:
                 folder = folder or Path(tempfile.mkdtemp(prefix="lockstep-failed-"))
                 kept = Path(shutil.move(output, folder.resolve() / notebook.name))
@@ -245,16 +248,20 @@ def run(
 
 
 def execute(
-    notebook: Path, output: Path, parameters: Mapping[str, Any], progress: bool = False
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any],
+    progress: bool = False,
+    limit: float = math.inf,
 ) -> Execution:
     """Execute a notebook in its folder and write it to `output`, an absolute path.
 
     What goes wrong in it is not raised, but among the problems. Raises KeyboardInterrupt, when the
-    kernel has ended. progress: show a bar on stderr.
+    kernel has ended. progress: show a bar on stderr. limit: seconds, after which it is ended.
     """
     document = _blank(notebook, parameters)
     with _sockets() as folder:
-        return _execute(document, notebook, output, folder, progress)
+        return _execute(document, notebook, output, folder, progress, limit)
 
 
 @contextmanager
@@ -271,7 +278,9 @@ def _sockets() -> Iterator[str]:
         yield folder
 
 
-def _execute(document: Any, notebook: Path, output: Path, folder: str, progress: bool) -> Execution:
+def _execute(
+    document: Any, notebook: Path, output: Path, folder: str, progress: bool, limit: float
+) -> Execution:
     kernel = AsyncKernelManager(
         kernel_name="python3", transport="ipc", ip=os.path.join(folder, "kernel")
     )
@@ -286,6 +295,8 @@ def _execute(document: Any, notebook: Path, output: Path, folder: str, progress:
         try:
             while not wait([running], timeout=_EVERY).done:
                 peak = max(peak, memory(_pid(kernel)))
+                if time.perf_counter() - began > limit:
+                    _kill(kernel)
             running.result()
         except CellExecutionError as error:
             problem = _line(error.ename, error.evalue)
@@ -297,6 +308,8 @@ def _execute(document: Any, notebook: Path, output: Path, folder: str, progress:
                     _kill(kernel)
             raise
     seconds = time.perf_counter() - began
+    if seconds > limit:
+        problem = f"ended, for it took longer than {limit:g} s"
     if client.room < 0:
         problem = f"ended, for it printed more than {_MOST_OUTPUT / 1e6:g} MB"
     nbformat.write(document, output)
@@ -337,8 +350,9 @@ class _Client(NotebookClient):
 
     def execute_all(self, cells: Iterable[Any], folder: Path) -> None:
         """As `execute` does, which lets the process end with a complaint if no kernel starts."""
-        # No learner has done what is executed here.
-        environment = {**os.environ, "LOCKSTEP_PROGRESS": "off"}
+        # No learner has done what is executed here, and nobody reads between two cells: ranks that
+        # came up meanwhile would only be in the way of what the next one measures.
+        environment = {"LOCKSTEP_RESERVE": "off", **os.environ, "LOCKSTEP_PROGRESS": "off"}
         # What cells and ranks write goes elsewhere: here a kernel speaks of its own life.
         options = {"cwd": folder, "env": environment, "stderr": subprocess.DEVNULL}
         with self.setup_kernel(cleanup_kc=True, **options):

@@ -11,7 +11,8 @@ the even and of the odd section), then two sections of equal size. A full sectio
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
 (float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it (uint8),
-MessagePack: a call, the introduction of a process group, or such a count. A place is the number of
+MessagePack: a call, the introduction of a process group, such a count, or that a GPU's stream waits
+for a call from now on. A place is the number of
 the section times its size plus the offset in it, and so names an entry for ever; place 0 is
 nobody's. A rank's program may write anything over all this: what cannot be an entry ends the
 reading of its section.
@@ -34,7 +35,7 @@ HEADER = struct.Struct("<QQQQQQQQ")
 PID, WAITING, DROPPED, ON_GPU, THREADS, SECTION, USED = 0, 8, 16, 24, 32, 40, 48
 ENTRY = struct.Struct("<ddIBB")
 WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
-CALL, GROUP, COUNT = 0, 1, 2  # kinds of entries
+CALL, GROUP, COUNT, AWAITED = 0, 1, 2, 3  # kinds of entries
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
 FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
@@ -188,6 +189,7 @@ class Reader:
         self._rank = rank
         self._ahead = ahead
         self._before: dict[Any, int] = {}
+        self._awaited: dict[int, tuple[int, int]] = {}  # by place: that of a call, and a stream
         self._kept: list[tuple[int, bytes]] | None = None  # by a copy: what the sections held
         self.is_current = True
         self._agreed: Mapping[Group, str] | None = None  # None: what this rank calls its groups
@@ -284,10 +286,22 @@ class Reader:
         """Everything that the record holds, by its place in it."""
         groups: dict[int, Group] = {}
         entries: dict[int, Call] = {}
-        self._before = {}
+        self._before, self._awaited = {}, {}
         for section, data in self.sections():
             self._read(section, data, groups, entries)
         return entries
+
+    def queued(self) -> list[tuple[Call, int | None]]:
+        """What the streams of a GPU have to do, in order: a call (and None), or that a stream waits
+        from there on for a call that was asynchronous (and that stream)."""
+        log = self.log()
+        events: dict[int, tuple[Call, int | None]] = {
+            place: (call, None) for place, call in log.items() if not call.group.is_internal
+        }
+        for place, (awaited, stream) in self._awaited.items():
+            if awaited in events:
+                events[place] = (log[awaited], stream)
+        return [events[place] for place in sorted(events)]
 
     def sections(self) -> list[tuple[int, bytes]]:
         """The place at which each section begins and what it holds, the older one first."""
@@ -321,6 +335,8 @@ class Reader:
                 elif kind == COUNT:
                     one, line, count = _count.decode(body)
                     self._before[(groups[one], *line)] = count
+                elif kind == AWAITED:
+                    self._awaited[place + at] = _awaited.decode(body)
                 else:
                     call = _call.decode(body)
                     entries[place + at] = Call(
@@ -367,3 +383,4 @@ _call = msgspec.msgpack.Decoder(
 )
 _group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...], str])
 _count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])
+_awaited = msgspec.msgpack.Decoder(tuple[int, int])

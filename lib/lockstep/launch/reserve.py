@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..machine import usable_cores
+from ..machine import in_notebook, usable_cores
 from .channel import deaf
 from .engines.warm import Warm
 from .errors import LaunchError
@@ -50,7 +50,7 @@ class Reserve:
         if plan.backend is None or plan.engine != "warm" or plan.nodes > 1 or plan.logs is not None:
             return "off"
         said = self._when or _checked(os.environ.get(VARIABLE) or None)
-        return said or "off"
+        return said or ("between" if plan.backend == "nccl" and in_notebook() else "off")
 
     def keep(self, plan: Plan, setting: Setting) -> None:
         """Begin to start ranks for another job like this; waits for nothing that takes long."""
@@ -138,7 +138,8 @@ def reserve(when: str | None = None, *, minutes: float = 10) -> Reserve:
     """Whether ranks for the next job like the last one come up before it is asked for.
 
     when: "off"; "between" jobs, while nothing is measured; "behind" a job already, whose times may
-    suffer from that; None, the default: as LOCKSTEP_RESERVE says in the environment, else "off".
+    suffer from that; None, the default: as LOCKSTEP_RESERVE says in the environment, else "between"
+    in a notebook whose ranks are on GPUs, and "off" where they are not.
     minutes: how long ranks wait for a job before they end.
     Returns the reserve, which says what there is. Raises LaunchError for another word.
     """

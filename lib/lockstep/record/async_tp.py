@@ -94,6 +94,9 @@ EXPERIMENT = Experiment(
     minutes=1,
     run=run,
     least=2,
+    writes={
+        "overlap/async-tp-*.json": ("world_size", "rows", "inner", "columns", "batches", "seconds"),
+    },
 )
 
 

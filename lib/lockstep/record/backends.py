@@ -89,4 +89,7 @@ EXPERIMENT = Experiment(
     least=2,
     most=2,
     ranks=2,
+    writes={
+        "backends/nccl-*.json": ("gloo · cuda", "nccl · cuda", "nccl · cpu"),
+    },
 )

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch.distributed._symmetric_memory as symmetric
 
 from .. import device
 from ..machine import Machine
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, ExperimentFailed, Result, by_torchrun, gpu_name
 from .protocols import by_call
 from .protocols import captured as in_graph
 from .sweeps import Make, all_gather, all_reduce, all_to_all, buffer, host, measure, reduce_scatter
@@ -80,36 +80,50 @@ def record(file: Path) -> None:
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {
+        "world_size": dist.get_world_size(),
+        "batches": BATCHES,
+        "sweeps": {},
+        "host_seconds": {},
+    }
+
+    def note(part: str, name: str, value: Any) -> None:
+        content[part][name] = value
+        if dist.get_rank() == 0:
+            beside = file.with_suffix(".new")
+            beside.write_text(json.dumps(content))
+            beside.replace(file)  # never half a file, whenever ranks end
+            print(name, "measured", file=sys.stderr, flush=True)
+
     for name, make in MAKES.items():
-        found[name] = measure(make, SIZES, BATCHES)
-        found[f"{name}, captured"] = by_call(measure(in_graph(make), SIZES, BATCHES))
-    costs = hosts()
+        note("sweeps", name, measure(make, SIZES, BATCHES))
+        note("sweeps", f"{name}, captured", by_call(measure(in_graph(make), SIZES, BATCHES)))
+    for name, costs in hosts().items():
+        note("host_seconds", name, costs)
     for make in (one_shot, two_shot):
         name = f"{make.__name__.replace('_', '-')} all_reduce, captured"
         sizes = [size for size in SIZES if size >= _LEAST]
-        found[name] = by_call(measure(in_graph(make), sizes, BATCHES))
-        if dist.get_rank() == 0:
-            print(name, "measured", file=sys.stderr, flush=True)
-    if dist.get_rank() == 0:
-        content = {
-            "world_size": dist.get_world_size(),
-            "batches": BATCHES,
-            "sweeps": found,
-            "host_seconds": costs,
-        }
-        file.write_text(json.dumps(content))
+        note("sweeps", name, by_call(measure(in_graph(make), sizes, BATCHES)))
     dist.destroy_process_group()
 
 
-def run(machine: Machine, nproc: int) -> list[Result]:
+def run(machine: Machine, nproc: int) -> Iterator[Result]:
+    """One result; where ranks fail, of what they had measured, and then the failure."""
     environment = {"NCCL_GRAPH_REGISTER": "0"}  # as in `protocols`
+    what = f"collectives on {nproc} ranks called, captured and by symmetric memory; the host's part"
+    failure: ExperimentFailed | None = None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "captured.json")
-        by_torchrun(__name__, file, nproc=nproc, environment=environment)
+        try:
+            by_torchrun(__name__, file, nproc=nproc, environment=environment)
+        except ExperimentFailed as error:
+            if not file.exists():
+                raise
+            what, failure = f"{what} (broken off)", error
         content = json.loads(file.read_text())
-    what = f"collectives on {nproc} ranks called, captured and by symmetric memory; the host's part"
-    return [Result(f"captured/{gpu_name(machine)}-x{nproc}.json", what, content, environment)]
+    yield Result(f"captured/{gpu_name(machine)}-x{nproc}.json", what, content, environment)
+    if failure is not None:
+        raise failure
 
 
 EXPERIMENT = Experiment(
@@ -118,6 +132,9 @@ EXPERIMENT = Experiment(
     minutes=1,
     run=run,
     least=2,
+    writes={
+        "captured/*.json": ("world_size", "batches", "sweeps", "host_seconds"),
+    },
 )
 
 

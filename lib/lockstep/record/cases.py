@@ -140,6 +140,9 @@ EXPERIMENT = Experiment(
     least=4,
     ranks=4,
     gpus=False,
+    writes={
+        **{f"traces/{program}": ("rank*.json.gz",) for program in PROGRAMS},
+    },
 )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .. import machine as machines
 from ..figures.table import Table
+from ..machine import Machine
 from . import (
     async_tp,
     backends,
@@ -27,6 +28,7 @@ from . import (
     overlap,
     protocols,
     races,
+    reserve,
     slurm_nodes,
     sweeps,
     thrashing,
@@ -47,6 +49,7 @@ EXPERIMENTS = (
     new_group.EXPERIMENT,
     backends.EXPERIMENT,
     launching.EXPERIMENT,
+    reserve.EXPERIMENT,
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
     captured.EXPERIMENT,
@@ -80,6 +83,19 @@ class Recorded:
         return f"{self.experiment.name}: {files} in {self.seconds:.0f} s"
 
 
+@dataclass(frozen=True)
+class NotRecorded:
+    """An experiment that could not be recorded, here or now. failed: it began, and broke off."""
+
+    experiment: Experiment
+    why: str
+    failed: bool
+
+    def __str__(self) -> str:
+        how = "failed" if self.failed else "not here"
+        return f"{self.experiment.name}: {how}: {self.why}"
+
+
 def find(names: Sequence[str]) -> list[Experiment]:
     """The experiments of these names. Raises CannotRecord for an unknown one."""
     known = {experiment.name: experiment for experiment in EXPERIMENTS}
@@ -98,27 +114,65 @@ def record(
     `data/`. command: what was typed, for the manifest.
     Raises CannotRecord before anything runs where the machine lacks what one of them needs.
     """
+    folder = _checked(folder)
+    machine = machines.probe()
+    ranks = [experiment.ranks_on(machine, nproc) for experiment in experiments]
+    for experiment, count in zip(experiments, ranks, strict=True):
+        yield _record(experiment, machine, count, folder, command)
+
+
+def record_all(
+    nproc: int | None,
+    folder: Path | None,
+    command: str,
+    experiments: Sequence[Experiment] = EXPERIMENTS,
+) -> Iterator[Recorded | NotRecorded]:
+    """Every experiment that this machine can run, whatever becomes of the others.
+
+    Raises CannotRecord for a folder in which nothing can be written.
+    """
+    folder = _checked(folder)
+    machine = machines.probe()
+    for experiment in experiments:
+        try:
+            count = experiment.ranks_on(machine, nproc)
+            yield _record(experiment, machine, count, folder, command)
+        except CannotRecord as error:
+            yield NotRecorded(experiment, str(error), failed=False)
+        except Exception as error:  # of whatever kind: the others are to be recorded
+            yield NotRecorded(experiment, f"{type(error).__name__}: {error}", failed=True)
+
+
+def _checked(folder: Path | None) -> Path:
     if folder is None and not DATA.is_dir():
         raise CannotRecord("this Lockstep is no checkout, so it has no data/: say --to FOLDER")
     folder = folder or DATA
     if folder.exists() and not folder.is_dir():
         raise CannotRecord(f"--to {folder} is a file: name a folder")
     manifest.read(folder)  # one that cannot be read is to be known before and not after
-    machine = machines.probe()
-    ranks = [experiment.ranks_on(machine, nproc) for experiment in experiments]
-    for experiment, count in zip(experiments, ranks, strict=True):
-        began = time.perf_counter()
-        environment = dict(os.environ)
-        results: dict[str, Result] = {}
-        found = experiment.run(machine, count)
-        for part in [found] if isinstance(found, Sequence) else ([one] for one in found):
-            entries = [
-                manifest.entry(result, experiment.name, count, machine, command, environment)
-                for result in part
-            ]
-            manifest.write(folder, part, entries)
-            results |= {result.file: result for result in part}
-        yield Recorded(experiment, folder, tuple(results.values()), time.perf_counter() - began)
+    return folder
+
+
+def _record(
+    experiment: Experiment, machine: Machine, count: int, folder: Path, command: str
+) -> Recorded:
+    began = time.perf_counter()
+    environment = dict(os.environ)
+    results: dict[str, Result] = {}
+    found = experiment.run(machine, count)
+    for part in [found] if isinstance(found, Sequence) else ([one] for one in found):
+        entries = [
+            manifest.entry(result, experiment.name, count, machine, command, environment)
+            for result in part
+        ]
+        manifest.write(folder, part, entries)
+        results |= {result.file: result for result in part}
+    return Recorded(experiment, folder, tuple(results.values()), time.perf_counter() - began)
+
+
+def adopt(other: Path, folder: Path | None) -> list[str]:
+    """Take in what was recorded elsewhere; returns the names. Raises CannotRecord."""
+    return manifest.adopt(_checked(folder), other)
 
 
 def listing(folder: Path | None) -> str:

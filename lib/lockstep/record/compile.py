@@ -495,4 +495,7 @@ EXPERIMENT = Experiment(
     ranks=1,
     most=1,
     gpus=False,
+    writes={
+        "compile/*.json": ("sizes", "code", "fusion", "precision", "attention", "blocks", "modes"),
+    },
 )

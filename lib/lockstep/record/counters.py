@@ -192,6 +192,15 @@ EXPERIMENT = Experiment(
     run=run,
     most=1,
     ranks=1,
+    writes={
+        "traces/experts-counters.json": (
+            "ncu",
+            "command",
+            "caches_emptied",
+            "caches_kept",
+            "profiler",
+        ),
+    },
 )
 
 

@@ -1,18 +1,39 @@
-"""Every lab and solution, executed on this machine: seconds, memory, checks, lab by lab."""
+"""Every lab and solution, executed on this machine: seconds, memory, checks, lab by lab.
+
+`python -m lockstep.record.course` writes the README's table anew, of all that was recorded.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..figures.table import Table
 from ..machine import Machine
+from . import manifest
 from .experiment import CannotRecord, Experiment, Result, gpu_name
 
 FOLDER = "course"
+LIMIT = 300.0  # seconds for a notebook
+README = Path(__file__).parents[3] / "README.md"
+ROW = (
+    "notebook",
+    "seconds",
+    "peak_memory_bytes",
+    "peak_gpu_memory_bytes",
+    "checks",
+    "passed",
+    "state",
+    "problems",
+)
 _KINDS = ("solutions", "labs")
+_BEGIN, _END = "<!-- of data/course: -->\n", "<!-- to here -->\n"
 
 
 def _run(machine: Machine, nproc: int) -> Iterator[Result]:
@@ -25,11 +46,12 @@ def run(
     kinds: Sequence[str] = _KINDS,
     numbers: Sequence[str] = (),
     where: Path | None = None,
+    limit: float = LIMIT,
 ) -> Iterator[Result]:
     """Execute these notebooks (none: all) one after the other; the table after each of them.
 
     nproc: the notebooks' NPROC; 1 leaves them their own number. where: they are looked for there.
-    What goes wrong in a notebook stands in its row.
+    limit: seconds for each. What goes wrong in a notebook stands in its row.
     """
     try:
         from ..course import execute
@@ -38,23 +60,71 @@ def run(
         raise CannotRecord(f"course needs {missing.name}: pip install 'lockstep[labs]'") from None
     parameters = {"NPROC": nproc} if nproc > 1 else {}
     rows: list[dict[str, Any]] = []
-    for kind in kinds:
-        for done in execute.run(execute.find(kind, numbers, where or Path.cwd()), parameters):
-            passed = [one.exercise for one in done.checks if one.verdict == PASS]
-            row = {
-                "notebook": done.notebook,
-                "seconds": round(done.seconds, 1),
-                "peak_memory_bytes": done.peak_memory,
-                "checks": len(done.checks),
-                "passed": len(passed),
-                "state": done.state,
-                "problems": list(done.problems),
-            }
-            rows.append(row)
-            print(
-                f"{row['notebook']}: {done.state}, {done.seconds:.0f} s, {done.score}", flush=True
-            )
-            yield Result(_file(machine, nproc), _what(nproc), rows)
+    with ExitStack() as stack:
+        gpus = stack.enter_context(_gpu_memory()) if machine.gpus else None
+        for kind in kinds:
+            notebooks = execute.find(kind, numbers, where or Path.cwd())
+            for done in execute.run(notebooks, parameters, limit=limit):
+                passed = [one.exercise for one in done.checks if one.verdict == PASS]
+                values = (
+                    done.notebook,
+                    round(done.seconds, 1),
+                    done.peak_memory,
+                    gpus.taken() if gpus else None,
+                    len(done.checks),
+                    len(passed),
+                    done.state,
+                    list(done.problems),
+                )
+                rows.append(dict(zip(ROW, values, strict=True)))
+                said = f"{done.notebook}: {done.state}, {done.seconds:.0f} s, {done.score}"
+                print("\n  ".join([said, *done.problems]), flush=True)
+                yield Result(_file(machine, nproc), _what(nproc), rows)
+
+
+class _Peak:
+    """The most bytes in use on any GPU since it was last asked."""
+
+    def __init__(self) -> None:
+        self._most: int | None = None
+
+    def see(self, used: int) -> None:
+        self._most = max(self._most or 0, used)
+
+    def taken(self) -> int | None:
+        most, self._most = self._most, None
+        return most
+
+
+@contextmanager
+def _gpu_memory() -> Iterator[_Peak]:
+    """Watched by nvidia-smi, five times a second; of the GPUs that this process may use."""
+    peak = _Peak()
+    ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        ask += ["-i", visible]
+    try:
+        watching = subprocess.Popen(
+            ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+    except OSError:
+        yield peak
+        return
+
+    def read() -> None:
+        assert watching.stdout is not None
+        for line in watching.stdout:
+            with suppress(ValueError):  # "[N/A]"
+                peak.see(int(line) << 20)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        watching.terminate()
+        watching.wait()
+        thread.join()
 
 
 def _file(machine: Machine, nproc: int) -> str:
@@ -68,32 +138,93 @@ def _what(nproc: int) -> str:
     return f"every solution and lab executed {ranks}: seconds, memory, checks"
 
 
-def table(folder: Path) -> Table:
-    """Lab by machine, of all that was recorded below `folder`: the seconds, and what failed."""
-    entries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    mine = [entry for entry in entries if entry["file"].startswith(f"{FOLDER}/")]
-    found: dict[str, dict[str, str]] = {}
-    for entry in mine:
-        for row in json.loads((folder / entry["file"]).read_text(encoding="utf-8")):
-            found.setdefault(row["notebook"], {})[entry["file"]] = _cell(row)
-    heads = [_head(entry) for entry in mine]
-    rows = [
-        (notebook, *(cells.get(entry["file"], "–") for entry in mine))
-        for notebook, cells in sorted(found.items())
-    ]
-    return Table("the course, executed", ("notebook", *heads), rows, stamp=None)
+# ── The table ────────────────────────────────────────────────────────────────────────────────
 
 
-def _head(entry: dict[str, Any]) -> str:
-    ranks = f", NPROC={entry['ranks']}" if entry["ranks"] > 1 else ""
-    versions = f"PyTorch {entry['versions']['torch']}"
-    return f"{entry['machine']}{ranks}; {versions}; {entry['date']}"
+def table(folder: Path) -> str:
+    """Lab by machine, in Markdown, of all that was recorded below `folder`."""
+    entries = [one for one in manifest.read(folder) if one["file"].startswith(f"{FOLDER}/")]
+    if not entries:
+        return "Not recorded yet.\n"
+    found = [_by_notebook(folder / entry["file"]) for entry in entries]
+    names = sorted({_name(row) for rows in found for row in rows.values()})
+    heads = [f"{_machine(entry)}, {_ranks(entry)}" for entry in entries]
+    lines = [f"| solution | {' | '.join(heads)} |", "| --- |" + " --- |" * len(heads)]
+    for name in names:
+        cells = [_cell(rows.get(f"solutions/{name}")) for rows in found]
+        lines.append(f"| {name.removesuffix('.ipynb')} | {' | '.join(cells)} |")
+    lines.append(f"| all | {' | '.join(_all(rows) for rows in found)} |")
+    lines.append("")
+    for entry, rows in zip(entries, found, strict=True):
+        lines.append(f"- {_machine(entry)}, {_ranks(entry)}: {_conditions(entry)}. {_labs(rows)}")
+    return "\n".join(lines) + "\n"
 
 
-def _cell(row: dict[str, Any]) -> str:
-    memory = f"{row['peak_memory_bytes'] / 2**30:.1f} GiB"
-    failed = "" if row["state"] == "ok" else f", {row['state']}"
-    return f"{row['seconds']:.0f} s, {memory}, {row['passed']} of {row['checks']} checks{failed}"
+def _by_notebook(file: Path) -> dict[str, dict[str, Any]]:
+    return {row["notebook"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row["notebook"]).partition("/")[2]
+
+
+def _machine(entry: Mapping[str, Any]) -> str:
+    machine: str = entry["machine"]
+    return machine.removesuffix(f", {entry['hardware']['cores']} cores").replace(" of one host", "")
+
+
+def _ranks(entry: Mapping[str, Any]) -> str:
+    return f"NPROC={entry['ranks']}" if entry["ranks"] > 1 else "each lab's NPROC"
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    gpu = row["peak_gpu_memory_bytes"]
+    memory = f"{row['peak_memory_bytes'] / 1e9:.1f} GB"
+    memory += f", GPU {gpu / 1e9:.1f} GB" if gpu is not None else ""
+    failed = "" if row["state"] == "ok" else f"; **{row['state']}**"
+    return f"{row['seconds']:.0f} s; {memory}; {row['passed']} of {row['checks']} checks{failed}"
+
+
+def _all(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    solutions = [row for name, row in rows.items() if name.startswith("solutions/")]
+    passed, checks = (sum(row[key] for row in solutions) for key in ("passed", "checks"))
+    return f"{sum(row['seconds'] for row in solutions):.0f} s; {passed} of {checks} checks"
+
+
+def _conditions(entry: Mapping[str, Any]) -> str:
+    versions = entry["versions"]
+    said = [entry["date"], f"{entry['hardware']['cores']} cores"]
+    said += [f"PyTorch {versions['torch']}"]
+    said += [f"NCCL {versions['nccl']}"] if versions["nccl"] else []
+    said += [f"driver {versions['driver']}"] if versions["driver"] else []
+    said += [f"{name}={value}" for name, value in (entry["conditions"] or {}).items()]
+    return ", ".join(said)
+
+
+def _labs(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of the labs as learners get them, which have no answers to check."""
+    labs = [row for name, row in rows.items() if name.startswith("labs/")]
+    failed = [_name(row).removesuffix(".ipynb") for row in labs if row["state"] != "ok"]
+    if not labs:
+        return "The blank labs were not run."
+    seconds = sum(row["seconds"] for row in labs)
+    said = f"The {len(labs)} blank labs take {seconds:.0f} s"
+    return f"{said}; of them failed: {', '.join(failed)}." if failed else f"{said}, and none fails."
+
+
+def quoted(readme: str) -> str:
+    """What stands in the README between its marks. Raises ValueError where it has no marks."""
+    found = re.search(re.escape(_BEGIN) + "(.*?)" + re.escape(_END), readme, re.DOTALL)
+    if found is None:
+        raise ValueError("the README has no marks for the table of data/course")
+    return found[1]
+
+
+def quote(readme: str, text: str) -> str:
+    """The README with this table between its marks."""
+    return readme.replace(_BEGIN + quoted(readme) + _END, _BEGIN + text + _END)
 
 
 EXPERIMENT = Experiment(
@@ -102,4 +233,9 @@ EXPERIMENT = Experiment(
     minutes=12,
     run=_run,
     gpus=False,
+    writes={f"{FOLDER}/*.json": ROW},
 )
+
+
+if __name__ == "__main__":
+    README.write_text(quote(README.read_text(encoding="utf-8"), table(README.parent / "data")))

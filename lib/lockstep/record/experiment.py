@@ -6,8 +6,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ..launch.channel import deaf
@@ -64,6 +65,7 @@ class Experiment:
     ranks: int | None = None
     gpus: bool = True
     triton: bool = False
+    writes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def needs(self) -> str:
@@ -73,6 +75,18 @@ class Experiment:
         number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
         gpus = f"{number} GPU{'' if number == '1' else 's'}"
         return gpus + (" and Triton" if self.triton else "")
+
+    def stale(self, file: str, found: Iterable[str]) -> str:
+        """Why a recording with these keys, or files, is none that it would write; else ""."""
+        patterns = [keys for name, keys in self.writes.items() if fnmatchcase(file, name)]
+        if not patterns:
+            return f"{self.name} writes no {file}"
+        found, (wanted, *_) = list(found), patterns
+        unknown = [key for key in found if not any(fnmatchcase(key, one) for one in wanted)]
+        lacking = [one for one in wanted if not any(fnmatchcase(key, one) for key in found)]
+        if not unknown and not lacking:
+            return ""
+        return f"{file} has {', '.join(unknown) or 'nothing else'}, and lacks {', '.join(lacking)}"
 
     def ranks_on(self, machine: Machine, asked: int | None) -> int:
         """How many ranks it takes there. Raises CannotRecord where the machine lacks something."""

@@ -302,4 +302,7 @@ EXPERIMENT = Experiment(
     least=1,
     most=1,
     ranks=1,
+    writes={
+        "graphs/*.json": ("sizes", "steps", "training", "memory", "latencies"),
+    },
 )

@@ -61,6 +61,9 @@ EXPERIMENT = Experiment(
     run=run,
     least=3,
     ranks=4,
+    writes={
+        "traces/hang": ("rank*",),
+    },
 )
 
 

@@ -174,4 +174,7 @@ EXPERIMENT = Experiment(
     "what fresh and kept ranks cost, and how failures read",
     minutes=3,
     run=run,
+    writes={
+        "launch/*-x[0-9]*.json": ("unit", "fresh, *", "world, *", "failures"),
+    },
 )

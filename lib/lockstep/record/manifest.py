@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,6 +29,7 @@ from ..machine import Machine, summary
 from .experiment import CannotRecord, Result
 
 NAME = "manifest.json"
+SUMS = "SHA256SUMS"  # as `sha256sum -c` takes it: who edits a recording by hand is found
 # Variables with these beginnings change what is measured.
 CONDITIONS = (
     "CUDA_",
@@ -42,6 +45,10 @@ CONDITIONS = (
 )
 # Of these, what only says what is installed: that is among the versions.
 INSTALLED = ("_HOME", "_PATH", "_VERSION")
+# What `data/` has besides recordings; `published` is what others measured.
+_NO_RECORDINGS = {
+    NAME, SUMS, "README.md", "COSTS.md", "GATE.md", "claims.md", "claims.toml", "published",
+}  # fmt: skip
 _PATH = re.compile(r"(?<![\w.:/])(?:/[\w.+@-]+){2,}")
 _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
@@ -170,6 +177,58 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+def read_sums(folder: Path) -> dict[str, str]:
+    """By file: what its SHA-256 was when it was recorded."""
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    return {file: sum_ for sum_, _, file in (line.partition("  ") for line in lines)}
+
+
+def sums_of(folder: Path, recording: str) -> dict[str, str]:
+    """The SHA-256 of a recording below `folder`, by file."""
+    at = folder / recording
+    files = sorted(one for one in at.rglob("*") if one.is_file()) if at.is_dir() else [at]
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+    }
+
+
+def doubts(folder: Path) -> list[str]:
+    """What is wrong with the recordings of a folder: changed, without an entry, without a file."""
+    entries = [entry["file"] for entry in read(folder)]
+    sums = read_sums(folder)
+    there = {
+        file: sum_
+        for one in sorted(folder.iterdir())
+        if one.name not in _NO_RECORDINGS
+        for file, sum_ in sums_of(folder, one.name).items()
+    }
+    found = [
+        f"{file} is in the manifest, and not there"
+        for file in entries
+        if not (folder / file).exists()
+    ]
+    twice = [file for file, count in Counter(entries).items() if count > 1]
+    found += [f"{file} is in the manifest more than once" for file in twice]
+    for file in sorted(there.keys() | sums.keys()):
+        if file not in there:
+            found.append(f"{file} is in {SUMS}, and not there")
+        elif not _is_of(file, entries):
+            found.append(f"{file} has no entry in the manifest")
+        elif file not in sums:
+            found.append(f"{file} has no line in {SUMS}: nobody recorded it by `lockstep record`")
+        elif there[file] != sums[file]:
+            found.append(f"{file} is not what was recorded: it was changed since")
+    return found
+
+
+def _is_of(file: str, recordings: Sequence[str]) -> bool:
+    return any(file == one or file.startswith(f"{one}/") for one in recordings)
+
+
 def write(folder: Path, results: Sequence[Result], entries: Sequence[dict[str, Any]]) -> None:
     """Put results and their entries into a folder; an older recording of that name is replaced.
 
@@ -186,11 +245,44 @@ def write(folder: Path, results: Sequence[Result], entries: Sequence[dict[str, A
                 _write(beside / result.file, result.content)
         known = {one["file"]: one for one in [*read(folder), *entries]}  # in the order of old
         _write(beside / NAME, list(known.values()))
-        for file in [*(result.file for result in results), NAME]:
+        new = tuple(result.file for result in results)
+        sums = {file: sum_ for file, sum_ in read_sums(folder).items() if not _is_of(file, new)}
+        sums |= {file: sum_ for one in new for file, sum_ in sums_of(beside, one).items()}
+        _write_sums(beside, sums)
+        for file in [*new, NAME, SUMS]:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             if (folder / file).is_dir():  # unlike a file, a folder is not replaced by a rename
                 shutil.move(folder / file, before / file)
             os.replace(beside / file, folder / file)
+
+
+def adopt(folder: Path, other: Path) -> list[str]:
+    """Take all recordings of another folder into this one, with their entries; returns their names.
+
+    Raises CannotRecord where one of them is not as it was recorded.
+    """
+    if wrong := doubts(other):
+        raise CannotRecord(f"{other}: {'; '.join(wrong)}")
+    new = read(other)
+    if not new:
+        raise CannotRecord(f"there are no recordings in {other}")
+    names = [entry["file"] for entry in new]
+    for name in names:
+        if (folder / name).is_dir():  # its files may be other ones now
+            shutil.rmtree(folder / name)
+    for file in read_sums(other):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(other / file, folder / file)
+    entries = {one["file"]: one for one in [*read(folder), *new]}
+    _write(folder / NAME, list(entries.values()))
+    sums = {file: sum_ for file, sum_ in read_sums(folder).items() if not _is_of(file, names)}
+    _write_sums(folder, sums | read_sums(other))
+    return names
+
+
+def _write_sums(folder: Path, sums: Mapping[str, str]) -> None:
+    lines = [f"{sum_}  {file}\n" for file, sum_ in sorted(sums.items())]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
 def _write(file: Path, content: Any) -> None:
@@ -208,3 +300,12 @@ def _write(file: Path, content: Any) -> None:
         raise ValueError(f"{file.name}: a recording is .json, .json.gz, .pickle.gz or a pickle")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
+
+
+if __name__ == "__main__":
+    # Of what was recorded by a Lockstep that wrote no sums; with names: of these recordings anew.
+    data = Path(__file__).parents[3] / "data"
+    known = {file: sum_ for file, sum_ in read_sums(data).items() if not _is_of(file, sys.argv[1:])}
+    for one in read(data):
+        known = sums_of(data, one["file"]) | known
+    _write_sums(data, known)

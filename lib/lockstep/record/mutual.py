@@ -80,4 +80,7 @@ EXPERIMENT = Experiment(
     least=2,
     most=2,
     ranks=2,
+    writes={
+        FILE: ("bytes", "connected", "hangs", "right", "host in", "said"),
+    },
 )

@@ -44,4 +44,7 @@ EXPERIMENT = Experiment(
     run=run,
     least=3,
     ranks=4,
+    writes={
+        "backends/new-group-nccl.json": ("ok", "report"),
+    },
 )

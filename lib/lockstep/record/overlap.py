@@ -146,6 +146,9 @@ EXPERIMENT = Experiment(
     minutes=1,
     run=run,
     least=2,
+    writes={
+        "overlap/*-x[0-9]*.json": ("world_size", "products", "all_reduce_bytes", "batches", "rows"),
+    },
 )
 
 

@@ -513,6 +513,9 @@ EXPERIMENT = Experiment(
     run=run,
     most=1,
     ranks=1,
+    writes={
+        "virtual/races-*.json": ("programs",),
+    },
 )
 
 

@@ -42,4 +42,7 @@ EXPERIMENT = Experiment(
     run=run,
     ranks=2,
     gpus=False,
+    writes={
+        "launch/slurm-nodes.json": tuple(NAMES),
+    },
 )

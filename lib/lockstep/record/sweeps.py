@@ -168,7 +168,11 @@ def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[di
     rows = []
     for size in sizes:
         calls = 50 if size <= 1 << 20 else 20 if size <= 1 << 26 else 5
-        times = sorted(seconds(make(size), calls, batches))
+        try:
+            times = sorted(seconds(make(size), calls, batches))
+        except Exception as error:
+            error.add_note(f"in calls of {size} bytes")
+            raise
         quarter = len(times) // 4
         rows.append(
             {
@@ -227,6 +231,9 @@ EXPERIMENT = Experiment(
     minutes=3,
     run=run,
     least=2,
+    writes={
+        "sweeps/*.json": ("world_size", "algorithm", "batches", "sweeps"),
+    },
 )
 
 

@@ -109,6 +109,10 @@ EXPERIMENT = Experiment(
     run=run,
     least=2,
     ranks=2,
+    writes={
+        "traces/cases/emptied": ("rank*.json.gz",),
+        "traces/emptied.json": ("kept", "emptied"),
+    },
 )
 
 

@@ -32,4 +32,7 @@ EXPERIMENT = Experiment(
     run=run,
     most=1,
     ranks=1,
+    writes={
+        "backends/time-out-nccl.json": ("nccl",),
+    },
 )

@@ -315,6 +315,11 @@ EXPERIMENT = Experiment(
     least=2,
     ranks=4,
     triton=True,
+    writes={
+        **{f"traces/{program}": ("rank*.json.gz",) for program in PROGRAMS},
+        "traces/memory": ("rank0.pickle.gz",),
+        "traces/overhead.json": tuple(PROGRAMS),
+    },
 )
 
 

@@ -34,6 +34,9 @@ EXPERIMENT = Experiment(
     run=run,
     ranks=4,
     gpus=False,
+    writes={
+        "launch/two-nodes.json": (*NAMES, *SIZES),
+    },
 )
 
 

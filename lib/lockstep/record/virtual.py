@@ -569,6 +569,9 @@ EXPERIMENT = Experiment(
     run=run,
     most=1,
     ranks=1,
+    writes={
+        "virtual/steps-*.json": ("times", "programs", "programs_again", "others"),
+    },
 )
 
 

@@ -85,4 +85,7 @@ EXPERIMENT = Experiment(
     least=2,
     most=2,
     ranks=2,
+    writes={
+        "backends/waits-nccl.json": tuple(WAYS),
+    },
 )

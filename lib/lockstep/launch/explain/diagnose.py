@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ...words import ranks_text
 from ..calls import (
     ANY_SOURCE,
+    NOBODY,
     POINT_TO_POINT,
     SAME_SIZE,
     SYNCHRONIZE,
@@ -160,17 +161,23 @@ def _by_value(said: Mapping[int, str]) -> str:
     return ", ".join(f"{ranks_text(ranks)} {text}" for text, ranks in groups.items())
 
 
-def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
-    """Ranks that wait for each other, or for one that has left, when none can move any more."""
-    blocked = {
-        rank: call
-        for rank, seen in ranks.items()
-        if (call := seen.blocked()) and not seen.reader.has_threads
-    }
+def deadlock(ranks: Mapping[int, Seen], *, on_gpus: bool = False) -> Verdict | None:
+    """Ranks that wait for each other, or for one that has left, when none can move any more.
+
+    on_gpus: a rank waits, too, where its GPU waits for others: the program may have come to a line
+    that needs a result. That is likely only where nothing has moved for long.
+    """
+    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
+    blocked: dict[int, Call] = {}
+    for rank, seen in ranks.items():
+        call = seen.blocked()
+        if on_gpus and not seen.finished and (call is None or call.operation == SYNCHRONIZE):
+            call = _awaited_by_gpu(seen, reached)
+        if call is not None and not seen.reader.has_threads:
+            blocked[rank] = call
     unfinished = {rank for rank, seen in ranks.items() if not seen.finished}
     if not blocked:
         return None
-    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     missing = {
         rank: _missing(call, reached, ranks.keys(), ranks[rank].reader.on_gpu)
         for rank, call in blocked.items()
@@ -197,30 +204,54 @@ def deadlock(ranks: Mapping[int, Seen]) -> Verdict | None:
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
 
 
-def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
-    """Collectives of several groups that wait for each other on GPUs, with all calls made.
+def _awaited_by_gpu(seen: Seen, reached: Mapping[int, Mapping[CallLine, int]]) -> Call | None:
+    """The first call for which a stream of the rank's GPU waits, and others have not made."""
+    for call, stream in seen.reader.queued():
+        waits = stream is not None or not (call.asynchronous or call.operation in POINT_TO_POINT)
+        may_be_over = call.operation == "send" or call.operation in _FROM_ROOT | _TO_ROOT
+        if not waits or may_be_over or call.stream is None or call.batched:
+            continue
+        if call.peer != ANY_SOURCE and _missing(call, reached, reached.keys(), True):
+            return call
+    return None
 
-    On a stream what comes later waits for a collective that was not asynchronous, and a group does
-    its own one after the other. Where that makes a circle over all ranks, none in it can ever end.
+
+def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
+    """Calls that wait for each other on GPUs, with all of them made.
+
+    On a stream what comes later waits for a collective that was not asynchronous, and for any call
+    from where wait() was called; a group does its own collectives one after the other; a recv waits
+    for its send to begin, and so do those that a root sends to, and a root that others send to.
+    (Who sends may be done before that: a small message has room on the way.) Where that makes a
+    circle over all ranks, none in it can ever end.
     suspected: as if all calls were waited for at once, which no record of a GPU tells.
     """
-    after: dict[_Collective, dict[_Collective, None]] = {}  # what waits for it
-    waits_for: dict[_Collective, int] = {}
-    orders: dict[int, dict[_Collective, Call]] = {}
+    after: dict[_Queued, dict[_Queued, None]] = {}  # what waits for it
+    waits_for: dict[_Queued, int] = {}
+    orders: dict[int, dict[_Queued, Call]] = {}
+    across: set[tuple[_Queued, _Queued]] = set()  # from one rank to another
+    tagged = _tagged(ranks)
     for rank, seen in ranks.items():
-        own = orders[rank] = {
-            (call.group, call.number): call
-            for call in seen.reader.calls()
-            if call.stream is not None and call.operation not in POINT_TO_POINT
-        }
-        last: dict[object, _Collective] = {}  # on a stream, or of a group
-        for at, call in own.items():
-            for before in (last.get(call.stream), last.get(call.group)):
-                if before is not None:
-                    after.setdefault(before, {})[at] = None
-            last[call.group] = at
-            if suspected or not call.asynchronous:
-                last[call.stream] = at
+        own = orders[rank] = {}
+        last: dict[object, dict[_Queued, None]] = {}  # on a stream, or of a group
+        for call, awaiting in seen.reader.queued():
+            at, needed = _queued(call)
+            if awaiting is not None:
+                if at in own:
+                    last.setdefault(awaiting, {})[at] = None
+                continue
+            is_message = call.operation in POINT_TO_POINT
+            if call.stream is None or call.batched or (is_message and _pair(call) in tagged):
+                continue
+            own[at] = call
+            chains = [call.stream] if is_message else [call.stream, call.group]
+            for before in [*needed, *(one for chain in chains for one in last.get(chain, ()))]:
+                after.setdefault(before, {})[at] = None
+            across |= {(one, at) for one in needed}
+            if not is_message:
+                last[call.group] = {at: None}
+            if suspected or not (call.asynchronous or is_message):
+                last[call.stream] = {at: None}
     for later in after.values():
         for at in later:
             waits_for[at] = waits_for.get(at, 0) + 1
@@ -232,18 +263,64 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
                 del waits_for[at]
                 free.append(at)
     circle = _circle(after, waits_for)
-    return _tell_of_circle(circle, orders, suspected)
+    return _tell_of_circle(circle, orders, across, suspected)
 
 
-_Collective: TypeAlias = tuple[Group, int]  # the same on all ranks of the group
+# What a call is to the ranks: where all wait for all, one thing, (); else each rank has a part of
+# it, named by the operation, and by who is at it.
+_Queued: TypeAlias = tuple[Group, tuple[str | int | None, ...], int]
+
+
+def _queued(call: Call) -> tuple[_Queued, list[_Queued]]:
+    """A rank's part of a call, and the parts of others that must have begun before it can end."""
+    group, operation, number = call.group, call.operation, call.number
+
+    def part(*way: str | int | None) -> _Queued:
+        return group, way, number
+
+    if operation in POINT_TO_POINT:
+        _, source, target = _pair(call)
+        sent = part("send", source, target, call.tag)
+        if operation == "send":
+            return sent, []
+        return part("recv", source, target, call.tag), [sent]
+    others = [rank for rank in group.ranks if rank != call.peer]
+    if operation in _FROM_ROOT:
+        needed = [] if call.rank == call.peer else [part(operation, call.peer)]
+        return part(operation, call.rank), needed
+    if operation in _TO_ROOT:
+        needed = [part(operation, rank) for rank in others] if call.rank == call.peer else []
+        return part(operation, call.rank), needed
+    return part(), []
+
+
+_FROM_ROOT = frozenset({"broadcast", "scatter"})
+_TO_ROOT = frozenset({"reduce", "gather"})
+
+
+def _pair(call: Call) -> tuple[Group, int, int]:
+    """Who sends, and who receives."""
+    peer = NOBODY if call.peer is None else call.peer
+    ends = (call.rank, peer) if call.operation == "send" else (peer, call.rank)
+    return call.group, *ends
+
+
+def _tagged(ranks: Mapping[int, Seen]) -> set[tuple[Group, int, int]]:
+    """Pairs whose messages have several tags: NCCL heeds none, so it is not clear which meet."""
+    tags: dict[tuple[Group, int, int], set[int]] = {}
+    for seen in ranks.values():
+        for call in seen.reader.calls():
+            if call.operation in POINT_TO_POINT:
+                tags.setdefault(_pair(call), set()).add(call.tag)
+    return {pair for pair, used in tags.items() if len(used) > 1}
 
 
 def _circle(
-    after: Mapping[_Collective, Collection[_Collective]], held: Collection[_Collective]
-) -> list[_Collective]:
+    after: Mapping[_Queued, Collection[_Queued]], held: Collection[_Queued]
+) -> list[_Queued]:
     """The shortest circle through one of the collectives that wait for themselves; [] if none."""
     for start in held:
-        came: dict[_Collective, _Collective] = {}
+        came: dict[_Queued, _Queued] = {}
         reached = [start]
         for at in reached:  # which grows: the nearest come first
             for following in after.get(at, ()):
@@ -259,13 +336,14 @@ def _circle(
 
 
 def _tell_of_circle(
-    circle: Sequence[_Collective],
-    orders: Mapping[int, Mapping[_Collective, Call]],
+    circle: Sequence[_Queued],
+    orders: Mapping[int, Mapping[_Queued, Call]],
+    across: Collection[tuple[_Queued, _Queued]],
     suspected: bool,
 ) -> Verdict | None:
     places = {rank: {at: i for i, at in enumerate(order)} for rank, order in orders.items()}
 
-    def have(first: _Collective, then: _Collective) -> list[int]:
+    def have(first: _Queued, then: _Queued) -> list[int]:
         """The ranks that made these calls in this order."""
         return [
             rank
@@ -273,10 +351,13 @@ def _tell_of_circle(
             if first in place and then in place and place[first] < place[then]
         ]
 
-    turns = [at for i, at in enumerate(circle) if at[0] != circle[i - 1][0]]
+    in_parts = any(way for _, way, _ in circle)
+    turns = [at for i, at in enumerate(circle) if in_parts or at[0] != circle[i - 1][0]]
     told: list[tuple[list[int], str]] = []
     for i, first in enumerate(turns):
         then = turns[(i + 1) % len(turns)]
+        if (first, then) in across:
+            continue
         makers = have(first, then)
         if not makers:  # a record that lost its oldest calls
             return None
@@ -291,8 +372,12 @@ def _tell_of_circle(
         if suspected
         else "On a GPU a call waits for the ones before it, so none of these can end."
     )
+    if len({group for group, _, _ in circle}) > 1:
+        what, mend = "The order between groups differs", _ONE_ORDER
+    else:
+        what, mend = "The ranks wait for each other's messages", _SEND_FIRST
     return Verdict(
-        f"The order between groups differs: {'; '.join(said)}. {why} {_ONE_ORDER}",
+        f"{what}: {'; '.join(said)}. {why} {mend}",
         tuple(sorted({rank for makers, _ in told for rank in makers})),
     )
 
@@ -300,6 +385,10 @@ def _tell_of_circle(
 _ONE_ORDER = (
     "Ranks that share several groups must call their collectives in the same order, over all "
     "these groups together."
+)
+_SEND_FIRST = (
+    "A recv ends when its send has begun: let one side of each pair send first, or use "
+    "batch_isend_irecv."
 )
 
 
@@ -350,6 +439,8 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
         for rank, seen in ranks.items()
         if seen.finished or ((call := seen.blocked()) is not None and call.operation == SYNCHRONIZE)
     }
+    if verdict := _never_sent(ranks, closed):
+        return verdict
     lines = {line for lines in reached.values() for line in lines}
     for line in lines:
         group, operation = line[0], line[1]
@@ -370,6 +461,27 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
                 "same order."
             )
             return Verdict(text[0].upper() + text[1:], tuple(sorted([*waiting, *short])))
+    return None
+
+
+def _never_sent(ranks: Mapping[int, Seen], closed: Collection[int]) -> Verdict | None:
+    """A rank waits for its GPU, which receives what a rank that makes no more calls never sent."""
+    for rank in closed:
+        if ranks[rank].finished or not ranks[rank].reader.on_gpu:
+            continue
+        for call in ranks[rank].reader.calls():
+            peer = NOBODY if call.peer is None else call.peer
+            if call.operation != "recv" or peer not in closed:
+                continue
+            line = (call.group, "send", rank)
+            sent = sum(n for at, n in ranks[peer].reader.reached().items() if at[:3] == line)
+            if sent <= call.number:
+                return Verdict(
+                    f"Rank {rank} waits for {call}, and rank {peer} has made all of its calls "
+                    "without that send. Every recv needs a send of the rank that it names, in the "
+                    "same group.",
+                    tuple(sorted((rank, peer))),
+                )
     return None
 
 

@@ -15,6 +15,7 @@ _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on 
 _STILL_UNMET = 5.0  # the same where all ranks are there and should find each other
 _STILL_LEAVING = 60.0  # the same where ranks are done and a thread of theirs, say, is not
 _STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
+_STILL_FOR_GPU = 3.0  # the same where each GPU waits for others, and ranks for theirs, it seems
 
 
 class StandstillWatch:
@@ -77,6 +78,9 @@ class StandstillWatch:
         self._patience = _STILL_IN_SETUP if in_setup else _STILL
         if any(seen.reader.on_gpu for seen in ranks.values()):
             self._patience = _STILL_ON_GPU
+            if self._likely is None:
+                self._likely = diagnose.deadlock(ranks, on_gpus=True)
+                self._patience = _STILL_FOR_GPU
         if self._likely is None and not any(seen.reader.on_gpu for seen in ranks.values()):
             # NCCL takes seconds to make a group, and says nothing meanwhile.
             self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET

@@ -36,6 +36,7 @@ import msgspec
 
 from ..calls import (
     ANY_SOURCE,
+    AWAITED,
     CALL,
     COUNT,
     DROPPED,
@@ -116,6 +117,7 @@ class Recorder:
         self._groups_held: list[Any] = []  # process groups, the oldest first
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: the Work, its entry
+        self._futures: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: of a Work, its entry
         self._fresh: list[Any] = []  # Works that their caller may not have got yet
         self._watchers = _Watchers()
         self.newest = 0
@@ -131,6 +133,7 @@ class Recorder:
             self._section += 2
             self._used = self._held = self._held_before = self.newest = 0
             self._works.clear()
+            self._futures.clear()
             self._fresh.clear()
             for at in (WAITING, DROPPED, ON_GPU, THREADS, USED, USED + 8):
                 U64.pack_into(self._memory, at, 0)
@@ -200,6 +203,10 @@ class Recorder:
             self._counts[line] = number + 1
             what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
             return self._append(time.perf_counter(), CALL, (*what, self.batching, stream))
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return bool(U64.unpack_from(self._memory, ON_GPU)[0])
 
     def on_gpu(self) -> None:
         U64.pack_into(self._memory, ON_GPU, 1)
@@ -275,6 +282,17 @@ class Recorder:
                 future = self._under_way[place] = _future_of(work)
                 self._watchers.watch(future, functools.partial(self._is_done, place))
 
+    def follow_on_gpu(self, work: Any, place: int) -> None:
+        """So that it is seen which stream waits for the work, and from when on."""
+        key = id(work)
+        self._works[key] = (weakref.ref(work, lambda _: self._works.pop(key, None)), place)
+        self._fresh.append(work)
+
+    def stream_waits(self, place: int, stream: int) -> None:
+        """Write down that from now on a stream waits for a call that was asynchronous."""
+        with self._lock:
+            self._append(time.perf_counter(), AWAITED, (place, stream))
+
     def _is_done(self, place: int) -> None:
         self.end(place)
         self._under_way.pop(place, None)
@@ -282,6 +300,7 @@ class Recorder:
     def disown(self) -> None:
         """In a process that a rank has forked: leave the rank's record alone."""
         self._works.clear()
+        self._futures.clear()
         self._fresh.clear()
 
     def handed_over(self) -> None:
@@ -298,11 +317,22 @@ class Recorder:
         self.say_waited(known[1])
         return known[1]
 
-    def completed(self, work: Any) -> None:
-        """Somebody has learned in another way than by wait() that a work is over."""
+    def completed(self, work: Any, told: Any) -> None:
+        """Somebody has learned in another way than by wait() that a work is over, or by its future
+        (`told`) will."""
         known = self._works.get(id(work))
-        if known is not None and known[0]() is work:
-            self.say_waited(known[1])
+        if known is None or known[0]() is not work:
+            return
+        self.say_waited(known[1])
+        if told is not None and told is not True:
+            key = id(told)
+            gone = weakref.ref(told, lambda _: self._futures.pop(key, None))
+            self._futures[key] = (gone, known[1])
+
+    def awaited_as(self, future: Any) -> int:
+        """The entry of the work whose future this is; 0 if it is not known."""
+        known = self._futures.get(id(future))
+        return known[1] if known is not None and known[0]() is future else 0
 
     def say_waited(self, place: int) -> None:
         """Write down that somebody waits, or has waited, for the end of a call."""
@@ -442,6 +472,7 @@ def install() -> None:
     dist.Work.wait = _wait_hook(dist.Work.wait)  # type: ignore[method-assign]
     for name in ("is_completed", "get_future", "synchronize"):
         setattr(dist.Work, name, _completed_hook(getattr(dist.Work, name)))
+    torch._C.Future.wait = _future_hook(torch._C.Future.wait)  # type: ignore[method-assign]
     for name in ("get", "wait"):
         setattr(dist.Store, name, _store_hook(name, getattr(dist.Store, name)))
     for name in BEGUN:
@@ -589,9 +620,14 @@ def _follow(
         return
     if on_gpu:
         global _graph_holds_work
-        _graph_holds_work = _graph_holds_work or torch.cuda.is_current_stream_capturing()
+        captured = torch.cuda.is_current_stream_capturing()
+        _graph_holds_work = _graph_holds_work or captured
         recorder.say_waited(place)  # its stream does
         recorder.end(place)
+        if (asynchronous or is_message) and not captured:
+            begun = dist.Work.unbox(boxed)
+            if begun is not None:
+                recorder.follow_on_gpu(begun, place)
         return
     work: Any = dist.Work.unbox(boxed)
     if work is None:  # NCCL's answer to a call that the program has waited for already
@@ -632,8 +668,37 @@ def _wait_hook(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(self, *args, **kwargs)
         finally:
             recorder.end(place)
+            if recorder.is_on_gpu and (stream := _current_stream()) is not None:
+                recorder.stream_waits(place, stream)
 
     return wait
+
+
+def _future_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of wait() on what a work's get_future() returned."""
+
+    @functools.wraps(original)
+    def wait(self: Any) -> Any:
+        recorder = _recorder
+        place = recorder.awaited_as(self) if recorder else 0
+        if recorder is None or not place:
+            return original(self)
+        with recorder.blocking(place):
+            value = original(self)
+        if recorder.is_on_gpu and (stream := _current_stream()) is not None:
+            recorder.stream_waits(place, stream)
+        return value
+
+    return wait
+
+
+def _current_stream() -> int | None:
+    """The stream on which a wait() is queued; None while a graph is captured, or off the GPU."""
+    import torch
+
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return None
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
 def _completed_hook(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -641,7 +706,7 @@ def _completed_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     def ask(self: Any, *args: Any) -> Any:
         told = original(self, *args)
         if _recorder is not None and told is not False:
-            _recorder.completed(self)
+            _recorder.completed(self, told)
         return told
 
     return ask
