@@ -36,7 +36,6 @@ from ..cell import Cell
 from ..channel import Channel, map_file
 from ..errors import CannotSend
 from . import children, recorder
-from .connecting import connect
 from .modules import Modules
 from .profiling import profiled
 from .rendezvous import meet_in_file
@@ -162,8 +161,6 @@ class _Rank:
             if backend == "nccl":
                 _refuse_a_scarce_gpu(int(os.environ["LOCAL_RANK"]))
             self._initialize(backend)
-            if backend == "nccl":
-                connect(int(os.environ["WORLD_SIZE"]))
             _synchronize(self._recorder)
         except BaseException:
             traceback.print_exc()
