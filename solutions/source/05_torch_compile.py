@@ -990,7 +990,7 @@ for _ in range(2):
             nproc_per_node=1,
             init=False,
             show=False,
-            env=variables(Path(folder)) | {"TORCHINDUCTOR_VEC_ISA_OK": "1"},  # asked above
+            env=variables(Path(folder)),
             may_fail=True,
         )
     if not job.ok:

@@ -110,8 +110,7 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    if not torch.cuda.is_available():
-        require()
+    require()
     lines, first = inspect.getsourcelines(function)
     file = inspect.getsourcefile(function)
     captured: list[Any] = []
