@@ -65,7 +65,7 @@ def workshop() -> World:
     folder = Path(tempfile.mkdtemp(prefix=FOLDER))
     claim = os.open(folder, os.O_RDONLY)
     fcntl.flock(claim, fcntl.LOCK_SH)
-    world = World(1, env=variables(folder) | CPU_ALONE)
+    world = World(1, env=variables(folder))
     weakref.finalize(world, _remove, folder, claim)
     return world
 
