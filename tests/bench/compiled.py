@@ -1,8 +1,8 @@
 """Step times of lab 05's comparison, and those of a bare script that does the same, by turns.
 
 The bare one is a process of its own that knows nothing of ranks: it takes the models, compiles
-them, and has a clock. `python tests/bench/compiled.py 5` gives each five turns; prints the medians of
-both, how far they are apart, and how far the bare one is from itself.
+them, and has a clock. `python tests/bench/compiled.py 5` gives each five turns; prints the medians
+of both, how far they are apart, and how far the bare one is from itself.
 """
 
 from __future__ import annotations
