@@ -179,6 +179,20 @@ def test_its_folder_goes_with_the_world():
     assert not folder.exists()
 
 
+def _settled():
+    from torch._inductor import config, cpu_vec_isa
+
+    require()
+    return config.compile_threads, {str(one) for one in cpu_vec_isa.valid_vec_isa_list()}
+
+
+def test_its_rank_compiles_alone_and_for_one_set_of_instructions():
+    (settled,) = compiled.workshop().run(_settled).results
+    threads, sets = settled
+    assert threads == 1, "its variables came after Inductor's settings were read"
+    assert sets <= {"avx2", "asimd"}, "each more is a compilation before the first one"
+
+
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
 
 

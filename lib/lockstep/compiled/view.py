@@ -34,6 +34,10 @@ border-left:4px solid transparent}
 .lockstep-compiled input{position:absolute;opacity:0;width:0}
 .lockstep-compiled input:focus-visible+span{outline:2px solid currentColor}
 .lockstep-compiled details pre{max-height:22em;overflow:auto;font-size:90%}
+.lockstep-compiled{container-type:inline-size}
+.lockstep-compiled summary{overflow-wrap:anywhere}
+@container (max-width:44em){.lockstep-compiled .lockstep-columns{display:block}
+.lockstep-compiled ol{max-height:13em;overflow:auto;margin-bottom:.5em}}
 """
 
 
