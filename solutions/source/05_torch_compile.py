@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **90 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
+# **95 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
 # as fast, or slower, or keep it compiling for an hour. Afterwards you can
