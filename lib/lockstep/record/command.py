@@ -22,10 +22,12 @@ from . import (
     hang,
     launching,
     manifest,
+    mutual,
     new_group,
     overlap,
     protocols,
     races,
+    slurm_nodes,
     sweeps,
     thrashing,
     time_out,
@@ -40,6 +42,7 @@ DATA = Path(__file__).parents[3] / "data"
 EXPERIMENTS = (
     two_nodes.EXPERIMENT,
     waits.EXPERIMENT,
+    mutual.EXPERIMENT,
     time_out.EXPERIMENT,
     new_group.EXPERIMENT,
     backends.EXPERIMENT,
@@ -59,6 +62,7 @@ EXPERIMENTS = (
     virtual.EXPERIMENT,
     races.EXPERIMENT,
     course.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
 )
 
 
