@@ -93,8 +93,7 @@ view(seen, stamp=stamp)
 
 # %% [markdown] id="view-explained"
 # The line with `relu` is in two kernels. The backward pass needs its result, and computing it again
-# from `mm` costs less than keeping it in memory. So the joint graph is cut where little has to be kept:
-# that is the *partitioner's* work.
+# from `mm` costs less than keeping it in memory: the *partitioner* cuts the joint graph where little has to be kept.
 #
 # `matmul` has become `aten.mm`: AOTAutograd writes PyTorch's many operations with fewer, simpler ones.
 # Nodes such as `permute` and `alias` are in no kernel: they only look at the same memory in another way.
@@ -108,9 +107,8 @@ view(Compiled.of(recording.content["code"]), stamp=recording.stamp)
 # %% [markdown] id="fusion-text"
 # ## 2 · Fusion counted
 #
-# Operations on each number by itself do almost no arithmetic. Their time is the memory's: what they
-# read and what they write. Eagerly, each operation reads its inputs and writes its result. In one kernel,
-# what lies between two operations stays in registers.
+# Operations on each number by itself do almost no arithmetic: their time is that of reading and writing. Eagerly,
+# each operation reads its inputs and writes its result. In one kernel, what lies between two stays in registers.
 #
 # Take `relu(x * sigmoid(x) + 1)`, and count in tensors of the size of `x`:
 #
@@ -305,8 +303,7 @@ lockstep.claim(
 # what a step saves.
 
 # %% [markdown] id="break-text"
-# **Break.** You have seen what is made of one graph, and what it gains. What comes next: functions that
-# are *not* one graph. The next section starts on its own.
+# **Break.** What comes next: functions that are *not* one graph.
 
 # %% [markdown] id="breaks-text"
 # ## 4 · Graph breaks
@@ -462,7 +459,6 @@ lockstep.compare(predicted=prediction, measured=job[0]["nothing"])
 # A dynamic graph serves all sizes, but may be slower than one that knows them. Recompilations call after call are a
 # **storm**, which ends at a limit: after `torch._dynamo.config.recompile_limit` graphs of a function, 8 if you say
 # nothing, what is new runs eagerly, and only a log says so. With `fullgraph=True` the limit is an error.
-# A section below the recap looks at both.
 #
 # ### Exercise 3: batches for a serving engine
 #
@@ -500,8 +496,7 @@ lockstep.check("serve", serve)
 # compilation** compiles the block: `block.compile()` for each. The first one is compiled; Dynamo finds its code for
 # the others, as their weights are inputs of the graph and not part of it
 # ([PyTorch's recipe](https://docs.pytorch.org/tutorials/recipes/regional_compilation.html)). The price: nothing fuses
-# from one block into the next, and each block has its own guards to ask. Sections below the recap measure what it
-# saves, and hand what was compiled to another process.
+# from one block into the next, and each block has its own guards to ask.
 #
 # ### Exercise 4: block by block
 #
@@ -608,11 +603,9 @@ lockstep.check("beside", beside)
 #
 # - Dynamo captures, AOTAutograd adds the backward pass, Inductor writes kernels.
 # - One kernel reads what nobody in it makes, and writes what is wanted later. Products stop it.
-# - A mode is a list of options: CUDA graphs against launches, tuning against products. What it gains
-#   depends on where the time goes.
+# - A mode is a list of options. What it gains depends on where the time goes.
 # - A graph break is where Python asks for a number. `fullgraph=True` finds it.
-# - Guards that do not hold compile again, up to a limit; after it, what is new runs eagerly, and only a log says so.
-# - Equal blocks can share one graph; caches serve the next process.
+# - Guards that do not hold compile again, up to a limit. Equal blocks can share one graph.
 # - A collective in a graph is a start and a wait, and what lies between them is yours.
 #
 # **What goes further** is folded below, each on its own.

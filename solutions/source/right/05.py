@@ -139,8 +139,9 @@ def by_block(model, backend):
 
 # %% by_block: another-sequence
 def by_block(model, backend):
-    parts = [torch.compile(block, backend=backend, dynamic=False) for block in model]
-    return torch.nn.Sequential(*parts)
+    for block in model.children():
+        block.compile(backend=backend, dynamic=False)
+    return torch.nn.Sequential(*model)
 
 
 # %% by_block: replaced-in-place
