@@ -179,6 +179,20 @@ def test_its_folder_goes_with_the_world():
     assert not folder.exists()
 
 
+def _settled():
+    from torch._inductor import config, cpu_vec_isa
+
+    require()
+    return config.compile_threads, {str(one) for one in cpu_vec_isa.valid_vec_isa_list()}
+
+
+def test_its_rank_compiles_alone_and_for_one_set_of_instructions():
+    (settled,) = compiled.workshop().run(_settled).results
+    threads, sets = settled
+    assert threads == 1, "its variables came after Inductor's settings were read"
+    assert sets <= {"avx2", "asimd"}, "each more is a compilation before the first one"
+
+
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -236,6 +250,72 @@ def test_each_stage_of_a_function(alone):
     ]
     assert "relu" in seen.kernels[1].nodes and "mm" in seen.kernels[0].nodes
     assert len(seen.moved) == 2
+
+
+def _odd():
+    """By name: what look() sees of odd functions, or the ValueError by which it refuses them."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("shift", torch.ones(3))
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(x) + self.shift
+
+    def two(x):
+        return {"twice": x * 2, "both": (x + 1, 7)}
+
+    def nothing(x):
+        return x.view(-1)
+
+    def in_place(x):
+        x.add_(1)
+        return x * 2
+
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: -x, (x,))
+
+    def number(x):
+        return 3
+
+    trials = {
+        "containers": (two, torch.ones(3, requires_grad=True)),
+        "no kernel": (nothing, torch.ones(2, 2)),
+        "no numbers": (in_place, torch.ones(0, 4)),
+        "int8": (in_place, torch.ones(3, dtype=torch.int8)),
+        "module": (Net(), torch.ones(2, 3)),
+        "branch": (branch, torch.ones(3)),
+        "no graph": (number, torch.ones(3)),
+        "no source": (torch.relu, torch.ones(3)),
+    }
+    found = {}
+    for name, (function, x) in trials.items():
+        try:
+            found[name] = compiled.look(function, x)
+        except ValueError as refused:
+            found[name] = str(refused)
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_odd_functions_are_shown_or_refused_by_name(alone):
+    seen = alone(_odd)
+    said = {name: one for name, one in seen.items() if isinstance(one, str)}
+    assert said.keys() == {"branch", "no graph", "no source"}
+    assert "cond has graphs inside" in said["branch"] and "this has 0" in said["no graph"]
+    assert "relu" in said["no source"] and "source" in said["no source"]
+    shown = {name: one for name, one in seen.items() if name not in said}
+    calls = {name: [kernel.phase for kernel in one.kernels] for name, one in shown.items()}
+    assert calls["containers"] == ["forward", "backward"]
+    assert calls["no kernel"] == calls["no numbers"] == []
+    assert calls["int8"] == ["forward"]
+    assert "backward" in calls["module"] and shown["module"].source[0].startswith("def forward")
+    for one in shown.values():
+        bundle = view(one, stamp=STAMP)._repr_mimebundle_()
+        assert one.source[0] in bundle["text/plain"] and bundle["image/png"]
 
 
 @pytest.mark.long

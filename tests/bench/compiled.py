@@ -1,7 +1,8 @@
 """Step times of lab 05's comparison, and those of a bare script that does the same, by turns.
 
 The bare one is a process of its own that knows nothing of ranks: it takes the models, compiles
-them, and has a clock. Prints how far the two are apart, and how far the bare one from itself.
+them, and has a clock. `python tests/bench/compiled.py 5` gives each five turns; prints the medians
+of both, how far they are apart, and how far the bare one is from itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 from lockstep import torchrun
-from lockstep.compiled import variables
+from lockstep.compiled import CPU_ALONE, require, variables
 from lockstep.record.compile import ON_CPU, SIZES, by_model, models
 
 MODES = ("eager", "default", "reduce-overhead")
@@ -30,6 +31,7 @@ def sizes():
 def bare() -> dict[str, float]:
     """Median seconds of a step by "model, mode"."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    require()
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     found = {}
     for mode in MODES:
@@ -57,13 +59,14 @@ def bare() -> dict[str, float]:
 
 
 def on_a_rank() -> dict[str, float]:
+    require()
     rows = {mode: by_model(sizes(), mode) for mode in MODES}
     return {f"{name}, {mode}": one["seconds"] for mode in rows for name, one in rows[mode].items()}
 
 
-def main() -> None:
+def main(turns: int) -> None:
     with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as folder:
-        caches = variables(Path(folder))
+        caches = variables(Path(folder)) | CPU_ALONE
         ways = {
             "bare": lambda: json.loads(
                 subprocess.run(
@@ -77,16 +80,21 @@ def main() -> None:
                 on_a_rank, nproc_per_node=1, init=False, env=caches, show=False
             )[0],
         }
-        runs = [ways[way]() for way in ("bare", "rank", "bare")]
-    print(f"{'model, mode':<28}{'bare µs':>9}{'rank µs':>9}{'bare µs':>9}  rank/bare  bare/bare")
-    for name in runs[0]:
-        first, rank, last = (1e6 * run[name] for run in runs)
-        apart = rank / statistics.mean((first, last))
-        print(f"{name:<28}{first:9.1f}{rank:9.1f}{last:9.1f}{apart:11.3f}{last / first:11.3f}")
+        runs: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+        for _ in range(turns):
+            for way, run in ways.items():
+                runs[way].append(run())
+                print(way, json.dumps(runs[way][-1]), flush=True)
+    print(f"{'model, mode':<28}{'bare µs':>9}{'rank µs':>9}  rank/bare  bare, least to most")
+    for name in runs["bare"][0]:
+        bare, rank = ([1e6 * run[name] for run in runs[way]] for way in ("bare", "rank"))
+        middle, other = statistics.median(bare), statistics.median(rank)
+        apart = f"{min(bare):.1f} to {max(bare):.1f}"
+        print(f"{name:<28}{middle:9.1f}{other:9.1f}{other / middle:11.3f}  {apart}")
 
 
 if __name__ == "__main__":
     if "--bare" in sys.argv:
         print(json.dumps(bare()))
     else:
-        main()
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

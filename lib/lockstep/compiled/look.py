@@ -69,13 +69,13 @@ class Compiled:
     moved: tuple[int, ...]
 
     def __repr__(self) -> str:
-        parts = {
-            "lines": self.source,
-            "nodes captured": self.captured,
-            "in the joint graph": self.joint,
-        }
-        said = [f"{len(held)} {name}" for name, held in parts.items()]
-        return f"<Compiled: {', '.join(said)}, {len(self.kernels)} calls of kernels>"
+        parts = [
+            f"{len(self.source)} line{'' if len(self.source) == 1 else 's'}",
+            f"{len(self.captured)} nodes captured",
+            f"{len(self.joint)} in the joint graph",
+            f"{len(self.kernels)} call{'' if len(self.kernels) == 1 else 's'} of kernels",
+        ]
+        return f"<Compiled: {', '.join(parts)}>"
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -98,30 +98,39 @@ class Compiled:
 
 
 def look(function: Callable[..., Any], *args: Any) -> Compiled:
-    """Compile a function anew, run it and, where its result wants gradients, its backward pass.
+    """Compile a function anew, run it and, where its results want gradients, its backward pass.
 
-    function: of tensors, returns one tensor; Dynamo must capture it in one graph. args: its
-    arguments. The code is generated anew; what a C++ compiler made of the same code is taken.
-    Raises ValueError where it makes no graph, or several, and CannotCompile where nothing can be
-    generated.
+    function: of tensors, or a module; returns tensors, in any of Python's containers. Dynamo must
+    capture it in one graph. args: its arguments. The code is generated anew; what a C++ compiler
+    made of the same code is taken. Raises ValueError where there is no Python source, where it
+    makes no graph, or several, or one with graphs inside (torch.cond), and CannotCompile where
+    nothing can be generated.
     """
     import torch
     from torch._functorch import config as functorch
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
+    from torch.utils._pytree import tree_leaves
 
-    if not torch.cuda.is_available():
-        require()
-    lines, first = inspect.getsourcelines(function)
-    file = inspect.getsourcefile(function)
+    require()
+    written_by_hand = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        lines, first = inspect.getsourcelines(written_by_hand)
+    except (TypeError, OSError):
+        raise ValueError(f"look() shows Python source, and {function!r} has none") from None
+    file = inspect.getsourcefile(written_by_hand)
     captured: list[Any] = []
     joint: list[list[Node]] = []
     written: list[_Written] = []
+    inside: list[str] = []  # what has graphs of its own
 
     def read(graph: Any) -> list[Node]:
         return [_node(node, file, first, len(lines)) for node in graph.nodes if node.op != "output"]
 
     def backend(module: Any, inputs: Any) -> Any:
+        for node in module.graph.nodes:
+            if isinstance(node.target, torch._ops.HigherOrderOperator):
+                inside.append(_does(node))
         captured.append(read(module.graph))
         return compile_fx(module, inputs)
 
@@ -143,9 +152,13 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
     with config.patch(settings), no_cache, _modules(written):
         compiled = torch.compile(function, backend=backend, fullgraph=True)
         result = compiled(*args)
-        if result.requires_grad:
-            result.sum().backward()
+        leaves = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        wanted = [one for one in leaves if one.requires_grad]
+        if wanted and captured:
+            torch.autograd.backward(wanted, [torch.ones_like(one) for one in wanted])
     torch.compiler.reset()
+    if inside:
+        raise ValueError(f"look() is for one graph, and {inside[0]} has graphs inside")
     if len(captured) != 1:
         raise ValueError(f"look() is for a function of one graph, and this has {len(captured)}")
     kernels = [

@@ -34,6 +34,10 @@ border-left:4px solid transparent}
 .lockstep-compiled input{position:absolute;opacity:0;width:0}
 .lockstep-compiled input:focus-visible+span{outline:2px solid currentColor}
 .lockstep-compiled details pre{max-height:22em;overflow:auto;font-size:90%}
+.lockstep-compiled{container-type:inline-size}
+.lockstep-compiled summary{overflow-wrap:anywhere}
+@container (max-width:44em){.lockstep-compiled .lockstep-columns{display:block}
+.lockstep-compiled ol{max-height:13em;overflow:auto;margin-bottom:.5em}}
 """
 
 
@@ -198,7 +202,7 @@ class View:
         places: dict[tuple[int, int], tuple[float, float, float]] = {}  # left, right, y
         for x, own in zip((0.0, 46.0, 82.0), lists, strict=True):
             axes.text(x, 0.5, _TITLES[own[0].key[0]] if own else "", weight="bold", fontsize=9)
-            gap = height / len(own) if own is lists[2] else 1.0
+            gap = height / len(own) if own is lists[2] and own else 1.0
             for at, item in enumerate(own):
                 text = item.text if len(item.text) <= _SHOWN else f"{item.text[: _SHOWN - 1]}…"
                 y = -1 - at * gap

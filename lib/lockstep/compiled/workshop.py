@@ -26,14 +26,34 @@ class CannotCompile(RuntimeError):
 
 
 def require() -> None:
-    """Raises CannotCompile where torch.compile could generate nothing for the CPU."""
+    """Raises CannotCompile where torch.compile could generate nothing for the CPU.
+
+    To be called where torch is, before anything is compiled: it settles for what code is written.
+    """
     if compiler() is None:
         missing = "a C++ compiler, and there is none (or CXX names none)"
     elif not python_headers():
         missing = "Python's header files, and there is no Python.h"
     else:
+        _settle()
         return
     raise CannotCompile(f"torch.compile needs {missing}. `lockstep doctor` says what to install")
+
+
+def _settle() -> None:
+    """Have Inductor heed CPU_ALONE, and write for AVX2 on every x86 CPU.
+
+    A rank is forked of a process that has read Inductor's settings already, from its own variables.
+    And Inductor tries each set of vector instructions that the CPU has: it compiles and loads
+    something for each, and PyTorch 2.11 imports torch in a new process for each. Code for one set
+    is the same on every machine, too. On other CPUs nothing changes.
+    """
+    from torch._inductor import config, cpu_vec_isa
+
+    config.compile_threads = config.decide_compile_threads()
+    config.cpp.vec_isa_ok = True  # every compiler of today knows AVX2
+    sets: list[Any] = cpu_vec_isa.supported_vec_isa_list
+    sets[:] = [one for one in sets if not str(one).startswith("avx512")]
 
 
 def workshop() -> World:

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..compiled import CPU_ALONE, look, variables
+from ..compiled import CPU_ALONE, look, require, variables
 from ..launch import JobFailed, World
 from ..machine import Machine
 from .experiment import Experiment, Result, gpu_name
@@ -182,6 +182,7 @@ def seconds(call: Callable[[], Any]) -> float:
 @cache
 def warm_up() -> None:
     """What a process does once: imports, the device's context, the compilers' own set-up."""
+    require()
     x = torch.randn(64, 64, device=where())
     torch.compile(lambda x: (x * 2 + 1).sin())(x)
     if torch.cuda.is_available():

@@ -21,6 +21,14 @@ def traffic(operations, kept, size):
     return (eager, size * len(outside) + size * len(set(kept)))
 
 
+# %% traffic: union-of-sets
+def traffic(operations, kept, size):
+    produced = {output for _, output in operations}
+    outside = set().union(*(inputs for inputs, _ in operations)) - produced
+    apart = [size * (len(frozenset(inputs)) + 1) for inputs, _ in operations]
+    return sum(apart), size * (len(outside) + len(kept))
+
+
 # %% adjust: cond
 def adjust(x):
     half, four = lambda x: x / 2, lambda x: x * 4
@@ -50,6 +58,11 @@ def adjust(x):
 def adjust(x):
     a, b = x / 2, x * 4
     return a.where(x.sum() > 0, b).add((x > 0).sum())
+
+
+# %% adjust: by-a-bool-as-number
+def adjust(x):
+    return x * (4 - 3.5 * (x.sum() > 0)) + x.gt(0).sum()
 
 
 # %% serve: while-rows-are-left
@@ -99,6 +112,19 @@ def serve(model, x, sizes):
     return out
 
 
+# %% serve: bisect
+def serve(model, x, sizes):
+    import bisect
+
+    out = []
+    for at in range(0, x.size(0), sizes[-1]):
+        rows = x[at : at + sizes[-1]]
+        room = sizes[bisect.bisect_left(sizes, rows.size(0))]
+        filler = rows[-1:].repeat(room - rows.size(0), *[1] * (x.dim() - 1))
+        out.extend(model(torch.vstack([rows, filler]))[: rows.size(0)])
+    return torch.stack(out)
+
+
 # %% by_block: torch-compile-each
 def by_block(model, backend):
     parts = [torch.compile(block, backend=backend) for block in model]
@@ -109,6 +135,13 @@ def by_block(model, backend):
         return x
 
     return run
+
+
+# %% by_block: another-sequence
+def by_block(model, backend):
+    for block in model.children():
+        block.compile(backend=backend, dynamic=False)
+    return torch.nn.Sequential(*model)
 
 
 # %% by_block: replaced-in-place
@@ -215,3 +248,13 @@ def blocks_needed(mask, length, block):
             pairs = ((q, k) for q in range(i, i + block) for k in range(j, j + block))
             needed += any(mask(q, k) for q, k in pairs)
     return needed
+
+
+# %% blocks_needed: any-of-a-block
+def blocks_needed(mask, length, block):
+    side = range(0, length, block)
+    return sum(
+        any(mask(q, k) for q in range(a, a + block) for k in range(b, b + block))
+        for a in side
+        for b in side
+    )

@@ -35,6 +35,14 @@ def traffic(operations, kept, size):
     return sum(len(inputs) + 1 for inputs, _ in operations) * size, (len(read) + len(kept)) * size
 
 
+# %% traffic: read-by-each
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = [name for inputs, _ in operations for name in set(inputs) if name not in made]
+    apart = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return apart * size, (len(read) + len(kept)) * size
+
+
 # %% traffic: nothing-saved
 def traffic(operations, kept, size):
     eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
@@ -70,6 +78,11 @@ def adjust(x):
 # %% adjust: no-count
 def adjust(x):
     return torch.where(x.sum() > 0, x / 2, x * 4)
+
+
+# %% adjust: zero-counted
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x >= 0).sum()
 
 
 # %% adjust: nothing-captured
@@ -159,6 +172,13 @@ def by_block(model, backend):
 # %% by_block: one-block-only
 def by_block(model, backend):
     model[0].compile(backend=backend)
+    return model
+
+
+# %% by_block: some-blocks
+def by_block(model, backend):
+    for block in list(model)[::2]:
+        block.compile(backend=backend)
     return model
 
 

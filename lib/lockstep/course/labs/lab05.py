@@ -118,9 +118,12 @@ def _eager(t: Trial) -> int:
     return sum(len(set(inputs)) + 1 for inputs, _ in t.operations)
 
 
+def _made(t: Trial) -> set[str]:
+    return {output for _, output in t.operations}
+
+
 def _read(t: Trial) -> int:
-    made = {output for _, output in t.operations}
-    return len({name for inputs, _ in t.operations for name in inputs} - made)
+    return len({name for inputs, _ in t.operations for name in inputs} - _made(t))
 
 
 def _named(t: Trial) -> int:
@@ -139,6 +142,13 @@ traffic.gives(
     _counts(
         lambda t: sum(len(inputs) + 1 for inputs, _ in t.operations),
         lambda t: _read(t) + len(t.kept),
+    ),
+)
+traffic.gives(
+    "read-by-each",
+    _counts(
+        _eager,
+        lambda t: sum(len(set(inputs) - _made(t)) for inputs, _ in t.operations) + len(t.kept),
     ),
 )
 traffic.gives(
@@ -168,7 +178,7 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
 def adjust(draw: random.Random) -> Iterator[Trial]:
     """`adjust(x)`: half of x or four times it, by its sum, and how many are positive added."""
     for length in draw.sample(range(3, 9), 2):
-        batches = [_quarters(draw, length, sign) for sign in (1, -1, 1)]
+        batches = [[*_quarters(draw, length - 1, sign), 0.0] for sign in (1, -1, 1)]
         values = [Tensor.of(_adjusted(batch)) for batch in batches]
         yield Trial(
             1,
@@ -208,8 +218,14 @@ def _without_count(run: Run, rank: int) -> bool:
     return bool(run.got(rank)["values"] == plain)
 
 
+def _with_zero(run: Run, rank: int) -> bool:
+    one_more = [[n + batch.count(0) for n in _adjusted(batch)] for batch in run.trial.batches]
+    return bool(run.got(rank)["values"] == [Tensor.of(numbers) for numbers in one_more])
+
+
 adjust.shows("one-branch", _one_branch)
 adjust.shows("no-count", _without_count)
+adjust.shows("zero-counted", _with_zero)
 adjust.shows("nothing-captured", _has("graphs", lambda got, right: got == 0))
 adjust.shows(
     "breaks",
@@ -405,6 +421,14 @@ by_block.shows(
     "one-large-graph", _stack(graphs=lambda run: 1, calls=lambda run: [3 * run.trial.count])
 )
 by_block.shows("one-block-only", _stack(graphs=lambda run: 1, runs=lambda run: 1))
+by_block.shows(
+    "some-blocks",
+    lambda run, rank: (
+        _stack(graphs=lambda run: 1, calls=lambda run: [3])(run, rank)
+        and 1 < run.got(rank)["runs"] < run.trial.count
+        and {"runs": run.got(rank)["runs"]}
+    ),
+)
 by_block.shows("a-graph-each", _stack(graphs=lambda run: run.trial.count))
 
 
