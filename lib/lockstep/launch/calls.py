@@ -10,11 +10,11 @@ rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a 
 the even and of the odd section), then two sections of equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
-(float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 once again
-(uint8), MessagePack: a call, the introduction of a process group, or such a count. A place is the number of
-the section times its size plus the offset in it, and so names an entry for ever; place 0 is
-nobody's. A rank's program may write anything over all this: what cannot be an entry ends the
-reading of its section.
+(float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 while that is
+done again (uint8), MessagePack: a call, the introduction of a process group, or such a count. A
+place is the number of the section times its size plus the offset in it, and so names an entry for
+ever; place 0 is nobody's. A rank's program may write anything over all this: what cannot be an
+entry ends the reading of its section.
 """
 
 from __future__ import annotations
