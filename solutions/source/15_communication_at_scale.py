@@ -538,7 +538,7 @@ lockstep.table(
     "All-reduce, milliseconds by the model",
     ["on", "14 GB", "25 MB, a bucket of DDP"],
     rows,
-    stamp=lockstep.simulated(f"α–β model; NVLink: {nvlink}; a card: {network}"),
+    stamp=lockstep.simulated("NVLink 338 GB/s, 3.4 µs; a card 50 GB/s, 14 µs"),
 )
 
 # %% id="pays-compared"

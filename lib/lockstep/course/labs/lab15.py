@@ -184,7 +184,7 @@ def node_traffic(draw: random.Random) -> Iterator[Trial]:
     """`node_traffic(rings, node_of, nbytes)`: bytes that leave the busiest node."""
     eight = [list(range(8))]
     yield _placed(draw, eight, {rank: rank // 4 for rank in range(8)}, "one ring on two nodes")
-    yield _placed(draw, eight, {rank: rank % 2 for rank in range(8)}, "one ring, dealt to nodes")
+    yield _placed(draw, eight, {rank: rank % 2 for rank in range(8)}, "one ring, nodes in turn")
     nodes = {3: 0, 2: 0, 0: 1, 1: 1}
     yield _placed(draw, [[3, 0, 2, 1]], nodes, "one ring, not in the order of ranks")
     # Here the hop from the last to the first makes a node the busiest.
