@@ -136,7 +136,7 @@ class Judged:
         contrast = _contrast([run], done)
         again = next((call for call in run.all_calls if call.again), None)
         if again and run.failure == "stuck":
-            raise self._wrong("waits-again", run, again.rank, call=again, report=run.job.report)
+            raise self._wrong("waits-again", run, again.rank)
         for mistake, sign in self._fails.items():
             for rank in run.ranks:
                 self._tell_if(sign(run, rank), mistake, run, rank, contrast=contrast)
