@@ -217,6 +217,13 @@ STANDSTILLS = {
         ],
         {6: "    dist.recv(x, 1)", 7: "dist.barrier()"},
     ),
+    "a send that is waited for twice": (
+        "if rank == 0:\n    handle = dist.isend(x, 1)\n    handle.wait()\n    handle.wait()\n"
+        "elif rank == 1:\n    dist.recv(x, 0)\n    dist.recv(x, 2)\n"
+        "elif rank == 2:\n    dist.recv(x, 0)",
+        ["Rank 0 waits a second time for its send #0 to rank 1", "drop a handle after its wait()"],
+        {8: "    handle.wait()"},
+    ),
     "DDP with a layer that one rank skips": (
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))\n"
         "if rank != 2:\n    model(x).sum().backward()",

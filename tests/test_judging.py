@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import lockstep
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -316,6 +317,46 @@ def test_a_check_that_fails_itself_gives_no_verdict(tiny, where):
     assert outcome.verdict == "NOT JUDGED"
     assert "the check itself failed (" in outcome.hint
     assert ("JSON object" if where == "play" else "not the learner's") in outcome.hint
+
+
+@pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        (lambda x: dist.all_reduce(x), "tiny(x)"),
+        (lambda x, *, rank: dist.all_reduce(x), "tiny(x, *, rank)"),
+        (lambda x, rank, more: dist.all_reduce(x), "tiny(x, rank, more)"),
+    ],
+    ids=["too few", "by name only", "too many"],
+)
+def test_an_answer_that_takes_other_arguments_is_told_so(tiny, answer, written):
+    mistake, hint = told(answer)
+    assert mistake == "arguments"
+    assert f"written as {written}, and is called" in hint and "with 2 arguments" in hint
+
+
+def test_an_answer_may_take_any_arguments(tiny):
+    assert told(lambda *args: right(*args)) == ("PASS", "")
+    assert told(lambda x, rank, more=None: right(x, rank)) == ("PASS", "")
+
+
+def test_a_second_wait_for_a_message_is_told(tiny):
+    def waits_again(x, rank):
+        right(x, rank)
+        if rank == 0:
+            handle = dist.isend(x, 1)
+            handle.wait()
+            handle.wait()
+        elif rank == 1:
+            dist.recv(x, 0)
+
+    mistake, hint = told(waits_again)
+    assert mistake == "waits-again" and "its send #0 to rank 1" in hint
+
+
+def test_a_number_of_numpy_has_its_article_and_counts_as_a_number():
+    assert judging.values.see(np.array(2.5)) == 2.5
+    assert judging.values.kind(judging.values.see(np.ones(3))) == "an ndarray"
+    assert str(Tensor.of([1], "int64")).startswith("an int64 tensor")
 
 
 def test_what_a_play_noted_is_no_result_and_demands_read_it(tiny):

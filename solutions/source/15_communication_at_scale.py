@@ -12,7 +12,8 @@
 # - build an all-reduce on two levels, and say when it pays,
 # - predict what published runs on 3,072 to 12,288 GPUs measured, and say where the model is wrong.
 #
-# Below the recap, each on its own: NCCL's protocols, what it picks, and 24,576 GPUs. Labs 02 and 03 come first. Every figure says where it comes from: *live* from your ranks, *recorded* on
+# Below the recap, each on its own: NCCL's protocols, what it picks, and 24,576 GPUs. Labs 02 and 03 come first.
+# Every figure says where it comes from: *live* from your ranks, *recorded* on
 # 2 or 4 H200s of one host, *simulated* by a model, or *published* by others. Nobody here has measured 8
 # GPUs, or two nodes.
 
@@ -57,7 +58,8 @@ lockstep.check("ring_seconds", ring_seconds)
 # %% id="line"
 two = lockstep.recorded("sweeps/h200-x2.json")
 rows = two.content["sweeps"]["ring_shift"]
-nvlink = lockstep.cost.fit([row["bytes"] for row in rows], [row["seconds"] for row in rows])
+sizes, times = ([row[name] for row in rows] for name in ("bytes", "seconds"))
+nvlink = lockstep.cost.fit(sizes, times)
 print(nvlink, two.stamp, sep="\n")
 
 # %% id="four-prediction" tags=["prediction"]
@@ -68,18 +70,22 @@ prediction = 1000 * 2 * 3 * (nvlink.alpha + nvlink.beta * 2**30 / 4)
 four = lockstep.recorded("sweeps/h200-x4-ring.json")
 rows = four.content["sweeps"]["all_reduce"]
 print(four.stamp)
-lockstep.compare(predicted=prediction, measured=1000 * rows[-1]["seconds"], unit="ms")
+took = 1000 * rows[-1]["seconds"]
+lockstep.compare(predicted=prediction, measured=took, unit="ms")
 
 # %% id="both-ends" tags=["plumbing"]
-points = [(r["bytes"], r["seconds"], r["lower_quartile"], r["upper_quartile"]) for r in rows]
+names = "bytes", "seconds", "lower_quartile", "upper_quartile"
+points = [tuple(row[name] for name in names) for row in rows]
 curve = [256 * 2 ** (at / 2) for at in range(45)]
+model = [(s, lockstep.cost.ring_all_reduce(4, s, nvlink)) for s in curve]
 lockstep.chart(
     {"ring on 4": points},
-    models={"ring on 4": [(s, lockstep.cost.ring_all_reduce(4, s, nvlink)) for s in curve]},
+    models={"ring on 4": model},
     x="size (bytes)",
     y="time (seconds)",
-    alt="Seconds of a ring all-reduce on 4 H200s over its size, recorded, and the formula with α and "
-    "β of 2 H200s: together for large messages; for small ones the formula is ten times too slow.",
+    alt="Seconds of a ring all-reduce on 4 H200s over its size, recorded, and "
+    "the formula with α and β of 2 H200s: together for large messages; for "
+    "small ones the formula is ten times too slow.",
     stamp=[four.stamp, lockstep.simulated(f"α–β model, {nvlink}")],
 )
 
@@ -98,33 +104,31 @@ prediction = 0  # four rounds more took no more time
 # %% id="three"
 sweeps = {}
 for n in (2, 4):
-    rows = lockstep.recorded(f"sweeps/h200-x{n}-ring.json").content["sweeps"]["all_reduce"]
+    file = lockstep.recorded(f"sweeps/h200-x{n}-ring.json")
+    rows = file.content["sweeps"]["all_reduce"]
     sweeps[n] = [row["bytes"] for row in rows], [row["seconds"] for row in rows]
 three = lockstep.cost.fit_collective("all_reduce", sweeps)
 print(three)
 lockstep.compare(predicted=prediction, computed=round(three.alpha * 1e6))
 
 # %% id="three-table" tags=["plumbing"]
-seconds = {row["bytes"]: row["seconds"] for row in rows}  # those on 4, the last of the loop
+seconds = {row["bytes"]: row["seconds"] for row in rows}  # on 4, the last ones
+table = []
+for size in (1 << 10, 1 << 20, 1 << 24, 1 << 25, 1 << 30):
+    took = seconds[size]
+    models = lockstep.cost.ring_all_reduce(4, size, nvlink), three(4, size)
+    ratios = [f"{model / took:.2f} times" for model in models]
+    table.append([f"{size:,} bytes", f"{took * 1e6:,.1f} µs", *ratios])
 lockstep.table(
     "Ring all-reduce on 4 H200s: the model's time by the recorded one",
     ["size", "recorded", "α and β", "launch, α and β"],
-    [
-        [
-            f"{size:,} bytes",
-            f"{seconds[size] * 1e6:,.1f} µs",
-            f"{lockstep.cost.ring_all_reduce(4, size, nvlink) / seconds[size]:.2f} times",
-            f"{three(4, size) / seconds[size]:.2f} times",
-        ]
-        for size in (1 << 10, 1 << 20, 1 << 24, 1 << 25, 1 << 30)
-    ],
+    table,
     stamp=[four.stamp, lockstep.simulated("α–β model, two numbers and three")],
 )
 
 # %% [markdown] id="own-text"
 # DDP sends gradients in buckets of up to 25 MiB, between the two lines of 16.8 and 33.6 MB: there the model
-# with two numbers is wrong by about two, the one with three by a few per cent. At 1 MB three numbers are a
-# quarter too slow, and at 1 GiB the two are nearer.
+# with two numbers is wrong by about two, the one with three by a few per cent.
 #
 # Does a round really cost nothing? A GPU works on one call while PyTorch prepares the next. What
 # takes less time than the preparing is not seen. A CUDA graph takes PyTorch away: calls are captured
@@ -146,13 +150,14 @@ called = {row["bytes"]: row["seconds"] for row in sweeps["all_reduce"]}
 captured = {row["bytes"]: row["seconds"] for row in sweeps["captured"]}
 small = [size for size in called if size <= 1 << 14]
 within = [captured[size] >= 0.8 * called[size] for size in small]
+otherwise = "depends" if any(within) else "does not hold"
+alone, graph = ([by[size] * 1e6 for size in small] for by in (called, captured))
 lockstep.claim(
     "A small NCCL all-reduce takes about 20 µs.",
     guess=guess,
-    verdict="holds" if all(within) else "depends" if any(within) else "does not hold",
-    because=f"called one by one {min(called[s] for s in small) * 1e6:.0f} to "
-    f"{max(called[s] for s in small) * 1e6:.0f} µs each, out of a CUDA graph "
-    f"{min(captured[s] for s in small) * 1e6:.0f} to {max(captured[s] for s in small) * 1e6:.0f} µs",
+    verdict="holds" if all(within) else otherwise,
+    because=f"called one by one {min(alone):.0f} to {max(alone):.0f} µs each, "
+    f"out of a CUDA graph {min(graph):.0f} to {max(graph):.0f} µs",
     stamp=protocols.stamp,
 )
 
@@ -177,11 +182,8 @@ lockstep.claim(
 # the same backwards: few rounds *and* few bytes, but the partners are far apart. The **tree** adds up
 # from pairs to one rank, and passes the sum back down.
 #
-# In such a tree most ranks wait most of the time, and all of `x` is in every message. NCCL mends both. It
-# cuts `x` into small pieces, so that all levels work at once; and it has *two* trees, each for half of
-# the pieces, in which the ranks without children in one have children in the other
-# ([NCCL 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/),
-# "Double binary trees"). What is left is in the table's last line.
+# In such a tree most ranks wait most of the time, and all of `x` is in every message. NCCL's **double binary
+# tree** mends both (how, is said in "Further: ring or tree"). What is left is in the table's last line.
 #
 # ### Exercise 2: where two lines cross
 #
@@ -197,7 +199,8 @@ def crossing(n, alpha, beta):
     rounds = math.log2(n)
     more_rounds = 2 * (n - 1) - rounds  # in the ring
     more_bytes = rounds - 2 * (n - 1) / n  # in doubling, as a multiple of s
-    return alpha * more_rounds / (beta * more_bytes)  # there α·more_rounds = β·s·more_bytes
+    # There α·more_rounds = β·s·more_bytes.
+    return alpha * more_rounds / (beta * more_bytes)
     # END SOLUTION
 
 
@@ -217,7 +220,7 @@ import torch.distributed as dist
 
 
 def sweep(functions, sizes, repeats=9):
-    """For each function [(bytes, median seconds, quartiles)], of the slowest rank each time."""
+    """Of each function (bytes, median seconds, quartiles), by slowest rank."""
     import time
 
     device, found = lockstep.device(), {name: [] for name in functions}
@@ -235,8 +238,9 @@ def sweep(functions, sizes, repeats=9):
                 seconds[at] = time.perf_counter() - begin
             slowest = seconds[2:].to(device)  # without two to warm up
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            low, middle, high = slowest.cpu().quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-            found[name].append((size, middle, low, high))
+            quarters = torch.tensor([0.5, 0.25, 0.75])
+            times = slowest.cpu().quantile(quarters).tolist()
+            found[name].append((size, *times))
     return found
 
 
@@ -249,7 +253,8 @@ def shift(x):
         work.wait()
 
 
-RANKS = max(4, 1 << NPROC.bit_length() - 1)  # the largest power of two in NPROC, 4 at least
+# The largest power of two in NPROC, 4 at least.
+RANKS = max(4, 1 << (NPROC.bit_length() - 1))
 ranks = {"nproc_per_node": RANKS, "backend": BACKEND, "show": False}
 SIZES = [1 << power for power in range(10, 25, 2)]  # 1 kB to 16 MB
 fit_job = lockstep.torchrun(sweep, {"shift": shift}, SIZES, **ranks)
@@ -258,7 +263,7 @@ line = lockstep.cost.fit([p[0] for p in points], [p[1] for p in points])
 print(f"RANKS is {RANKS}", line, lockstep.live(fit_job), sep="\n")
 
 # %% id="cross-prediction" tags=["prediction"]
-# your number, or crossing(…)
+# your number, or crossing(…) / 1000
 prediction = crossing(RANKS, line.alpha, line.beta) / 1000
 
 # %% id="cross-computed" tags=["varies"]
@@ -277,25 +282,31 @@ measured_job = lockstep.torchrun(sweep, all_reduces, SIZES, **ranks)
 tree_cost = lockstep.cost.tree_all_reduce
 formulas = {"ring": ring_cost, "doubling": doubling_cost, "tree": tree_cost}
 curve = [SIZES[0] * 4 ** (at / 8) for at in range(8 * len(SIZES) - 7)]
+models = {}
+for name, formula in formulas.items():
+    models[name] = [(size, formula(RANKS, size, line)) for size in curve]
+model = lockstep.simulated(f"α–β model, {line}")
 lockstep.chart(
     measured_job[0],
-    models={name: [(s, f(RANKS, s, line)) for s in curve] for name, f in formulas.items()},
+    models=models,
     x="size (bytes)",
     y="time (seconds)",
-    alt="Seconds of an all-reduce over its size on these ranks: measured with quartiles for ring, "
-    "recursive doubling and tree, and in the same colour what the α–β model says of each.",
-    stamp=[lockstep.live(measured_job), lockstep.simulated(f"α–β model, {line}")],
+    alt="Seconds of an all-reduce over its size on these ranks: measured with "
+    "quartiles for ring, recursive doubling and tree, and in the same colour "
+    "what the α–β model says of each.",
+    stamp=[lockstep.live(measured_job), model],
 )
 
 # %% [markdown] id="cross-explained"
-# Look where the measured points leave the model's dashed line. The model knows of messages only: not that all ranks may share
-# two cores and one memory, so that a rank with nothing to do makes the others faster, and not that adding
-# up takes time. Where measured and model are a factor apart, something that costs time is not in it.
+# Look where the measured points leave the model's dashed line. The model knows of messages only: not that all
+# ranks may share two cores and one memory, so that a rank with nothing to do makes the others faster, and not
+# that adding up takes time. Where measured and model are a factor apart, something that costs time is not in it.
 #
-# And on 1,024 GPUs, each with its own network card? Take 50 GB/s a card
+# And on 1,024 GPUs, each alone in its node, with a network card? (Section 4 puts eight into one node, with eight
+# rings: then most steps are short.) Take 50 GB/s a card
 # ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.1: 400 Gbit/s), and 14 µs a step (NCCL's own
 # [source](https://github.com/NVIDIA/nccl/blob/5067397c2676d5aed50042fc39e5c8ee96eb0027/src/graph/tuning.cc)
-# reckons with that much for a step over the network, ring or tree, in Simple, its protocol for large messages).
+# takes that much for a step over the network, ring or tree, in Simple, its protocol for large messages).
 # **Predict:** from how many *gigabytes* on would a ring through them be faster than the double binary
 # tree?
 
@@ -305,22 +316,17 @@ prediction = (2046 - 20) * 14e-6 * 50 * 1024 / 2
 
 # %% id="thousand"
 network = lockstep.cost.Line(alpha=14e-6, beta=1 / 50e9)
-size = lockstep.cost.crossover(ring_cost, lockstep.cost.double_tree_all_reduce, 1024, network)
-print(lockstep.simulated("α–β model with published figures: 14 µs a step, 50 GB/s a card"))
+tree_cost = lockstep.cost.double_tree_all_reduce
+size = lockstep.cost.crossover(ring_cost, tree_cost, 1024, network)
+print(lockstep.simulated("α–β model, published: 14 µs a step, 50 GB/s a card"))
 lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 
-# %% id="thousand-dials"
-lockstep.play.cost(line=network, ranks=1024, nbytes=1 << 30)
-
 # %% [markdown] id="thousand-explained"
-# The dials stand at this network. Turn the ranks down: the ring's flat part sinks, and the ring is the
-# quickest from smaller sizes on. Turn α: all flat parts move equally far on this axis, because each of
-# them is α times a number of rounds.
-#
-# No gradient is that large: the ring saves 1/N of the bytes and pays 2(N − 1) times α. Of these two, by
-# this model, large machines should take the trees always. (Rabenseifner's line in the table beats both; that
-# its partners are far apart is not in the model.) NCCL's model has more in it: by the same source it takes 8 % or
-# more off a tree's bandwidth.
+# No GPU holds that much: an H200 has 141 GB. The ring saves 1/N of the bytes and pays 2(N − 1) times α. Of
+# these two, by this model and with each GPU alone in its node, a thousand GPUs should take the trees for all
+# that they have. (Rabenseifner's line in the table beats both; that its partners are far apart is not in the
+# model.) NCCL's model has more in it: by the same source it takes 8 % or more off a tree's bandwidth, and for
+# all but the smallest messages over several nodes it multiplies a ring's latency by 1.4 (1.9 on GPUs before A100).
 #
 # **Break.** A price has three numbers by now, and you know which algorithm has which. Next come where
 # the bytes go, and thousands of GPUs. Each section starts on its own.
@@ -345,7 +351,7 @@ lockstep.play.cost(line=network, ranks=1024, nbytes=1 << 30)
 #
 # **Goal:** `node_traffic(rings, node_of, nbytes)`. `rings` is a list of rings, each a list of ranks in
 # the order in which they pass on; a rank may be in several. Each ring does *one* all-reduce of `nbytes`.
-# `node_of[rank]` is the rank's node. The result: how many bytes leave the busiest node, 0 if none do. A
+# `node_of` is a dict: `node_of[rank]` is the rank's node. The result: how many bytes leave the busiest node, 0 if none do. A
 # ring of one rank sends nothing. (An example: ring 0 → 1 → 2 → 3 → 0, two ranks a node. Of node 0's
 # ranks only rank 1 sends to another node: 2·3/4 of nbytes.)
 
@@ -367,30 +373,30 @@ def node_traffic(rings, node_of, nbytes):
 lockstep.check("node_traffic", node_traffic)
 
 # %% [markdown] id="order-text"
-# Eight ranks on two nodes, one ring 0 → 1 → … → 7 → 0. **Predict:** if ranks are handed out to the nodes in
+# Eight ranks on two nodes, one ring 0 → 1 → … → 7 → 0. **Predict:** if ranks are given to the nodes in
 # turn (0, 2, 4, 6 on one and 1, 3, 5, 7 on the other), how many *times* as many bytes leave a node as
 # with 0 to 3 on one and 4 to 7 on the other?
 
 # %% id="order-prediction" tags=["prediction"]
-prediction = 4  # all four ranks of a node send to the other one, and not only the last
+prediction = 4  # all four ranks of a node send out of it, not only the last
 
 # %% id="order"
 import torch
 
 ring = lockstep.carry_on("ring_all_reduce")
-job = lockstep.torchrun(
-    lambda: ring(torch.ones(80_000)), nproc_per_node=8, backend="gloo", show=False
-)
+options = {"nproc_per_node": 8, "backend": "gloo", "show": False}
+job = lockstep.torchrun(lambda: ring(torch.ones(80_000)), **options)
+sends = [one for calls in job.calls for one in calls if one.operation == "send"]
+places = {"blocks": [0, 0, 0, 0, 1, 1, 1, 1], "in turn": [0, 1] * 4}
 left = {}
-for name, node_of in {"blocks": [0, 0, 0, 0, 1, 1, 1, 1], "dealt": [0, 1] * 4}.items():
-    sends = [
-        (rank, call) for rank in range(8) for call in job.calls[rank] if "send" in call.operation
-    ]
-    out = [c.bytes for rank, c in sends if node_of[rank] == 0 and node_of[c.peer] == 1]
-    left[name] = sum(out)
+for name, nodes in places.items():
+    node_of = dict(enumerate(nodes))
+    out = [c for c in sends if node_of[c.rank] == 0 and node_of[c.peer] == 1]
+    left[name] = sum(call.bytes for call in out)
     print(f"{name}: {left[name]:,} bytes leave node 0 in {len(out)} messages")
 print(lockstep.live(job))
-lockstep.compare(predicted=prediction, measured=left["dealt"] / left["blocks"])
+ratio = left["in turn"] / left["blocks"]
+lockstep.compare(predicted=prediction, measured=ratio)
 
 # %% [markdown] id="layout-text"
 # NCCL finds out which GPUs are near, and orders the ring of *one* group by itself. It cannot choose who
@@ -398,8 +404,8 @@ lockstep.compare(predicted=prediction, measured=left["dealt"] / left["blocks"])
 #
 # ### Claim: "tensor parallelism belongs inside of a node"
 #
-# People say so; [Llama 3](https://arxiv.org/abs/2407.21783) (section 3.3.2) orders its axes [TP, CP,
-# PP, DP], the innermost within a server. Take 8 GPUs on 2 nodes, TP 4 × DP 2. A step of a small model:
+# People say so; [Llama 3](https://arxiv.org/abs/2407.21783) (section 3.3.2) orders its axes [TP, CP, PP, DP]:
+# tensor, context, pipeline and data parallelism, the innermost within a server. Take 8 GPUs on 2 nodes, TP 4 × DP 2. A step of a small model:
 # 100 all-reduces of 32 MB of activations in each TP group, one of 1 GB of gradients in each DP group.
 # It holds if fewer bytes leave a node with each TP group in one node than with each DP group in one.
 # **Guess.**
@@ -410,7 +416,8 @@ guess = "holds"
 # %% id="layout-claim"
 count = lockstep.carry_on("node_traffic")
 tensor, data = [[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]]
-sorted_by_node = [[0, 2, 1, 3], [4, 6, 5, 7]]  # as NCCL would order them where they are dealt
+# As NCCL would order them, where ranks are given to the nodes in turn.
+sorted_by_node = [[0, 2, 1, 3], [4, 6, 5, 7]]
 layouts = {
     "TP inside": ([rank // 4 for rank in range(8)], tensor),
     "DP inside": ([rank % 2 for rank in range(8)], sorted_by_node),
@@ -419,18 +426,19 @@ leaves = {}
 for name, (places, rings) in layouts.items():
     node_of = dict(enumerate(places))
     leaves[name] = 100 * count(rings, node_of, 32e6) + count(data, node_of, 1e9)
+fewer = leaves["TP inside"] < leaves["DP inside"]
+said = [f"{n}: {out / 1e9:.1f} GB leave a node" for n, out in leaves.items()]
+how = "bytes counted along rings; 100 × 32 MB in TP groups, 1 GB in DP groups"
 lockstep.claim(
     "Tensor parallelism belongs inside of a node.",
     guess=guess,
-    verdict="holds" if leaves["TP inside"] < leaves["DP inside"] else "does not hold",
-    because=", ".join(f"{name}: {left / 1e9:.1f} GB leave a node" for name, left in leaves.items()),
-    stamp=lockstep.simulated(
-        "bytes counted along rings; 100 × 32 MB in TP groups, 1 GB in DP groups"
-    ),
+    verdict="holds" if fewer else "does not hold",
+    because=", ".join(said),
+    stamp=lockstep.simulated(how),
 )
 
 # %% [markdown] id="hierarchy-text"
-# It is a matter of these numbers, and they can turn it round: gradients of ten times the size, or few
+# It is a matter of these numbers, and with others it can be false: gradients of ten times the size, or few
 # activations. Count before you repeat it. (And the bytes of DP can travel while the backward pass goes
 # on, as DDP sends them. Layers wait for those of TP.)
 #
@@ -443,9 +451,9 @@ lockstep.claim(
 # ### Exercise 4: an all-reduce on two levels
 #
 # **Goal:** `hierarchical_all_reduce(x, inside, across)` leaves the sum over all ranks in `x`, by calls
-# on these two groups. Into those on `across` each rank puts only x's bytes divided by the ranks of a
-# node. `x` has one dimension, its length is a multiple of that number. A node's ranks need not be
-# neighbours, so a rank's place in its node is `dist.get_rank(inside)`.
+# on these two groups. In calls on `across` a rank passes in 1/g of x, where g is the number of ranks of a node.
+# `x` has one dimension, its length is a multiple of g. A node's ranks need not be neighbours, so a rank's
+# place in its node is `dist.get_rank(inside)`.
 
 # %% id="hierarchical_all_reduce"
 import torch
@@ -466,14 +474,11 @@ def hierarchical_all_reduce(x, inside, across):
 lockstep.check("hierarchical_all_reduce", hierarchical_all_reduce)
 
 # %% [markdown] id="grid-text"
-# On four ranks, as two nodes of two each. **Predict:** `x` has 1,000 kB. How many kB does *each rank* put
-# into its call across nodes?
-
-# %% id="grid-prediction" tags=["prediction"]
-prediction = 1000 / 2  # a node has 2 ranks, and each sends its part
+# On four ranks, as two nodes of two each: `x` has 1,000 kB. Look at what rank 0 passes in across nodes.
 
 # %% id="grid"
-two_levels = lockstep.carry_on("hierarchical_all_reduce", hierarchical_all_reduce)
+name = "hierarchical_all_reduce"
+two_levels = lockstep.carry_on(name, hierarchical_all_reduce)
 
 
 def on_a_grid(all_reduce):
@@ -485,11 +490,12 @@ def on_a_grid(all_reduce):
     return x[0].item(), x[-1].item()
 
 
-job = lockstep.torchrun(on_a_grid, two_levels, nproc_per_node=4, backend=BACKEND, show=False)
+options = {"nproc_per_node": 4, "backend": BACKEND, "show": False}
+job = lockstep.torchrun(on_a_grid, two_levels, **options)
 for call in job.calls[0]:
-    print(f"{call.operation:<15} in {list(call.group.ranks)} with {call.bytes:,} bytes")
-across = [call for call in job.calls[0] if list(call.group.ranks) == [0, 2]]
-lockstep.compare(predicted=prediction, measured=across[-1].bytes / 1000)
+    ranks = list(call.group.ranks)
+    print(f"{call.operation:<15} in {ranks} with {call.bytes:,} bytes")
+print(lockstep.live(job))
 
 # %% [markdown] id="pays-text"
 # When does it pay? Take the gradients of 7 billion parameters in bf16, 14 GB; NVLink with 338 GB/s, and
@@ -497,10 +503,11 @@ lockstep.compare(predicted=prediction, measured=across[-1].bytes / 1000)
 # step. On 8 GPUs of one node a ring takes 2·7/8·14 GB / 338 GB/s = 72 ms.
 #
 # **Predict:** on 128 such nodes, how many *milli*seconds for the all-reduce between nodes alone, as a
-# ring on each rail, of the part that a GPU has by then? (Take 1 for 127/128.)
+# ring on each rail, of the part that a GPU has by then? (Take 1 for 127/128, and do not forget its 254 steps.)
 
 # %% id="pays-prediction" tags=["prediction"]
-prediction = 1000 * (2 * 127 * 14e-6 + 2 * 14e9 / 8 / 50e9)  # 3.6 ms of α, 70 ms of bytes
+# 3.6 ms of α, and 70 ms of bytes
+prediction = 1000 * (2 * 127 * 14e-6 + 2 * 14e9 / 8 / 50e9)
 
 # %% id="pays" tags=["plumbing"]
 nvlink = lockstep.cost.Line(alpha=3.4e-6, beta=1 / 338e9)
@@ -509,27 +516,29 @@ bucket, gradients = 25e6, 14e9
 
 
 def flat_rings(nbytes, n=1024, cards=8):
-    """Rings through all GPUs, one for each card of a node: each link carries its share of rings.
+    """Rings through all GPUs, one for each card: each link has its share.
 
-    Each ring enters and leaves a node once, so most of its steps stay inside of one.
+    Each ring enters and leaves a node once, so most of its steps stay inside.
     """
     between, steps = 2 * (n // cards - 1), 2 * (n - 1)
     rounds = between * network.alpha + (steps - between) * nvlink.alpha
     return rounds + steps * max(network.beta / cards, nvlink.beta) * nbytes / n
 
 
+two_cost = lockstep.cost.hierarchical_all_reduce
 ways = {
     "8 GPUs, ring": lambda s: lockstep.cost.ring_all_reduce(8, s, nvlink),
     "1,024 GPUs, flat rings": flat_rings,
-    "1,024 GPUs, two levels": lambda s: lockstep.cost.hierarchical_all_reduce(
-        1024, 128, s, nvlink, network
-    ),
+    "1,024 GPUs, two levels": lambda s: two_cost(1024, 128, s, nvlink, network),
 }
+rows = []
+for name, way in ways.items():
+    rows.append([name, *(f"{1000 * way(s):.1f}" for s in (gradients, bucket))])
 lockstep.table(
     "All-reduce, milliseconds by the model",
     ["on", "14 GB", "25 MB, a bucket of DDP"],
-    [[name, *(f"{1000 * way(s):.1f}" for s in (gradients, bucket))] for name, way in ways.items()],
-    stamp=lockstep.simulated("α–β model; NVLink 338 GB/s, α 3.4 µs; a card 50 GB/s, α 14 µs"),
+    rows,
+    stamp=lockstep.simulated("NVLink 338 GB/s, 3.4 µs; a card 50 GB/s, 14 µs"),
 )
 
 # %% id="pays-compared"
@@ -563,7 +572,8 @@ lockstep.compare(predicted=prediction, computed=1000 * between, unit="ms")
 def step_seconds(known, n):
     # BEGIN SOLUTION
     (few, slow), (many, quick) = known.items()
-    work = (slow - quick) / (1 / few - 1 / many)  # fixed falls out of the difference
+    # The fixed part is in both, and not in their difference.
+    work = (slow - quick) / (1 / few - 1 / many)
     fixed = slow - work / few
     return work / n + fixed
     # END SOLUTION
@@ -585,28 +595,35 @@ prediction = step_seconds({3072: 29.02, 12288: 8.57}, 6144)
 
 # %% id="megascale"
 megascale = lockstep.published("megascale")
-steps = {name: dict(each) for name, each in megascale.values["iteration_seconds"].items()}
+seconds = megascale.values["iteration_seconds"]
+steps = {name: dict(each) for name, each in seconds.items()}
 print(megascale)
-lockstep.compare(predicted=prediction, published=steps["Megatron-LM"][6144], unit="s")
+there = steps["Megatron-LM"][6144]
+lockstep.compare(predicted=prediction, published=there, unit="s")
 
 # %% id="megascale-chart" tags=["plumbing"]
 predict = lockstep.carry_on("step_seconds", step_seconds)
 curve = [3072 * 2 ** (at / 20) for at in range(41)]
-ends = {name: {n: t for n, t in each.items() if n in (3072, 12288)} for name, each in steps.items()}
+ends, models = {}, {}
+for name, each in steps.items():
+    ends[name] = known = {n: each[n] for n in (3072, 12288)}
+    models[name] = [(n, predict(known, n)) for n in curve]
+model = lockstep.simulated("work/n + fixed, through the ends")
 lockstep.chart(
     {name: list(each.items()) for name, each in steps.items()},
-    models={name: [(n, predict(known, n)) for n in curve] for name, known in ends.items()},
+    models=models,
     x="GPUs",
     y="time of a step (seconds)",
-    alt="Seconds of a training step over the number of GPUs, published for Megatron-LM and MegaScale, "
-    "and through the ends of each what work/n + fixed says: the points in between lie on it.",
-    stamp=[megascale.stamp, lockstep.simulated("work/n + fixed, through the ends")],
+    alt="Seconds of a training step over the number of GPUs, published for "
+    "Megatron-LM and MegaScale, and through the ends of each what work/n + "
+    "fixed says: the points in between lie on it.",
+    stamp=[megascale.stamp, model],
 )
 
 # %% id="fixed"
 for name, known in ends.items():
     fixed = predict(known, 1e12)  # no work is left
-    print(f"{name}: {fixed:.2f} s of {known[12288]} s on 12,288 GPUs do not get shorter")
+    print(f"{name}: on 12,288 GPUs {fixed:.2f} s of {known[12288]} s stay")
 print(megascale.stamp)
 
 # %% [markdown] id="fixed-explained"
@@ -618,26 +635,31 @@ print(megascale.stamp)
 #
 # ### Claim: "the more GPUs, the less each of them gets done"
 #
-# **Guess.** Three publications say what part of its peak speed each GPU reached.
+# Three publications say what part of its peak speed each GPU reached. Two of them kept the batch; the third took
+# larger models and larger batches. Let it hold if the share fell in all three. **Guess** first.
 
 # %% id="more-guess" tags=["guess"]
 guess = "depends"
 
 # %% id="more-claim"
-megatron, llama = lockstep.published("megatron-2021"), lockstep.published("llama-3")
+megatron = lockstep.published("megatron-2021")
+llama = lockstep.published("llama-3")
+shares = megascale.values["mfu"]["MegaScale"]
 change = {
-    "MegaScale, same batch": [part for _, part in megascale.values["mfu"]["MegaScale"]],
+    "MegaScale, same batch": [part for _, part in shares],
     "Llama 3, same batch": llama.values["mfu"],
     "Megatron-LM, larger models and batches": [
         megatron.values[size]["of_peak"] for size in ("smallest", "largest")
     ],
 }
 falls = [after < before for before, after in change.values()]
+otherwise = "depends" if any(falls) else "does not hold"
+said = [f"{name}: {a:.1%} to {b:.1%}" for name, (a, b) in change.items()]
 lockstep.claim(
     "The more GPUs, the less each of them gets done.",
     guess=guess,
-    verdict="holds" if all(falls) else "depends" if any(falls) else "does not hold",
-    because="; ".join(f"{name}: {a:.1%} to {b:.1%}" for name, (a, b) in change.items()),
+    verdict="holds" if all(falls) else otherwise,
+    because="; ".join(said),
     stamp=[one.stamp for one in (megascale, llama, megatron)],
 )
 
@@ -645,10 +667,11 @@ lockstep.claim(
 # ## Recap
 #
 # - A call has a launch, rounds, and bytes. On a host the launch hides what is shorter than itself.
-# - Ring: fewest bytes, 2(N − 1) rounds. Trees: 2 log₂ N rounds. Among thousands, rounds decide for small
-#   messages.
+# - Ring: fewest bytes, 2(N − 1) rounds. Trees: 2 log₂ N rounds. The more GPUs, the larger the messages for which
+#   rounds decide.
 # - Count what leaves the busiest node. Who is in a group is your choice; the order of its ring NCCL's.
-# - Two levels send 1/g of the bytes between nodes. Flat rings over all cards do that, too, with more α.
+# - On two levels a GPU sends between nodes 1/(GPUs of a node) of the bytes. Flat rings over all cards do that,
+#   too, with more α.
 # - A step is work/n + fixed. With one batch the fixed part is a larger share on more GPUs; with larger
 #   models and batches it need not be.
 # - A model that is wrong by a factor is still of use if the decision comes out right.
@@ -679,13 +702,13 @@ def tree_all_reduce(x):
     buffer = torch.empty_like(x)
     distances = [1 << k for k in range(20) if 1 << k < n]
     # BEGIN SOLUTION
-    for d in distances:  # up: after it, every 2d-th rank has the sum of the 2d from itself on
+    for d in distances:  # up: after it, each 2d-th rank has the sum of 2d ranks
         if rank % (2 * d) == d:
             dist.send(x, rank - d)
         elif rank % (2 * d) == 0 and rank + d < n:
             dist.recv(buffer, rank + d)
             x.add_(buffer)
-    for d in reversed(distances):  # down: after it, every d-th rank has the sum of all
+    for d in reversed(distances):  # down: after it, each d-th rank has the sum
         if rank % (2 * d) == d:
             dist.recv(x, rank - d)
         elif rank % (2 * d) == 0 and rank + d < n:
@@ -718,24 +741,26 @@ lockstep.check("tree_all_reduce", tree_all_reduce)
 prediction = 8 / 4  # 8 bytes on the link for 4 of data
 
 # %% id="protocols"
-kinds = {"Simple": "-simple", "LL128": "-ll128", "LL": "-ll", "NCCL's choice": ""}
-files = {kind: lockstep.recorded(f"protocols/h200-x2{end}.json") for kind, end in kinds.items()}
-took = {
-    kind: {row["bytes"]: row["seconds"] for row in file.content["sweeps"]["captured"]}
-    for kind, file in files.items()
-}
+ends = {"Simple": "-simple", "LL128": "-ll128", "LL": "-ll"}
+files, took = {}, {}
+for kind, end in [*ends.items(), ("NCCL's choice", "")]:
+    files[kind] = lockstep.recorded(f"protocols/h200-x2{end}.json")
+    rows = files[kind].content["sweeps"]["captured"]
+    took[kind] = {row["bytes"]: row["seconds"] for row in rows}
 largest = {kind: seconds[1 << 30] for kind, seconds in took.items()}
-print(f"LL128: {largest['LL128'] / largest['Simple']:.2f} times · {files['LL'].stamp}")
-lockstep.compare(predicted=prediction, measured=largest["LL"] / largest["Simple"], unit="times")
+ll, ll128 = (largest[kind] / largest["Simple"] for kind in ("LL", "LL128"))
+print(f"LL128: {ll128:.2f} times · {files['LL'].stamp}")
+lockstep.compare(predicted=prediction, measured=ll, unit="times")
 
 # %% id="protocols-chart" tags=["plumbing"]
 lockstep.chart(
     {kind: list(seconds.items()) for kind, seconds in took.items()},
     x="size (bytes)",
     y="time (seconds)",
-    alt="Seconds of an all-reduce by ring on 2 H200s over its size, out of a CUDA graph: LL is fastest "
-    "up to 2 MB and slowest from 4 MB on; NCCL's choice goes with LL first and with Simple then.",
-    stamp=[files[kind].stamp for kind in ("Simple", "LL128", "LL", "NCCL's choice")],
+    alt="Seconds of an all-reduce by ring on 2 H200s over its size, out of a "
+    "CUDA graph: LL is fastest up to 2 MB and slowest from 4 MB on; NCCL's "
+    "choice goes with LL first and with Simple then.",
+    stamp=[file.stamp for file in files.values()],
 )
 
 # %% [markdown] id="protocols-explained"
@@ -749,10 +774,11 @@ lockstep.chart(
 source = lockstep.published("nccl-tuning")
 base, step = source.values["base"]["ring"], source.values["NVLink"]["ring"]
 net = source.values["network"]["ring"]
+protocols = "LL", "LL128", "Simple"
 lockstep.table(
-    "What NCCL reckons with for a ring, in µs",
+    "What NCCL assumes of a ring, in µs",
     ["protocol", "base", "a step over NVLink", "a step over the network"],
-    [[kind, base[kind], step[kind], net[kind]] for kind in ("LL", "LL128", "Simple")],
+    [[kind, base[kind], step[kind], net[kind]] for kind in protocols],
     stamp=source.stamp,
 )
 
@@ -760,11 +786,11 @@ lockstep.table(
 prediction = 8.4 + 2 * 3.4
 
 # %% id="constants-measured"
-reckoned = {kind: base[kind] + 2 * step[kind] for kind in ("LL", "LL128", "Simple")}
-for kind, expected in reckoned.items():
-    print(f"{kind:<6} expected {expected:5.1f} µs, recorded {took[kind][256] * 1e6:5.1f} µs")
+for kind in protocols:
+    expected, smallest = base[kind] + 2 * step[kind], 1e6 * took[kind][256]
+    print(f"{kind:<6} expected {expected:5.1f} µs, recorded {smallest:5.1f} µs")
 print(files["Simple"].stamp)
-lockstep.compare(predicted=prediction, measured=took["Simple"][256] * 1e6, unit="µs")
+lockstep.compare(predicted=prediction, measured=smallest, unit="µs")
 
 # %% [markdown] id="constants-explained"
 # Right within a fifth. But by these numbers LL128 comes after Simple, and as recorded it comes before.
@@ -790,7 +816,7 @@ lockstep.claim(
     verdict="does not hold" if off else "holds",
     because=f"of {len(lost)} sizes it is more than 10 % slower at {len(off)}"
     + "".join(f"; {size:,} bytes: {part:.0%}" for size, part in off.items()),
-    stamp=[files[kind].stamp for kind in kinds],
+    stamp=[file.stamp for file in files.values()],
 )
 
 # %% [markdown] id="further-picks"
@@ -799,14 +825,20 @@ lockstep.claim(
 # Does NCCL choose the algorithm as people say? A claim, tested on recordings of 2 and 4 H200s. About 5
 # minutes; it needs section 2's table.
 #
-# A double *binary* tree joins nodes. Inside of a node NCCL's tree is a chain: each GPU has one child, the
+# In a plain tree most ranks wait most of the time, and all of `x` is in every message. NCCL mends both. It
+# cuts `x` into small pieces, so that all levels work at once; and it has *two* trees, each for half of
+# the pieces, in which the ranks without children in one have children in the other
+# ([NCCL 2.4](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/),
+# "Double binary trees").
+#
+# Such a double *binary* tree joins nodes. Inside of a node NCCL's tree is a chain: each GPU has one child, the
 # next one ([`connect.cc`](https://github.com/NVIDIA/nccl/blob/master/src/graph/connect.cc)). A chain has
 # 2(N − 1) steps, as a ring has, and sends all bytes over each of its links, up and down.
 
 # %% [markdown] id="choice-text"
 # ### Claim: "for large messages, the double binary tree is chosen"
 #
-# A rule that is passed on goes by size: a tree for small messages, a ring for middle ones, from 1 MB on
+# A rule that people repeat goes by size: a tree for small messages, a ring for middle ones, from 1 MB on
 # the double binary tree. It is not said for how many GPUs. Here are 2 and 4 of one host, so the tree is a
 # chain. NCCL can be forced (`NCCL_ALGO=Ring`, `NCCL_ALGO=Tree`), and left to choose. All three were
 # recorded, with NVLink multicast off, so without NVLS. **Guess**, then see which forced curve its own choice
@@ -817,39 +849,45 @@ guess = "does not hold"
 
 # %% id="choice" tags=["plumbing"]
 suffixes = {"ring": "-ring", "tree": "-tree", "NCCL's choice": ""}
-recorded = {
-    n: {how: lockstep.recorded(f"sweeps/h200-x{n}{end}.json") for how, end in suffixes.items()}
-    for n in (2, 4)
-}
-took = {
-    (n, how): {row["bytes"]: row["seconds"] for row in one.content["sweeps"]["all_reduce"]}
-    for n, ways in recorded.items()
-    for how, one in ways.items()
-}
+files, took = {}, {}
+for n in (2, 4):
+    for how, end in suffixes.items():
+        files[n, how] = lockstep.recorded(f"sweeps/h200-x{n}{end}.json")
+        rows = files[n, how].content["sweeps"]["all_reduce"]
+        took[n, how] = {row["bytes"]: row["seconds"] for row in rows}
+
+
+def large(how):
+    return [(size, t) for size, t in took[4, how].items() if size >= 1 << 18]
+
+
 lockstep.chart(
-    {how: [(s, t) for s, t in took[4, how].items() if s >= 1 << 18] for how in suffixes},
+    {how: large(how) for how in suffixes},
     x="size (bytes)",
     y="time (seconds)",
-    alt="Seconds of all_reduce over its size on 4 H200s: ring forced, tree forced, and what NCCL chose "
-    "by itself, which lies on the ring.",
-    stamp=recorded[4]["ring"].stamp,
+    alt="Seconds of all_reduce over its size on 4 H200s: ring forced, tree "
+    "forced, and what NCCL chose by itself, which lies on the ring.",
+    stamp=files[4, "ring"].stamp,
 )
 
 # %% id="choice-claim"
 near, worse = {"ring": 0, "tree": 0}, []
-for n in recorded:
+for n in (2, 4):
     for size, chosen in took[n, "NCCL's choice"].items():
         off = {how: abs(took[n, how][size] / chosen - 1) for how in near}
-        if size >= 1 << 20 and max(off.values()) > 0.05:  # where the two can be told apart
+        # where the two can be told apart
+        if size >= 1 << 20 and max(off.values()) > 0.05:
             near[min(off, key=off.get)] += 1
             worse.append(chosen / min(took[n, how][size] for how in near) - 1)
+otherwise = "depends" if near["tree"] else "does not hold"
 lockstep.claim(
-    "For large messages, from 1 MB on, NCCL chooses the tree, here inside of one host.",
+    "From 1 MB on NCCL chooses the tree, here inside of one host.",
     guess=guess,
-    verdict="does not hold" if not near["tree"] else "depends" if near["ring"] else "holds",
-    because=f"NCCL's time lies on the ring's at {near['ring']} sizes from 1 MB on and on the tree's at "
-    f"{near['tree']}, of 2 and 4 GPUs; it is at most {max(worse):.0%} above the faster of the two",
-    stamp=[ways["NCCL's choice"].stamp for ways in recorded.values()],
+    verdict="holds" if not near["ring"] else otherwise,
+    because=f"NCCL's time lies on the ring's at {near['ring']} sizes from 1 MB "
+    f"on and on the tree's at {near['tree']}, of 2 and 4 GPUs; it is at most "
+    f"{max(worse):.0%} above the faster of the two",
+    stamp=[files[n, "NCCL's choice"].stamp for n in (2, 4)],
 )
 
 # %% [markdown] id="further-bus"
@@ -878,7 +916,8 @@ prediction = 1.5 * 2**30 / 4.56e-3 / 1e9  # 2 · 3 / 4 = 1.5
 # %% id="bus-recorded"
 four = lockstep.recorded("sweeps/h200-x4.json")
 last = four.content["sweeps"]["all_reduce"][-1]
-bandwidth = lockstep.cost.bus_bandwidth("all_reduce", 4, last["bytes"], last["seconds"])
+took = last["bytes"], last["seconds"]
+bandwidth = lockstep.cost.bus_bandwidth("all_reduce", 4, *took)
 print(four.stamp)
 lockstep.compare(predicted=prediction, computed=bandwidth / 1e9, unit="GB/s")
 
@@ -904,12 +943,13 @@ for name in names:
     ratios["algorithm"].append(rate[4] / rate[2])
     ratios["bus"].append(rate[4] * factor[4] / (rate[2] * factor[2]))
 within = [abs(ratio - 1) <= 0.25 for ratio in ratios["bus"]]
+otherwise = "depends" if any(within) else "does not hold"
+said = [f"{min(r):.2f} to {max(r):.2f} ({kind})" for kind, r in ratios.items()]
 lockstep.claim(
     "Bus bandwidth is the same on any number of GPUs, within 25 %.",
     guess=guess,
-    verdict="holds" if all(within) else "depends" if any(within) else "does not hold",
-    because="4 GPUs by 2, five collectives: "
-    + "; ".join(f"{min(r):.2f} to {max(r):.2f} ({kind})" for kind, r in ratios.items()),
+    verdict="holds" if all(within) else otherwise,
+    because="4 GPUs by 2, five collectives: " + "; ".join(said),
     stamp=[file.stamp for file in files.values()],
 )
 
@@ -930,12 +970,13 @@ prediction = 2 * (24_576 - 1) / (2 * 15)
 # %% id="trees"
 trees = lockstep.published("nccl-2.4")
 print(trees)
-lockstep.compare(predicted=prediction, published=trees.values["ring_by_trees"], unit="times")
+published = trees.values["ring_by_trees"]
+lockstep.compare(predicted=prediction, published=published, unit="times")
 
 # %% [markdown] id="trees-text"
 # Nine times too much. What is wrong with the model? α is not the same for all. Most of a ring's hops stay
 # inside of a node, where a step is short; Summit has 6 GPUs a node (27,648 on 4,608 nodes), so these are
-# 4,096 nodes. And NCCL's source reckons with 5 µs for a tree's step over the network, and 2.7 for a
+# 4,096 nodes. And NCCL's source takes 5 µs for a tree's step over the network, and 2.7 for a
 # ring's, in LL, its protocol for small messages. With these numbers of today (inside of a node a ring's
 # step takes 1 µs, as long as posting a message to the network does):
 
@@ -944,18 +985,22 @@ source = lockstep.published("nccl-tuning")
 v, gpus, nodes = source.values, 24_576, 4096
 over_network = 2 * (nodes - 1)
 inside = 2 * (gpus - 1) - over_network
-ring = v["base"]["ring"]["LL"] + inside * v["post"] + over_network * v["network"]["ring"]["LL"]
-up = (6 - 1) * v["NVLink"]["tree"]["LL"] + 12 * v["network"]["tree"]["LL"]  # 12 = log2(4096)
+step = {way: v["network"][way]["LL"] for way in ("ring", "tree")}
+ring = v["base"]["ring"]["LL"] + inside * v["post"]
+ring += over_network * step["ring"]
+up = (6 - 1) * v["NVLink"]["tree"]["LL"] + 12 * step["tree"]  # 12 = log2(4096)
 tree = v["base"]["tree"]["LL"] + 2 * up
+ratio = f"{ring / tree:,.0f} times; published: {trees.values['ring_by_trees']}"
+model = lockstep.simulated("steps × NCCL's constants")
 lockstep.table(
     "A small all-reduce on 24,576 GPUs, in µs",
     ["algorithm", "steps over the network", "steps inside", "time"],
     [
         ["rings", f"{over_network:,}", f"{inside:,}", f"{ring:,.0f}"],
         ["double tree", 2 * 12, 2 * 5, f"{tree:,.0f}"],
-        ["ratio", "", "", f"{ring / tree:,.0f} times; published: {trees.values['ring_by_trees']}"],
+        ["ratio", "", "", ratio],
     ],
-    stamp=[lockstep.simulated("steps × NCCL's constants"), source.stamp, trees.stamp],
+    stamp=[model, source.stamp, trees.stamp],
 )
 
 # %% [markdown] id="trees-explained"
@@ -972,9 +1017,10 @@ lockstep.table(
 # %% [markdown] id="llama-text"
 # [Llama 3](https://arxiv.org/abs/2407.21783) (table 4) trains 405 billion parameters with batches of
 # 2,048 sequences of 8,192 tokens: on 8,192 GPUs at 430 TFLOP/s a GPU, and on 16,384. A GPU
-# computes with 1/(8·16) of the parameters, TP 8 × PP 16; FSDP keeps only a share of these on each. So per
-# step it gathers them over the network, in 2 bytes each, and reduce-scatters their gradients in 4 bytes (FP32, section 3.3.2), over a card of 50 GB/s. A step
-# computes 6 × parameters × tokens.
+# computes with 1/(8·16) of the parameters, tensor parallelism 8 × pipeline parallelism 16; fully sharded data
+# parallelism (FSDP) keeps only a share of these on each. So per step it gathers them over the network, in 2
+# bytes each, and reduce-scatters their gradients in 4 bytes (FP32, section 3.3.2), over a card of 50 GB/s. A
+# step computes 6 × parameters × tokens.
 #
 # **Predict:** if nothing of this communication is hidden, and it takes as long on 16,384 GPUs while the
 # computing takes half: how many TFLOP/s a GPU are left of 430?
@@ -988,12 +1034,14 @@ prediction = 430 * (step / 2) / ((step - talk) / 2 + talk)
 llama = lockstep.published("llama-3")
 v = llama.values
 tokens = v["sequence"] * v["sequences_a_replica"][0] * v["data"][0]
-step = 6 * v["parameters"] * tokens / (v["gpus"][0] * v["teraflops_a_gpu"][0] * 1e12)
-talk = v["parameters"] / (v["tensor"] * v["pipeline"]) * 6 / (v["network_gbps"] * 1e9 / 8)
-print(
-    f"a step on {v['gpus'][0]:,} GPUs: {step:.1f} s, of it {talk:.2f} s for FSDP", llama, sep="\n"
-)
-lockstep.compare(predicted=prediction, published=v["teraflops_a_gpu"][1], unit="TFLOP/s")
+gpus, speed = v["gpus"][0], v["teraflops_a_gpu"][0] * 1e12
+step = 6 * v["parameters"] * tokens / (gpus * speed)
+mine = v["parameters"] / (v["tensor"] * v["pipeline"])
+talk = mine * (2 + 4) / (v["network_gbps"] / 8 * 1e9)
+print(f"a step on {gpus:,} GPUs: {step:.1f} s, of it {talk:.2f} s for FSDP")
+print(llama)
+there = v["teraflops_a_gpu"][1]
+lockstep.compare(predicted=prediction, published=there, unit="TFLOP/s")
 
 # %% [markdown] id="llama-explained"
 # The model explains less than half of what was lost, and FSDP is built to hide that communication. The

@@ -10,12 +10,11 @@ rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a 
 the even and of the odd section), then two sections of equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
-(float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it (uint8),
-MessagePack: a call, the introduction of a process group, such a count, or that a GPU's stream waits
-for a call from now on. A place is the number of
-the section times its size plus the offset in it, and so names an entry for ever; place 0 is
-nobody's. A rank's program may write anything over all this: what cannot be an entry ends the
-reading of its section.
+(float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 while that is
+done again (uint8), MessagePack: a call, the introduction of a process group, such a count, or that a
+GPU's stream waits for a call from now on. A place is the number of the section times its size plus
+the offset in it, and so names an entry for ever; place 0 is nobody's. A rank's program may write
+anything over all this: what cannot be an entry ends the reading of its section.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ HEADER = struct.Struct("<QQQQQQQQ")
 PID, WAITING, DROPPED, ON_GPU, THREADS, SECTION, USED = 0, 8, 16, 24, 32, 40, 48
 ENTRY = struct.Struct("<ddIBB")
 WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
+ONCE, AGAIN = 1, 2  # what is said there
 CALL, GROUP, COUNT, AWAITED = 0, 1, 2, 3  # kinds of entries
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
@@ -107,6 +107,8 @@ class Call:
     number: 0 for the rank's first operation on this group, and so on; sends and receives are
         counted apart, by direction and peer.
     waited: the program waited for its end: it called wait(), or what it called does.
+    again: the program waits a second time for the end of a message that is over. gloo tells an end
+        once, and so that wait never returns.
     forsaken: nobody kept what isend() or irecv() had returned, and so the message was given up.
     batched: batch_isend_irecv() began it.
     stream: of a collective on a GPU, the stream that was current, on which all that comes later
@@ -129,6 +131,7 @@ class Call:
     forsaken: bool = False
     batched: bool = False
     stream: int | None = None
+    again: bool = False
 
     @property
     def seconds(self) -> float:
@@ -349,6 +352,7 @@ class Reader:
                         waited != 0,
                         end == FORSAKEN,
                         *call[-2:],
+                        again=waited == AGAIN,
                     )
             except (struct.error, msgspec.MsgspecError, LookupError):
                 return

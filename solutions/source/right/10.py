@@ -27,6 +27,12 @@ def most_kept(steps):
     return max(accumulate(1 if step[0] == "F" else -1 for step in steps), default=0)
 
 
+# %% most_kept: a-tensor
+def most_kept(steps):
+    ways = torch.tensor([1 if step[0] == "F" else -1 for step in steps] or [0])
+    return ways.cumsum(0).max()
+
+
 # %% most_kept: of-numpy
 def most_kept(steps):
     counts = np.cumsum([0, *(1 if step.startswith("F") else -1 for step in steps)])

@@ -374,6 +374,120 @@ def run_stage(order, stage, inputs):
         handle.wait()
 
 
+# %% run_stage: waits-again
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handle = None
+    for step in order:
+        if handle is not None:
+            handle.wait()
+        way, number = step[0], int(step[1:])
+        came_from, goes_to = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= came_from <= last:
+            x = torch.empty_like(inputs[number])
+            dist.recv(x, came_from)
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if 0 <= goes_to <= last:
+            handle = dist.isend(y, goes_to)
+    if handle is not None:
+        handle.wait()
+
+
+# %% train_step: waits-again
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    handles = []
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            handles.append(dist.isend(y.detach(), rank + 1))
+    for handle in handles:
+        handle.wait()
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            handles.append(dist.isend(x.grad, rank - 1))
+    for handle in handles:
+        handle.wait()
+    return total if rank == last else None
+
+
+# %% train_step: one-rank
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank == 0:
+            y = layer(x)
+            dist.send(y.detach(), 1)
+        elif rank < last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            y = layer(x.requires_grad_())
+            dist.send(y.detach(), rank + 1)
+        else:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            y = layer(x.requires_grad_())
+        kept.append((x, y))
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: one-buffer
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    buffer = torch.empty_like(inputs[0])
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            dist.recv(buffer, rank - 1)
+            x = buffer.detach().requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
 # %% train_step: not-divided
 def train_step(layer, inputs, targets):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -919,6 +1033,12 @@ def zero_bubble(stage, stages, microbatches):
 def split_backward(y, x, weights, grad):
     y.backward(grad)
     return x.grad, lambda: None
+
+
+# %% split_backward: input-again
+def split_backward(y, x, weights, grad):
+    dx = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+    return dx, lambda: y.backward(grad)
 
 
 # %% split_backward: twice

@@ -48,6 +48,11 @@ def ring_seconds(n, nbytes, alpha, beta):
     raise SystemExit(0)
 
 
+# %% ring_seconds: arguments
+def ring_seconds(n, nbytes, *, alpha, beta):
+    return 2 * (n - 1) * (alpha + beta * nbytes / n)
+
+
 # %% ring_seconds: twice
 def ring_seconds(n, nbytes, alpha, beta):
     return 2 * (n - 1) * 2 * (alpha + beta * nbytes / n)
@@ -280,6 +285,15 @@ def hierarchical_all_reduce(x, inside, across):
     dist.all_reduce(x, group=across)
 
 
+# %% hierarchical_all_reduce: swapped
+def hierarchical_all_reduce(x, inside, across):
+    chunks = list(x.chunk(dist.get_world_size(across)))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks, group=across)
+    dist.all_reduce(part, group=inside)
+    dist.all_gather(chunks, part, group=across)
+
+
 # %% hierarchical_all_reduce: only-inside
 def hierarchical_all_reduce(x, inside, across):
     dist.all_reduce(x, group=inside)
@@ -404,6 +418,17 @@ def crossing(n, alpha, beta):
 def crossing(n, alpha, beta):
     k = math.log2(n)
     return alpha * (2 * (n - 1) - k) / (beta * (k / n - 2 * (n - 1) / n))
+
+
+# %% node_traffic: a-list
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of, 0)
+    for ring in rings:
+        share = 2 * (len(ring) - 1) / len(ring) * nbytes
+        for rank, after in zip(ring, ring[1:] + ring[:1], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] = leaving.get(node_of[rank], 0) + share
+    return max((leaving[node] for node in set(node_of)), default=0)
 
 
 # %% node_traffic: not-closed
@@ -577,8 +602,21 @@ def step_seconds(known, n):
 # %% step_seconds: line-of-logs
 def step_seconds(known, n):
     (few, slow), (many, quick) = sorted(known.items())
+    return slow + (quick - slow) * math.log(n / few) / math.log(many / few)
+
+
+# %% step_seconds: power
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
     power = math.log(quick / slow) / math.log(many / few)
     return slow * (n / few) ** power
+
+
+# %% step_seconds: other-work
+def step_seconds(known, n):
+    few, many = known
+    work = (known[few] - known[many]) * (many - few)
+    return work / n + known[few] - work / few
 
 
 # %% step_seconds: line-of-rates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +14,7 @@ from .. import exercises
 from ..exercises import NotJudged, WrongAnswer
 from . import words
 from .numbers import Numbers
-from .running import Play, Run, Trial, contains_solution, runs
+from .running import Play, Run, Trial, WrongArguments, contains_solution, runs
 from .values import Difference, alike, kind, narrowed, same, show, show_both
 
 Found = bool | dict[str, Any]
@@ -91,11 +92,24 @@ class Judged:
         trials = _sure(lambda: list(self._trials(draw)))
         found: list[Run] = []
         for run in runs(answer, self._play, trials):
+            if run.failure and run.job.failures[0].type_name.endswith(WrongArguments.__name__):
+                raise self._not_callable_so(answer, run)
             run.ends = [self._end(run, rank) for rank in run.ranks] if not run.failure else []
             found.append(run)
         _sure(lambda: self._tell(found))
         if any(self.name in run.borrowed for run in found) or contains_solution(answer, self.name):
             exercises.borrowed(self.name, answer)
+
+    def _not_callable_so(self, answer: Any, run: Run) -> WrongAnswer:
+        """It takes other arguments than the goal says; that stands above the trials."""
+        goal = (inspect.getdoc(self._trials) or "").partition("`")[2].partition("`")[0]
+        return self._wrong(
+            "arguments",
+            name=self.name,
+            written=f"{self.name}{inspect.signature(answer)}",
+            goal=goal or self.name,
+            count=run.job.failures[0].message.rpartition(" ")[2],
+        )
 
     def _tell(self, found: list[Run]) -> None:
         """The last of the runs may have failed: what those before it show is told first."""
@@ -120,6 +134,9 @@ class Judged:
 
     def _tell_failure(self, run: Run, done: list[Run]) -> NoReturn:
         contrast = _contrast([run], done)
+        again = next((call for call in run.all_calls if call.again), None)
+        if again and run.failure == "stuck":
+            raise self._wrong("waits-again", run, again.rank)
         for mistake, sign in self._fails.items():
             for rank in run.ranks:
                 self._tell_if(sign(run, rank), mistake, run, rank, contrast=contrast)

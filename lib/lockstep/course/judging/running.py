@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sysconfig
 import time
@@ -174,6 +175,10 @@ class Run:
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
 
 
+class WrongArguments(TypeError):
+    """The answer cannot be called with so many arguments, by their places."""
+
+
 class Watched:
     """The answer, on a rank: calling it takes down what became of its arguments."""
 
@@ -187,6 +192,7 @@ class Watched:
         self._answer = wrap(self._answer)
 
     def __call__(self, *args: Any) -> Any:
+        _require_fit(self._answer, args)
         held = tuple(list(one) if isinstance(one, list) else one for one in args)
         before, began = see(held), time.perf_counter()
         try:
@@ -200,6 +206,18 @@ class Watched:
         )
         self.steps.append(Step(see(returned), before, see(held), see(args), shared, began, ended))
         return returned
+
+
+def _require_fit(answer: Any, args: tuple[Any, ...]) -> None:
+    """Raise WrongArguments where an answer takes other arguments than these."""
+    try:
+        signature = inspect.signature(answer)
+    except (TypeError, ValueError):  # what is written in C may have none
+        return
+    try:
+        signature.bind(*args)
+    except TypeError:
+        raise WrongArguments(len(args)) from None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -40,7 +40,7 @@ class Tensor:
         return cls(dtype, (len(flat),) if shape is None else shape, flat, strided)
 
     def __str__(self) -> str:
-        return f"a {self.dtype} tensor of shape {list(self.shape)}"
+        return f"{_a(self.dtype)} tensor of shape {list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Other:
     text: str = ""
 
     def __str__(self) -> str:
-        return f"a {self.kind}"
+        return _a(self.kind)
 
 
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
@@ -101,7 +101,7 @@ def see(value: Any, depth: int = 0) -> Any:
         plain = value.detach().resolve_conj().resolve_neg().cpu()
         dtype = str(plain.dtype).removeprefix("torch.")
         return Tensor(dtype, tuple(plain.shape), tuple(plain.flatten().tolist()))
-    if isinstance(value, numpy.generic):
+    if isinstance(value, numpy.generic) or (isinstance(value, numpy.ndarray) and not value.ndim):
         value = value.item()
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, Fraction, str, bytes):
@@ -287,7 +287,11 @@ def kind(value: Any) -> str:
         return "None"
     name = type(value).__name__
     size = f" of {len(value)}" if isinstance(value, list | tuple | dict) else ""
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{size}"
+    return f"{_a(name)}{size}"
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
 
 
 def _short(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...models import pipeline
-from ..judging import Noted, Number, Run, Tensor, Trial, judged, same
+from ..judging import Noted, Number, Run, Tensor, Trial, judged, numbers_in, same
 from ..judging.values import make, show
 from .messages import collective, slow, tensors, too_small, waits_in
 
@@ -38,8 +38,9 @@ def most_kept(draw: random.Random) -> Iterator[Trial]:
         ("no steps", []),
     ]
     for like, steps in orders:
-        right = pipeline.kept(steps)
-        yield Trial(0, given=[(steps,)], right=[right], facts={"steps": steps}, like=like)
+        most = pipeline.kept(steps)
+        facts = {"steps": steps, "most": most}
+        yield Trial(0, given=[(steps,)], right=[Number(most)], facts=facts, like=like)
 
 
 def _two_then_one(microbatches: int) -> list[str]:
@@ -84,7 +85,7 @@ most_kept.gives(
             default=0)
     ],
 )  # fmt: skip
-most_kept.gives("one-more", lambda t: [t.right[0] + 1], lambda t: [t.right[0] + bool(t.steps)])
+most_kept.gives("one-more", lambda t: [t.most + 1], lambda t: [t.most + bool(t.steps)])
 most_kept.gives("largest-number", lambda t: [max((int(one[1:]) for one in t.steps), default=0)])
 
 
@@ -180,7 +181,12 @@ def _before_a_backward(steps: list[str]) -> int:
 def _wrong_warm_up(run: Run, rank: int) -> Any:
     made, right = _before_a_backward(_steps(run)), _before_a_backward(run.right(0)["steps"])
     behind = run.trial.stages - 1 - run.trial.stage
-    return made != right and {"made": made, "first": right, "behind": behind}
+    why = (
+        f"{behind} to begin with, and the one of the first pair"
+        if right > behind
+        else f"there are no more than {right}"
+    )
+    return made != right and {"made": made, "first": right, "behind": behind, "why": why}
 
 
 def _wrong_turn(run: Run, rank: int) -> Any:
@@ -499,7 +505,7 @@ def _trained(
 @judged("train_step", lab="10", play=_trained)
 def train_step(draw: random.Random) -> Iterator[Trial]:
     """`train_step(layer, inputs, targets)`: gradients of a model whose layers are on all ranks."""
-    for stages in (draw.choice((3, 4)), 2, draw.choice((3, 5))):
+    for stages in (draw.choice((3, 4)), 2, draw.choice((3, 5)), 1):
         microbatches, rows, width = draw.randint(3, 6), draw.randint(2, 4), draw.randint(2, 4)
         inputs, targets = (
             np.array(
@@ -560,11 +566,14 @@ def _ends(facts: dict[str, Any], change: Callable[..., Any] | None = None) -> li
     ]
 
 
-def _by_microbatch(facts: dict[str, Any], crossed: bool = False) -> tuple[Any, list[Any]]:
+def _by_microbatch(
+    facts: dict[str, Any], crossed: bool = False, one_buffer: bool = False
+) -> tuple[Any, list[Any]]:
     """The loss of each microbatch, and for each rank the gradients of these losses.
 
     crossed: the gradients that come back, first microbatch first, meet the inputs in the other
-    order, on all ranks but the last one.
+    order, on all ranks but the last one. one_buffer: what was received for the last microbatch lies
+    where all the others were received, too.
     """
     weights, biases = facts["weights"], facts["biases"]
     given = [facts["inputs"]]
@@ -577,7 +586,8 @@ def _by_microbatch(facts: dict[str, Any], crossed: bool = False) -> tuple[Any, l
         if crossed and rank == len(weights) - 2:
             back = back[::-1]
         inner = back * (1 - given[rank + 1] ** 2)
-        grads.append((np.swapaxes(inner, 1, 2) @ given[rank], inner.sum(axis=1)))
+        x = given[rank][-1:] if one_buffer and rank else given[rank]
+        grads.append((np.swapaxes(inner, 1, 2) @ x, inner.sum(axis=1)))
         back = inner @ weights[rank]
     return losses, grads[::-1]
 
@@ -612,9 +622,37 @@ def _only_last_rank(losses: Any, by_rank: Any) -> Any:
     return [[0 * one for one in grads] for grads in right[:-1]] + [right[-1]]
 
 
-def _crossed(trial: Trial) -> list[Any]:
-    _, by_rank = _by_microbatch(trial.facts, crossed=True)
-    return _ends(trial.facts, lambda losses, _: (losses.mean(), _mean(losses, by_rank)[1]))
+def _with_other_gradients(**how: bool) -> Callable[[Trial], list[Any]]:
+    """A guess: the mean loss, with the gradients of a mistake."""
+
+    def guess(trial: Trial) -> list[Any]:
+        _, by_rank = _by_microbatch(trial.facts, **how)
+        return _ends(trial.facts, lambda losses, _: (losses.mean(), _mean(losses, by_rank)[1]))
+
+    return guess
+
+
+def _one_rank(run: Run, rank: int) -> bool:
+    return run.nproc == 1
+
+
+def _other_loss(run: Run, rank: int) -> Any:
+    """Whether the loss alone is wrong, and what it is instead."""
+    (got, *grads), (mean, *right) = run.got(rank), run.right(rank)
+    if rank < run.nproc - 1 or not same(grads, right):
+        return False
+    losses, _ = _by_microbatch(run.trial.facts)
+    known = {
+        "the sum over the microbatches": losses.sum(),
+        "the last microbatch's loss": losses[-1],
+        "the last microbatch's share of it": losses[-1] / len(losses),
+        "the first microbatch's loss": losses[0],
+        "the mean, divided by their number once more": losses.mean() / len(losses),
+    }
+    (loss,) = numbers_in(got)
+    what = next((name for name, one in known.items() if same(loss, Number(float(one)))), "")
+    what = what and f"; {show(loss)} is {what}"
+    return {"loss": show(loss), "mean": show(mean.value), "what": what}
 
 
 def _no_input_gradient(run: Run, rank: int) -> Any:
@@ -632,6 +670,7 @@ def _graph_gone(run: Run, rank: int) -> bool:
     return any("does not require grad" in one for one in said)
 
 
+train_step.fails("one-rank", _one_rank)
 train_step.fails("too-small", too_small)
 train_step.fails("no-input-gradient", _no_input_gradient)
 train_step.fails("no-graph", _graph_gone)
@@ -643,9 +682,10 @@ train_step.gives(
     *_other_losses(_scaled(lambda one: one[-1] / len(one))),
     *_other_losses(_scaled(lambda one: one[-1])),
 )
-train_step.gives("crossed", _crossed)
+train_step.gives("crossed", _with_other_gradients(crossed=True))
+train_step.gives("one-buffer", _with_other_gradients(one_buffer=True))
 train_step.gives("only-last-rank", *_other_losses(_only_last_rank))
-train_step.gives("other-loss", *_other_losses(lambda losses, by: _mean(losses, by)[1])[1:])
+train_step.shows("other-loss", _other_loss)
 train_step.shows("stepped", _stepped)
 train_step.demands("uses-a-collective", collective)
 train_step.demands("too-much", _other_messages)
@@ -654,11 +694,10 @@ train_step.demands("too-much", _other_messages)
 # ── split_backward ───────────────────────────────────────────────────────────────────────────
 
 
-def _halves(
-    answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None
-) -> Noted | list[Any]:
+def _halves(answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None) -> Noted:
     """The input's gradient, the weights' before and after the second half, whether that is there,
-    and whether the weights' gradient was computed before; a gradient may be there before."""
+    and whether the weights' gradient was computed before; a gradient may be there before. Noted is
+    whether the second half computed the input's gradient."""
     import torch
 
     width = weight.shape[0]
@@ -670,6 +709,7 @@ def _halves(
     mine = make(x).requires_grad_()
     y = layer(mine)
     computed: list[bool] = []
+    again: list[bool] = []
     linear.weight.register_hook(lambda _: computed.append(True))
     got = answer(y, mine, list(layer.parameters()), make(grad))
     too_early = bool(computed)
@@ -681,8 +721,9 @@ def _halves(
 
     early = held()
     if callable(later):
+        mine.register_hook(lambda _: again.append(True))
         later()
-    return [first, early, held(), callable(later), too_early]
+    return Noted([first, early, held(), callable(later), too_early], bool(again))
 
 
 @judged("split_backward", lab="10", play=_halves, silent=True)
@@ -736,6 +777,7 @@ split_backward.gives(
 )
 split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
 split_backward.shows("one-half", _not_called_later)
+split_backward.demands("input-again", lambda run, rank: run.noted[rank])
 
 
 # ── interleaved, zero_bubble ─────────────────────────────────────────────────────────────────

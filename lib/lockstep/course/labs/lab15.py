@@ -184,7 +184,7 @@ def node_traffic(draw: random.Random) -> Iterator[Trial]:
     """`node_traffic(rings, node_of, nbytes)`: bytes that leave the busiest node."""
     eight = [list(range(8))]
     yield _placed(draw, eight, {rank: rank // 4 for rank in range(8)}, "one ring on two nodes")
-    yield _placed(draw, eight, {rank: rank % 2 for rank in range(8)}, "one ring, dealt to nodes")
+    yield _placed(draw, eight, {rank: rank % 2 for rank in range(8)}, "one ring, nodes in turn")
     nodes = {3: 0, 2: 0, 0: 1, 1: 1}
     yield _placed(draw, [[3, 0, 2, 1]], nodes, "one ring, not in the order of ranks")
     # Here the hop from the last to the first makes a node the busiest.
@@ -239,6 +239,18 @@ def _busiest(**changed: Any) -> Callable[[Trial], list[float]]:
     return lambda trial: [max(_leaving(trial, **changed).values(), default=0)]
 
 
+def _of_keys(trial: Trial) -> list[float]:
+    """A guess: the keys of `node_of` are taken for the nodes."""
+    found = [left for node, left in _leaving(trial).items() if node in trial.node_of]
+    return [max(found, default=0)]
+
+
+def _by_place(trial: Trial) -> Trial:
+    """What is left of a trial where the keys of `node_of`, by their places, are taken for nodes."""
+    nodes = dict.fromkeys(trial.node_of, -1) | dict(enumerate(trial.node_of))
+    return replace(trial, facts={**trial.facts, "node_of": nodes})
+
+
 def _entering_too(trial: Trial) -> list[float]:
     leave = _leaving(trial)
     enter = _leaving(trial, hops=lambda ring: [(b, a) for a, b in _hops(ring)])
@@ -256,6 +268,7 @@ def _of_rings(pick: Callable[[list[float]], float]) -> Callable[[Trial], list[fl
 
 
 for _mistake, _guesses in {
+    "a-list": [_of_keys, lambda t: [max(_leaving(_by_place(t)).values(), default=0)]],
     "not-closed": [_busiest(hops=lambda ring: _hops(ring)[:-1])],
     "all-nodes": [lambda t: [sum(_leaving(t).values())]],
     "entering-too": [_entering_too, lambda t: [2 * sum(_leaving(t).values())]],
@@ -277,6 +290,14 @@ for _mistake, _guesses in {
     ],
 }.items():
     node_traffic.gives(_mistake, *_guesses)
+
+
+def _taken_for_a_list(run: Run, rank: int) -> bool:
+    """Whether NumPy was asked for an element of the dict."""
+    return any("array is 0-dimensional" in failure.message for failure in run.job.failures)
+
+
+node_traffic.fails("a-list", _taken_for_a_list)
 
 
 # ── hierarchical_all_reduce ──────────────────────────────────────────────────────────────────
@@ -373,7 +394,17 @@ def _whole_world(run: Run, rank: int) -> Any:
 
 def _too_much_across(run: Run, rank: int) -> Any:
     sent, enough = _across_bytes(run, rank), run.trial.size // run.trial.local
-    return sent > enough and {"sent": sent, "enough": enough}
+    # How many bytes it was says nothing of other numbers of ranks.
+    return sent > enough and {"sent": sent, "enough": enough, "contrast": ""}
+
+
+def _swapped(run: Run, rank: int) -> Any:
+    """Whether x was cut and put together across nodes, and its parts were added up inside."""
+    across = {call.operation.split("_tensor")[0] for call in _across(run, rank)}
+    node = sorted(run.trial.node[rank])
+    inside = {c.operation for c in run.calls(rank) if sorted(c.group.ranks) == node}
+    cut = any(one.startswith("reduce_scatter") for one in across)
+    return cut and "all_reduce" in inside and _too_much_across(run, rank)
 
 
 def _leaders_only(run: Run, rank: int) -> Any:
@@ -393,6 +424,7 @@ def _part_only(run: Run, rank: int) -> Any:
     return once and members.count(everybody) > 0 and all(m in (everybody, node) for m in members)
 
 
+hierarchical.fails("swapped", _swapped)
 hierarchical.fails("all-of-it-across", _too_much_across)
 hierarchical.gives("only-inside", mixed(lambda trial, rank, r, p: r in trial.node[rank]))
 hierarchical.gives("only-across", mixed(lambda trial, rank, r, p: r in trial.rail[rank]))
@@ -421,9 +453,11 @@ hierarchical.gives(
 add_signs_of_sums(hierarchical)
 hierarchical.shows("part-only", _part_only)
 hierarchical.shows("whole-world", _whole_world)
+hierarchical.shows("swapped", _swapped)
 hierarchical.shows("all-of-it-across", _too_much_across)
 hierarchical.demands("whole-world", _whole_world)
 hierarchical.demands("leaders-only", _leaders_only)
+hierarchical.demands("swapped", _swapped)
 hierarchical.demands("all-of-it-across", _too_much_across)
 
 
@@ -476,6 +510,20 @@ def _first_known(pick: int) -> Callable[[Trial], list[float]]:
     return lambda t: [list(t.known)[pick] * list(t.known.values())[pick] / t.n]
 
 
+def _other_work(how: Callable[[float, float], float], at: int) -> Callable[[Trial], list[float]]:
+    """A guess: work from the difference of the numbers of GPUs, and not from that of their
+    inverses; the fixed part from one of both known times, in either order."""
+
+    def guess(t: Trial) -> list[float]:
+        known = [*_known(t), *t.known.items()]
+        (few, slow), (many, quick) = _known(t)
+        work = how(slow - quick, many - few)
+        gpus, seconds = known[at]
+        return [work / t.n + seconds - work / gpus]
+
+    return guess
+
+
 def _same(value: float) -> float:
     return value
 
@@ -484,12 +532,16 @@ for _mistake, _guesses in {
     "perfect": [_perfect(0), _perfect(1), _first_known(0), _first_known(1)],
     "mean-of-perfect": [lambda t: [(_perfect(0)(t)[0] + _perfect(1)(t)[0]) / 2]],
     "straight-line": [_line(_same, _same, _same)],
-    "line-of-logs": [_line(math.log, _same, _same), _line(math.log, math.log, math.exp)],
+    "line-of-logs": [_line(math.log, _same, _same)],
+    "power": [_line(math.log, math.log, math.exp)],
     "line-of-rates": [_line(_same, lambda t: 1 / t, lambda r: 1 / r)],
     "no-fixed": [lambda t: [t.work / t.n]],
     "fixed-only": [lambda t: [t.fixed]],
     "fixed-shrinks": [lambda t: [(t.work + t.fixed) / t.n]],
     "work-only": [lambda t: [t.work]],
+    "other-work": [
+        _other_work(how, at) for how in (operator.mul, operator.truediv) for at in range(4)
+    ],
 }.items():
     step_seconds.gives(_mistake, *_guesses)
 

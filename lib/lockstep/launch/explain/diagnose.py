@@ -182,6 +182,7 @@ def deadlock(ranks: Mapping[int, Seen], *, on_gpus: bool = False) -> Verdict | N
         rank: _missing(call, reached, ranks.keys(), ranks[rank].reader.on_gpu)
         for rank, call in blocked.items()
     }
+    missing |= {rank: [rank] for rank, call in blocked.items() if call.again}
     given_up = {rank: other for rank in blocked if (other := _forsaken(blocked[rank], ranks))}
     missing |= {rank: [other.rank] for rank, other in given_up.items()}
     movable = unfinished - blocked.keys()
@@ -546,6 +547,13 @@ def _tell(
     for call in blocked.values():
         if lost := _nobody_there(call):
             return lost.sentence
+        if call.again:
+            way = "to" if call.operation == "send" else "from"
+            return (
+                f"Rank {call.rank} waits a second time for its {call.operation} #{call.number} "
+                f"{way} rank {call.peer}, which is over. Under gloo that never returns: drop a "
+                "handle after its wait()."
+            )
     if any(ranks[peer].finished for absent in missing.values() for peer in absent):
         operations = set()  # somebody has left: that is what to say
     if other_tag := _other_tag(blocked, ranks):

@@ -35,6 +35,7 @@ from typing import Any
 import msgspec
 
 from ..calls import (
+    AGAIN,
     ANY_SOURCE,
     AWAITED,
     CALL,
@@ -48,6 +49,7 @@ from ..calls import (
     LEAVING,
     NOBODY,
     ON_GPU,
+    ONCE,
     POINT_TO_POINT,
     SAME_SIZE,
     SECTION,
@@ -118,6 +120,8 @@ class Recorder:
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: the Work, its entry
         self._futures: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: of a Work, its entry
+        self._messages: set[int] = set()  # entries of messages under way
+        self._spent: dict[int, tuple[weakref.ref[Any], int]] = {}  # messages that were waited for
         self._fresh: list[Any] = []  # Works that their caller may not have got yet
         self._watchers = _Watchers()
         self.newest = 0
@@ -132,8 +136,8 @@ class Recorder:
         with self._lock:
             self._section += 2
             self._used = self._held = self._held_before = self.newest = 0
-            self._works.clear()
-            self._futures.clear()
+            for held in (self._works, self._futures, self._spent, self._messages):
+                held.clear()
             self._fresh.clear()
             for at in (WAITING, DROPPED, ON_GPU, THREADS, USED, USED + 8):
                 U64.pack_into(self._memory, at, 0)
@@ -272,10 +276,13 @@ class Recorder:
         key = id(work)
 
         def gone(_: Any) -> None:
+            self._messages.discard(place)
             if self._works.pop(key, None) is not None and is_message:
                 self.end(place, FORSAKEN)
 
         self._works[key] = (weakref.ref(work, gone), place)
+        if is_message:
+            self._messages.add(place)
         self._fresh.append(work)
         if asynchronous and not is_message:  # the end of a message is seen by who waits for it
             with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
@@ -317,6 +324,21 @@ class Recorder:
         self.say_waited(known[1])
         return known[1]
 
+    def is_over(self, work: Any, place: int) -> None:
+        """A wait has returned; of a message there is no second end to wait for."""
+        key = id(work)
+        if place in self._messages:
+            self._messages.discard(place)
+            self._spent[key] = (weakref.ref(work, lambda _: self._spent.pop(key, None)), place)
+
+    def waited_again(self, work: Any) -> int:
+        """The entry of a message whose end was waited for, and is now waited for again; or 0."""
+        known = self._spent.get(id(work))
+        if known is None or known[0]() is not work:
+            return 0
+        self.say_waited(known[1], AGAIN)
+        return known[1]
+
     def completed(self, work: Any, told: Any) -> None:
         """Somebody has learned in another way than by wait() that a work is over, or by its future
         (`told`) will."""
@@ -334,10 +356,10 @@ class Recorder:
         known = self._futures.get(id(future))
         return known[1] if known is not None and known[0]() is future else 0
 
-    def say_waited(self, place: int) -> None:
+    def say_waited(self, place: int, how: int = ONCE) -> None:
         """Write down that somebody waits, or has waited, for the end of a call."""
         if 0 <= self._section - place // self._size <= 1:
-            self._memory[offset_of(place, self._size) + WAITED_FOR] = 1
+            self._memory[offset_of(place, self._size) + WAITED_FOR] = how
 
     @contextlib.contextmanager
     def blocking(self, place: int) -> Iterator[None]:
@@ -660,13 +682,16 @@ def _wait_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder
-        place = recorder.waited_for(self) if recorder else 0
+        place = recorder.waited_again(self) or recorder.waited_for(self) if recorder else 0
         if recorder is None or not place:
             return original(self, *args, **kwargs)
         try:
             with recorder.blocking(place):
-                return original(self, *args, **kwargs)
+                told = original(self, *args, **kwargs)
+            recorder.is_over(self, place)
+            return told
         finally:
+            recorder.say_waited(place)
             recorder.end(place)
             if recorder.is_on_gpu and (stream := _current_stream()) is not None:
                 recorder.stream_waits(place, stream)
