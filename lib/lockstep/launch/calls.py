@@ -12,7 +12,7 @@ the other one, which is overwritten: the record keeps the newest calls, and each
 with the groups and with how many calls of each sequence came before. An entry is start and end
 (float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 while that is
 done again (uint8), MessagePack: a call, the introduction of a process group, such a count, or that
-a GPU's stream waits for a call from now on. A place is the number of the section times its size plus
+a GPU's stream waits for a call from now on. A place is the section's number times its size plus
 the offset in it, and so names an entry for ever; place 0 is nobody's. A rank's program may write
 anything over all this: what cannot be an entry ends the reading of its section.
 """
