@@ -386,6 +386,19 @@ def to_and_fro(cuda: Any, count: int) -> Step:
     return step
 
 
+def between_products(cuda: Any, name: str, rows: int, width: int, dtype: torch.dtype) -> Step:
+    """What a training step has between its products, and the product with a bias, 20 times."""
+    x, y = random(rows, width, dtype=dtype), random(rows, width, dtype=dtype)
+    layer = nn.Linear(width, width, device="cuda", dtype=dtype)
+    calls: dict[str, Callable[[], object]] = {
+        "linear": lambda: _without_grad(lambda: layer(x)),
+        "relu backward": lambda: torch.ops.aten.threshold_backward(x, y, 0),
+        "column sums": lambda: x.sum(0),
+        "transposed product": lambda: torch.mm(x.t(), y),
+    }
+    return repeated(calls[name], 20)
+
+
 def optimizer_step(cuda: Any, adam: bool, tensors: int, elements: int) -> Step:
     some = [random(elements, dtype=_FP32).requires_grad_() for _ in range(tensors)]
     for one in some:
@@ -519,6 +532,18 @@ OTHERS: dict[str, Program] = {
         for name, adam in (("SGD", False), ("Adam", True))
         for tensors, elements in ((4, 1 << 10), (40, 1 << 10), (4, 1 << 22))
         for ahead in (False, True)
+    },
+    **{
+        f"20 {name} of {rows} × {width} {str(dtype).removeprefix('torch.')}, captured": Program(
+            partial(
+                captured,
+                make=partial(between_products, name=name, rows=rows, width=width, dtype=dtype),
+            )
+        )
+        for name in ("linear", "relu backward", "column sums", "transposed product")
+        for rows, width, dtype in (
+            (96, 768, _FP32), (16, 1536, BF16), (96, 768, BF16), (768, 1280, BF16),
+        )
     },
     "layer norm and GELU, 512 × 1024": Program(partial(normalised, rows=512, width=1024)),
     "layer norm and GELU, 8192 × 4096": Program(partial(normalised, rows=8192, width=4096)),
