@@ -50,9 +50,14 @@ def _on_rank(program, args, values):
         with lockstep.virtual.device("H200", values=values) as cuda:
             result = program(cuda, *args)
             return result, lockstep.virtual.trace(), [str(one) for one in lockstep.virtual.races()]
-    program(torch.cuda, *args)  # the first call loads kernels
-    torch.cuda.synchronize()
-    with torch.profiler.profile() as profiler:
+    with torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=1)
+    ) as profiler:
+        program(torch.cuda, *args)  # not kept: the first call loads kernels
+        if several:
+            dist.barrier()  # the ranks begin together, though each profiler took its own time
+        torch.cuda.synchronize()
+        profiler.step()
         result = program(torch.cuda, *args)
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:

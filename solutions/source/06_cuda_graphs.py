@@ -1025,9 +1025,9 @@ lockstep.table("Forward and backward, 16 layers", ["how", "µs"], rows, stamp=ru
 # %% [markdown] id="collectives-text"
 # ## Further: graphs with collectives in them
 #
-# About 10 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each rank has a graph of
-# its own, and all must replay the same collectives in the same order: nothing in a graph asks the others. On 4 H200s, 32 layers with an
-# all-reduce each, eager and as a graph on each rank:
+# About 15 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each
+# rank has a graph of its own, and nothing in a graph asks the others: all must replay the same collectives in the same
+# order. On 4 H200s, 16 layers with an all-reduce each, eager and as a graph on each rank:
 
 # %% id="collectives-recorded"
 recording = lockstep.recorded("traces/overhead.json")
@@ -1035,45 +1035,105 @@ rows = [
     [how, f"{recording.content[f'tensor-parallel-{how}']['step_seconds'] * 1e6:,.0f}"]
     for how in ("eager", "graph")
 ]
-lockstep.table("A step of 32 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
+lockstep.table("A step of 16 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
 
-# %% [markdown] id="collectives-broken-text"
-# Now the ranks of this notebook, with a virtual GPU each. The values are summed by gloo, for real. In the second run, rank 1
-# has captured one all-reduce more. It is **broken on purpose**. Look at what the report says of rank 1, and at which line it waits.
+# %% [markdown] id="order-text"
+# ### What if one rank has captured something else?
+#
+# The next cell runs on the ranks of this notebook: under NCCL where each has a GPU, else with a virtual GPU each, whose
+# values gloo sums for real. On each rank `x` is 1 and `y` is 10. The graph reduces `x`, then `y`. Rank 1 has captured
+# them in the other order: **broken on purpose**. **Predict:** what is `x` on rank 0 after a replay?
+
+# %% id="order-prediction" tags=["prediction"]
+prediction = NPROC - 1 + 10  # rank 1's first all-reduce is that of y
 
 
-# %% id="collectives"
-def sums(extra):
-    cuda = lockstep.cuda(virtual=True)
-    x = torch.full((1024,), float(dist.get_rank()), device="cuda")
+# %% id="order"
+def swapped():
+    cuda = lockstep.cuda(virtual=dist.get_backend() != "nccl")
+    x, y = torch.full((1024,), 1.0, device="cuda"), torch.full((1024,), 10.0, device="cuda")
+    dist.all_reduce(torch.zeros(8, device="cuda"))  # warm-up
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        for one in (y, x) if dist.get_rank() == 1 else (x, y):
+            dist.all_reduce(one)
+    g.replay()
+    cuda.synchronize()
+    return x[0].item(), y[0].item()
+
+
+RANKS = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+job = lockstep.torchrun(swapped, **RANKS)
+display(lockstep.compare(prediction, measured=job[0][0]))
+print("x and y by rank:", *job.results, "·", lockstep.live(job))
+
+# %% [markdown] id="more-text"
+# No error: collectives are matched by their order alone. In the next cell rank 1 has captured one all-reduce *more*.
+# It is **broken on purpose**. Look at what the report says of rank 1, and at which line it waits.
+
+
+# %% id="more" tags=["varies"]
+def one_more():
+    cuda = lockstep.cuda(virtual=dist.get_backend() != "nccl")
+    x = torch.ones(1024, device="cuda")
     dist.all_reduce(x)  # warm-up
     g = cuda.CUDAGraph()
     with cuda.graph(g):
-        for _ in range(4):
-            dist.all_reduce(x)
-            x.div_(dist.get_world_size())
-        if extra and dist.get_rank() == 1:
+        for _ in range(4 + (dist.get_rank() == 1)):
             dist.all_reduce(x)
     g.replay()
     cuda.synchronize()
-    return x[0].item()
 
 
-job = lockstep.torchrun(sums, False, nproc_per_node=NPROC, backend="gloo", show=False)
-print(f"each rank has the sum of all ranks: {[job[rank] for rank in range(NPROC)]}")
+print(lockstep.torchrun(one_more, **RANKS, timeout=20, may_fail=True))
 
-# %% id="collectives-broken" tags=["varies"]
-broken = lockstep.torchrun(
-    sums, True, nproc_per_node=NPROC, backend="gloo", may_fail=True, show=False
+# %% [markdown] id="more-explained"
+# Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture.
+# (On virtual GPUs the call that the report names is the one by which they agree on their times.) So a branch on the
+# rank must not be in a capture.
+#
+# ### Claim: "a time-out ends a rank that waits in a collective"
+#
+# PyTorch's watchdog ends a rank whose collective takes longer than the process group's time-out. **Guess:** does it so
+# for eager and captured collectives? Recorded on two H200s, with a time-out of a few seconds: the program above without
+# a graph, and with one.
+
+# %% id="watchdog-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="watchdog"
+recording = lockstep.recorded("graphs/ranks-h200-x2.json")
+cases = recording.content["cases"]
+
+
+def fate(rank):
+    """What became of a rank, in words."""
+    if rank["waits_in"]:
+        return f"waits in {rank['waits_in'][0]}, after {recording.content['limit']} s"
+    if rank["watchdog"]:
+        return "ended by the watchdog"
+    return f"came to its end, after {rank['marks'][-1]['seconds']:.2f} s"
+
+
+rows = [[name, *(fate(rank) for rank in case["ranks"])] for name, case in cases.items()]
+display(
+    lockstep.table("Two ranks, NCCL", ["case", "rank 0", "rank 1"], rows, stamp=recording.stamp)
 )
-print(broken)
+waiting = {how: cases[f"rank 1 has one more, {how}"]["ranks"][1] for how in ("eager", "captured")}
+ended = [rank["watchdog"] for rank in waiting.values()]
+lockstep.claim(
+    "A time-out ends a rank that waits in a collective.",
+    guess=guess,
+    verdict="holds" if all(ended) else "depends" if any(ended) else "does not hold",
+    because="; ".join(f"{how}: rank 1 {fate(rank)}" for how, rank in waiting.items()),
+    stamp=recording.stamp,
+)
 
 # %% [markdown] id="collectives-explained"
-# Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture. (The call that the report
-# names is the one by which the virtual GPUs agree on their times.) So a branch on the rank must not be in a capture.
+# The watchdog is not told of collectives that are captured: in
+# [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)
+# a work is enqueued for it only where nothing is being captured. A replay is not one of its works either.
 #
-# **What changes under NCCL:** the kernel of the rank that is alone waits on the device, and no time-out ends it: PyTorch's watchdog is not
-# told of collectives that are captured (in
-# [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp) a work is enqueued
-# for it only where nothing is being captured). And a graph that has NCCL's kernels in it must go *before* its process group: `destroy_process_group()` hangs while such a graph is alive
-# ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `del g` first.
+# The last rows: a graph that has NCCL's kernels in it must go *before* its process group. `destroy_process_group()`
+# hangs while such a graph is alive
+# ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `del g`, or `g.reset()`, first.

@@ -61,7 +61,8 @@ the host's own Python takes the time.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
-what DDP needs of a `Work`. torch.compile knows nothing of this device.
+what DDP needs of a `Work`. torch.compile knows nothing of this device. And a process that has had
+a virtual GPU can run no backward pass on a real one, which then says so.
 
 `values=False` makes a device of times only, for tensors of any size.
 
