@@ -155,7 +155,11 @@ class _On:
         # What Python itself takes for these is more than for an operation.
         self._hooks = (
             register_module_forward_pre_hook(lambda *_: self._busy(machine.module)),
-            register_optimizer_step_pre_hook(lambda *_: self._busy(machine.optimizer)),
+            register_optimizer_step_pre_hook(
+                lambda optimizer, *_: self._busy(
+                    machine.optimizer + machine.parameter * _parameters(optimizer)
+                )
+            ),
         )
         self.dispatch.__enter__()
         Dispatch.active = self.dispatch
@@ -174,6 +178,10 @@ class _On:
     def _busy(self, nanoseconds: float) -> None:
         if Dispatch.active is self.dispatch:
             self.dispatch.device.host += nanoseconds
+
+
+def _parameters(optimizer: Any) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def machine_of(name: str | Machine) -> Machine:

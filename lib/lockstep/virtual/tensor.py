@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -273,6 +274,8 @@ class Dispatch(TorchDispatchMode):
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
+        for _ in range(costs.kernels - 1):  # the last one reads and writes for all
+            device.launch(replace(kernel, uses=(), values=None, draw=None), stream, str(op))
         device.launch(kernel, stream, str(op), dispatch=_dispatch(device.machine, op, len(made)))
         if op.returns_written:
             return written[0] if len(written) == 1 else tuple(written)
