@@ -1081,7 +1081,7 @@ lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stam
 # %% [markdown] id="ctas-text"
 # ## Further: how many SMs does the collective take?
 #
-# About 8 minutes; recorded on two H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
+# About 8 minutes; recorded on two and on four H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
 # an SM from the products beside it. NCCL's limit for them is `max_ctas`, which a process group can be given:
 #
 #     options = dist.ProcessGroupNCCL.Options()
@@ -1100,46 +1100,53 @@ lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stam
 guess = "depends"
 
 # %% id="ctas"
-recording = lockstep.recorded("overlap/h200-x2.json")
+recordings = {n: lockstep.recorded(f"overlap/h200-x{n}.json") for n in (2, 4)}
+of_gpus = {n: one.content["rows"] for n, one in recordings.items()}
+plain = {n: [row for row in rows if not row["high_priority"]] for n, rows in of_gpus.items()}
 TOGETHER = "together, all-reduce launched first"
-plain = [row for row in recording.content["rows"] if not row["high_priority"]]
-usual = plain[0]["seconds"]  # without a limit
 
 
-def hidden(row):
+def hidden(n, row, way=TOGETHER):
     """Of the default's all-reduce, by what all takes, one after the other with the default."""
-    return (usual["one after the other"] - row["seconds"][TOGETHER]) / usual["all-reduce"]
+    usual = plain[n][0]["seconds"]
+    return (usual["one after the other"] - row["seconds"][way]) / usual["all-reduce"]
 
 
 rows = []
-for row in plain:
-    us = [row["seconds"][name] * 1e3 for name in ("all-reduce", TOGETHER)]
-    rows.append([row["max_ctas"] or "default", *(f"{one:.2f}" for one in us), f"{hidden(row):.0%}"])
-columns = [
-    "max_ctas",
-    "all-reduce alone, ms",
-    "with products, ms",
-    "hidden (default's all-reduce: 100%)",
-]
-title = f"Products alone: {usual['products'] * 1e3:.2f} ms"
-lockstep.table(title, columns, rows, stamp=recording.stamp)
+for both in zip(*plain.values(), strict=True):
+    cells = [both[0]["max_ctas"] or "default"]
+    for n, row in zip(plain, both, strict=True):
+        cells += [f"{row['seconds'][name] * 1e3:.2f}" for name in ("all-reduce", TOGETHER)]
+        cells.append(f"{hidden(n, row):.0%}")
+    rows.append(cells)
+columns = ["max_ctas"]
+for n in plain:
+    columns += [f"{n} GPUs: all-reduce alone, ms", "with products, ms", "hidden"]
+stamps = [one.stamp for one in recordings.values()]
+lockstep.table("Four products beside an all-reduce", columns, rows, stamp=stamps)
 
 # %% id="ctas-claim"
-import itertools
+from itertools import pairwise
 
-limited = sorted(plain[1:], key=lambda row: row["max_ctas"])
-falls = [hidden(few) > hidden(many) for few, many in itertools.pairwise(limited)]
+limited = {n: sorted(rows[1:], key=lambda row: row["max_ctas"]) for n, rows in plain.items()}
+shares = {n: [hidden(n, row) for row in rows] for n, rows in limited.items()}
+falls = [few > many for some in shares.values() for few, many in pairwise(some)]
 lockstep.claim(
     "The fewer SMs the collective takes, the more of it is hidden.",
     guess=guess,
     verdict="holds" if all(falls) else "depends" if any(falls) else "does not hold",
-    because="; ".join(f"max_ctas {row['max_ctas']}: {hidden(row):.0%}" for row in limited),
-    stamp=recording.stamp,
+    because="; ".join(
+        f"{n} GPUs, max_ctas {[row['max_ctas'] for row in limited[n]]}: "
+        + ", ".join(f"{one:.0%}" for one in some)
+        for n, some in shares.items()
+    ),
+    stamp=stamps,
 )
 
 # %% [markdown] id="orders-text"
-# On this machine 16 thread blocks hid the most, more than the default. With fewer the products have more SMs, but
-# the all-reduce takes much longer (with 4 even alone longer than the products), and that costs more.
+# "Hidden" is of the default's all-reduce, which is 100 %. On these machines 16 thread blocks hid the most, more than
+# the default. With fewer the products have more SMs, but the all-reduce takes much longer (with 4 even alone longer than
+# the products), and that costs more. On four GPUs the all-reduce takes longer than on two, and more of it is hidden.
 #
 # ### In which order, in how many parts, how urgent?
 #
@@ -1148,30 +1155,18 @@ lockstep.claim(
 # (`is_high_priority_stream=True`).
 
 # %% id="orders"
-by_priority = [
-    next(
-        r for r in recording.content["rows"] if r["max_ctas"] is None and r["high_priority"] == high
-    )
-    for high in (False, True)
-]
-ways = [name for name in usual if name.startswith("together")]
-shares = {
-    name: [
-        (usual["one after the other"] - row["seconds"][name]) / usual["all-reduce"]
-        for row in by_priority
-    ]
-    for name in ways
-}
-rows = [
-    [name.removeprefix("together, "), *(f"{one:.0%}" for one in both)]
-    for name, both in shares.items()
-]
-columns = ["launched", "usual priority", "high priority"]
-lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp)
+by_priority = {n: [row for row in rows if row["max_ctas"] is None] for n, rows in of_gpus.items()}
+rows = []
+for way in by_priority[2][0]["seconds"]:
+    if way.startswith("together"):
+        cells = [hidden(n, row, way) for n, both in by_priority.items() for row in both]
+        rows.append([way.removeprefix("together, "), *(f"{one:.0%}" for one in cells)])
+columns = ["launched", *(f"{n} GPUs, {how}" for n in by_priority for how in ("usual", "high"))]
+lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=stamps)
 
 # %% [markdown] id="orders-explained"
-# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained nothing here:
-# where it changed something, less was hidden. So measure it for your own step.
+# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing, and
+# sometimes less was hidden with it. So measure it for your own step.
 
 # %% [markdown] id="fused-text"
 # ## Further: a product that fetches its own operand

@@ -3,7 +3,7 @@
 The fused ones are PyTorch's `torch.ops.symm_mem.fused_all_gather_matmul` and
 `fused_matmul_reduce_scatter`: they split the product, and fetch the next part from the peers'
 symmetric memory by copies while one part is computed. Tensor parallelism with them is called
-asynchronous. All is timed twice: as it is called, and launched ahead, while the device is kept busy.
+asynchronous. All is timed twice: as it is called, and launched ahead of a device that is kept busy.
 """
 
 from __future__ import annotations
