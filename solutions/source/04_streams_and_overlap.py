@@ -744,9 +744,9 @@ seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 
 # %% id="breakdown"
 def training(cuda, hooked):
-    layers = [torch.nn.Linear(2048, 2048, bias=False) for _ in range(LAYERS)]
+    layers = [torch.nn.Linear(4096, 4096, bias=False) for _ in range(LAYERS)]
     model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
-    x = torch.randn(4096, 2048, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     handles = []
 
     def reduce(weight):
@@ -1171,7 +1171,7 @@ lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=st
 # %% [markdown] id="fused-text"
 # ## Further: a product that fetches its own operand
 #
-# About 5 minutes; recorded on two H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
+# About 5 minutes; recorded on two and on four H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
 # of them: an all-gather, then the product. The product must wait for the rows, so the two cannot overlap. But a
 # product can be split: while one part is computed, the next is fetched. PyTorch's
 # `torch.ops.symm_mem.fused_all_gather_matmul` does so, from *symmetric memory*: memory of the peers that a rank can read by itself. The copies are those of copy engines, and
@@ -1181,21 +1181,28 @@ lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=st
 # The second row is the other way round: a product whose results are summed over the ranks, of which each keeps a
 # part (a reduce-scatter). `fused_matmul_reduce_scatter` moves one part while the next is computed.
 #
-# The recorded product has 8192 × 8192 times 8192 × 2048 elements. A negative share means that the fused operation
-# is slower than the two one after the other. Is it worth it on two ranks?
+# The recorded product has 8192 × 8192 times 8192 × 2048 elements. Each is timed twice: as it is called, from an idle
+# device; and launched *ahead*, while the device is kept busy, so that only the device's time counts. A negative share
+# means that the fused operation is slower than the two one after the other. Is it worth it?
 
 # %% id="fused"
-recording = lockstep.recorded("overlap/async-tp-h200-x2.json")
-s = recording.content["seconds"]
+recordings = [lockstep.recorded(f"overlap/async-tp-h200-x{n}.json") for n in (2, 4)]
+PAIRS = {
+    "all-gather, then product": ("fused all-gather and product", "all-gather"),
+    "product, then reduce-scatter": ("fused product and reduce-scatter", "reduce-scatter"),
+}
 rows = []
-for apart, together, collective in (
-    ("all-gather, then product", "fused all-gather and product", "all-gather"),
-    ("product, then reduce-scatter", "fused product and reduce-scatter", "reduce-scatter"),
-):
-    us = [s[name] * 1e6 for name in (collective, apart, together)]
-    rows.append([apart, *(f"{one:.0f}" for one in us), f"{(us[1] - us[2]) / us[0]:.0%}"])
-columns = ["what", "collective alone, µs", "one after the other, µs", "fused, µs", "of it hidden"]
-lockstep.table("Async tensor parallelism", columns, rows, stamp=recording.stamp)
+for one in recordings:
+    for apart, (together, collective) in PAIRS.items():
+        for how in ("called", "ahead"):
+            s = one.content["seconds" if how == "called" else "seconds_ahead"]
+            us = [s[name] * 1e6 for name in (collective, apart, together)]
+            share = f"{(us[1] - us[2]) / us[0]:.0%}"
+            n = one.content["world_size"]
+            rows.append([apart, n, how, *(f"{part:.0f}" for part in us), share])
+columns = ["what", "GPUs", "how", "collective alone, µs", "one after the other", "fused", "hidden"]
+stamps = [one.stamp for one in recordings]
+lockstep.table("Async tensor parallelism", columns, rows, stamp=stamps)
 
 # %% [markdown] id="fused-explained"
 # Not for these sizes on two ranks: nothing is hidden, and splitting the product costs more than it gains. So measure such

@@ -1,10 +1,10 @@
 """A backward pass beside its gradients' all-reduces: what each way of launching them hides.
 
-The model is lab 04's: twelve linear layers, 4096 rows, bfloat16. Gradients are reduced in hooks, so
-many layers to a message, by process groups that differ in NCCL's `max_ctas` and in their stream's
-priority; all after the backward pass; and by DDP. Each is timed by events without the profiler, on
-the slowest rank. Then a trace of some steps says how much of the communication has computation
-beside it: the mean of the ranks, as lab 04 counts it.
+The model is lab 04's: twelve linear layers of 4096, 4096 rows, bfloat16. Gradients are reduced in
+hooks, so many layers to a message, by process groups that differ in NCCL's `max_ctas` and in their
+stream's priority; all after the backward pass; and by DDP. Each is timed by events without the
+profiler, on the slowest rank. Then a trace of some steps says how much of the communication has
+computation beside it: the mean of the ranks, as lab 04 counts it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..trace import Trace
 from .experiment import Experiment, Result, by_torchrun, gpu_name
 from .overlap import BATCHES, seconds
 
-LAYERS, WIDTH, ROWS = 12, 2048, 4096
+LAYERS, WIDTH, ROWS = 12, 4096, 4096
 TRACED = 5  # steps
 BUCKETS = (1, 2, 3, 4, 6, 12)  # layers in a message
 LIMITS = (4, 8, 16, 32)
-DDP_MB = (8, 16, 25)  # a gradient is 8 MiB; 25 is DDP's own
+DDP_MB = (25, 64, 128)  # a gradient is 32 MiB; 25 is DDP's own
 Step = Callable[[], None]
 
 

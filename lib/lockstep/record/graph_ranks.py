@@ -1,7 +1,8 @@
 """CUDA graphs with NCCL's kernels in them: what ranks do that replay together, or do not.
 
-Each case is a job of its own. A rank writes down when it has come how far, and where its threads
-stand after `LIMIT` seconds. So of one that never comes back it is known in which call it waits.
+Each case is a job of PyTorch's own torchrun: Lockstep itself would end some of them, and say why. A
+rank writes down when it has come how far. One that has come to its end stays until all have, or
+until `LIMIT` seconds are over. One that has not leaves then, and its stack says where it waited.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gc
 import json
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,31 +23,37 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import torchrun
 from ..machine import Machine
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, by_torchrun, gpu_name
 
 LATE = 0.3  # seconds that rank 1 comes late to a replay
-TIME_OUT = 5  # seconds, of the process group: its watchdog then ends a rank that waits
-LIMIT = 15  # seconds, from the case's begin; the job is ended soon after it
+TIME_OUT = 3  # seconds, of the process group: its watchdog then ends a rank that waits
+LIMIT = 10  # seconds, from the case's begin
 ENVIRONMENT = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}  # the watchdog waits for its dump, else
+END = "came to its end"
 Values = dict[str, Any]
 
 
 class Notes:
-    """What a rank leaves in a file of its own, line by line: it may never come to its end."""
+    """What a rank leaves in files of its own, line by line: it may never come to its end."""
 
-    def __init__(self, folder: str) -> None:
-        rank = dist.get_rank()
-        self._file = Path(folder, f"rank{rank}.jsonl")
+    def __init__(self, folder: str | Path) -> None:
+        self.folder, rank = Path(folder), dist.get_rank()
+        self._file = self.folder / f"rank{rank}.jsonl"
         self._began = time.perf_counter()
-        stack = os.open(Path(folder, f"rank{rank}.stack"), os.O_WRONLY | os.O_CREAT)
-        faulthandler.dump_traceback_later(LIMIT, file=stack)
+        stack = os.open(self.folder / f"rank{rank}.stack", os.O_WRONLY | os.O_CREAT)
+        faulthandler.dump_traceback_later(LIMIT, file=stack, exit=True)
 
     def mark(self, what: str, **more: Any) -> None:
         seconds = time.perf_counter() - self._began
         with self._file.open("a") as file:
             file.write(json.dumps({"what": what, "seconds": seconds, **more}) + "\n")
+
+    def stay(self, ranks: int) -> None:
+        """Until all have come to their end; a rank that leaves early would change the others'."""
+        self.mark(END)
+        while sum(END in file.read_text() for file in self.folder.glob("*.jsonl")) < ranks:
+            time.sleep(0.1)
 
 
 def graph_of(work: Callable[[], None]) -> Any:
@@ -144,28 +152,30 @@ def destroyed(notes: Notes, graph: str) -> None:
 
 
 CASES: dict[str, tuple[Callable[..., None], Values]] = {
-    "together, rank 1 replays late": (together, {}),
     "rank 1 has one more, eager": (one_more, {"captured": False}),
     "rank 1 has one more, captured": (one_more, {"captured": True}),
-    "rank 1 has captured another order": (swapped, {}),
-    "rank 1 has captured half of the elements": (half, {}),
     "process group destroyed, graph alive": (destroyed, {"graph": "alive"}),
     "process group destroyed, graph reset": (destroyed, {"graph": "reset"}),
     "process group destroyed, graph deleted": (destroyed, {"graph": "deleted"}),
+    "rank 1 has captured another order": (swapped, {}),
+    "rank 1 has captured half of the elements": (half, {}),
+    "rank 1 replays late": (together, {}),
 }
 
 
 def on_rank(folder: str, name: str) -> None:
-    """What each rank does."""
+    """What each rank of torchrun does."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     limit = timedelta(seconds=TIME_OUT)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local), timeout=limit)
     dist.all_reduce(torch.ones(8, device="cuda"))
     torch.cuda.synchronize()
+    ranks, notes = dist.get_world_size(), Notes(folder)
     case, more = CASES[name]
-    case(Notes(folder), **more)
-    faulthandler.cancel_dump_traceback_later()
+    case(notes, **more)
+    notes.stay(ranks)
+    os._exit(0)
 
 
 def waits_in(stacks: str) -> list[str]:
@@ -174,25 +184,24 @@ def waits_in(stacks: str) -> list[str]:
     return re.findall(r"line \d+ in (\S+)", mine[0])[:4] if mine else []
 
 
-def outcome(name: str, nproc: int) -> Values:
-    """What became of each rank, and what was said."""
+def outcome(name: str, nproc: int) -> list[Values]:
+    """Of each rank how far it came, and in which calls it waited at the limit.
+
+    One that has neither come to its end nor waited then was ended before, by the watchdog.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        options: Values = {"timeout": LIMIT + 6, "env": ENVIRONMENT, "may_fail": True}
-        job = torchrun(on_rank, folder, name, nproc_per_node=nproc, show=False, **options)
+        by_torchrun(__name__, folder, name, nproc=nproc, environment=ENVIRONMENT, may_fail=True)
         ranks = []
         for rank in range(nproc):
-            marks = Path(folder, f"rank{rank}.jsonl")
-            stack = Path(folder, f"rank{rank}.stack")
-            lines = marks.read_text().splitlines() if marks.exists() else []
-            ranks.append(
-                {
-                    "marks": [json.loads(line) for line in lines],
-                    "waits_in": waits_in(stack.read_text() if stack.exists() else ""),
-                    "watchdog": "atchdog" in job.output(rank),
-                }
-            )
-        said = "" if job.ok else job.report.partition("\n")[0]
-        return {"ended": job.ok, "said": said, "ranks": ranks}
+            marks = [json.loads(line) for line in _lines(folder, f"rank{rank}.jsonl")]
+            stack = waits_in("\n".join(_lines(folder, f"rank{rank}.stack")))
+            ranks.append({"marks": marks, "waits_in": stack})
+    return ranks
+
+
+def _lines(folder: str, file: str) -> list[str]:
+    path = Path(folder, file)
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
@@ -212,3 +221,7 @@ EXPERIMENT = Experiment(
     run=run,
     least=2,
 )
+
+
+if __name__ == "__main__":  # a rank
+    on_rank(*sys.argv[1:])
