@@ -744,9 +744,9 @@ seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 
 # %% id="breakdown"
 def training(cuda, hooked):
-    layers = [torch.nn.Linear(4096, 4096, bias=False) for _ in range(LAYERS)]
-    model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
-    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    how = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [torch.nn.Linear(4096, 4096, bias=False, **how) for _ in range(LAYERS)]
+    model, x = torch.nn.Sequential(*layers), torch.randn(4096, 4096, **how)
     handles = []
 
     def reduce(weight):

@@ -31,17 +31,17 @@ from .overlap import BATCHES, seconds
 
 LAYERS, WIDTH, ROWS = 12, 4096, 4096
 TRACED = 5  # steps
-BUCKETS = (1, 2, 3, 4, 6, 12)  # layers in a message
-LIMITS = (4, 8, 16, 32)
+BUCKETS = (1, 2, 4, 6)  # layers in a message
+LIMITS = (8, 16, 32)
 DDP_MB = (25, 64, 128)  # a gradient is 32 MiB; 25 is DDP's own
 Step = Callable[[], None]
 
 
 def model(width: int = WIDTH, rows: int = ROWS) -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
-    layers = [nn.Linear(width, width, bias=False) for _ in range(LAYERS)]
-    x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
-    return nn.Sequential(*layers).to("cuda", torch.bfloat16), x
+    how: Any = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [nn.Linear(width, width, bias=False, **how) for _ in range(LAYERS)]
+    return nn.Sequential(*layers), torch.randn(rows, width, **how)
 
 
 def hooked(group: Any, size: int, net: nn.Module, x: torch.Tensor) -> Step:

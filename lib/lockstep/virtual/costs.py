@@ -76,7 +76,8 @@ def cost(
             results = max(sum(one.numel() for one in made), 1)
             least = machine.reduction + (machine.across if elements / results > _ACROSS else 0)
             if results > 1 and made[0].shape[-1:] == given[0].shape[-1:]:  # over rows
-                moving = max(moving, 1e9 * nbytes / machine.columns)
+                each = min(elements / results, machine.rows) * machine.row
+                moving = max(each, 1e9 * nbytes / machine.columns)
         kernels = len(made) if name.startswith(SEVERAL) and not _alike(args) else 1
         moving /= kernels
         work = least + moving

@@ -37,14 +37,17 @@ class Machine:
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
     between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
     takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
-    must meet; k_step, what a product needs for 64 of its inner dimension, however few its tiles
-    are, single_step, the same without tensor cores, where a kernel splits what is longer than
-    `unsplit` among SMs; bias, what adding one takes there; collective, the least that one takes.
+    must meet; row, what one over rows needs for each that a thread adds, of which there are `rows`
+    at most; k_step, what a product needs for 64 of its inner dimension, however few its tiles are.
+    Without tensor cores: single, the least that a product takes, and single_step for 64 of its
+    inner dimension, of which `unsplit` are on one SM; bias, what adding one takes. collective, the
+    least that one takes.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
     the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the
-    L2 cache, cached bytes; it is taken to be there already. columns: bytes/s at which a reduction
+    L2 cache, cached bytes. What was used before so many others is fetched from memory, at `cold`
+    bytes/s where an operation has not all SMs. columns: bytes/s at which a reduction
     over rows reads. capacity: bytes of device memory. sms:
     streaming multiprocessors. clock: Hz, for `_sleep`. priorities: of streams, the least and the
     greatest.
@@ -79,15 +82,19 @@ class Machine:
     event: float = 3_700.0
     kernel: float = 1_060.0
     product: float = 1_900.0
-    bias: float = 12_000.0
-    reduction: float = 3_400.0
-    across: float = 2_600.0
+    single: float = 3_400.0
+    bias: float = 12_500.0
+    reduction: float = 2_600.0
+    across: float = 3_400.0
+    row: float = 12.0
+    rows: int = 1024
     k_step: float = 120.0
-    single_step: float = 550.0
+    single_step: float = 400.0
     unsplit: int = 512
     many: float = 0.92
     l2: float = 7e12
     cached: float = 40e6
+    cold: float = 2.2e12
     columns: float = 1.6e12
     pinned: float = 55.3e9
     pageable: float = 24.3e9
@@ -112,9 +119,9 @@ class Machine:
             steps = math.ceil(min(max(k, 1), self.unsplit) / 64) * self.single_step
             parts = batch * math.ceil(m / 64) * math.ceil(n / 64) * math.ceil(k / self.unsplit)
             work = 2e9 * batch * m * n * k / (rate * self.sms)
-            return self.product + steps + work, min(max(parts, 1) / self.sms, 1.0)
+            return self.single + steps + work, min(max(parts, 1) / self.sms, 1.0)
         steps = math.ceil(max(k, 1) / 64) * self.k_step
-        best = (math.inf, 1.0)
+        best = (math.inf, 1.0, 0.0)
         for rows, columns in (*LARGE_TILES, *SMALL_TILES):
             if (rows, columns) in SMALL_TILES and best[1] == 1.0:
                 break
@@ -122,8 +129,10 @@ class Machine:
             waves = max(math.ceil(tiles / self.sms), 1)
             each = max(2e9 * rows * columns * k / rate, steps)
             if waves * each < best[0] * 0.999:
-                best = (waves * each, min(tiles / self.sms, 1.0))
-        return self.product + best[0], max(best[1], 1 / self.sms)
+                # An SM writes its last tile when nothing is left to compute beside that.
+                written = 1e9 * 2 * rows * columns / (self.l2 / self.sms)
+                best = (waves * each, min(tiles / self.sms, 1.0), written)
+        return self.product + best[0] + best[2], max(best[1], 1 / self.sms)
 
     def has_tensor_cores(self, dtype: str) -> bool:
         return self.flops.get(dtype, self.vector) > TENSOR_CORES
