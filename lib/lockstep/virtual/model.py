@@ -38,7 +38,8 @@ class Machine:
     between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
     takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
     must meet; row, what one over rows needs for each that a thread adds, of which there are `rows`
-    at most; k_step, what a product needs for 64 of its inner dimension, however few its tiles are.
+    at most; cold, what a kernel on some of the SMs waits for operands that have left the L2 cache;
+    k_step, what a product needs for 64 of its inner dimension, however few its tiles are.
     Without tensor cores: single, the least that a product takes, and single_step for 64 of its
     inner dimension, of which `unsplit` are on one SM; bias, what adding one takes. collective, the
     least that one takes.
@@ -46,11 +47,9 @@ class Machine:
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
     the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the
-    L2 cache, cached bytes. What was used before so many others is fetched from memory, at `cold`
-    bytes/s where an operation has not all SMs. columns: bytes/s at which a reduction
-    over rows reads. capacity: bytes of device memory. sms:
-    streaming multiprocessors. clock: Hz, for `_sleep`. priorities: of streams, the least and the
-    greatest.
+    L2 cache, cached bytes. kept: bytes that may be used until something has left it. columns:
+    bytes/s at which a reduction over rows reads. capacity: bytes of device memory. sms: streaming
+    multiprocessors. clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
     """
 
     name: str
@@ -88,13 +87,14 @@ class Machine:
     across: float = 3_400.0
     row: float = 12.0
     rows: int = 1024
+    cold: float = 950.0
     k_step: float = 120.0
     single_step: float = 400.0
     unsplit: int = 512
     many: float = 0.92
     l2: float = 7e12
     cached: float = 40e6
-    cold: float = 2.2e12
+    kept: float = 50e6
     columns: float = 1.6e12
     pinned: float = 55.3e9
     pageable: float = 24.3e9

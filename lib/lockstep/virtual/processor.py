@@ -338,15 +338,14 @@ class Device:
 
     def fetched(self, uses: Sequence[Use]) -> float:
         """ns for what is read and has left the L2 cache, as so much else was used after it."""
-        cold = 0.0
+        cold = False
         for memory, _, writes in uses:
             last = self._used.get(memory.place, self._moved)
-            if not writes and self._moved - last > self.machine.cached:
-                cold += min(memory.nbytes, self.machine.cached)
+            cold |= not writes and self._moved - last > self.machine.kept
         for memory, _, _ in uses:
             self._moved += memory.nbytes
             self._used[memory.place] = self._moved
-        return 1e9 * cold / self.machine.cold
+        return self.machine.cold if cold else 0.0
 
     def wait_for_room(self, stream: int) -> None:
         """A launch blocks while its queue is full."""
