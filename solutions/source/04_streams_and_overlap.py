@@ -779,6 +779,33 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # small, so that communication starts early. Many small buckets overlap well, too, but have more to hide: each
 # pays α.
 
+# %% [markdown] id="backward-text"
+# How good is a hook for each gradient? The same was recorded on four H200s, and so were other ways: several layers in a
+# message, fewer SMs for NCCL, a stream of high priority, DDP. The last row has the way that hid the largest share.
+
+# %% id="backward-recorded"
+recording = lockstep.recorded("overlap/backward-h200-x4.json")
+found = {}
+for way in recording.content["ways"]:
+    name = [way["how"], f"{way['layers']} a message"] if "layers" in way else [way["how"]]
+    name += [f"max_ctas {way['max_ctas']}"] if way.get("max_ctas") else []
+    name += ["high priority"] if way.get("high_priority") else []
+    name += [f"bucket_cap_mb {way['bucket_cap_mb']}"] if "bucket_cap_mb" in way else []
+    found[", ".join(name)] = way
+shown = {name: way for name, way in found.items() if "hidden" in way}
+best = max(shown, key=lambda name: shown[name]["hidden"])
+
+
+def row_of(name):
+    us = [shown[name][part] for part in ("communication_us", "exposed_us")]
+    step = f"{shown[name]['seconds'] * 1e6:,.0f}"
+    return [name, step, *(f"{one:,.0f}" for one in us), f"{shown[name]['hidden']:.0%}"]
+
+
+COLUMNS = ["how", "step, µs", "all-reduces, by the trace", "of it exposed", "hidden"]
+rows = [row_of(name) for name in ("after the backward", "in hooks, 1 a message", best)]
+lockstep.table("12 layers on four H200s", COLUMNS, rows, stamp=recording.stamp)
+
 # %% [markdown] id="recap"
 # ## Recap
 #
@@ -1167,6 +1194,18 @@ lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=st
 # %% [markdown] id="orders-explained"
 # The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing, and
 # sometimes less was hidden with it. So measure it for your own step.
+
+# %% [markdown] id="ways-text"
+# ## Further: all ways to overlap a backward pass
+#
+# About 3 minutes; goes on from section 6. Here are all ways of section 6's last table. The longer the all-reduces by the
+# trace, the longer they waited for the last rank, or had few SMs. So a large *share* hidden is not all: what costs time is
+# the exposed part, and what counts in the end is the step.
+
+# %% id="ways"
+shares = [way["hidden"] / shown[best]["hidden"] for way in shown.values()]
+rows = [[*row_of(name), f"{share:.0%}"] for name, share in zip(shown, shares, strict=True)]
+lockstep.table("12 layers", [*COLUMNS, "of the best share"], rows, stamp=recording.stamp)
 
 # %% [markdown] id="fused-text"
 # ## Further: a product that fetches its own operand
