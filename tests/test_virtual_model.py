@@ -155,7 +155,7 @@ def test_steps_take_what_an_h200_was_recorded_to_take() -> None:
     ours = simulated(PROGRAMS)
     apart = {name: abs(ours[name] / seconds - 1) for name, (seconds, _) in steps.items()}
     assert apart.keys() == PROGRAMS.keys()
-    assert np.median([*apart.values()]) < 0.13 and max(apart.values()) < 0.25
+    assert np.median([*apart.values()]) < 0.10 and max(apart.values()) < 0.25
 
 
 def test_steps_of_lab_06_that_nobody_fitted_take_what_they_were_recorded_to_take() -> None:
