@@ -1220,9 +1220,8 @@ lockstep.table("12 layers", [*COLUMNS, "of the best share"], rows, stamp=recordi
 # The second row is the other way round: a product whose results are summed over the ranks, of which each keeps a
 # part (a reduce-scatter). `fused_matmul_reduce_scatter` moves one part while the next is computed.
 #
-# The recorded product has 8192 × 8192 times 8192 × 2048 elements. Each is timed twice: as it is called, from an idle
-# device; and launched *ahead*, while the device is kept busy, so that only the device's time counts. A negative share
-# means that the fused operation is slower than the two one after the other. Is it worth it?
+# The recorded product has 8192 × 8192 times 8192 × 2048 elements. A negative share means that the fused operation
+# is slower than the two one after the other. Is it worth it?
 
 # %% id="fused"
 recordings = [lockstep.recorded(f"overlap/async-tp-h200-x{n}.json") for n in (2, 4)]
@@ -1232,17 +1231,15 @@ PAIRS = {
 }
 rows = []
 for one in recordings:
+    s = one.content["seconds"]
     for apart, (together, collective) in PAIRS.items():
-        for how in ("called", "ahead"):
-            s = one.content["seconds" if how == "called" else "seconds_ahead"]
-            us = [s[name] * 1e6 for name in (collective, apart, together)]
-            share = f"{(us[1] - us[2]) / us[0]:.0%}"
-            n = one.content["world_size"]
-            rows.append([apart, n, how, *(f"{part:.0f}" for part in us), share])
-columns = ["what", "GPUs", "how", "collective alone, µs", "one after the other", "fused", "hidden"]
+        us = [s[name] * 1e6 for name in (collective, apart, together)]
+        share = f"{(us[1] - us[2]) / us[0]:.0%}"
+        rows.append([apart, one.content["world_size"], *(f"{part:.0f}" for part in us), share])
+columns = ["what", "GPUs", "collective alone, µs", "one after the other", "fused", "hidden"]
 stamps = [one.stamp for one in recordings]
 lockstep.table("Async tensor parallelism", columns, rows, stamp=stamps)
 
 # %% [markdown] id="fused-explained"
-# Not for these sizes on two ranks: nothing is hidden, and splitting the product costs more than it gains. So measure such
-# an operation for your own shapes and number of ranks before you use it.
+# Not for these sizes, on two ranks or on four: nothing is hidden, and splitting the product costs more than it gains. So
+# measure such an operation for your own shapes and number of ranks before you use it.
