@@ -780,8 +780,9 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # pays α.
 
 # %% [markdown] id="backward-text"
-# How good is a hook for each gradient? The same was recorded on four H200s, and so were other ways: several layers in a
-# message, fewer SMs for NCCL, a stream of high priority, DDP. The last row has the way that hid the largest share.
+# How good is a hook for each gradient? Recorded on four H200s, with layers of 2048: a hook for each, and other ways:
+# several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP. The last row has the way of them all
+# that hid the largest share.
 
 # %% id="backward-recorded"
 recording = lockstep.recorded("overlap/backward-h200-x4.json")
@@ -804,7 +805,13 @@ def row_of(name):
 
 COLUMNS = ["how", "step, µs", "all-reduces, by the trace", "of it exposed", "hidden"]
 rows = [row_of(name) for name in ("after the backward", "in hooks, 1 a message", best)]
-lockstep.table("12 layers on four H200s", COLUMNS, rows, stamp=recording.stamp)
+title = f"12 layers on four H200s; {len(shown)} ways"
+lockstep.table(title, COLUMNS, rows, stamp=recording.stamp)
+
+# %% [markdown] id="backward-explained"
+# No other way hid a larger share. Yet the step was not quicker than the one without overlap: the all-reduces became
+# longer by the trace. (What a trace calls communication has the wait for the last rank in it, and the all-reduces share
+# the GPU with the products.) So look at the exposed part and at the step, too. "Further: all ways to overlap" does.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -1198,14 +1205,17 @@ lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=st
 # %% [markdown] id="ways-text"
 # ## Further: all ways to overlap a backward pass
 #
-# About 3 minutes; goes on from section 6. Here are all ways of section 6's last table. The longer the all-reduces by the
-# trace, the longer they waited for the last rank, or had few SMs. So a large *share* hidden is not all: what costs time is
-# the exposed part, and what counts in the end is the step.
+# About 3 minutes; goes on from section 6. Here are all ways of section 6's last table. The largest share hidden is one
+# thing, the quickest step another.
 
 # %% id="ways"
 shares = [way["hidden"] / shown[best]["hidden"] for way in shown.values()]
 rows = [[*row_of(name), f"{share:.0%}"] for name, share in zip(shown, shares, strict=True)]
 lockstep.table("12 layers", [*COLUMNS, "of the best share"], rows, stamp=recording.stamp)
+
+# %% [markdown] id="ways-explained"
+# The quickest step here has six layers in a message, though it hides a smaller share: there is less to hide, as each message
+# pays α once, and less for the host to launch. Much of what a hook hides, it has itself made longer.
 
 # %% [markdown] id="fused-text"
 # ## Further: a product that fetches its own operand
