@@ -8,6 +8,8 @@ BIN := .venv/bin
 # LAB_ARGS="--no-browser --port 8899"
 DIR ?= my-lockstep
 LAB_ARGS ?=
+# make test WORKERS=8 runs as many tests at a time
+WORKERS ?= 3
 # make lock UPGRADE=--upgrade moves every version that pyproject.toml leaves open
 UPGRADE ?=
 UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" \
@@ -17,7 +19,7 @@ EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 export TORCH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools labs test check test-browser test-slurm test-long test-gpu lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup tools labs test check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -31,21 +33,26 @@ tools:  ## the same, with what tests, benchmarks and `make notebooks` need
 labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and open them in JupyterLab
 	@$(BIN)/lockstep labs $(DIR) -- $(LAB_ARGS)
 
-# Two tests at a time, of two files: most wait for ranks, which they start themselves.
+# WORKERS tests at a time, of as many files, one more than a small machine has cores: most wait for
+# ranks, which they start themselves.
 test: lint  ## check style and types, then run every test but the long ones
 	$(BIN)/python tests/browser.py
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: lint  ## check style and types, then run the tests that your change touches, for 90 s at most
 	$(BIN)/python tests/touched.py
 
 test-browser: tools  ## only run every notebook in JupyterLab in a headless Chromium
 	$(BIN)/python tests/browser.py
-	$(BIN)/pytest -m "long or not long" tests/test_browser.py
+	PICTURES=build/screenshots $(BIN)/pytest -m "long or not long" tests/test_browser.py
 
 test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine; installs it (Debian, root)
 	$(BIN)/python tests/slurm.py
 	$(BIN)/pytest -m slurm tests/test_slurm.py
+
+test-hub: tools  ## three learners at once on a JupyterHub of its own; installs it below build/ (Node.js)
+	$(BIN)/python tests/hub.py
+	$(BIN)/pytest -m hub tests/test_hub.py
 
 test-long: tools  ## run what `make test` leaves out: every notebook in one more way
 	$(BIN)/pytest -m long

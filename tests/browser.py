@@ -170,12 +170,16 @@ class Browser:
             "--disable-background-networking",
             "--force-color-profile=srgb",
             "--hide-scrollbars",
-            # The page's requests are stopped one by one; this stops all others.
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         ]
         self._playwright = playwright.sync_playwright().start()
         try:
             self._chromium = self._playwright.chromium.launch(executable_path=path, args=flags)
+            # One for all pages, so that what JupyterLab loads is in its cache from the second on.
+            self._context = self._chromium.new_context(
+                reduced_motion="reduce",
+                service_workers="block",  # their requests would pass by the page's
+            )
         except playwright.Error:
             self._playwright.stop()  # its event loop would disturb whoever comes after
             raise
@@ -183,13 +187,8 @@ class Browser:
     def open(self, notebook: str, printed: bool = False) -> Page:
         """Open a notebook of the served folder, with its kernel; `printed`: the address that the
         server printed has to open it."""
-        context = self._chromium.new_context(
-            viewport={"width": WIDTH, "height": 1000},
-            reduced_motion="reduce",
-            service_workers="block",  # their requests would pass by the page's
-        )
         url = self._jupyterlab.printed if printed else self._jupyterlab.url(notebook)
-        return Page(context, self._jupyterlab.address, url, notebook)
+        return Page(self._context, self._jupyterlab.address, url, notebook)
 
     def close(self) -> None:
         self._chromium.close()
@@ -213,11 +212,12 @@ class Page:
     """A notebook in JupyterLab; collects what goes wrong on the page from its first request on."""
 
     def __init__(self, context: playwright.BrowserContext, address: str, url: str, notebook: str):
-        self._context, self._address = context, address
+        self._address = address
         self._problems: list[str] = []
         self._blocked: set[str] = set()
-        context.route("**/*", self._route)
         self._page = context.new_page()
+        self._page.set_viewport_size({"width": WIDTH, "height": 1000})
+        self._page.on("request", lambda request: self._is_local(request.url))
         self._page.on("websocket", lambda socket: self._is_local(socket.url))
         self._page.on("pageerror", lambda error: self._problems.append(f"page error: {error}"))
         self._page.on("console", self._console)
@@ -230,6 +230,7 @@ class Page:
                     && panel.sessionContext.session?.kernel?.status === 'idle';
             }""",
             arg=notebook,
+            polling=50,  # not at every frame
         )
 
     def __enter__(self) -> Page:
@@ -241,15 +242,9 @@ class Page:
                 "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
             )
         finally:
-            self._context.close()
+            self._page.close()
 
     # ── What the page asks for and says ──────────────────────────────────────────────────────
-
-    def _route(self, route: playwright.Route) -> None:
-        if self._is_local(route.request.url):
-            route.continue_()
-        else:
-            route.abort()
 
     def _is_local(self, url: str) -> bool:
         own = self._address.removeprefix("http")
@@ -280,17 +275,10 @@ class Page:
 
     def open_hints(self) -> int:
         """Click every <details> below the cells open; returns how many there are."""
-        hints = self._page.locator(".jp-OutputArea-output details")
-        for hint in hints.all():
-            summary = hint.locator("> summary")
-            try:
-                if hint.get_attribute("open") is None:
-                    summary.click(timeout=5000)
-                self._page.wait_for_function(HINT_IS_OPEN, arg=hint.element_handle(), timeout=2000)
-            except playwright.TimeoutError:
-                said = summary.inner_text()
-                self._problems.append(f"hint {said!r}: a click does not show what is in it")
-        return hints.count()
+        hints = self._page.evaluate(OPEN_HINTS)
+        for said in hints["lost"]:
+            self._problems.append(f"hint {said!r}: a click does not show what is in it")
+        return hints["all"]
 
     def choose(self, cell: str, label: str, value: str) -> None:
         """Choose from a list below a cell."""
@@ -372,12 +360,16 @@ class Page:
         """The text below a cell."""
         return self._page.evaluate(SHOWN, cell)
 
-    def screenshot(self, path: Path, theme: str = LIGHT) -> None:
-        """The whole notebook as one picture, from its title on."""
+    def turn(self, theme: str) -> None:
+        """Have it light or dark."""
         self._page.evaluate(
             "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme
         )
-        self._page.wait_for_function(THEME_IS_ON, arg=theme)
+        self._page.wait_for_function(THEME_IS_ON, arg=theme, polling=50)
+
+    def screenshot(self, path: Path, theme: str = LIGHT) -> None:
+        """The whole notebook as one picture, from its title on."""
+        self.turn(theme)
         self._page.mouse.move(0, 0)  # the row of a table below it would be marked
         height = self._page.evaluate(FULL_HEIGHT)
         part = min(height, HIGHEST)
@@ -526,9 +518,24 @@ WRONG_IN_CELLS = r"""() => {
     return wrong;
 }"""
 
-HINT_IS_OPEN = r"""hint => {
+# A click lands on what lies on top there. What is inside of a hint comes after it in the list, and
+# so is seen when it is its turn.
+OPEN_HINTS = r"""async () => {
     const length = node => node.innerText.replace(/\s+/g, '').length;
-    return hint.open && length(hint) > length(hint.querySelector('summary'));
+    const hints = [...document.querySelectorAll('.jp-OutputArea-output details')];
+    const lost = [];
+    for (const hint of hints) {
+        const summary = hint.querySelector(':scope > summary');
+        if (!hint.open) {
+            summary.scrollIntoView({block: 'center', behavior: 'instant'});
+            const {left, top, width, height} = summary.getBoundingClientRect();
+            const target = document.elementFromPoint(left + width / 2, top + height / 2);
+            if (summary.contains(target)) target.click();
+            await new Promise(then => setTimeout(then));
+        }
+        if (!hint.open || length(hint) <= length(summary)) lost.push(summary.innerText);
+    }
+    return {all: hints.length, lost};
 }"""
 
 CHECKS = """kind => window.jupyterapp.shell.currentWidget.content.widgets

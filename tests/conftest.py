@@ -5,10 +5,24 @@ from collections.abc import Callable, Iterator
 import pytest
 from kernel import Kernel, Reply
 
+# These take minutes. Begun last, one worker would be at them when others have nothing to do.
+FIRST = (
+    "test_browser",
+    "test_notebooks",
+    "test_labs",
+    "test_slurm",
+    "test_report",
+    "test_failures",
+)
+
 os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
 
 
 @pytest.fixture(autouse=True)

@@ -92,14 +92,19 @@ def why_no_limits() -> str:
 
 
 def install() -> None:
-    """Debian's packages, where one lacks."""
-    if why_not().startswith("there is no"):
-        subprocess.run(["apt-get", "update", "-qq"], check=True)
-        subprocess.run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            check=True,
-        )
+    """Debian's packages, where one lacks. Raises LookupError where they cannot be had."""
+    if not why_not().startswith("there is no"):
+        return
+    if shutil.which("apt-get") is None:
+        raise LookupError(f"there is no apt-get here: install {', '.join(PACKAGES)} yourself")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    get = ("apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES)
+    for command in (("apt-get", "update", "-qq"), get):
+        done = subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise LookupError(f"{' '.join(command)}: failed")
+    if shutil.which("systemctl"):  # tests have a munged of their own, which ends with them
+        _call("systemctl", "disable", "--now", "munge.service", check=False)
 
 
 class Cluster:
@@ -237,6 +242,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    install()
+    try:
+        install()
+    except LookupError as error:
+        sys.exit(str(error))
     if reason := why_not():
         sys.exit(reason)

@@ -45,6 +45,18 @@ def test_a_job_that_has_too_few_asks_for_more(monkeypatch):
     assert find("slurm", 1) == Here(nodes=1)
 
 
+def test_a_lab_takes_nodes_only_where_there_are_some(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "sbatch").touch(0o755)
+    assert lockstep.cluster() is None
+    profile.write(Slurm(nodes=4, partition="gpu"))
+    assert lockstep.cluster(nodes=2) == Slurm(nodes=2, partition="gpu")
+    (tmp_path / "sbatch").unlink()  # the profile of another host, which has Slurm
+    assert lockstep.cluster() is None
+    be_in_a_job(monkeypatch, 2)
+    assert lockstep.cluster(nodes=2) == Here(nodes=2)
+
+
 def test_a_profile_comes_back_as_it_was_written():
     assert profile.read() == Slurm()
     said = Slurm(

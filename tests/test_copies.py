@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import serving
+from lockstep.__main__ import main
 from lockstep.course import copies
 from lockstep.course.syllabus import LABS
 
@@ -197,9 +198,12 @@ def test_the_command_copies_and_what_is_behind_two_hyphens_is_jupyterlab_s(tmp_p
         ("xyzzy", "there is no command xyzzy: there are labs, doctor, progress, run"),
     ],
 )
-def test_a_wrong_command_is_answered_with_the_one_that_was_meant(typed: str, said: str) -> None:
-    done = lockstep(typed)
-    assert done.returncode == 2 and said in done.stderr
+def test_a_wrong_command_is_answered_with_the_one_that_was_meant(
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([typed])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

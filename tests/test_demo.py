@@ -70,6 +70,10 @@ def test_jupyterlab_shows_it_alone_and_large(tmp_path):
     command, variables = demo.jupyterlab(path, ["--port", "8899"], {})
     assert f"--LabApp.default_url=/doc/tree/solutions/{path.name}" in command
     assert command[-2:] == ["--port", "8899"]
-    settings = Path(variables["JUPYTERLAB_SETTINGS_DIR"]).rglob("themes.jupyterlab-settings")
-    assert "20px" in next(settings).read_text()
+    settings = Path(variables["JUPYTERLAB_SETTINGS_DIR"])
+    sizes = json.loads(next(settings.rglob("themes.jupyterlab-settings")).read_text())["overrides"]
+    assert sizes["code-font-size"] == sizes["content-font-size1"] == "20px"
+    assert "ui-font-size1" in sizes  # tables
+    cells = json.loads(next(settings.rglob("tracker.jupyterlab-settings")).read_text())
+    assert cells["codeCellConfig"]["lineWrap"]
     assert sum("LabApp.default_url" in word for word in command) == 1

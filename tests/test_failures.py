@@ -161,8 +161,21 @@ STANDSTILLS = {
     ),
     "two tags": (
         "if rank == 0:\n    dist.send(x, 1, tag=5)\nelif rank == 1:\n    dist.recv(x, 0, tag=7)",
-        ["in send #0 to rank 1 (tag 5)", "in recv #0 from rank 0 (tag 7)", "with the same tag"],
+        [
+            "Rank 0 sends to rank 1 with tag 5, and rank 1 has begun a recv from it with tag 7",
+            "in send #0 to rank 1 (tag 5)",
+            "in recv #0 from rank 0 (tag 7)",
+        ],
         {6: "    dist.send(x, 1, tag=5)", 8: "    dist.recv(x, 0, tag=7)"},
+    ),
+    "two tags, begun on both sides": (
+        "if rank < 2:\n"
+        "    a = dist.isend(x, 1 - rank, tag=rank)\n"
+        "    b = dist.irecv(torch.empty(4), 1 - rank, tag=rank)\n"
+        "    b.wait()\n"
+        "    a.wait()",
+        ["has begun a send to it with tag 1: the tags differ"],
+        {},
     ),
     "sizes of a message": (
         "if rank == 0:\n    dist.send(torch.ones(8), 1)\nelif rank == 1:\n    dist.recv(x, 0)",

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -22,6 +23,7 @@ from lockstep import gate
 from lockstep.__main__ import main
 from lockstep.gate import GateError
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data" / "traces"
@@ -296,13 +298,13 @@ def test_without_snapshots_memory_is_left_out_and_said(tmp_path):
 
 
 def test_the_command_fails_and_writes_what_ci_reads(tmp_path, capsys):
-    junit, markdown = tmp_path / "gate.xml", tmp_path / "summary.md"
+    report, markdown = tmp_path / "gate.xml", tmp_path / "summary.md"
     markdown.write_text("before\n")
     paths = [str(DATA / "data-parallel-after"), str(DATA / "slow-rank")]
-    assert main(["gate", *paths, "--junit", str(junit), "--markdown", str(markdown)]) == 1
+    assert main(["gate", *paths, "--junit", str(report), "--markdown", str(markdown)]) == 1
     said = capsys.readouterr().out
     assert said.startswith("lockstep gate: FAILED") and "rank 1 itself" in said
-    suite = xml.parse(junit).getroot().find("testsuite")
+    suite = xml.parse(report).getroot().find("testsuite")
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "3", "1")
     failed = {one.get("name") for one in suite if one.find("failure") is not None}
     assert failed == {"step time", "exposed communication", "launches"}
@@ -344,7 +346,7 @@ def test_what_traces_say_is_data_in_every_form(tmp_path):
         ("nowhere", "nowhere"),
         ("empty", "no trace in"),
         ("other-ranks", "only runs of the same ranks can be compared"),
-        ("one-step", "2 values say nothing|and 1 values say nothing of the noise"),
+        ("one-step", "3 and 1 steps say nothing of the noise"),
     ],
 )
 def test_what_cannot_be_compared(tmp_path, capsys, new, said):
@@ -369,6 +371,118 @@ def test_what_cannot_be_compared(tmp_path, capsys, new, said):
         gate(before, after)
     assert main(["gate", str(before), str(after)]) == 2
     assert capsys.readouterr().err.startswith("lockstep gate: ")
+
+
+# ── What nobody planned for ──────────────────────────────────────────────────────────────────
+
+
+def written(at, lengths, *, ranks=2, numbers=None, of=None, unit=1, gpus=1, silent=()):
+    """A run on disk of steps of these lengths in µs.
+
+    numbers: of the steps. of: rank → which of them it records. unit: what a file's µs are
+    multiplied by. silent: ranks whose kernels are not recorded.
+    """
+    at.mkdir(parents=True)
+    for rank in range(ranks):
+        rows, start = [], 1_000_000_000 * unit
+        for place, length in enumerate(lengths):
+            begin, start = start, start + (length + 10_000) * unit
+            if of and place not in of[rank]:
+                continue
+            name = f"ProfilerStep#{numbers[place] if numbers else place}"
+            rows.append(event("user_annotation", name, begin, (length + 9_000) * unit))
+            for gpu in range(gpus if rank not in silent else 0):
+                key = 10 * place + gpu + 1
+                call = ("cuda_runtime", "cudaLaunchKernel", begin, 1_000 * unit)
+                rows.append(event(*call, correlation=key))
+                when = (begin + 5_000 * unit, length * unit)
+                rows.append(kernel("gemm", *when, device=gpu, correlation=key))
+        write(at / f"rank{rank}.json", rows, head(rank, ranks))
+    return at
+
+
+def lengths(seed, steps=12, more=1.0):
+    return [int(900_000 * one * more) for one in draw(seed, steps)]
+
+
+ODD = {
+    "other-unit": ({"unit": 1_000}, r"in \S*before and 9\d\d\.\d+ ms in \S*new.* microseconds"),
+    "a-silent-rank": ({"silent": (1,)}, "new: rank 1 has no kernels .* record it anew"),
+    "no-common-step": ({"of": [range(5), range(6, 12)]}, "no step that all of ranks 0, 1 recorded"),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_pair_is_refused(tmp_path, name, turned):
+    how, said = ODD[name]
+    before, new = (
+        written(tmp_path / "before", lengths(1)),
+        written(tmp_path / "new", lengths(2), **how),
+    )
+    with pytest.raises(GateError, match=said):
+        gate(*((new, before) if turned else (before, new)))
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    before, new = (written(tmp_path / name, lengths(3)) for name in ("before", "new"))
+    file = new / "rank1.json"
+    file.write_text(file.read_text()[:3_000])
+    with pytest.raises(GateError, match=r"rank 1's file is damaged.*record it anew"):
+        gate(before, new)
+    (before / "peak.pickle").write_bytes(b"no pickle")
+    with pytest.raises(GateError, match=r"before: peak\.pickle is no pickle"):
+        gate(before, before)
+
+
+EVEN = {
+    "numbers that come again": {"numbers": [0, 1, 2, 3] * 3},
+    "several GPUs a rank": {"gpus": 2},
+}
+
+
+@pytest.mark.parametrize("name", EVEN)
+def test_every_step_counts(tmp_path, name):
+    paths = [
+        written(tmp_path / str(more), lengths(4, more=more), **EVEN[name]) for more in (1, 1.2)
+    ]
+    found = gate(*paths)
+    assert len(found.of("step time").before) == 12 and grown(found) == {"step time"}
+    assert gate(paths[0], paths[0]).passed
+
+
+def test_steps_that_some_rank_lacks_are_said(tmp_path):
+    of = [range(10), range(2, 12)]
+    before, new = (written(tmp_path / name, lengths(5), of=of) for name in ("before", "new"))
+    found = gate(before, new)
+    assert len(found.of("step time").before) == 8
+    assert "new: 4 of 12 steps are left out: some rank lacks them" in str(found)
+
+
+def test_steps_that_do_something_else_are_said_and_no_alarm(tmp_path):
+    """An evaluation in every tenth step; a warm-up; steps of two lengths."""
+    several = lengths(6, 30)
+    evaluated = [one * (4 if place % 10 == 9 else 1) for place, one in enumerate(several)]
+    found = gate(
+        written(tmp_path / "plain", several), written(tmp_path / "evaluated", evaluated[::-1])
+    )
+    assert found.passed
+    assert "3 of 30 steps of new take more than 1.5 times the median, 3.588 ms at most" in str(
+        found
+    )
+    assert "of baseline take more" not in str(found)
+    two = [one * (2 if place % 2 else 1) for place, one in enumerate(several)]
+    assert gate(written(tmp_path / "two", two), written(tmp_path / "turned", two[::-1])).passed
+    more = written(tmp_path / "more", [int(1.2 * one) for one in two])
+    assert "step time" in grown(gate(tmp_path / "two", more))
+
+
+@pytest.mark.parametrize("sides", [("one", "several"), ("several", "one")])
+def test_too_few_repeats_are_said_to_be_too_few(tmp_path, sides):
+    for name in ("one/0", "several/0", "several/1"):
+        written(tmp_path / name, lengths(7, 3))
+    with pytest.raises(GateError, match="runs say nothing of the noise: give at least two repeats"):
+        gate(*(tmp_path / side for side in sides))
 
 
 def test_a_level_is_a_share():
@@ -397,36 +511,126 @@ for rank in (0, 1):
 """
 
 
-def shell_lines():
+def example():
+    """The steps of the README's job."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    steps = yaml.safe_load(example)["jobs"]["gate"]["steps"]
-    return [one["run"] for one in steps if "run" in one and "pip install" not in one["run"]]
+    (found,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    return yaml.safe_load(found)["jobs"]["gate"]["steps"]
 
 
-@pytest.mark.parametrize(("length", "code"), [(905_000, 0), (970_000, 1)])
+def as_actions(steps, work, environment):
+    """Run a job's steps as GitHub's runner does on Linux: (exit code, output, summaries).
+
+    Each `run` is a file for `bash -e`, in the workspace, with a file of its own for its summary;
+    after one that failed only steps with `if: always()` run. Of `uses` nothing is done.
+    """
+    temporary = Path(environment["RUNNER_TEMP"])
+    shutil.rmtree(temporary, ignore_errors=True)  # it is emptied for each job
+    temporary.mkdir()
+    code, said, summaries = 0, "", ""
+    for number, step in enumerate(steps):
+        if "run" not in step or (code and step.get("if") != "always()"):
+            continue
+        script, summary = temporary / f"{number}.sh", temporary / f"summary{number}"
+        script.write_text(step["run"])
+        summary.touch()
+        done = subprocess.run(
+            ["bash", "-e", script],
+            cwd=work,
+            env={**environment, "GITHUB_STEP_SUMMARY": str(summary)},
+            capture_output=True,
+            text=True,
+        )
+        code, said = code or done.returncode, said + done.stdout + done.stderr
+        summaries += summary.read_text()
+    return code, said, summaries
+
+
+@pytest.mark.parametrize(("length", "code"), [(905_000, 0), (970_000, 1), (None, 2)])
 def test_the_example_for_github_actions(tmp_path, length, code):
-    origin, work = tmp_path / "origin", tmp_path / "work"
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "-q", "-b", "main", origin], check=True)
+    origin, work, tools = (tmp_path / name for name in ("origin", "work", "bin"))
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "advice.detachedHead=false"]
+    in_origin = [*git, "-C", origin]
+    subprocess.run([*git, "init", "-q", "-b", "main", origin], check=True)
     (origin / "bench.py").write_text(BENCH.replace("LENGTH", "905_000"))
-    subprocess.run(["git", "-C", origin, "add", "."], check=True)
-    subprocess.run(["git", *who, "-C", origin, "commit", "-qm", "first"], check=True)
-    subprocess.run(["git", "clone", "-q", origin, work], check=True)
-    (work / "bench.py").write_text(BENCH.replace("LENGTH", str(length)))
-    summary = tmp_path / "summary.md"
-    paths = os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")])
+    subprocess.run([*in_origin, "add", "."], check=True)
+    subprocess.run([*in_origin, "commit", "-qm", "first"], check=True)
+    subprocess.run([*in_origin, "switch", "-qc", "change"], check=True)
+    changed = BENCH.replace("LENGTH", str(length)) if length else "import sys\n"
+    (origin / "bench.py").write_text(changed + "# changed\n")
+    subprocess.run([*in_origin, "commit", "-qam", "second"], check=True)
+    subprocess.run([*git, "clone", "-q", origin, work], check=True)
+    subprocess.run([*git, "-C", work, "checkout", "-q", "origin/change"], check=True)
+    tools.mkdir()
+    (tools / "pip").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{tmp_path}/pip"\n')
+    (tools / "pip").chmod(0o755)
     environment = {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": paths,
+        "PATH": os.pathsep.join(map(str, [tools, Path(sys.executable).parent, os.environ["PATH"]])),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")]),
+        "CI": "true",
+        "GITHUB_ACTIONS": "true",
         "GITHUB_BASE_REF": "main",
-        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_WORKSPACE": str(work),
+        "RUNNER_TEMP": str(tmp_path / "_temp"),
     }
-    lines = "\n".join(shell_lines())
-    done = subprocess.run(
-        ["bash", "-e", "-c", lines], cwd=work, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert ("FAILED" if code else "passed") in summary.read_text()
-    assert xml.parse(work / "gate.xml").getroot().get("failures") == str(code)
+    for _ in range(2):  # a machine of one's own keeps its workspace from job to job
+        subprocess.run([*git, "-C", work, "clean", "-qffdx"], check=True)  # as checkout does
+        found, said, summary = as_actions(example(), work, environment)
+        assert found == code, said
+    verb, requirement = (tmp_path / "pip").read_text().splitlines()
+    assert verb == "install" and Requirement(requirement).name == "lockstep"
+    if code == 2:
+        assert "runs/new" in said and not (work / "gate.xml").exists()
+        return
+    assert ("FAILED" if code else "passed") in summary and "| step time |" in summary
+    suite = junit(work / "gate.xml")
+    assert suite.get("failures") == str(code)
+    uploaded = [one["with"]["path"] for one in example() if "upload" in one.get("uses", "")]
+    assert uploaded == ["gate.xml"]
+
+
+# ── JUnit ────────────────────────────────────────────────────────────────────────────────────
+
+
+def junit(source):
+    """The one suite, after the rules of both common schemas.
+
+    Apache Ant's is github.com/windyroad/JUnit-Schema, that of Jenkins junit-10.xsd of
+    github.com/jenkinsci/xunit-plugin.
+    """
+    root = xml.parse(source).getroot()
+    assert root.tag == "testsuites" and not root.attrib  # Ant's has no attributes here
+    (suite,) = root
+    required = {"package", "id", "name", "timestamp", "hostname", "tests", "failures", "errors"}
+    assert suite.tag == "testsuite" and set(suite.attrib) == required | {"time", "skipped"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
+    assert re.fullmatch(r"\d{0,3}(\.\d*)?", suite.get("time"))
+    cases = suite.findall("testcase")
+    tags = ["properties", *["testcase"] * len(cases), "system-out", "system-err"]
+    assert [one.tag for one in suite] == tags
+    for one in cases:
+        assert set(one.attrib) == {"name", "classname", "time"} and float(one.get("time")) >= 0
+        assert len(one) <= 1  # either of these
+        for what in one:
+            needed = {"failure": {"type", "message"}, "skipped": {"message"}}[what.tag]
+            assert set(what.attrib) == needed and not len(what)
+    for tag, name in (("failure", "failures"), ("skipped", "skipped"), ("error", "errors")):
+        assert int(suite.get(name)) == len(suite.findall(f"testcase/{tag}"))
+    assert int(suite.get("tests")) == len(cases)
+    return suite
+
+
+def test_junit_follows_its_schemas(tmp_path):
+    """Whatever is in it: failures, what is left out, and peak memory."""
+    runs = [folder_of(tmp_path / f"run{peak}", peak=peak) for peak in (1 << 20, 1 << 21)]
+    pairs = [
+        (DATA / "data-parallel-after", DATA / "slow-rank"),
+        (DATA / "starved", DATA / "data-parallel-after"),
+        runs,
+    ]
+    for place, (before, after) in enumerate(pairs):
+        file = tmp_path / f"{place}.xml"
+        file.write_text(gate(before, after).junit(), encoding="utf-8")
+        suite = junit(file)
+        assert suite.find("system-out").text.startswith("lockstep gate: ")

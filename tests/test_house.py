@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from imports import Arrows, arrows
+from lockstep.course.source import read
 
 LIBRARY = Path(__file__).parents[1] / "lib" / "lockstep"
 
@@ -250,6 +251,22 @@ def main(library: Path) -> None:
     print(f"knots: {len(tied)}, inside of {', '.join(sorted(places)) or 'no room'}")
     for knot in tied:
         print(f"  {len(knot)} files: {', '.join(knot)}")
+
+
+# ── Labs ─────────────────────────────────────────────────────────────────────────────────────
+
+SOURCES = Path(__file__).parents[1] / "solutions" / "source"
+WIDEST = 80  # characters of code, which a small screen shows without cutting it
+STILL_WIDE = {"04", "05", "06", "07", "10", "15"}  # labs whose code is not narrow yet
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES.glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_code_of_labs_is_narrow(source: Path) -> None:
+    cells = [cell for cell in read(source) if cell.cell_type == "code"]
+    wide = [
+        f"{c.id}: {line}" for c in cells for line in c.source.splitlines() if len(line) > WIDEST
+    ]
+    assert bool(wide) == (source.name[:2] in STILL_WIDE), wide
 
 
 if __name__ == "__main__":

@@ -233,12 +233,16 @@ def test_an_endless_loop_is_told_and_a_busy_machine_gives_no_verdict(monkeypatch
         while True:
             time.perf_counter()
 
-    monkeypatch.setattr(running, "_PATIENCE", 1.0)
+    @judged("three", lab="99", in_place=0)
+    def three(draw):
+        yield Trial(2, [(Tensor.of([1]), rank) for rank in (0, 1)], [...] * 2, patience=1.0)
+
     monkeypatch.setattr(running, "_SLOW", 0.1)
-    assert told(endless)[0] == "endless"
+    assert lockstep.check("three", endless).mistake == "endless"
     monkeypatch.setattr(running, "_SLOW", 1e9)
-    verdict, hint = told(endless)
-    assert (verdict, hint) == ("NOT JUDGED", "the machine was too busy; run the check again")
+    outcome = lockstep.check("three", endless)
+    assert outcome.verdict == "NOT JUDGED"
+    assert outcome.hint == "the machine was too busy; run the check again"
 
 
 def test_arguments_that_an_answer_may_change(tiny):
@@ -469,6 +473,14 @@ def test_every_sentence_can_be_told(path):
         exercise: judging.Judged = one.check.__self__
         signs = exercise._guesses | exercise._shows | exercise._fails | exercise._demands
         assert set(table["mistakes"]) <= signs.keys() | GENERAL.keys(), name
+
+
+def test_a_sentence_counts_the_values_of_its_own_trial():
+    (one,) = [one for one in exercises.exercises() if one.name == "global_mean"]
+    trials = list(one.check.__self__._trials(random.Random(1)))
+    for trial in trials:  # after it, those of the trials before are still their own
+        assert trial.counts == [len(values.numbers) for (values,) in trial.given]
+    assert len({tuple(trial.counts) for trial in trials}) == len(trials)
 
 
 def test_two_signs_of_one_name_and_a_sign_without_a_sentence(tiny):

@@ -318,7 +318,8 @@ def test_variables_for_the_ranks_and_a_job_to_keep(run):
 def test_only_loopback_listens(kernel, run):
     kernel.start(
         cell(
-            "dist.barrier()\nprint('ready', flush=True)\nwhile not os.path.exists('go'): pass\n"
+            "dist.barrier()\nprint('ready', flush=True)\n"
+            "while not os.path.exists('go'): time.sleep(0.01)\n"
             "os.environ['GLOO_SOCKET_IFNAME']"
         )
     )

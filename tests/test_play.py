@@ -514,6 +514,20 @@ def test_it_fits_into_narrow_windows_and_both_themes(
     assert opened.problems == []
 
 
+@pytest.mark.parametrize("name", ["ring of 8", "cost", "pipeline"])
+def test_a_page_that_is_laid_out_passes_through_every_width(
+    context: playwright.BrowserContext, name: str
+) -> None:
+    opened = Opened(context, MADE[name]())
+    for width in (8, 60, 120, 160, 161, 240, 420):
+        opened.page.evaluate(
+            "width => (document.querySelector('#here').style.width = `${width}px`)", width
+        )
+        opened.frame()
+        opened.frame()  # what watches the width is told after the first
+    assert opened.problems == []
+
+
 def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.MonkeyPatch) -> None:
     ipywidgets = pytest.importorskip("ipywidgets")
     shown: list[dict] = []

@@ -1,6 +1,9 @@
 """`lockstep preflight`: what it takes for a difference, and what for noise."""
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -114,3 +117,52 @@ def test_a_lab_that_fails_is_a_failure(course, capsys):
     assert "ValueError: no GPU" in said
     assert main(["preflight", "77"]) == 2
     assert "no lab 77" in capsys.readouterr().err
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    """Commands of Slurm's; srun runs a program of ours in the place of the one that it is given."""
+    for name in ("scancel", "squeue"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(preflight.__file__).parents[2]))
+
+    def write(program: str) -> Path:
+        (tmp_path / "srun").write_text(f"#!{sys.executable}\n{program}")
+        for name in ("scancel", "squeue", "srun"):
+            (tmp_path / name).chmod(0o755)
+        return tmp_path / "asked"
+
+    return write
+
+
+def test_a_node_of_the_queue_runs_it_and_its_answer_is_told_here(course, queue, tmp_path, capsys):
+    course("print(2)")
+    program = f"""
+import os, sys
+from pathlib import Path
+from lockstep.teach import preflight
+Path({str(tmp_path / "asked")!r}).write_text(repr(sys.argv))
+os.environ["SLURMD_NODENAME"] = "n7"
+preflight.MATERIAL = Path({str(tmp_path)!r})
+print("what a kernel prints")
+preflight._on_node("1", "0")
+"""
+    asked = queue(program)
+    assert main(["preflight", "0", "--on", "slurm", "--json"]) == 0
+    (flight,) = json.loads(capsys.readouterr().out)
+    assert flight["where"] == "n7"
+    assert flight["differences"] == [{"cell": "a", "kind": "text", "published": "1", "here": "2"}]
+    assert "'--nodes=1'" in asked.read_text()
+    assert main(["preflight", "0", "--on", "slurm"]) == 0
+    assert "executed on n7, by Slurm" in capsys.readouterr().out
+    assert main(["preflight", "77", "--on", "slurm"]) == 2  # and nobody was asked for a node
+    assert "no lab 77" in capsys.readouterr().err
+
+
+def test_a_job_that_ends_before_it_has_answered_is_named(course, queue, capsys):
+    course("print(1)")
+    queue("raise SystemExit(3)")
+    assert main(["preflight", "0", "--on", "slurm"]) == 2
+    assert "the job on the cluster ended with 3" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def test_flags_of_torchrun_that_say_what_is_so_anyway(kernel, run):
 # ── Output in files ──────────────────────────────────────────────────────────────────────────
 
 TALK = """\
-import os, subprocess, sys
+import os, subprocess, sys, time
 rank = os.environ["RANK"]
 print("out of", rank)
 print("err of", rank, file=sys.stderr, flush=True)
@@ -159,7 +160,7 @@ def test_log_files_are_those_of_torchrun(tmp_path):
 
 def test_tee_shows_while_ranks_run_and_redirected_streams_do_not(kernel, run):
     (kernel.work / "talk.py").write_text(
-        TALK + "while not os.path.exists('go'): pass\nprint('last', flush=True)"
+        TALK + "while not os.path.exists('go'): time.sleep(0.01)\nprint('last', flush=True)"
     )
     kernel.start("%torchrun -n 2 --tee 1 --redirects 2 --into job talk.py")
     kernel.wait_for(lambda reply: "program of 1" in reply.shown)
@@ -348,7 +349,7 @@ def test_names_that_cells_have_imported_change_too(kernel, run):
 def begin_and_wait(folder: str) -> None:
     Path(folder, "begun").touch()
     while not Path(folder, "go").exists():
-        pass
+        time.sleep(0.01)
 
 
 def test_world_does_one_job_at_a_time(tmp_path):
@@ -364,7 +365,7 @@ def test_world_does_one_job_at_a_time(tmp_path):
     thread = threading.Thread(target=work)
     thread.start()
     while not (tmp_path / "begun").exists() and thread.is_alive():
-        pass
+        time.sleep(0.01)
     for again in (lambda: world.run(abs, -1), world.close):
         with pytest.raises(LaunchError, match="this World is busy: another thread uses it"):
             again()

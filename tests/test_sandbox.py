@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import psutil
@@ -155,3 +158,16 @@ tell(ok=True)
     )
     assert told(ended) == {"ok": True}
     assert run("while True: pass", Limits(seconds=1), walls=False).how == "time"
+
+
+def test_packages_of_another_environment_are_seen_there(tmp_path):
+    """As with --system-site-packages, where PyTorch is the system's."""
+    own = tmp_path / "own"  # unlike what is above it, others may read that
+    venv.create(own, symlinks=True, with_pip=False)
+    (there,) = own.glob("lib/python*/site-packages")
+    (there / "others.pth").write_text(os.path.realpath(sysconfig.get_path("purelib")))
+    program = "from lockstep.teach import sandbox; print(repr(sandbox.lacks()))"
+    variables = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[2])}
+    python = [own / "bin" / "python", "-c", program]
+    said = subprocess.run(python, env=variables, capture_output=True, text=True, check=True)
+    assert said.stdout == "''\n"

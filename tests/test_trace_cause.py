@@ -15,6 +15,7 @@ RECORDED = {
     "tensor-parallel-eager": ("launch-bound", None),
     "cases/compiling": ("recompile", 2),
     "cases/saving": ("checkpoint", 0),
+    "cases/emptied": ("allocator thrashing", None),
     "data-parallel-before": ("exposed communication", None),
     "data-parallel-after": ("", None),
     "experts": ("launch-bound", None),
@@ -31,10 +32,20 @@ def test_recordings(name):
     assert dict(sections)["Likely cause"] == str(found)
 
 
-def program(work, *, late=(None, 0), call="cudaLaunchKernel", name="gemm", steps=4, ranks=3):
+def test_the_headline_of_a_thrashing_allocator_speaks_of_memory():
+    _, sections = summary.of(DATA / "cases" / "emptied")
+    said = sections[0][1]
+    assert "38% of its steps the host is in cudaMalloc and cudaFree" in said
+    assert "CUDA graph" not in said
+
+
+def program(
+    work, *, late=(None, 0), slow=(None, 0), call="cudaLaunchKernel", name="gemm", steps=4, ranks=3
+):
     """Steps: kernels of (host, device) µs each, then an all-reduce of 20 µs, which the host awaits.
 
-    late: a rank, and how many µs more its first kernel takes. call: of each launch.
+    late, slow: a rank, and how many µs more its first kernel takes, or the call that launches it.
+    call: of each launch; or a function of rank and step.
     """
     group = Collective("all_reduce", "0", tuple(range(ranks)), evidence="metadata")
     rows, key = [], 0
@@ -45,9 +56,11 @@ def program(work, *, late=(None, 0), call="cudaLaunchKernel", name="gemm", steps
             at = free = now[rank]
             for place, (host, device) in enumerate(work):
                 more = late[1] if rank == late[0] and not place else 0
+                host += slow[1] if rank == slow[0] and not place else 0
                 key += 1
+                called = call if isinstance(call, str) else call(rank, number)
                 rows.append(
-                    Slice(rank, "thread 1", call, at, host * US, Kind.LAUNCH, correlation=key)
+                    Slice(rank, "thread 1", called, at, host * US, Kind.LAUNCH, correlation=key)
                 )
                 at += host * US
                 begin, length = max(at, free), (device + more) * US
@@ -78,15 +91,77 @@ def test_one_rank_with_more_to_compute_is_a_straggler():
 
 
 def test_the_same_work_on_all_ranks_is_nobodys_fault():
-    assert program([(5, 200)] * 5).word == ""
+    assert str(program([(5, 200)] * 5)).startswith("nothing but computing: ")
     assert program([(5, 30)]).word == "exposed communication"
 
 
 def test_hosts_that_are_slow_all_the_time_or_once_a_step():
     assert program([(40, 10)] * 20).word == "launch-bound"
-    assert program([(600, 100), *[(5, 100)] * 5]).word == "starved input"
+    found = program([(600, 100), *[(5, 100)] * 5])
+    assert (found.word, found.rank) == ("starved input", None)
+
+
+def test_one_rank_alone_is_starved():
+    found = program([(5, 100)] * 6, slow=(1, 600))
+    assert (found.word, found.rank) == ("starved input", 1)
+
+
+def test_a_pause_within_a_step_is_neither_input_nor_launches():
+    work = [(5, 100)] * 3
+    found = program([*work, (3_000, 100), *work])
+    assert not found.word and "most of it in long pauses" in str(found)
+    found = program([(600, 100), *work], steps=1)  # once is no habit
+    assert not found.word
+    found = program([*work, *work], slow=(1, 3_000), steps=1)  # of one rank: the others wait
+    assert (found.word, found.rank) == ("straggler", 1)
 
 
 def test_memory_from_the_driver_counts_where_it_takes_time():
     assert program([(100, 100)] * 4, call="cudaMalloc").word == "allocator thrashing"
     assert program([(5, 400)] * 4, call="cudaMalloc").word != "allocator thrashing"
+
+
+def test_the_first_step_may_fill_the_cache_and_compile():
+    def called(name):
+        return lambda rank, step: "cudaLaunchKernel" if step else name
+
+    work = [(100, 100)] * 4
+    assert program(work, call=called("cudaMalloc")).word != "allocator thrashing"
+    assert program(work, call=called("entire_frame_compile (dynamo_timed)")).word != "recompile"
+
+
+@pytest.mark.parametrize("ranks", [{1}, {0, 1, 2}])
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("cudaFree", "allocator thrashing"), ("bytecode_tracing (dynamo_timed)", "recompile")],
+)
+def test_what_pytorch_does_is_one_ranks_or_all_ranks(name, word, ranks):
+    found = program(
+        [(5, 100), (100, 100), (5, 20)],
+        slow=(1, 50),
+        call=lambda rank, _: name if rank in ranks else "cudaLaunchKernel",
+    )
+    assert (found.word, found.rank) == (word, 1 if ranks == {1} else None)
+
+
+def test_one_rank_of_several_does_not_tell_who_waits():
+    group = Collective("all_reduce", "0", (0, 1), evidence="metadata")
+    rows = []
+    for step in range(3):
+        at = 100 * US * step
+        rows.append(Slice(0, "thread 1", f"ProfilerStep#{step}", at, 100 * US, Kind.STEP))
+        rows.append(Slice(0, "stream 7", "gemm", at, 40 * US, Kind.COMPUTE, 7))
+        what = ("nccl", at + 40 * US, 60 * US, Kind.COMMUNICATION, 7)
+        rows.append(Slice(0, "stream 7", *what, collective=group))
+    said = str(Trace.from_slices(rows).cause())
+    assert said.startswith("exposed communication") and "one rank does not tell" in said
+
+
+def test_what_has_no_word_is_not_called_computing():
+    rows = []
+    for step in range(3):
+        at = 100 * US * step
+        rows.append(Slice(0, "thread 1", f"ProfilerStep#{step}", at, 100 * US, Kind.STEP))
+        rows.append(Slice(0, "stream 7", "gemm", at, 30 * US, Kind.COMPUTE, 7))
+    found = Trace.from_slices(rows).cause()
+    assert str(found) == "no word for it: other idle takes 70% of a step"

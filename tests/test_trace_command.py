@@ -1,8 +1,10 @@
 """`lockstep trace`: the summary, the page and the trace for Perfetto, from a shell."""
 
+import base64
 import csv
 import gzip
 import json
+import re
 from html import escape
 from pathlib import Path
 
@@ -40,6 +42,8 @@ def test_a_page_and_a_trace_for_perfetto(tmp_path, capsys):
     html = page.read_text(encoding="utf-8")
     assert "One clock: ends of synchronising collectives" in html
     assert escape(said.splitlines()[-1]) in html
+    scene = re.search(r'<script type="text/plain">(.*?)</script>', html)
+    assert scene and json.loads(gzip.decompress(base64.b64decode(scene[1])))["path"]
     events = json.loads(gzip.decompress(merged.read_bytes()))["traceEvents"]
     assert {one["pid"] for one in events} == {0, 1, 2, 3}
 

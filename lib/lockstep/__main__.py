@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -382,7 +383,10 @@ def _trace(arguments: argparse.Namespace) -> int:
         if arguments.html is not None:
             from .timeline import page
 
-            arguments.html.write_text(page(trace, sections), encoding="utf-8")
+            path = None
+            with suppress(TraceError):  # the section below the timeline says why there is none
+                path = trace.critical_path()
+            arguments.html.write_text(page(trace, sections, path=path), encoding="utf-8")
         if arguments.perfetto is not None:
             perfetto.export(trace, arguments.perfetto)
         if arguments.open:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as xml
@@ -14,16 +15,19 @@ import numpy as np
 
 from .figures.table import Table, table
 from .stamps import Recording, Stamp
-from .trace import Kind, Trace
+from .trace import Kind, Trace, TraceError
 from .trace.ask.breakdown import Spent
 from .trace.ask.diff import Change, diff
 from .trace.ask.wording import shortened, with_notes
 from .trace.joins import launch_of, on_device
 from .trace.slices import NONE
+from .trace.unseen import damaged
 from .words import in_one_line, milliseconds, printable, ranks_text
 
 Run = str | Path | Trace | Recording
 _ENOUGH = 8  # values on either side from which the rank test's normal approximation holds
+_FAR = 300  # times as long: two programs, or two units of time
+_LONG = 1.5  # medians: such steps do something else, too
 
 
 class GateError(Exception):
@@ -97,23 +101,37 @@ class Gate:
         raise GateError(f"{name!r} was not measured; measured: {known}")
 
     def junit(self) -> str:
-        """JUnit's XML: a test case for each measure; one that was left out is skipped."""
-        failures = sum(one.grew for one in self.measures)
-        cases = str(len(self.measures) + len(self.left_out))
-        counts = {"tests": cases, "failures": str(failures), "errors": "0"}
-        root = xml.Element("testsuites", counts)
-        suite = xml.SubElement(root, "testsuite", {"name": "lockstep gate", **counts})
-        suite.set("skipped", str(len(self.left_out)))
+        """JUnit's XML: a test case for each measure; one that was left out is skipped.
+
+        As both common schemas want it: Apache Ant's (github.com/windyroad/JUnit-Schema) and that of
+        Jenkins (junit-10.xsd of github.com/jenkinsci/xunit-plugin).
+        """
+        root = xml.Element("testsuites")
+        counts = {
+            "tests": len(self.measures) + len(self.left_out),
+            "failures": sum(one.grew for one in self.measures),
+            "errors": 0,
+            "skipped": len(self.left_out),
+            "time": 0,
+        }
+        suite = xml.SubElement(root, "testsuite", name="lockstep gate", package="lockstep", id="0")
+        suite.attrib |= {name: str(count) for name, count in counts.items()}
+        suite.set("timestamp", datetime.now().isoformat(timespec="seconds"))
+        suite.set("hostname", "localhost")
+        xml.SubElement(suite, "properties")
+
+        def case(name: str) -> xml.Element:
+            return xml.SubElement(suite, "testcase", classname="lockstep.gate", name=name, time="0")
+
         for one in self.measures:
-            case = xml.SubElement(suite, "testcase", classname="lockstep.gate", name=one.name)
-            said = in_one_line(one)
+            measured = case(one.name)
             if one.grew:
-                xml.SubElement(case, "failure", message=said).text = said
-            else:
-                xml.SubElement(case, "system-out").text = said
+                said = in_one_line(one)
+                xml.SubElement(measured, "failure", type="grew", message=said).text = said
         for name, why in self.left_out.items():
-            case = xml.SubElement(suite, "testcase", classname="lockstep.gate", name=name)
-            xml.SubElement(case, "skipped", message=in_one_line(why))
+            xml.SubElement(case(name), "skipped", message=in_one_line(why))
+        xml.SubElement(suite, "system-out").text = str(self)
+        xml.SubElement(suite, "system-err")
         xml.indent(root)
         return xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -176,14 +194,19 @@ def gate(
     divided by the number of measures (Bonferroni). What is counted (launches, bytes) does not
     scatter by measuring: where it is the same in all of a side's values, any growth is one.
 
-    Raises GateError where the sides cannot be compared, or too few values leave noise unknown, and
-    TraceError where a trace cannot be read.
+    Notes say how many steps were left out because some rank lacks them, and how many take more than
+    1.5 times the median: medians and ranks hardly see what grows only in a few steps.
+
+    Raises GateError where the sides cannot be compared (other ranks, a rank without its kernels, a
+    damaged file, steps 300 times as long), or too few values leave noise unknown, and TraceError
+    where a trace cannot be read.
     """
     if not 0 < level < 1:
         raise GateError(f"level={level}: the share of false alarms is between 0 and 1")
     sides = (_runs(baseline, "baseline", skip), _runs(new, "new", skip))
     _refuse_misfits(*sides)
     single = all(len(side) == 1 for side in sides)
+    what = "steps" if single else "runs"
     columns: dict[str, tuple[list[float], list[float]]] = {}
     left_out = {}
     for name in ("step time", "exposed communication", "launches"):
@@ -202,18 +225,19 @@ def gate(
     measures = []
     for name, (before, after) in columns.items():
         counted = name in ("launches", "peak memory")
-        chance = _chance(np.array(before), np.array(after), counted, name)
+        chance = _chance(np.array(before), np.array(after), counted, name, what)
         grew = chance < level / len(columns)
         growth = float(np.median(after) - np.median(before))
         blame = _blame(name, growth, *typical) if grew else ()
         measures.append(Measure(name, tuple(before), tuple(after), chance, grew, blame))
-    what = "steps" if single else "runs"
     counts = [len(values) for values in columns["step time"]]
     notes = [f"compared: {counts[0]} {what} of the baseline, {counts[1]} new"]
     if single:
         notes.append("one run a side: what differs between runs of the same program is not in it")
     if typical[0].operators:
         notes.append("these ranks have no GPU: launches are operators")
+    notes += [note for side in sides for one in side for note in one.notes]
+    notes += [*_long_steps(sides[0], "baseline"), *_long_steps(sides[1], "new")]
     stamps = dict.fromkeys(one.trace.provenance for side in sides for one in side)
     runs = (len(sides[0]), len(sides[1]))
     return Gate(tuple(measures), left_out, runs, level, tuple(notes), tuple(stamps))
@@ -225,10 +249,12 @@ def gate(
 class _Run(NamedTuple):
     name: str
     trace: Trace
-    spent: dict[int, list[Spent]]  # a step's number → what it went to, one a rank
+    # a step's number, and how many of that number came before → what it went to, one a GPU
+    spent: dict[tuple[int | None, int], list[Spent]]
     values: dict[str, list[float]]  # a measure → one value a step
     operators: bool  # launches are operators
     peaks: dict[str, int]  # a snapshot's name → bytes
+    notes: tuple[str, ...]
 
 
 def _runs(source: Run | Sequence[Run], side: str, skip: int) -> list[_Run]:
@@ -256,14 +282,31 @@ def _run(source: Run, side: str, skip: int) -> _Run:
         path = source.path if isinstance(source, Recording) else Path(source)
         trace, name = Trace.load(source), str(path)
         peaks = _peaks(path) if path.is_dir() else {}
-    by_step: dict[int, list[Spent]] = defaultdict(list)
-    for one in trace.breakdown(skip=skip).steps:
-        assert one.step is not None
-        by_step[one.step].append(one)
-    ranks = {one.rank for every in by_step.values() for one in every}
-    whole = {step: every for step, every in by_step.items() if len(every) == len(ranks)}
+    found = trace.breakdown(skip=skip)
+    if lost := [*found.unseen.values(), *damaged(trace).values()]:
+        raise GateError(
+            f"{name}: {'; '.join(lost)}. Nothing sure can be said of it: record it anew"
+        )
+    by_step: dict[tuple[int | None, int], list[Spent]] = defaultdict(list)
+    times: Counter[tuple[int, int, int | None]] = Counter()
+    for one in found.steps:
+        again = (
+            one.rank,
+            one.device,
+            one.step,
+        )  # a program may count its steps from 0 more than once
+        by_step[one.step, times[again]].append(one)
+        times[again] += 1
+    gpus = len(found.totals)
+    whole = {step: every for step, every in by_step.items() if len(every) == gpus}
     if not whole:
-        raise GateError(f"{name}: there is no step that all of {ranks_text(ranks)} recorded")
+        raise GateError(
+            f"{name}: there is no step that all of {ranks_text(trace.ranks)} recorded: give all "
+            "ranks the same schedule, and steps the same numbers"
+        )
+    notes = [f"{name}: {one}" for one in found.doubts]
+    if partly := len(by_step) - len(whole):
+        notes.append(f"{name}: {partly} of {len(by_step)} steps are left out: some rank lacks them")
     counts, operators = _launches(trace)
     values = {
         "step time": [float(max(one.length for one in every)) for every in whole.values()],
@@ -275,7 +318,7 @@ def _run(source: Run, side: str, skip: int) -> _Run:
             for every in whole.values()
         ],
     }
-    return _Run(name, trace, whole, values, operators, peaks)
+    return _Run(name, trace, whole, values, operators, peaks, tuple(notes))
 
 
 def _launches(trace: Trace) -> tuple[dict[int, np.ndarray[Any, Any]], bool]:
@@ -297,7 +340,10 @@ def _within(times: np.ndarray[Any, Any], one: Spent) -> int:
 
 def _peaks(folder: Path) -> dict[str, int]:
     files = sorted([*folder.glob("*.pickle"), *folder.glob("*.pickle.gz")])
-    return {one.name: int(Trace.memory(one).allocated.max()) for one in files}
+    try:
+        return {one.name: int(Trace.memory(one).allocated.max()) for one in files}
+    except TraceError as error:
+        raise GateError(f"{folder}: {error}") from None
 
 
 def _refuse_misfits(before: list[_Run], after: list[_Run]) -> None:
@@ -311,6 +357,30 @@ def _refuse_misfits(before: list[_Run], after: list[_Run]) -> None:
         if one.operators != first.operators:
             on, off = (one, first) if first.operators else (first, one)
             raise GateError(f"{on.name} ran on GPUs and {off.name} did not")
+    lengths = [(float(np.median(one.values["step time"])), one.name) for one in (*before, *after)]
+    (short, fast), (long, slow) = min(lengths), max(lengths)
+    if long > _FAR * short:
+        raise GateError(
+            f"a step takes {milliseconds(short)} ms in {fast} and {milliseconds(long)} ms in "
+            f"{slow}: is that the same program, and are the times of both files in microseconds, "
+            "as in what PyTorch's profiler writes?"
+        )
+
+
+def _long_steps(side: list[_Run], name: str) -> list[str]:
+    """Steps that do something else, too: an evaluation, a checkpoint, a warm-up."""
+    times = [
+        (one, _LONG * np.median(run.values["step time"]))
+        for run in side
+        for one in run.values["step time"]
+    ]
+    long = [one for one, limit in times if one > limit]
+    if not long:
+        return []
+    return [
+        f"{len(long)} of {len(times)} steps of {name} take more than {_LONG} times the median, "
+        f"{milliseconds(max(long))} ms at most: what grows only in such steps may not be seen"
+    ]
 
 
 def _typical(side: list[_Run]) -> _Run:
@@ -329,16 +399,18 @@ def _values(side: list[_Run], name: str, single: bool) -> list[float]:
 
 
 def _chance(
-    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], counted: bool, name: str
+    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], counted: bool, name: str, what: str
 ) -> float:
     """How often noise alone would make `after` this much larger. See `gate`."""
     if counted and np.ptp(before) == np.ptp(after) == 0:
         return 0.0 if after[0] > before[0] else 1.0
     if min(len(before), len(after)) < 2:
+        advice = "give at least two repeats a side, better three or more"
+        if what == "steps":
+            advice = "record at least two steps, better 30 (lockstep.step or the profiler's "
+            advice += "schedule marks them), or give several repeats a side"
         raise GateError(
-            f"{name}: {len(before)} and {len(after)} values say nothing of the noise. Record at "
-            "least two steps, better 30 (lockstep.step or the profiler's schedule marks them), or "
-            "give several repeats a side"
+            f"{name}: {len(before)} and {len(after)} {what} say nothing of the noise: {advice}"
         )
     if min(len(before), len(after)) < _ENOUGH:
         return _student(before, after)

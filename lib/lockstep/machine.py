@@ -358,6 +358,15 @@ def _answer_about_gpus() -> None:
     print(json.dumps({"gpus": gpus, "error": error}))
 
 
+def packages() -> set[str]:
+    """Folders in which this Python has installed packages, such as those of the system's Python
+    beside an environment's own."""
+    own = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return own | {
+        path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
+    }
+
+
 def python_headers() -> bool:
     return Path(sysconfig.get_path("include"), "Python.h").is_file()
 

@@ -123,7 +123,8 @@ if dist.get_rank() == 0:
 dist.all_reduce(torch.ones(1))
 
 # %% id="waiting-measured" tags=["varies"]
-lockstep.compare(predicted=prediction, measured=job.calls[-1][0].seconds, unit="s")
+waited = job.calls[-1][0].seconds
+lockstep.compare(predicted=prediction, measured=waited, unit="s")
 
 # %% [markdown] id="waiting-explained"
 # The sum needs every rank's number, so nobody has it before the last one has come. Much of the time

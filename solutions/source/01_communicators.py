@@ -60,13 +60,17 @@ prediction = 2  # RANK; and LOCAL_RANK, as there is one node
 # %%torchrun -n {NPROC} --no-init --into job
 import os
 
-for name in ["RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]:
+names = ["RANK", "LOCAL_RANK", "GROUP_RANK"]
+for name in [*names, "WORLD_SIZE", "LOCAL_WORLD_SIZE"]:
     print(f"{name}={os.environ[name]}")
 
 # %% id="who-measured"
-names = [line.split("=")[0] for line in job.output(0).splitlines()]
-columns = [dict(line.split("=") for line in job.output(rank).splitlines()) for rank in range(NPROC)]
-differing = [name for name in names if len({column[name] for column in columns}) == NPROC]
+columns = []  # of each rank: its variables
+for rank in range(NPROC):
+    lines = job.output(rank).splitlines()
+    columns.append(dict(line.split("=") for line in lines))
+values = {name: {column[name] for column in columns} for name in columns[0]}
+differing = [name for name in values if len(values[name]) == NPROC]
 print(*differing)
 lockstep.compare(predicted=prediction, measured=len(differing))
 
@@ -130,7 +134,8 @@ import time
 
 import torch.distributed as dist
 
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(host, port, is_master=False)
 begin = time.perf_counter()
 if os.environ["RANK"] == "0":
     time.sleep(0.3)
@@ -155,7 +160,8 @@ lockstep.compare(predicted=prediction, measured=job[1], unit="s")
 def meet(store, rank, world_size, address):
     # BEGIN SOLUTION
     store.set(f"address/{rank}", address)
-    return [store.get(f"address/{other}").decode() for other in range(world_size)]
+    keys = [f"address/{other}" for other in range(world_size)]
+    return [store.get(key).decode() for key in keys]
     # END SOLUTION
 
 
@@ -198,7 +204,8 @@ import os
 import torch.distributed as dist
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(host, port, is_master=False)
 before = store.num_keys()
 dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 dist.barrier()
@@ -216,8 +223,10 @@ import os
 
 import torch.distributed as dist
 
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=5)
+host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(host, port, is_master=False)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", store=store, rank=rank, world_size=5)
 
 # %% [markdown] id="init-hang-explained"
 # Left alone it would have waited for half an hour, which is gloo's time limit. A job that "hangs at the start" nearly always
@@ -239,19 +248,23 @@ dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world
 
 # %% id="operations" tags=["plumbing"]
 def operations(device, rank, size):
-    """Ways to call c10d, by name: small ones, on every rank of a group of two."""
+    """Ways to call c10d, by name, for every rank of a group of two."""
     import torch
     import torch.distributed as dist
 
+    float8 = torch.float8_e4m3fn
     one = lambda kind=torch.float32: torch.ones(4, device=device, dtype=kind)
     many = lambda: [one() for _ in range(size)]
-    pair = lambda: [dist.P2POp(way, one(), 1 - rank) for way in (dist.isend, dist.irecv)]
+    ways = dist.isend, dist.irecv
+    pair = lambda: [dist.P2POp(way, one(), 1 - rank) for way in ways]
+    batch = lambda: [work.wait() for work in dist.batch_isend_irecv(pair())]
+    send = lambda: dist.recv(one(), 0) if rank else dist.send(one(), 1)
     uneven = lambda: [torch.ones(r + 1, device=device) for r in range(size)]
     return {
-        "send and recv": lambda: dist.recv(one(), 0) if rank else dist.send(one(), 1),
-        "batch_isend_irecv": lambda: [work.wait() for work in dist.batch_isend_irecv(pair())],
+        "send and recv": send,
+        "batch_isend_irecv": batch,
         "broadcast": lambda: dist.broadcast(one(), 0),
-        "broadcast, float8": lambda: dist.broadcast(one(torch.float8_e4m3fn), 0),
+        "broadcast, float8": lambda: dist.broadcast(one(float8), 0),
         "reduce": lambda: dist.reduce(one(), 0),
         "all_reduce": lambda: dist.all_reduce(one()),
         "all_reduce, AVG": lambda: dist.all_reduce(one(), op=dist.ReduceOp.AVG),
@@ -268,7 +281,7 @@ def operations(device, rank, size):
 
 # %% id="probe" tags=["plumbing"]
 def attempt(name, device):
-    """Try one operation: "yes", or the type of the error that it raised on this rank."""
+    """Try one operation: "yes", or the type of its error on this rank."""
     import torch
     import torch.distributed as dist
 
@@ -282,14 +295,15 @@ def attempt(name, device):
 
 
 def probe(backend, device):
-    """Try all operations, each on fresh ranks: a group in which one failed may be broken."""
+    """Try all, each on fresh ranks: after an error a group may be broken."""
     answers = {}
+    options = {"nproc_per_node": 2, "backend": backend}
+    options |= {"show": False, "may_fail": True}
     for name in operations(device, 0, 2):
-        job = lockstep.torchrun(
-            attempt, name, device, nproc_per_node=2, backend=backend, show=False, may_fail=True
-        )
-        said = job.results if job.ok else ["hangs" if job.verdict else "process ends"]
-        answers[name] = next((answer for answer in said if answer != "yes"), "yes")
+        job = lockstep.torchrun(attempt, name, device, **options)
+        failed = "hangs" if job.verdict else "process ends"
+        said = job.results if job.ok else [failed]
+        answers[name] = next((one for one in said if one != "yes"), "yes")
     return answers, job
 
 
@@ -297,7 +311,8 @@ def probe(backend, device):
 gloo, job = probe("gloo", "cpu")
 recording = lockstep.recorded("backends/nccl-h200.json")
 columns = {"gloo · cpu (live)": gloo}
-columns |= {f"{name} (recorded)": answers for name, answers in recording.content.items()}
+for name, answers in recording.content.items():
+    columns[f"{name} (recorded)"] = answers
 lockstep.table(
     "What works, what raises, what hangs (2 ranks)",
     ["operation", *columns],
@@ -418,7 +433,8 @@ def only_members():
 
 
 if lockstep.gpu_count() >= 4:
-    on_gpus = lockstep.torchrun(only_members, nproc_per_node=4, timeout=30, may_fail=True)
+    options = {"nproc_per_node": 4, "timeout": 30, "may_fail": True}
+    on_gpus = lockstep.torchrun(only_members, **options)
     ended_well, stamp = on_gpus.ok, lockstep.live(on_gpus)
 else:
     recording = lockstep.recorded("backends/new-group-nccl.json")
@@ -428,11 +444,12 @@ else:
 # %% id="new-group-claim"
 outcomes = {"gloo": job.ok, "nccl": ended_well}
 hung = [backend for backend, ok in outcomes.items() if not ok]
+under = ", ".join(hung) or "neither"
 lockstep.claim(
     "new_group hangs unless every rank calls it.",
     guess=guess,
     verdict={0: "does not hold", 1: "depends", 2: "holds"}[len(hung)],
-    because=f"only ranks 0 and 1 called it; hung under: {', '.join(hung) or 'neither'}",
+    because=f"only ranks 0 and 1 called it; hung under: {under}",
     stamp=[lockstep.live(job), stamp],
 )
 
@@ -453,7 +470,7 @@ lockstep.claim(
 import torch.distributed as dist
 
 if dist.get_rank() != 3:
-    pair = dist.new_group([0, 1])  # rank 3 is no member, so it thought: not my business
+    pair = dist.new_group([0, 1])  # rank 3 is no member: not its business
 everybody = dist.new_group([0, 1, 2, 3])
 
 # %% [markdown] id="new-group-explained"
@@ -486,14 +503,17 @@ def members_then_all():
     return x.item()
 
 
-options = {"nproc_per_node": 4, "backend": "gloo", "may_fail": True, "show": False}
+options = {"nproc_per_node": 4, "backend": "gloo"}
+options |= {"may_fail": True, "show": False}
 job = lockstep.torchrun(members_then_all, **options)
-right = job.ok and job.results == [6, 6, 6, 6]  # 2 from each of the pair, 1 from the others
+# 2 from each of the pair, 1 from the others
+right = job.ok and job.results == [6, 6, 6, 6]
+sums = f"sums on the four ranks: {job.results}"
 lockstep.claim(
     "With use_local_synchronization=True, only the members call new_group.",
     guess=guess,
     verdict="holds" if right else "does not hold",
-    because=f"sums on the four ranks: {job.results}" if job.ok else "the ranks hang",
+    because=sums if job.ok else "the ranks hang",
     stamp=lockstep.live(job),
 )
 
@@ -512,7 +532,8 @@ lockstep.claim(
 # **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
 
 # %% id="grid-prediction" tags=["prediction"]
-prediction = 7  # rank 5 is at dp 1, pp 0, tp 1 (4 + 0 + 1); at pp 1 it is 4 + 2 + 1
+# rank 5 is at dp 1, pp 0, tp 1 (4 + 0 + 1); at pp 1 it is 4 + 2 + 1
+prediction = 7
 
 # %% [markdown] id="axis-groups-text"
 # ### Exercise 4: the groups of an axis
@@ -578,7 +599,8 @@ plan = {axis: lines(sizes, axis) for axis in sizes}
 
 def my_groups(plan):
     groups = {axis: make(lists) for axis, lists in plan.items()}
-    return {axis: dist.get_process_group_ranks(group) for axis, group in groups.items()}
+    members = dist.get_process_group_ranks
+    return {axis: members(group) for axis, group in groups.items()}
 
 
 by_hand = lockstep.torchrun(my_groups, plan, nproc_per_node=8, show=False)
@@ -601,8 +623,10 @@ prediction = 12  # 4 groups along each of 3 axes
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "pp", "tp"))
-groups = {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in mesh.mesh_dim_names}
+axes = ("dp", "pp", "tp")
+mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=axes)
+members = dist.get_process_group_ranks
+groups = {axis: members(mesh.get_group(axis)) for axis in axes}
 if dist.get_rank() == 5:
     print(mesh)
     print("rank 5 is at", mesh.get_coordinate())
@@ -610,7 +634,8 @@ same = groups == by_hand[dist.get_rank()]
 same
 
 # %% id="mesh-measured"
-made = [call.operation for call in job.setup[5] if call.operation.startswith("new_group")]
+operations_of_5 = [call.operation for call in job.setup[5]]
+made = [name for name in operations_of_5 if name.startswith("new_group")]
 print(*made[:4], "…")
 lockstep.compare(predicted=prediction, measured=len(made))
 
@@ -639,7 +664,8 @@ upper = dist.new_group(range(world_size // 2, world_size))
 if dist.get_rank() >= world_size // 2:
     x = torch.ones(1, device=lockstep.device())
     dist.all_reduce(x, group=upper)
-    print("global rank", dist.get_rank(), "is", dist.get_rank(upper), "in a group of", int(x))
+    here = dist.get_rank(upper)
+    print("global rank", dist.get_rank(), "is", here, "in a group of", int(x))
 dist.get_global_rank(upper, 0) if dist.get_rank() == world_size - 1 else None
 
 # %% id="half-measured"
@@ -708,9 +734,11 @@ import os
 import torch.distributed as dist
 
 rank = int(os.environ["RANK"])
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(host, port, is_master=False)
 for world in ("first", "second"):
-    dist.init_process_group("gloo", store=dist.PrefixStore(world, store), rank=rank, world_size=2)
+    own = dist.PrefixStore(world, store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=2)
     dist.barrier()  # nobody ends this world while another still connects
     dist.destroy_process_group()
 store.set("second/note", "kept")
@@ -734,7 +762,8 @@ def shrink(store, me, alive, generation):
     backend = dist.get_backend()
     dist.destroy_process_group()
     fresh = dist.PrefixStore(f"generation-{generation}", store)
-    dist.init_process_group(backend, store=fresh, rank=alive.index(me), world_size=len(alive))
+    rank, size = alive.index(me), len(alive)
+    dist.init_process_group(backend, store=fresh, rank=rank, world_size=size)
     # END SOLUTION
 
 
@@ -752,7 +781,8 @@ import torch
 import torch.distributed as dist
 
 me, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(host, port, is_master=False)
 dist.init_process_group("gloo", store=store, rank=me, world_size=world_size)
 dist.barrier()  # nobody ends this world while another still connects
 if me != 1:  # rank 1 leaves
@@ -816,7 +846,8 @@ class StoreGroup(dist.ProcessGroup):
         x = tensors[0]
         self.calls += 1
         self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+        keys = [f"{self.calls}/{rank}" for rank in range(self.size())]
+        parts = [pickle.loads(self.store.get(key)) for key in keys]
         stacked = torch.stack(parts)
         biggest = opts.reduceOp == dist.ReduceOp.MAX
         x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
@@ -835,7 +866,8 @@ lockstep.check("StoreGroup", StoreGroup)
 # (The code of the next two cells is hidden: a store that counts bytes, and the two all-reduces.)
 
 # %% id="own-prediction" tags=["prediction"]
-prediction = 4 * 4 + 4 * 4 * 4  # written by 4 ranks, 4 MB each; read by each of 4, 4 times 4 MB
+# written by 4 ranks, 4 MB each; read by each of 4, 4 times 4 MB
+prediction = 4 * 4 + 4 * 4 * 4
 
 # %% id="own-counting" tags=["plumbing"]
 StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)
@@ -859,22 +891,21 @@ class Counting:
 
 # %% id="own" tags=["plumbing"]
 def compare_groups(group_class, elements):
-    """Bytes through the store, and seconds of an all-reduce by the store and by gloo."""
+    """Bytes through the store, and seconds of an all-reduce, by either way."""
     import os
     import time
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False
-    )
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(host, port, is_master=False)
     counting = Counting(dist.PrefixStore("ours", store))
     make = lambda store, rank, size, timeout: group_class(counting, rank, size)
     dist.Backend.register_backend("ours", make, devices=["cpu"])
     seconds = {}
     for backend in ("ours", "gloo"):
-        prefixed = dist.PrefixStore(backend, store)
-        dist.init_process_group(backend, store=prefixed, rank=rank, world_size=size)
-        dist.all_reduce(torch.ones(1))  # so that both have connected, and have met
+        own = dist.PrefixStore(backend, store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size)
+        dist.all_reduce(torch.ones(1))  # after it, all have connected
         x, begin = torch.ones(elements), time.perf_counter()
         dist.all_reduce(x)
         seconds[backend] = time.perf_counter() - begin
@@ -884,16 +915,17 @@ def compare_groups(group_class, elements):
 
 
 # %% id="own-run"
-job = lockstep.torchrun(
-    compare_groups, StoreGroup, 1_000_000, nproc_per_node=4, init=False, show=False
-)
+bare = {"nproc_per_node": 4, "init": False, "show": False}
+job = lockstep.torchrun(compare_groups, StoreGroup, 1_000_000, **bare)
 
 # %% id="own-bytes"
 megabytes = round(sum(rank["bytes"] for rank in job.results) / 1e6)
 lockstep.compare(predicted=prediction, measured=megabytes)
 
 # %% id="own-seconds" tags=["varies"]
-slowest = {name: max(rank[name] for rank in job.results) for name in ("ours", "gloo")}
+slowest = {}
+for name in ("ours", "gloo"):
+    slowest[name] = max(rank[name] for rank in job.results)
 for name, took in slowest.items():
     print(f"{name:<5} {1000 * took:8.1f} ms")
 times = slowest["ours"] / slowest["gloo"]
@@ -934,17 +966,19 @@ def minutes_to_time_out():
 
 gloo_job = lockstep.torchrun(minutes_to_time_out, backend="gloo", show=False)
 if lockstep.gpu_count():
-    job = lockstep.torchrun(minutes_to_time_out, nproc_per_node=1, backend="nccl", show=False)
+    one = {"nproc_per_node": 1, "backend": "nccl", "show": False}
+    job = lockstep.torchrun(minutes_to_time_out, **one)
     minutes, stamp = {"nccl": job[0]}, lockstep.live(job)
 else:
     recording = lockstep.recorded("backends/time-out-nccl.json")
     minutes, stamp = recording.content, recording.stamp
 minutes = {"gloo": gloo_job[0], **minutes}
+said = [f"{name}: {value:g} minutes" for name, value in minutes.items()]
 lockstep.claim(
     "A process group waits half an hour before it gives up.",
     guess=guess,
     verdict="holds" if set(minutes.values()) == {30} else "depends",
-    because=", ".join(f"{name}: {value:g} minutes" for name, value in minutes.items()),
+    because=", ".join(said),
     stamp=[lockstep.live(gloo_job), stamp],
 )
 
@@ -987,19 +1021,25 @@ def waits():
 
 
 job = lockstep.torchrun(waits, nproc_per_node=4, backend="gloo", show=False)
-names = ["all_reduce, rank 3 late", "broadcast, rank 1 late", "broadcast, rank 3 late"]
-rows = [[name, *(f"{s[at]:.3f}" for s in job.results)] for at, name in enumerate(names)]
-ranks = [f"rank {rank}" for rank in range(4)]
-lockstep.table("Seconds in wait()", ["", *ranks], rows, stamp=lockstep.live(job))
+names = ["all_reduce, rank 3 late"]
+names += ["broadcast, rank 1 late", "broadcast, rank 3 late"]
+columns = ["", *(f"rank {rank}" for rank in range(4))]
+rows = []
+for at, name in enumerate(names):
+    rows.append([name, *(f"{took[at]:.3f}" for took in job.results)])
+lockstep.table("Seconds in wait()", columns, rows, stamp=lockstep.live(job))
 
 # %% id="wait-claim"
-met = {name: took > 0.15 for name, took in zip(names, job[0], strict=True)}
-said = {True: "after it had come", False: "before it had come"}
+met = [took > 0.15 for took in job[0]]
+said = []
+for name, late in zip(names, met, strict=True):
+    when = "after" if late else "before"
+    said.append(f"{name}: wait() on rank 0 returned {when} it had come")
 lockstep.claim(
     "wait() on a handle makes the ranks meet.",
     guess=guess,
-    verdict="holds" if all(met.values()) else "depends" if any(met.values()) else "does not hold",
-    because="; ".join(f"{name}: wait() on rank 0 returned {said[it]}" for name, it in met.items()),
+    verdict="holds" if all(met) else "depends" if any(met) else "does not hold",
+    because="; ".join(said),
     stamp=lockstep.live(job),
 )
 
@@ -1046,15 +1086,16 @@ def times():
 
 
 job = lockstep.torchrun(times, nproc_per_node=4, backend="gloo", show=False)
-early = sum(
-    min(left for _, left in once) < max(entered for entered, _ in once)
-    for once in zip(*job.results, strict=True)
-)
+early = 0
+for once in zip(*job.results, strict=True):
+    entered, left = zip(*once, strict=True)
+    early += min(left) < max(entered)
+told = "of 20 barriers of four ranks one was left too early"
 lockstep.claim(
     "Nobody leaves a barrier before all have entered it.",
     guess=guess,
     verdict={0: "holds", 20: "does not hold"}.get(early, "depends"),
-    because=f"of 20 barriers of four ranks one was left too early {early} times",
+    because=f"{told} {early} times",
     stamp=lockstep.live(job),
 )
 
@@ -1079,18 +1120,21 @@ def without_rank_2():
     import torch.distributed as dist
 
     try:
+        second = timedelta(seconds=1)
         if dist.get_rank() == 2:
             time.sleep(2)  # somewhere else in the program
         else:
-            dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+            dist.monitored_barrier(timeout=second, wait_all_ranks=True)
     except RuntimeError as error:
         return str(error)
     return ""
 
 
-job = lockstep.torchrun(without_rank_2, nproc_per_node=4, backend="gloo", show=False)
-said = next((line for line in job[0].splitlines() if "monitoredBarrier" in line), job[0])
-named = [rank for rank in range(4) if f"Ranks {rank} " in said or f"rank {rank} " in said]
+four = {"nproc_per_node": 4, "backend": "gloo", "show": False}
+job = lockstep.torchrun(without_rank_2, **four)
+lines = job[0].splitlines()
+said = next((line for line in lines if "monitoredBarrier" in line), job[0])
+named = [r for r in range(4) if f"Ranks {r} " in said or f"rank {r} " in said]
 lockstep.claim(
     "monitored_barrier names the ranks that did not come.",
     guess=guess,
@@ -1131,13 +1175,15 @@ def from_first_of_two():
     return found
 
 
-job = lockstep.torchrun(from_first_of_two, nproc_per_node=4, backend="gloo", show=False)
+four = {"nproc_per_node": 4, "backend": "gloo", "show": False}
+job = lockstep.torchrun(from_first_of_two, **four)
 world, inside = job[3][2], job[3][0]
+who = "in the group of ranks 2 and 3, rank 3 has"
 lockstep.claim(
     "src of a broadcast is a rank of the world, also in a group.",
     guess=guess,
     verdict="holds" if world == 2 and inside != 2 else "does not hold",
-    because=f"in the group of ranks 2 and 3, rank 3 has from src=2: {world}; from src=0: {inside}",
+    because=f"{who} from src=2: {world}; from src=0: {inside}",
     stamp=lockstep.live(job),
 )
 

@@ -13,8 +13,8 @@
 # - say when to bundle calls, and what that saves,
 # - name the rank that skipped a call, and untangle two groups.
 #
-# What objects cost and risk goes further, below the recap. Labs 00 to 02 come first: sends, receives and what a message costs are taken from there. What collectives
-# cost on many GPUs is lab 15.
+# Objects are a further part, after the recap. Labs 00 to 02 come first: sends, receives and what a message costs
+# are taken from there. What collectives cost on many GPUs is lab 15.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in this notebook
@@ -28,7 +28,8 @@ import lockstep
 # ## 1 · Who holds what
 #
 # Every rank starts with other numbers, so that each number says whose it was: with four ranks, rank 0
-# holds 10 11 12 13, rank 1 holds 20 21 22 23, and so on. Three collectives, each on a copy of them:
+# holds 10 11 12 13, rank 1 holds 20 21 22 23, and so on. Three collectives, each on a copy of them. In some
+# calls one rank plays a special part; it is called the *root*, and `src` or `dst` names it:
 #
 # | call | what it does |
 # | --- | --- |
@@ -73,13 +74,12 @@ def three():
     dist.broadcast(copies["broadcast"], src=0)
     dist.reduce(copies["reduce"], dst=0)
     dist.all_reduce(copies["all_reduce"])
-    return {name: (x.tolist(), after.tolist()) for name, after in copies.items()}
+    before = x.tolist()
+    return {name: (before, after.tolist()) for name, after in copies.items()}
 
 
 job = lockstep.torchrun(three, **on_ranks)
-picture(job)
-
-# %% id="one-measured"
+display(picture(job))
 lockstep.compare(predicted=prediction, measured=job[1]["all_reduce"][1][0])
 
 # %% [markdown] id="one-explained"
@@ -91,25 +91,25 @@ lockstep.compare(predicted=prediction, measured=job[1]["all_reduce"][1][0])
 # That is how it is drawn in most textbooks. If it holds, you may go on using `x` on the other ranks.
 
 # %% id="reduce-claim"
-others = range(1, NPROC)
-changed = [rank for rank in others if job[rank]["reduce"][0] != job[rank]["reduce"][1]]
+changed = []  # of each rank but the root, whether it holds other numbers now
+for rank in range(1, NPROC):
+    before, after = job[rank]["reduce"]
+    changed.append(before != after)
+some = "depends" if any(changed) else "holds"
+others = f"of {len(changed)} ranks that are not the root"
 lockstep.claim(
     "reduce changes the tensor of the root, and leaves the others alone.",
     guess=guess,
-    verdict="holds"
-    if not changed
-    else "does not hold"
-    if len(changed) == len(others)
-    else "depends",
-    because=f"of {len(others)} ranks that are not the root, {len(changed)} hold other numbers now",
+    verdict="does not hold" if all(changed) else some,
+    because=f"{others}, {sum(changed)} hold other numbers now",
     stamp=lockstep.live(job),
 )
 
 # %% [markdown] id="reduce-explained"
 # gloo writes partial sums into the tensors of all ranks. Each number that is left there is a sum over
-# some of the ranks, or over all. The documentation promises a result on the root, and nothing about the others. **What changes under
-# NCCL:** another backend may leave something else there, so the claim's verdict is computed anew
-# wherever this lab runs. A program that relies on it works until it is moved.
+# some of the ranks, or over all. The documentation promises a result on the root, and nothing about the
+# others. **What changes under NCCL:** another backend may leave something else there, so the claim's
+# verdict is computed again wherever this lab runs. A program that relies on it works until it is moved.
 #
 # ### Pieces
 #
@@ -127,7 +127,7 @@ lockstep.claim(
 # **Predict:** which number is the *last* that rank 0 holds after the `all_to_all_single`?
 
 # %% id="pieces-prediction" tags=["prediction"]
-prediction = 10 * NPROC  # rank 0 gets everybody's first number, and the last rank's is that
+prediction = 10 * NPROC  # rank 0 gets the first number of each rank
 
 
 # %% id="gather"
@@ -135,7 +135,8 @@ def pieces():
     rank, n = dist.get_rank(), dist.get_world_size()
     row = 10 * (rank + 1) + torch.arange(n, device=lockstep.device())
     piece, root = row[:1], rank == 0
-    scattered, gathered, everything = row.new_zeros(1), row.new_zeros(n), row.new_zeros(n)
+    scattered = row.new_zeros(1)
+    gathered, everything = row.new_zeros(n), row.new_zeros(n)
     dist.scatter(scattered, list(row.chunk(n)) if root else None, src=0)
     dist.gather(piece, list(gathered.chunk(n)) if root else None, dst=0)
     dist.all_gather(list(everything.chunk(n)), piece)
@@ -165,10 +166,9 @@ def exchange():
 
 
 exchange_job = lockstep.torchrun(exchange, **on_ranks)
-picture(exchange_job)
-
-# %% id="exchange-measured"
-lockstep.compare(predicted=prediction, measured=exchange_job[0]["all_to_all_single"][1][-1])
+display(picture(exchange_job))
+_, exchanged = exchange_job[0]["all_to_all_single"]
+lockstep.compare(predicted=prediction, measured=exchanged[-1])
 
 # %% [markdown] id="uses-text"
 # Read `all_to_all_single` as a matrix with a row for each rank: it is transposed. Where you meet
@@ -178,14 +178,10 @@ lockstep.compare(predicted=prediction, measured=exchange_job[0]["all_to_all_sing
 # | --- | --- |
 # | the same weights at the start | broadcast |
 # | gradients of data parallelism (DDP) | all_reduce |
-# | sharded weights and gradients (FSDP, ZeRO) | all_gather, reduce_scatter |
+# | weights and gradients of which each rank keeps a part (FSDP) | all_gather, reduce_scatter |
 # | activations of tensor parallelism | all_reduce, or all_gather and reduce_scatter |
-# | tokens to their experts and back | all_to_all |
+# | tokens to the ranks that have their part of the model, and back | all_to_all |
 # | checkpoints, logging | gather, barrier |
-#
-# (The newest PyTorch calls the variants with one large tensor `all_gather_single` and
-# `reduce_scatter_single`, before that `all_gather_into_tensor` and `reduce_scatter_tensor`. This
-# course uses the lists, which every version has.)
 #
 # ### Exercise 1: the mean of all values
 #
@@ -281,7 +277,7 @@ lockstep.check("two_step_all_reduce", two_step_all_reduce)
 # more. The second chunk does the same, but starts at rank 1, the third at rank 2, the fourth at rank 3,
 # all at the same time.
 #
-# So each rank is busy in each step. Copy this table, and fill in what is missing, before you go on:
+# So each rank is busy in each step. Copy this table on paper, and fill in what is missing:
 #
 # | | rank 0 | rank 1 | rank 2 | rank 3 |
 # | --- | --- | --- | --- | --- |
@@ -301,9 +297,10 @@ import torch.distributed as dist
 
 
 def swap(out, to, into, source):
-    """Send `out` to one rank, and receive `into` from another, at the same time."""
-    both = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
-    for work in dist.batch_isend_irecv(both):
+    """Send `out` to a rank, and receive `into` from another, at once."""
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
 
 
@@ -317,7 +314,7 @@ y.item()
 # does *each rank* send in the whole ring all-reduce? Count steps and chunks on paper.
 
 # %% id="ring-prediction" tags=["prediction"]
-prediction = 2 * (NPROC - 1) * 1200 / NPROC  # 2(N - 1) steps, in each a chunk of 1/N
+prediction = 2 * (NPROC - 1) * 1200 / NPROC  # 2(N - 1) steps, each 1/N of it
 
 # %% [markdown] id="ring-exercise-text"
 # ### Exercise 3: a ring all-reduce
@@ -333,8 +330,9 @@ import torch.distributed as dist
 
 
 def swap(out, to, into, source):
-    both = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
-    for work in dist.batch_isend_irecv(both):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
 
 
@@ -344,11 +342,13 @@ def ring_all_reduce(x):
     chunks = x.chunk(n)  # views
     # BEGIN SOLUTION
     buffer = torch.empty_like(chunks[0])
-    for step in range(n - 1):  # after it, chunk rank - step - 1 is the sum of step + 2 ranks
-        swap(chunks[(rank - step) % n], right, buffer, left)
-        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):  # after it, `to` is the sum of step + 2 ranks
+        out, to = (rank - step) % n, (rank - step - 1) % n
+        swap(chunks[out], right, buffer, left)
+        chunks[to].add_(buffer)
     for step in range(n - 1):  # after it, step + 2 chunks are complete here
-        swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
+        out, to = (rank + 1 - step) % n, (rank - step) % n
+        swap(chunks[out], right, chunks[to], left)
     # END SOLUTION
 
 
@@ -368,12 +368,12 @@ def reduce_by(all_reduce, nbytes):
 
 def bytes_sent(job):
     """Bytes that each rank sent, from the record of its calls."""
-    return [sum(c.bytes for c in calls if c.operation == "send") for calls in job.calls]
+    sends = [[c for c in calls if c.operation == "send"] for calls in job.calls]
+    return [sum(call.bytes for call in calls) for calls in sends]
 
 
-job = lockstep.torchrun(
-    reduce_by, ring, 1_200_000, nproc_per_node=NPROC, backend=BACKEND, show=False
-)
+here = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+job = lockstep.torchrun(reduce_by, ring, 1_200_000, **here)
 print("bytes sent, by rank:", *bytes_sent(job))
 lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 
@@ -382,8 +382,9 @@ lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 # the sums in chunks 1, 2, 3 and 0.
 #
 # Play it: press *step*, or the arrow keys. A row is a rank, a column is a chunk. A small square is a rank
-# whose numbers are in the sum; a thick frame has those of all. Choose other algorithms, too: which has
-# the fewest rounds, and in which does the busiest rank send the fewest bytes?
+# whose numbers are in the sum; a thick frame has those of all. Choose other algorithms, too: the sentence
+# below says how many rounds each has, and how much the busiest rank sends. With four ranks doubling has the
+# fewest rounds, and the ring the fewest bytes.
 #
 # Below it are the messages of *your* function, from the record of its calls. A record does not say what
 # is in a message, so there you see whose numbers *may* have arrived.
@@ -392,34 +393,7 @@ lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 display(lockstep.play.collective("ring", ranks=4, nbytes=1_200_000))
 lockstep.play.collective(job, title="Your ring, from the record of its calls")
 
-# %% [markdown] id="twice-text"
-# ### Claim: "an all-reduce moves twice its data"
-#
-# People turn the time of an all-reduce into a bandwidth by that rule: 2 × bytes / seconds. Your ring
-# can say how many times over a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
-
-# %% id="twice-guess" tags=["guess"]
-guess = "does not hold"
-
-# %% id="twice-claim"
-jobs = {
-    n: lockstep.torchrun(reduce_by, ring, 64_000, nproc_per_node=n, backend="gloo", show=False)
-    for n in (2, 4, 8)
-}
-times = {n: max(bytes_sent(job)) / 64_000 for n, job in jobs.items()}
-twice = [abs(sent - 2) < 0.02 for sent in times.values()]
-lockstep.claim(
-    "An all-reduce moves twice its data.",
-    guess=guess,
-    verdict="holds" if all(twice) else "depends" if any(twice) else "does not hold",
-    because=", ".join(f"{n} ranks: {sent:g} times" for n, sent in times.items()),
-    stamp=lockstep.live(jobs[8]),
-)
-
-# %% [markdown] id="twice-explained"
-# It is 2(N − 1)/N, and twice only where N is large. (No algorithm in which ranks only send to each
-# other can do with less.)
-#
+# %% [markdown] id="rounds-text"
 # ## 4 · Fewer rounds
 #
 # The ring sends few bytes in *many* rounds: 2(N − 1), and in each of them a message's latency is
@@ -439,8 +413,8 @@ prediction = 3  # distances 1, 2 and 4
 # ### Exercise 4: recursive doubling
 #
 # **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone; each rank
-# sends exactly as often as you predicted. N is a power of two. (`^`, exclusive or, turns a bit over:
-# `5 ^ 4` is 1, and `1 ^ 4` is 5.)
+# sends exactly as often as you predicted. N is a power of two. (`^`, exclusive or, flips a bit: `5 ^ 4` is 1,
+# and `1 ^ 4` is 5.)
 
 # %% id="doubling_all_reduce"
 import torch
@@ -448,8 +422,9 @@ import torch.distributed as dist
 
 
 def swap(out, to, into, source):
-    both = [dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]
-    for work in dist.batch_isend_irecv(both):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
 
 
@@ -470,11 +445,10 @@ lockstep.check("doubling_all_reduce", doubling_all_reduce)
 
 # %% id="doubling-measured"
 doubling = lockstep.carry_on("doubling_all_reduce", doubling_all_reduce)
-job = lockstep.torchrun(
-    lambda: doubling(torch.ones(16_000)), nproc_per_node=8, backend="gloo", show=False
-)
-sends = [[call for call in calls if call.operation == "send"] for calls in job.calls]
-print("bytes sent, by rank:", *(sum(call.bytes for call in rank) for rank in sends))
+on_8 = {"nproc_per_node": 8, "backend": "gloo", "show": False}
+job = lockstep.torchrun(lambda: doubling(torch.ones(16_000)), **on_8)
+sends = [[c for c in calls if c.operation == "send"] for calls in job.calls]
+print("bytes sent, by rank:", *(sum(c.bytes for c in calls) for calls in sends))
 lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 
 # %% [markdown] id="fewer-explained"
@@ -488,21 +462,19 @@ lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 # ## 5 · Granularity
 #
 # A model has hundreds of parameters, most of them small. On 4 H200s `all_reduce` was recorded over many
-# sizes, with NVLink multicast off. Both axes are logarithmic: the same factor is the same distance.
+# sizes. Both axes are logarithmic: the same factor is the same distance.
 
 # %% id="grain-recorded" tags=["plumbing"]
 recording = lockstep.recorded("sweeps/h200-x4.json")
 rows = recording.content["sweeps"]["all_reduce"]
+columns = ("bytes", "seconds", "lower_quartile", "upper_quartile")
+points = [tuple(row[name] for name in columns) for row in rows]
 lockstep.chart(
-    {
-        "all_reduce": [
-            (r["bytes"], r["seconds"], r["lower_quartile"], r["upper_quartile"]) for r in rows
-        ]
-    },
+    {"all_reduce": points},
     x="size (bytes)",
     y="time (seconds)",
-    alt="Seconds of an all-reduce on 4 H200s over its size: the same up to a megabyte; then the time "
-    "rises, in the end as the size does.",
+    alt="Seconds of an all-reduce on 4 H200s over its size: the same up to a "
+    "megabyte; then the time rises, in the end as the size does.",
     stamp=recording.stamp,
 )
 
@@ -511,25 +483,24 @@ lockstep.chart(
 # long as one of 1 MB?
 
 # %% id="grain-prediction" tags=["prediction"]
-prediction = 1000  # the chart has the same time for both sizes, and there are a thousand calls
+prediction = 1000  # the chart has the same time for both sizes
 
 # %% id="grain-computed"
 seconds = {row["bytes"]: row["seconds"] for row in rows}
 print(recording.stamp)
-lockstep.compare(
-    predicted=prediction, computed=1000 * seconds[1 << 10] / seconds[1 << 20], unit="times"
-)
+times = 1000 * seconds[1 << 10] / seconds[1 << 20]
+lockstep.compare(predicted=prediction, computed=times, unit="times")
 
 # %% [markdown] id="flat-text"
 # Up to a megabyte an all-reduce costs what a call costs, and no more. So bundle small tensors: one call
-# instead of many. (Bytes are saved elsewhere: where gradients are *added up over several steps* before
-# they are sent.)
+# instead of many.
 #
 # ### Exercise 5: one call for all
 #
 # **Goal:** `flat_all_reduce(tensors)` gets a list of tensors of one dtype and several shapes (some
 # may be empty, single numbers, or transposed views), and leaves in each of them the sum over all
-# ranks, by exactly one call of their size. That is what DDP does with a bucket.
+# ranks, by exactly one call of their size. DDP does the same with gradients: it calls a list of
+# tensors that travel together a *bucket*.
 
 # %% id="flat_all_reduce"
 import torch
@@ -556,8 +527,8 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 # order: each rank's first call meets the first of all others, the second the second, and so on. What a
 # program means by a call, such as the step of its loop, plays no part.
 #
-# The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), say because
-# it had no data. Write down which calls each rank makes, and in which order. **Predict:** in which step
+# The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), for example because
+# it had no data. Write on paper which calls each rank makes, and in which order. **Predict:** in which step
 # will the other ranks hang?
 
 # %% id="skip-prediction" tags=["prediction"]
@@ -585,8 +556,7 @@ lockstep.compare(predicted=prediction, measured=stuck.number)
 # then a hang. Had the others left out one of their
 # later calls, nothing would have hung, and nobody would have noticed. A rank without data calls with
 # zeros. (They hang because rank 1's process is kept until all are done. Once a process has ended, so have
-# its connections, and gloo raises "Connection closed by peer" in the others
-# ([`pair.cc`](https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc)).)
+# its connections, and gloo raises an error in the others.)
 #
 # The next one is **broken on purpose**, too: two groups with the same members, one for gradients
 # and one for metrics, used in two orders.
@@ -621,7 +591,10 @@ import torch.distributed as dist
 everybody = range(dist.get_world_size())
 gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
 order = (gradients, metrics) if dist.get_rank() == 0 else (metrics, gradients)
-handles = [dist.all_reduce(torch.ones(1), group=group, async_op=True) for group in order]
+handles = []
+for group in order:
+    x = torch.ones(1)
+    handles.append(dist.all_reduce(x, group=group, async_op=True))
 for handle in handles:
     handle.wait()
 print("finished")
@@ -634,32 +607,13 @@ lockstep.compare(predicted=prediction, measured=len(finished))
 # **What changes under NCCL:** handles do not help. Each group has a stream of its own there, but whether
 # the GPU runs both groups' calls at the same time is not promised. NCCL's rule is that the order in which
 # the host starts them agrees on all ranks, over all groups. So the repair that holds everywhere is *one
-# order on all ranks*:
+# order on all ranks*: here all would call on `gradients` first, and then on `metrics`.
 
-# %% id="one-order"
-# %%torchrun -n {NPROC} --backend {BACKEND}
-import torch
-import torch.distributed as dist
-
-everybody = range(dist.get_world_size())
-gradients, metrics = dist.new_group(everybody), dist.new_group(everybody)
-for group in (gradients, metrics):
-    dist.all_reduce(torch.ones(1, device=lockstep.device()), group=group)
-print("finished")
-
-# %% [markdown] id="nccl-changes"
-# ## What changes under NCCL
-#
-# | here, with gloo | with NCCL |
-# | --- | --- |
-# | a call returns when it is complete | when it is queued; using the result waits |
-# | a small call costs what threads and sockets cost | it costs PyTorch's launch, and NCCL's kernel |
-# | you picked the algorithm | NCCL picks it: ring, trees, NVLink's switches |
-#
+# %% [markdown] id="recap"
 # ## Recap
 #
-# - `reduce_scatter`, then `all_gather`, is an all-reduce: 2(N − 1)/N of its bytes, and without help
-#   from the switch no way sends fewer.
+# - `reduce_scatter`, then `all_gather`, is an all-reduce: each rank sends 2(N − 1)/N of its bytes, and where
+#   ranks only send to each other no way needs fewer.
 # - A ring has 2(N − 1) rounds, doubling log₂ N for more bytes: small messages want few rounds, large
 #   ones few bytes.
 # - Bundling saves what a call costs, never bytes. An average over ranks is not an average over samples.
@@ -671,11 +625,49 @@ print("finished")
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("03")
 
+# %% [markdown] id="twice-text"
+# ## Further: how often an all-reduce sends its data
+#
+# About 4 minutes; needs a CPU. It counts what your ring sends.
+#
+# ### Claim: "an all-reduce moves twice its data"
+#
+# People turn the time of an all-reduce into a bandwidth by that rule: 2 × bytes / seconds. Your ring
+# can say how many times over a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
+
+# %% id="twice-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="twice-claim"
+import torch
+
+ring = lockstep.carry_on("ring_all_reduce")
+times, ok = [], []
+for n in (2, 4, 8):
+    options = {"nproc_per_node": n, "backend": "gloo", "show": False}
+    job = lockstep.torchrun(lambda: ring(torch.ones(16_000)), **options)
+    sends = [[c for c in calls if c.operation == "send"] for calls in job.calls]
+    sent = max(sum(c.bytes for c in calls) for calls in sends) / 64_000
+    times.append(f"{n} ranks: {sent:g} times")
+    ok.append(abs(sent - 2) < 0.02)
+lockstep.claim(
+    "An all-reduce moves twice its data.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because=", ".join(times),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="twice-explained"
+# It is 2(N − 1)/N, and twice only where N is large. (No algorithm in which ranks only send to each
+# other can do with less.)
+
 # %% [markdown] id="grain-live"
 # ## Further: bundling, measured here
 #
 # Many small calls, one large call, and calls that PyTorch collects, on your ranks; and what people say that
-# it saves. About 6 minutes; it needs a CPU.
+# it saves. About 6 minutes; it needs a CPU. (Bundling saves no bytes. Those are saved where gradients are
+# *added up over several steps* before they are sent.)
 #
 # Your ranks share a few cores, so nothing is as clean as on the chart of section 5. The third way:
 # `_coalescing_manager` collects the calls inside of it and passes them on as one; the underscore says
@@ -685,7 +677,7 @@ lockstep.progress("03")
 
 # %% id="grain" tags=["plumbing"]
 def many_or_one(count):
-    """Seconds for as many all-reduces of 1 kB, for one of all of them, and for them coalesced."""
+    """Seconds for many all-reduces of 1 kB, for them coalesced, for one."""
     import time
 
     import torch
@@ -704,7 +696,7 @@ def many_or_one(count):
 
     x = torch.zeros(count * 256, device=lockstep.device())
     pieces, times = list(x.chunk(count)), [0.0]
-    for way in (one, coalesced, many, coalesced, one):  # the first two are to warm up
+    for way in (one, coalesced, many, coalesced, one):  # two are to warm up
         begin = time.perf_counter()
         way()
         x[0].item()  # so that a GPU is done, too
@@ -712,10 +704,12 @@ def many_or_one(count):
     return dict(zip(("many", "coalesced", "one"), times[3:], strict=True))
 
 
-grain_job = lockstep.torchrun(many_or_one, 1000, nproc_per_node=NPROC, backend=BACKEND, show=False)
+ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+grain_job = lockstep.torchrun(many_or_one, 1000, **ranks)
 
 # %% id="grain-measured" tags=["varies"]
-slowest = {name: max(one[name] for one in grain_job.results) for name in grain_job[0]}
+results = grain_job.results
+slowest = {name: max(one[name] for one in results) for name in results[0]}
 for name, took in slowest.items():
     times = f"{took / slowest['one']:6.1f} times one" if name != "one" else ""
     print(f"{name:<10} {1000 * took:10.1f} ms {times}")
@@ -730,15 +724,17 @@ print(lockstep.live(grain_job))
 guess = "does not hold"
 
 # %% id="grain-claim"
-_, _, *many, _, single = grain_job.calls[0]  # two to warm up, many, coalesced, one
-before = sum(call.bytes for call in many)
-saves = {"time": slowest["one"] < slowest["many"] / 2, "bytes": single.bytes < before}
+# two to warm up, many, coalesced, one
+_, _, *many, _, single = grain_job.calls[0]
+before, after = sum(call.bytes for call in many), single.bytes
+faster, fewer = slowest["one"] < slowest["many"] / 2, after < before
 lockstep.claim(
     "One call for many layers saves start-up time and bytes.",
     guess=guess,
-    verdict="holds" if all(saves.values()) else "does not hold",
-    because=f"less than half of the time: {'yes' if saves['time'] else 'no'}; fewer bytes: "
-    f"{'yes' if saves['bytes'] else 'no'} ({before:,} in {len(many):,} calls, {single.bytes:,} in one)",
+    verdict="holds" if faster and fewer else "does not hold",
+    because=f"less than half of the time: {'yes' if faster else 'no'}; "
+    f"fewer bytes: {'yes' if fewer else 'no'} "
+    f"({before:,} in {len(many):,} calls, {after:,} in one)",
     stamp=lockstep.live(grain_job),
 )
 
@@ -747,7 +743,7 @@ lockstep.claim(
 #
 # What it costs to send Python objects, and what it risks. About 12 minutes; it needs a CPU.
 #
-# `all_gather_object`, `broadcast_object_list` and their like take any Python object. They pickle it
+# `all_gather_object`, `broadcast_object_list` and similar calls take any Python object. They pickle it
 # into bytes, send those as a tensor, and unpickle them on the other side. A receiver must bring a tensor
 # that is long enough (lab 02), and does not know how long the other ranks' pickles are. **Predict:** how
 # many operations on the process group does *one* `all_gather_object` make on each rank?
@@ -826,7 +822,7 @@ guess = "depends"
 
 # %% id="ops"
 def try_operations(name):
-    """What all_reduce with this operation gives, or its error, for float32 and for int64."""
+    """What all_reduce with this operation gives: for float32, for int64."""
     import torch
     import torch.distributed as dist
 
@@ -842,7 +838,8 @@ def try_operations(name):
 
 
 names = "SUM", "PRODUCT", "MIN", "MAX", "BAND", "AVG"
-runs = {n: lockstep.torchrun(try_operations, n, backend="gloo", show=False) for n in names}
+gloo = {"backend": "gloo", "show": False}
+runs = {name: lockstep.torchrun(try_operations, name, **gloo) for name in names}
 
 # %% id="ops-table"
 lockstep.table(
@@ -853,18 +850,15 @@ lockstep.table(
 )
 
 # %% id="avg-claim"
-works = {
-    kind: gave == "2.5" for kind, gave in zip(("float32", "int64"), runs["AVG"][0], strict=True)
-}
+kinds = ["float32", "int64"]
+gave = dict(zip(kinds, runs["AVG"][0], strict=True))
+works = [kind for kind in kinds if gave[kind] == "2.5"]
+some = "depends" if works else "holds"
 lockstep.claim(
     "ReduceOp.AVG needs NCCL.",
     guess=guess,
-    verdict="does not hold"
-    if all(works.values())
-    else "depends"
-    if any(works.values())
-    else "holds",
-    because="under gloo it works with: " + (", ".join(k for k in works if works[k]) or "nothing"),
+    verdict="does not hold" if works == kinds else some,
+    because="under gloo it works with: " + (", ".join(works) or "nothing"),
     stamp=lockstep.live(runs["AVG"]),
 )
 
@@ -873,3 +867,185 @@ lockstep.claim(
 # one. **What changes under NCCL:** integers have `AVG` there, too; their sum is divided, and the rest is
 # dropped. Whether an average over *ranks* is what you want is another question. (NCCL has one more,
 # `PREMUL_SUM`, which multiplies on the way; gloo raises for it.)
+
+# %% [markdown] id="nodes-text"
+# ## Further: two nodes
+#
+# What changes when a collective crosses nodes: who is told what, which bytes take the slow way, and an
+# all-reduce on two levels. About 15 minutes; it needs a CPU. Exercise 3 comes first.
+#
+# Where Slurm gives two nodes this section is live on them: inside of a job of two nodes, or where
+# `lockstep cluster init` has written a profile and `lockstep cluster check` says that all is well.
+# Elsewhere four ranks of your own machine play two nodes. What they send is the same, and is stamped so;
+# who is where was recorded.
+#
+# `lockstep.cluster()` is what Slurm gives, or None. A `World` keeps its ranks, and so the job in Slurm's
+# queue, until it is closed: the queue is waited for once. It has two ranks a node, whatever `NPROC` says,
+# and gloo, as bytes are all that is counted.
+
+# %% id="nodes-where"
+import os
+
+import torch
+import torch.distributed as dist
+
+cluster = lockstep.cluster(nodes=2)
+per_node = 2
+here = per_node if cluster else 2 * per_node  # ranks that each host starts
+world = lockstep.World(here, backend="gloo", on=cluster)
+names = "RANK", "LOCAL_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE"
+names += ("SLURMD_NODENAME",)
+
+
+def told():
+    return {name: os.environ.get(name, "") for name in names}
+
+
+if cluster:
+    seen = world.run(told)
+    ranks = seen.results
+else:
+    seen = lockstep.recorded("launch/slurm-nodes.json")
+    ranks = seen.content
+rows = [[rank[name] for name in names] for rank in ranks]
+lockstep.table("What each rank is told", names, rows, stamp=seen.stamp)
+
+# %% [markdown] id="nodes-device-text"
+# `RANK` counts through all nodes, `LOCAL_RANK` on each of them. `GROUP_RANK` is the node's number, and
+# the last column its name, from Slurm.
+#
+# **Predict:** a program takes the GPU with the number `RANK`, and each of these nodes has one GPU for each
+# of its ranks. Which is the first rank that finds no such GPU?
+
+# %% id="nodes-device-prediction" tags=["prediction"]
+prediction = 2  # on one node it worked for ranks 0 and 1
+
+# %% id="nodes-device"
+gpus = int(ranks[0]["LOCAL_WORLD_SIZE"])  # on each node
+lacks = [int(one["RANK"]) for one in ranks if int(one["RANK"]) >= gpus]
+lockstep.compare(predicted=prediction, measured=lacks[0])
+
+# %% [markdown] id="nodes-flat-text"
+# So a program that mixes up the two is right on every machine until it has two. `LOCAL_RANK` picks the
+# GPU; `RANK` picks the data.
+#
+# ### Which bytes take the slow way
+#
+# Now your ring, over all four ranks: 0 → 1 → 2 → 3 → 0. Ranks 0 and 1 are on one node, 2 and 3 on the
+# other. Inside of a node messages take NVLink or memory; between nodes they take a network that is
+# several times as slow (lab 15 has numbers).
+#
+# **Predict:** `x` has 1,200 kB. How many kB does *node 0*, both of its ranks together, send to node 1?
+
+# %% id="nodes-flat-prediction" tags=["prediction"]
+prediction = 2 * 3 / 4 * 1200  # one hop leaves the node: 2(N - 1)/N of x
+
+# %% id="nodes-flat"
+ring = lockstep.carry_on("ring_all_reduce")
+
+
+def reduce_ones(all_reduce):
+    x = torch.ones(300_000)  # 1,200 kB
+    all_reduce(x)
+    return x.min().item(), x.max().item()
+
+
+def crossing(job):
+    """kB that each rank sends to the other node, from its record of calls."""
+    kilobytes = [0.0] * len(job.calls)
+    for rank, calls in enumerate(job.calls):
+        for call in (one for one in calls if one.operation == "send"):
+            if call.peer // per_node != rank // per_node:
+                kilobytes[rank] += call.bytes / 1000
+    return kilobytes
+
+
+played = lockstep.simulated("four ranks of one host play two nodes: counted")
+flat = world.run(reduce_ones, ring)
+print("kB to the other node, by rank:", *crossing(flat))
+print(lockstep.live(flat) if cluster else played)
+lockstep.compare(predicted=prediction, measured=sum(crossing(flat)[:per_node]))
+
+# %% [markdown] id="nodes-levels-text"
+# One rank of each node sends all of it, and the other one's network card does nothing.
+#
+# ### Two levels
+#
+# An all-reduce that knows of nodes first adds up *inside*, then *across*, then spreads *inside*. On two
+# nodes with two ranks each it is three exchanges. Let `x` be two halves.
+#
+# 1. Inside: a rank sends one half to its neighbour, and adds what comes to the other half. Rank 0 has the
+#    node's sum of the first half then, rank 1 of the second.
+# 2. Across: each exchanges its half with the rank at the same place on the other node, and adds.
+# 3. Inside: neighbours exchange their complete halves.
+#
+# In general: a reduce-scatter inside, an all-reduce across, an all-gather inside; you build it for any
+# number of ranks in lab 15.
+#
+# **Predict:** of the 1,200 kB, how many does the rank that sends *most* to the other node send there?
+
+# %% id="nodes-levels-prediction" tags=["prediction"]
+prediction = 1200 / 2  # its half, once
+
+
+# %% id="nodes-levels"
+def swap(out, peer, into):
+    sending = dist.P2POp(dist.isend, out, peer)
+    receiving = dist.P2POp(dist.irecv, into, peer)
+    for work in dist.batch_isend_irecv([sending, receiving]):
+        work.wait()
+
+
+def two_levels(x):
+    rank = dist.get_rank()
+    beside, opposite = rank ^ 1, rank ^ 2  # on this node, and on the other
+    mine, other = x.chunk(2) if rank % 2 == 0 else reversed(x.chunk(2))
+    buffer = torch.empty_like(mine)
+    swap(other, beside, buffer)
+    mine.add_(buffer)  # the sum over this node
+    swap(mine, opposite, buffer)
+    mine.add_(buffer)  # the sum over both
+    swap(mine, beside, other)
+
+
+levels = world.run(reduce_ones, two_levels)
+print("the sum is everywhere:", levels.results == [(4.0, 4.0)] * 4)
+print("kB to the other node, by rank:", *crossing(levels))
+print(lockstep.live(levels) if cluster else played)
+lockstep.compare(predicted=prediction, measured=max(crossing(levels)))
+
+# %% [markdown] id="nodes-claim-text"
+# ### Claim: "an all-reduce on two levels sends fewer bytes between nodes than a ring"
+#
+# People say it of every hierarchical all-reduce. Count for M nodes of L ranks. In a ring of all ranks one hop
+# leaves each node, with 2(ML − 1)/(ML) of `x`. On two levels each of the L ranks has 1/L of `x`, and the
+# all-reduce across, on M ranks, sends 2(M − 1)/M of that: together 2(M − 1)/M of `x` leave a node. It
+# holds if that is less by a tenth at least, here and on 64 such nodes; `depends` if only on one of the two.
+# **Guess.**
+
+# %% id="nodes-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="nodes-claim"
+world.close()  # and with it Slurm's job
+sent = {2: (sum(crossing(flat)[:per_node]), sum(crossing(levels)[:per_node]))}
+# By the text above:
+sent[64] = tuple(1200 * 2 * (n - 1) / n for n in (64 * per_node, 64))
+fewer = [two < 0.9 * one for one, two in sent.values()]
+counted = [
+    f"{nodes} nodes: {one:,.0f} kB by a ring, {two:,.0f} on two levels"
+    for nodes, (one, two) in sent.items()
+]
+counts = lockstep.live(flat) if cluster else played
+lockstep.claim(
+    "An all-reduce on two levels sends fewer bytes between nodes than a ring.",
+    guess=guess,
+    verdict=("does not hold", "depends", "holds")[sum(fewer)],
+    because=f"{per_node} ranks a node; " + "; ".join(counted),
+    stamp=[counts, lockstep.simulated("64 nodes: the formula")],
+)
+
+# %% [markdown] id="nodes-explained"
+# On many nodes both are close to twice `x`. What stays is who sends them: on two levels each rank of a
+# node sends its part, over its own card, and in one ring a single rank sends all. (NCCL makes several
+# rings, one for each card, so that all cards work there, too: lab 15.)

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 07 · Multi-GPU tracing
 #
-# **95 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
+# **90 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
 #
 # Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every
 # operator, kernel and collective, with its begin and end. Afterwards you can
@@ -299,8 +299,7 @@ lockstep.Timeline(after, before=before, title="before DDP's buckets, and with th
 # ## 4 · Who is late
 #
 # In the next cell one rank computes much longer than the others, six times, before an all-reduce. Which one is
-# drawn by chance, and not told. The table below the cell has the time that each rank spends *in* its
-# all-reduces.
+# drawn by chance, and not told.
 
 # %% id="late" tags=["varies"]
 # %%torchrun -n {NPROC} --backend {BACKEND} --trace --into job
@@ -318,39 +317,35 @@ for number in range(6):
             b_NN = a_NN @ a_NN
         dist.all_reduce(total)
 
-# %% id="late-table" tags=["varies"]
-trace = lockstep.Trace.of(job).align()
-spent = {one.rank: one for one in trace.breakdown(skip=1).totals}
-lockstep.table(
-    "Five steps of each rank, in ms",
-    ["rank", "computing", "in all-reduces"],
-    [
-        [rank, *(f"{x / 1e6:.2f}" for x in (one.compute, one.communication))]
-        for rank, one in spent.items()
-    ],
-    stamp=lockstep.live(job),
-)
-
 # %% [markdown] id="late-claim-text"
 # ### Claim: "the rank with the longest all-reduces is the slow one"
 #
-# It looks like that in a profile of one rank: "most of my time is NCCL". **Guess** what the table says:
-# `"holds"`, `"does not hold"` or `"depends"`?
+# It looks like that in a profile of one rank: "most of my time is NCCL". The next cell shows the time that each rank
+# computes, and that it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"` or
+# `"depends"`?
 
 # %% id="late-guess" tags=["guess"]
 guess = "does not hold"
 
 # %% id="late-claim" tags=["varies"]
-slow = max(spent, key=lambda rank: spent[rank].compute)
-talks = {rank: one.communication for rank, one in spent.items()}
-longest, shortest = max(talks, key=talks.get), min(talks, key=talks.get)
+trace = lockstep.Trace.of(job).align()
+spent = {one.rank: one for one in trace.breakdown(skip=1).totals}
+rows = [(r, one.compute / 1e6, one.communication / 1e6) for r, one in spent.items()]
+table = lockstep.table(
+    "Five steps of each rank, in ms",
+    ["rank", "computing", "in all-reduces"],
+    [[rank, f"{own:.2f}", f"{talk:.2f}"] for rank, own, talk in rows],
+    stamp=lockstep.live(job),
+)
+display(table)
+slow = max(rows, key=lambda row: row[1])[0]
+longest, shortest = (pick(rows, key=lambda row: row[2]) for pick in (max, min))
 lockstep.claim(
     "The rank with the longest all-reduces is the slow one.",
     guess=guess,
-    verdict="holds" if longest == slow else "does not hold",
-    because=f"rank {slow} computes longest; the longest all-reduces are rank {longest}'s "
-    f"({talks[longest] / 1e6:.2f} ms), and the shortest rank {shortest}'s "
-    f"({talks[shortest] / 1e6:.2f} ms)",
+    verdict="holds" if longest[0] == slow else "does not hold",
+    because=f"rank {slow} computes longest; the longest all-reduces are rank {longest[0]}'s "
+    f"({longest[2]:.2f} ms), and the shortest rank {shortest[0]}'s ({shortest[2]:.2f} ms)",
     stamp=lockstep.live(job),
 )
 
@@ -391,31 +386,6 @@ lockstep.check("charged", charged)
 # %% id="collectives" tags=["varies"]
 trace.collectives()
 
-# %% [markdown] id="waiting-claim-text"
-# ### Claim: "a collective's time in the profile is what the network takes"
-#
-# So people buy a faster network when NCCL has the largest share of the profile. **Guess**: which part
-# of the communication was waiting for a late rank, in recorded programs of 4 H200s? Nearly none
-# (`"holds"`), most of it in all of them (`"does not hold"`), or it `"depends"` on the program?
-
-# %% id="waiting-guess" tags=["guess"]
-guess = "depends"
-
-# %% id="waiting-claim"
-names = ["data-parallel-before", "data-parallel-after", "tensor-parallel-eager"]
-names += ["tensor-parallel-graph", "experts"]
-shares = {name: recording(name).collectives().share for name in names}
-large = [name for name, share in shares.items() if share > 0.5]
-small = [name for name, share in shares.items() if share < 0.1]
-verdicts = {len(large): "does not hold", len(small): "holds"}
-lockstep.claim(
-    "A collective's time in the profile is what the network takes.",
-    guess=guess,
-    verdict=verdicts.get(len(shares), "depends"),
-    because="waiting: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
-    stamp=lockstep.recorded("traces/experts").stamp,
-)
-
 # %% [markdown] id="host-text"
 # ## 5 · Hosts that are too slow
 #
@@ -452,20 +422,20 @@ lockstep.table(
 # %% [markdown] id="cases-text"
 # ## 6 · Six cases
 #
-# Six traces, each slowed by one thing. Three are of H200s, three of gloo ranks on a small CPU. Two are explained, X
-# and Y; nobody tells about the other four. The words for causes:
+# Six traces, each slowed by one thing that nobody tells you. Before them comes X, which is explained. X, A, B and E are
+# of H200s; C, D and F of gloo ranks on a small CPU. The words for causes:
 #
 # | cause | what to look for |
 # | --- | --- |
 # | straggler | one rank has more work in every step; the others wait in collectives |
 # | starved input | all ranks are idle at the begin of each step |
-# | exposed communication | all ranks communicate alike, and nothing hides it |
+# | exposed communication | long on all ranks, nothing hides it, and most of it is transfer, not waiting |
 # | launch-bound | hundreds of kernels, each shorter than its launch; the queue is empty |
 # | recompile | ranges of TorchDynamo or Inductor in a step that should run only |
-# | allocator thrashing | `cudaMalloc` and `cudaFree` in every step |
+# | allocator thrashing | hosts are in `cudaMalloc` and `cudaFree`, in every step |
 # | checkpoint | one rank does something that the trace does not see, in some steps |
 #
-# Look at **X** first: which part is the largest, and is it always the same rank that comes last?
+# In **X** one rank waits least. Does it have more to do, or is it only the last of hosts that are all busy?
 
 # %% id="look" tags=["plumbing"]
 from lockstep.course.labs.lab07 import case
@@ -483,30 +453,22 @@ def look(letter):
 
 # %% id="case-x"
 look("X")
+display(case("X").launches())
 
 # %% [markdown] id="case-x-explained"
-# On every rank two thirds of the time or more are exposed communication. The ranks compute a little differently, but
-# each of them came last now and then, and of all the time in collectives only 16 % is waiting; the rest is transfer.
-# So no rank is the cause: `(None, "exposed communication", 0.7)`.
-#
-# In **Y** one rank waits least. Does it have more to do, or is it only the last of hosts that are all busy?
-
-# %% id="case-y"
-look("Y")
-display(case("Y").launches())
-
-# %% [markdown] id="case-y-explained"
 # Rank 2 came last 48 of 48 times, and it has no more to do than the others: 288 calls, 4 µs each, on all of them. It
 # is the last of four busy hosts, and what is queued on the others is there because they wait for it. A rank that is
 # merely the last of busy hosts is not the cause: `(None, "launch-bound", 0.7)`. The share is the host-bound part of
 # rank 2, whose time is not hidden behind waiting for others.
 #
-# Now you. What to ask first:
+# Now you: A to F have the other six causes, each once. What to ask first:
 #
 # - **A**: which rank differs from the others in "exposed communication"?
 # - **B**: zoom into the begin of a step: what runs, and what does not?
 # - **C**: a rank "computes". What? `collectives()` names what it did while the others waited.
 # - **D**: compare the lengths of the steps, of rank 0 and of the others.
+# - **E**: in which calls are the hosts while their GPUs idle? `case("E").critical_path()` names the longest.
+# - **F**: does the same rank come last each time? Which part of the time in collectives is waiting?
 
 # %% id="case-a"
 look("A")
@@ -520,16 +482,22 @@ look("C")
 # %% id="case-d"
 look("D")
 
+# %% id="case-e"
+look("E")
+
+# %% id="case-f"
+look("F")
+
 # %% [markdown] id="diagnoses-text"
-# ### Exercise 5: four diagnoses
+# ### Exercise 5: six diagnoses
 #
-# **Goal:** `diagnoses()` returns a dict: for each of "A" to "D" a tuple `(rank, cause, share)`. The rank
+# **Goal:** `diagnoses()` returns a dict: for each of "A" to "F" a tuple `(rank, cause, share)`. The rank
 # is the one that is the cause, or `None` where all are alike; the cause is a word of the table; the share is
-# a number from 0 to 1. Four of the seven causes, each once. You may ask the traces anything: `case("A")` is one.
+# a number from 0 to 1. You may ask the traces anything: `case("A")` is one.
 #
-# The **share** is what the cause takes of the steps, from the breakdown. For a rank that others wait for: how much less
+# The **share** is what the cause takes of the steps. For a rank that others wait for: how much less
 # of its steps than of theirs is exposed communication. Where all are alike: the part of the breakdown that the cause
-# is, as in X and Y. A few percent more or less do not matter.
+# is, of the rank that waits least, as in X. A few percent more or less do not matter.
 
 
 # %% id="diagnoses"
@@ -540,6 +508,8 @@ def diagnoses():
         "B": (None, "starved input", 0.42),  # host-bound, in one gap of each step
         "C": (2, "recompile", 0.6),  # it computes: dynamo's ranges, not kernels
         "D": (0, "checkpoint", 0.5),  # nothing recorded, after every third step
+        "E": (None, "allocator thrashing", 0.76),  # host-bound, on both; half of it in these calls
+        "F": (None, "exposed communication", 0.67),  # 16 % waiting: the rest is transfer
     }
     # END SOLUTION
 
@@ -548,7 +518,7 @@ def diagnoses():
 lockstep.check("diagnoses", diagnoses)
 
 # %% id="diagnoses-library"
-for letter in "ABCD":  # what the library guesses of the same traces, without their names
+for letter in "ABCDEF":  # what the library guesses of the same traces, without their names
     print(f"{letter}: {case(letter).cause()}")
 
 # %% [markdown] id="gate-text"
@@ -1007,7 +977,7 @@ lockstep.claim(
 #
 # Books and tools show a step in four tables: top operators, ranges, the step's split, and a roofline. Here
 # they are of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. The
-# roofline by counters has a section of its own above. 15 minutes; a recording; needs nothing of the core.
+# roofline by counters has a section of its own above. 20 minutes; recordings; needs nothing of the core.
 
 # %% [markdown] id="moe-operators-text"
 # **Top operators.** GPU time by the innermost operator that launched it; so nothing counts twice.
@@ -1068,6 +1038,31 @@ prediction = 0.68  # 1 - 4 ranks · 3 steps · 0.105 ms / 3.93 ms
 found = moe.collectives()
 display(found)
 lockstep.compare(predicted=prediction, measured=found.share, unit="of it")
+
+# %% [markdown] id="waiting-claim-text"
+# ### Claim: "a collective's time in the profile is what the network takes"
+#
+# So people buy a faster network when NCCL has the largest share of the profile. **Guess**: which part
+# of the communication was waiting for a late rank, in recorded programs of 4 H200s? Nearly none
+# (`"holds"`), most of it in all of them (`"does not hold"`), or it `"depends"` on the program?
+
+# %% id="waiting-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="waiting-claim"
+names = ["data-parallel-before", "data-parallel-after", "tensor-parallel-eager"]
+names += ["tensor-parallel-graph", "experts"]
+shares = {name: recording(name).collectives().share for name in names}
+large = [name for name, share in shares.items() if share > 0.5]
+small = [name for name, share in shares.items() if share < 0.1]
+verdicts = {len(large): "does not hold", len(small): "holds"}
+lockstep.claim(
+    "A collective's time in the profile is what the network takes.",
+    guess=guess,
+    verdict=verdicts.get(len(shares), "depends"),
+    because="waiting: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
+    stamp=lockstep.recorded("traces/experts").stamp,
+)
 
 # %% [markdown] id="moe-split-text"
 # **The step's split.** Tables in books have "forward, backward, all-reduce, other", which add up to the step.
@@ -1179,6 +1174,85 @@ from lockstep.trace.write.perfetto import export
 with tempfile.TemporaryDirectory() as folder:
     file = export(recording("experts"), Path(folder) / "experts.json.gz")
     print(file.name, "is there:", file.exists())
+
+# %% [markdown] id="hosts-text"
+# ## Further: traces of two nodes
+#
+# Two hosts have two clocks, not one for each rank, and that can be checked. About 6 minutes; it needs a CPU.
+# Section 2 comes first.
+#
+# The recording of 4 H200s again. Ranks 0 and 1 stay as they are. Ranks 2 and 3 play another host, whose
+# clock is set ahead by 1,700 µs: so the times of both move by the same.
+#
+# **Predict:** `align()` knows nothing of hosts, and finds a number for each rank. By how many
+# microseconds will it find rank *3*'s clock ahead of rank 0's?
+
+# %% id="hosts-prediction" tags=["prediction"]
+prediction = 1_700.0  # rank 3 reads the same clock as rank 2
+
+# %% id="hosts"
+import numpy as np
+
+one_host = lockstep.recorded("traces/data-parallel-after")
+true = lockstep.Trace.load(one_host.path)
+ahead = np.array([0, 0, 1_700_000, 1_700_000])  # nanoseconds, by rank
+start = true.start + ahead[true.rank]
+two_hosts = true.derive({"start": start}, certificate=None)
+certificate = two_hosts.align().certificate
+print(one_host.stamp)
+print(lockstep.simulated("ranks 2 and 3 on a host whose clock is ahead"))
+print(certificate)
+found = certificate.offsets[3] / 1e3
+lockstep.compare(predicted=prediction, measured=found, unit="µs")
+
+# %% [markdown] id="hosts-error-text"
+# ### What the certificate cannot know, and you do
+#
+# Ranks 2 and 3 read one clock, and so do ranks 0 and 1. So the offsets of two ranks of a host must be
+# equal, and what is left between them is the error of the method. Nothing has to be known of the true
+# offset for that: it can be done with every trace of several hosts.
+
+# %% id="hosts-error"
+offsets = certificate.offsets
+within = [abs(offsets[a] - offsets[b]) / 1e3 for a, b in ((0, 1), (2, 3))]
+lockstep.table(
+    "Between two ranks of one host, in µs",
+    ["host", "ranks", "offsets differ by"],
+    [["first", "0, 1", f"{within[0]:.2f}"], ["second", "2, 3", f"{within[1]:.2f}"]],
+    stamp=[one_host.stamp, lockstep.simulated("the second host's clock")],
+)
+
+# %% [markdown] id="hosts-live-text"
+# ### On nodes of yours
+#
+# Where Slurm gives two nodes, the next cell records two ranks on each, and does the same with them. With
+# gloo `align()` may refuse: a rank learns of an end when its thread is woken up, and on a busy host that is
+# late by milliseconds. It says so rather than put ranks on a wrong clock. Elsewhere the cell says only that
+# there are no nodes.
+
+# %% id="hosts-live" tags=["unpublished"]
+import torch
+import torch.distributed as dist
+
+
+def steps():
+    x = torch.ones(64, 512, device=lockstep.device())
+    w = torch.ones(512, 512, device=lockstep.device()) / 512
+    for _ in range(30):
+        x = x @ w
+        dist.all_reduce(w)
+        w /= dist.get_world_size()
+
+
+cluster = lockstep.cluster(nodes=2)
+if cluster:
+    job = lockstep.torchrun(steps, nproc_per_node=2, on=cluster, trace=True)
+    try:
+        print(lockstep.Trace.of(job).align().certificate)
+    except lockstep.trace.TraceError as refused:
+        print("refused:", refused)
+else:
+    print("no nodes of Slurm here: lockstep cluster init")
 
 # %% [markdown] id="promises-text"
 # ## Further: five sentences of the documentation, in traces

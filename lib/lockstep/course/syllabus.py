@@ -25,7 +25,7 @@ LABS = (
     Lab("04", "streams_and_overlap", "Streams, events, overlap", "100", "cpu"),
     Lab("05", "torch_compile", "torch.compile modes", "95", "cpu"),
     Lab("06", "cuda_graphs", "CUDA graphs", "95", "cpu"),
-    Lab("07", "tracing", "Multi-GPU tracing", "95", "cpu"),
+    Lab("07", "tracing", "Multi-GPU tracing", "90", "cpu"),
     Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90", "cpu"),
     Lab("15", "communication_at_scale", "What communication costs at scale", "90", "cpu"),
 )

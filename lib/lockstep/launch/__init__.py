@@ -1,5 +1,6 @@
 """Ranks from a notebook cell: started in milliseconds, watched, explained, and gone."""
 
+from .cluster.found import cluster
 from .cluster.slurm import Slurm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankError, ResultNotSent
 from .job import Job
@@ -20,6 +21,7 @@ __all__ = [
     "ResultNotSent",
     "Slurm",
     "World",
+    "cluster",
     "gpu_count",
     "reserve",
     "torchrun",

@@ -24,10 +24,12 @@ from . import (
     hang,
     launching,
     manifest,
+    mutual,
     new_group,
     overlap,
     protocols,
     races,
+    slurm_nodes,
     sweeps,
     thrashing,
     time_out,
@@ -42,6 +44,7 @@ DATA = Path(__file__).parents[3] / "data"
 EXPERIMENTS = (
     two_nodes.EXPERIMENT,
     waits.EXPERIMENT,
+    mutual.EXPERIMENT,
     time_out.EXPERIMENT,
     new_group.EXPERIMENT,
     backends.EXPERIMENT,
@@ -63,6 +66,7 @@ EXPERIMENTS = (
     virtual.EXPERIMENT,
     races.EXPERIMENT,
     course.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
 )
 
 

@@ -1,5 +1,4 @@
-"""What lab 02 asks of NCCL: which calls the host waits in when the other rank is late, and whether
-two ranks that both send first ever receive."""
+"""What lab 02 asks of NCCL: which calls the host waits in when the other rank is late."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from ..machine import Machine
 from .experiment import Experiment, Result
 
 LATE = 0.2  # seconds
-TOO_LONG = 30  # seconds
 Start = Callable[[torch.Tensor, int], Any]
 
 
@@ -71,38 +69,17 @@ def answers(backend: str) -> dict[str, str]:
     return said
 
 
-def send_first(nbytes: int) -> None:
-    """Both ranks send to the other one, and only then receive."""
-    mine, theirs = torch.zeros((2, nbytes), dtype=torch.uint8, device=device())
-    dist.send(mine, 1 - dist.get_rank())
-    dist.recv(theirs, 1 - dist.get_rank())
-
-
-def mutual(backend: str) -> list[dict[str, Any]]:
-    """For each size of a message whether both ranks come to their end, sending first."""
-    found = []
-    for size in (4, 4_000, 4_000_000):
-        options: dict[str, Any] = {"nproc_per_node": 2, "backend": backend, "show": False}
-        job = torchrun(send_first, size, timeout=TOO_LONG, may_fail=True, **options)
-        found.append({"bytes": size, "hangs": not job.ok, "said": job.report.partition("\n")[0]})
-    return found
-
-
 def run(_: Machine, nproc: int) -> list[Result]:
     what = (
         "what the host of rank 0 does under NCCL, by point-to-point call, "
         f"when rank 1 comes {LATE} s late; two ranks"
     )
-    sends = f"two ranks that both send first under NCCL; hangs: no end within {TOO_LONG} s"
-    return [
-        Result("backends/waits-nccl.json", what, answers("nccl")),
-        Result("backends/mutual-send-nccl.json", sends, mutual("nccl")),
-    ]
+    return [Result("backends/waits-nccl.json", what, answers("nccl"))]
 
 
 EXPERIMENT = Experiment(
     "waits",
-    "which point-to-point calls make the host wait under NCCL, and whether mutual sends hang",
+    "which point-to-point calls make the host wait under NCCL",
     minutes=1,
     run=run,
     least=2,

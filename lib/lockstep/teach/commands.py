@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from .. import machine
 from ..words import in_one_line, printable
 
 
@@ -45,9 +48,10 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--at-once",
         type=int,
-        default=1,
+        default=_at_once(),
         metavar="N",
-        help="notebooks at the same time (default: 1)",
+        help="notebooks at the same time (default: as many as cores and memory allow, here "
+        "%(default)s)",
     )
     report.add_argument(
         "--without-walls",
@@ -79,14 +83,21 @@ def add(commands: Any) -> None:
 
     preflight = commands.add_parser(
         "preflight",
-        usage="lockstep preflight [NN ...] [--repeats N] [--json]",
-        help="before class: run every lab on this machine, and compare it with what is published",
-        description="Execute the solutions of the labs on this machine, and say how long each took "
+        usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
+        help="before class: run every lab where it will be given, and compare it with what is "
+        "published",
+        description="Execute the solutions of the labs on this machine, or on a node that Slurm "
+        "gives, and say how long each took "
         "and what it shows otherwise than published: texts, verdicts of claims, and quantities "
         "beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
     )
     preflight.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
     preflight.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
+    preflight.add_argument(
+        "--on",
+        choices=["slurm"],
+        help="one job on a node of the cluster of your profile (lockstep cluster init)",
+    )
     preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
     preflight.set_defaults(command=_preflight)
 
@@ -108,6 +119,12 @@ def add(commands: Any) -> None:
     demo.set_defaults(command=_demo)
 
 
+def _at_once() -> int:
+    """A notebook has four ranks that mostly wait: it needs two cores and less than a gigabyte."""
+    memory = psutil.virtual_memory().available >> 30
+    return max(1, min(machine.usable_cores() // 2, memory))
+
+
 def _refuse(command: str, why: object) -> int:
     print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
     return 2
@@ -120,7 +137,7 @@ def _report(arguments: argparse.Namespace) -> int:
         return _refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
     from ..course import labs  # noqa: F401  (registers all exercises)
 
-    why, weaker = sandbox.why_not(), arguments.without_walls
+    why, weaker = sandbox.why_not() or sandbox.lacks(), arguments.without_walls
     if why and not weaker:
         return _refuse(
             "report",
@@ -202,6 +219,8 @@ def _sheet(arguments: argparse.Namespace) -> int:
 def _preflight(arguments: argparse.Namespace) -> int:
     try:
         from ..course import execute
+        from ..launch import LaunchError
+        from ..launch.cluster import profile
         from . import preflight
     except ModuleNotFoundError as missing:
         return _refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
@@ -210,12 +229,18 @@ def _preflight(arguments: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     interrupted = False
     try:
-        flights = preflight.fly(
-            arguments.numbers, max(1, arguments.repeats), progress=sys.stderr.isatty()
-        )
+        repeats = max(1, arguments.repeats)
+        if arguments.on:
+            flights = preflight.fly_on(profile.read(), arguments.numbers, repeats)
+        else:
+            flights = preflight.fly(arguments.numbers, repeats, progress=sys.stderr.isatty())
         for one in flights:
             done.append(one)
-    except execute.BadInput as error:
+            if arguments.on:  # which may take long, and shows no bar
+                print(f"{one.runs[0].notebook}: {one.runs[0].state}", file=sys.stderr)
+    except (execute.BadInput, LaunchError) as error:
+        if done and not arguments.json:
+            print(printable(preflight.table(done)))
         return _refuse("preflight", error)
     except KeyboardInterrupt:
         print("lockstep preflight: interrupted", file=sys.stderr)

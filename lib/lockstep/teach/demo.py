@@ -20,9 +20,20 @@ from ..material import MATERIAL
 
 _LONG = 1.0  # seconds: what is shorter needs no word
 _SIZE = "20px"
+_TABLES = "17px"  # what JupyterLab writes in the size of its menus: they grow, too
 # Where JupyterLab has what its user has set; of sizes it asks nobody else.
-_THEMES = Path("@jupyterlab", "apputils-extension", "themes.jupyterlab-settings")
-_SETTINGS = {"overrides": {"code-font-size": _SIZE, "content-font-size1": _SIZE}}
+_SETTINGS = {
+    Path("@jupyterlab", "apputils-extension", "themes.jupyterlab-settings"): {
+        "overrides": {
+            "code-font-size": _SIZE,
+            "content-font-size1": _SIZE,
+            "ui-font-size1": _TABLES,
+        }
+    },
+    Path("@jupyterlab", "notebook-extension", "tracker.jupyterlab-settings"): {
+        "codeCellConfig": {"lineWrap": True}
+    },
+}
 _RECORDED = (
     "> **Recorded.** Nothing of this runs: each cell shows what it showed when the solution was "
     "published, and is stamped so. Run the next cell first."
@@ -98,8 +109,9 @@ def jupyterlab(
     """The command that shows it, alone and large, and its environment; None without JupyterLab."""
     folder = notebook.parents[1]
     settings = folder / ".settings"
-    (settings / _THEMES).parent.mkdir(parents=True, exist_ok=True)
-    (settings / _THEMES).write_text(json.dumps(_SETTINGS), encoding="utf-8")
+    for name, said in _SETTINGS.items():
+        (settings / name).parent.mkdir(parents=True, exist_ok=True)
+        (settings / name).write_text(json.dumps(said), encoding="utf-8")
     page = f"--LabApp.default_url=/doc/tree/{execute.SOLUTIONS}/{notebook.name}"
     opened = copies.jupyterlab(folder, options, environment)
     if opened is None:

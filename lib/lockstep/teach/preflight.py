@@ -7,8 +7,12 @@ differs where all runs here lie further from the published one than what the cou
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import pickle
 import re
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +22,10 @@ from typing import Any
 from ..course import execute
 from ..course.execute import Execution
 from ..figures.table import Table
+from ..launch import Slurm
 from ..material import MATERIAL
 
+_MARK = "flight"  # begins a line that is meant for who asked; kernels print, too
 NOISE = 0.25  # of a quantity: a prediction as near as that is called right
 _QUANTITY = re.compile(
     r"^predicted .+? · measured (?P<value>\S+)(?P<unit>(?: [^·]+)?) · ", re.MULTILINE
@@ -46,10 +52,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Flight:
-    """A lab's runs on this machine, and in what they differ from what is published."""
+    """A lab's runs, and in what they differ from what is published. where: the node that a queue
+    gave for them; "" for this machine."""
 
     runs: tuple[Execution, ...]
     differences: tuple[Difference, ...]
+    where: str = ""
 
     @property
     def problems(self) -> list[str]:
@@ -59,6 +67,7 @@ class Flight:
         return {
             "runs": [one.as_dict() for one in self.runs],
             "differences": [asdict(one) for one in self.differences],
+            "where": self.where,
         }
 
 
@@ -76,7 +85,28 @@ def fly(numbers: Sequence[str], repeats: int = 1, progress: bool = False) -> Ite
                     runs.append(one)
                     if not one.problems and one.executed is not None:
                         shown.append(json.loads(one.executed.read_text(encoding="utf-8")))
-        yield Flight(tuple(runs), tuple(differences(published, shown)) if shown else ())
+        different = tuple(differences(published, shown)) if shown else ()
+        yield Flight(tuple(runs), different, os.environ.get("SLURMD_NODENAME", ""))
+
+
+def fly_on(cluster: Slurm, numbers: Sequence[str], repeats: int = 1) -> Iterator[Flight]:
+    """The same on a node that Slurm gives, in one job for all; each lab as soon as it is done.
+
+    Raises as `fly`; LaunchError where there is no such node, or its job ends before.
+    """
+    execute.find(execute.SOLUTIONS, numbers, MATERIAL)  # before anybody waits in a queue
+    words = [sys.executable, "-m", "lockstep.teach.preflight", str(repeats), *numbers]
+    with cluster.program(words) as printed:
+        for line in printed:
+            mark, _, packed = line.partition(" ")
+            if mark == _MARK:
+                yield pickle.loads(base64.b64decode(packed))
+
+
+def _on_node(repeats: str, *numbers: str) -> None:
+    """What `fly_on` has run on the node: a line for each lab."""
+    for flight in fly(numbers, int(repeats)):
+        print(_MARK, base64.b64encode(pickle.dumps(flight)).decode(), flush=True)
 
 
 def differences(published: dict[str, Any], shown: Sequence[dict[str, Any]]) -> Iterator[Difference]:
@@ -161,4 +191,12 @@ def table(flights: Sequence[Flight]) -> str:
     for one in flights:
         said = [*one.problems, *map(str, one.differences)]
         lines += ["", f"{one.runs[0].notebook}:", *(f"  {line}" for line in said)] if said else []
+    if nodes := ", ".join(dict.fromkeys(one.where for one in flights if one.where)):
+        lines.insert(0, f"executed on {nodes}, by Slurm")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    from lockstep.teach import preflight  # whose flights can be unpickled elsewhere
+
+    preflight._on_node(*sys.argv[1:])

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import selectors
+import site
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from ..machine import packages
 from ..material import MATERIAL
 
 WEAKER = (
@@ -33,6 +35,7 @@ WEAKER = (
     "file and the length of its output are still bounded, and its processes are ended. If you are "
     "root, an answer can reach its check, too."
 )
+_NEEDED = "import ipykernel, nbclient, torch, lockstep.teach.execution"
 _ENTER = Path(__file__).with_name("enter.py")
 _PACKAGE = Path(__file__).parents[1]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -75,6 +78,14 @@ def why_not() -> str:
         return f"walls are made of Linux's namespaces, and this is {sys.platform}"
     ended = run(["-c", "pass"], limits=Limits(seconds=30))
     return "" if ended.how == "exit 0" else ended.how.removeprefix("refused: ")
+
+
+def lacks() -> str:
+    """What keeps notebooks from running in a sandbox that there is; "" where nothing does."""
+    ended = run(["-c", _NEEDED], limits=Limits(seconds=120))
+    if ended.how == "exit 0":
+        return ""
+    return f"what notebooks need cannot be imported in it ({ended.how}): {_NEEDED}"
 
 
 def stamp(limits: Limits, walls: bool) -> str:
@@ -247,7 +258,7 @@ def _python() -> str:
 def _shown() -> list[str]:
     """Folders that a program needs: the system's, Python's, the course's; none is in another."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    python |= {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    python |= {sysconfig.get_path("stdlib"), *packages()}
     course = [str(_PACKAGE), *(str(MATERIAL / name) for name in ("labs", "solutions", "data"))]
     wanted = [*_SYSTEM, *map(os.path.realpath, [*python, *course])]
     found: list[str] = []
@@ -260,9 +271,11 @@ def _shown() -> list[str]:
 
 def _environment(home: str, temporary: str) -> dict[str, str]:
     """None of the teacher's variables: some are secrets."""
+    # Python finds a user's own packages below the home folder, which is another one there.
+    users = [path for path in (site.getusersitepackages(),) if path in sys.path]
     return {
         "PATH": f"{os.path.dirname(_python())}:/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": os.path.realpath(_PACKAGE.parent),
+        "PYTHONPATH": os.pathsep.join([os.path.realpath(_PACKAGE.parent), *users]),
         "PYTHONNOUSERSITE": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": home,

@@ -314,14 +314,14 @@ def one_way(nbytes, repeats):
     x = torch.zeros(nbytes, dtype=torch.uint8)
 
     def trip():
-        begin = time.perf_counter()
+        begin = now()
         if dist.get_rank() == 0:
             send(x, 1)
             recv(x, 1)
         else:
             recv(x, 0)
             send(x, 0)
-        return time.perf_counter() - begin
+        return now() - begin
 
     trip()
     return 0.5 * statistics.median([trip() for _ in range(repeats)])
@@ -361,28 +361,54 @@ def one_way(nbytes, repeats):
     return statistics.median(trips) / 2
 
 
-# %% one_way: nanoseconds
+# %% one_way: moments
 def one_way(nbytes, repeats):
     x, rank = torch.zeros(nbytes, dtype=torch.uint8), dist.get_rank()
-    moments = [time.perf_counter_ns()]
+    moments = [now()]
     for _ in range(repeats + 1):
         for sender in range(2):
             dist.send(x, 1) if rank == sender == 0 else None
             dist.recv(x, 1 - rank) if rank != sender else None
             dist.send(x, 0) if rank == sender == 1 else None
-        moments.append(time.perf_counter_ns())
+        moments.append(now())
     trips = [b - a for a, b in pairwise(moments[1:])]
-    return statistics.median_high(trips) / 2e9
+    return statistics.median_high(trips) / 2
 
 
-# %% relay: blocking
+# %% one_way: own-synchronize
+def one_way(nbytes, repeats):
+    x, other = torch.zeros(nbytes, dtype=torch.uint8), 1 - dist.get_rank()
+
+    def clock():
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter_ns()
+
+    trips = []
+    for _ in range(1 + repeats):
+        start = clock()
+        if other:
+            dist.send(x, other)
+            dist.recv(x, other)
+        else:
+            dist.recv(x, other)
+            dist.send(x, other)
+        trips.append(clock() - start)
+    return statistics.median(trips[1:]) / 2e9
+
+
+# %% relay: two-at-most
 def relay(x, chunks):
-    rank, n = dist.get_rank(), dist.get_world_size()
+    rank, n, sending = dist.get_rank(), dist.get_world_size(), None
     for piece in x.chunk(chunks):
         if rank:
-            dist.recv(piece, src=rank - 1)
+            dist.recv(piece, rank - 1)
+        if sending:
+            sending.wait()
         if rank + 1 < n:
-            dist.send(piece, dst=rank + 1)
+            sending = dist.isend(piece, rank + 1)
+    if sending:
+        sending.wait()
 
 
 # %% relay: tensor-split

@@ -211,6 +211,8 @@ def diagnoses():
         "B": (None, "starved_input", 0.45),
         "C": (2, "recompile", 0.88),
         "D": (0, "checkpoint", 0.54),
+        "E": ("all", "allocator_thrashing", 0.67),  # kept and emptied without the profiler
+        "F": (None, "Exposed-Communication", 0.8),
     }
 
 
@@ -219,11 +221,13 @@ def diagnoses():
     found = {}
     for letter, *said in [
         ("D", 0, "checkpoint", 0.5),
+        ("E", None, "allocator thrashing", np.float32(0.36)),
         ("A", 1, "straggler", 0.2),
-        ("C", 2, "recompile", 0.8),
+        ("F", None, "exposed communication", 0.6),  # without what is waiting
+        ("C", np.int64(2), "recompile", 0.8),
         ("B", None, "starved input", 0.43),
     ]:
-        found[letter] = said
+        found[letter.lower()] = said
     return found
 
 
@@ -234,8 +238,10 @@ def diagnoses():
         (None, "starved input", 0.4),
         (2, "recompile", 0.6),
         (0, "checkpoint", 0.35),
+        (None, "allocator thrashing", 0.6),
+        (None, "exposed communication", 0.7),
     ]
-    return dict(zip("ABCD", rows, strict=True))
+    return dict(zip("ABCDEF", rows, strict=True))
 
 
 # %% diagnoses: by-the-goal
@@ -247,26 +253,30 @@ def diagnoses():
         return statistics.median(parts[r] for r in parts if r != rank) - parts[rank]
 
     late = case("B").breakdown().of(3)
+    last, first = case("E").breakdown().of(1), case("F").breakdown().of(3)
     return {
         "A": (1, "straggler", less("A", 1)),
         "B": (None, "starved input", late.host_bound / late.length),
         "C": (2, "recompile", less("C", 2)),
         "D": (0, "checkpoint", less("D", 0)),
+        "E": (None, "allocator thrashing", last.host_bound / last.length),
+        "F": (None, "exposed communication", first.exposed / first.length),
     }
 
 
-# %% diagnoses: fractions-and-the-examples
+# %% diagnoses: fractions-and-the-example
 def diagnoses():
     from fractions import Fraction
 
     return {
         "note": "by breakdown and collectives",
-        "X": (None, "exposed communication", 0.7),
-        "Y": (None, "launch-bound", 0.72),
+        "X": (None, "launch-bound", 0.72),
         "A": (1, "straggler", Fraction(3, 20)),
         "B": (None, "starved input", Fraction(42, 100)),
         "C": (2, "RECOMPILE", 0.77),
         "D": (0, "checkpoint", Fraction(1, 2)),
+        "E": (None, "allocator thrashing", Fraction(3, 8)),
+        "F": (None, "exposed communication", Fraction(2, 3)),
     }
 
 

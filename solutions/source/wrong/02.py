@@ -868,3 +868,39 @@ def relay(x, chunks):
             handles.append(dist.isend(piece, rank + 1))
     for handle in handles:
         handle.wait()
+
+
+# %% relay: blocking
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for piece in x.chunk(chunks):
+        if rank:
+            dist.recv(piece, src=rank - 1)
+        if rank + 1 < n:
+            dist.send(piece, dst=rank + 1)
+
+
+# %% one_way: own-clock
+def one_way(nbytes, repeats):
+    x, other = torch.zeros(nbytes, dtype=torch.uint8), 1 - dist.get_rank()
+    trips = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        if other:
+            dist.send(x, other)
+            dist.recv(x, other)
+        else:
+            dist.recv(x, other)
+            dist.send(x, other)
+        trips.append(time.perf_counter() - begin)
+    return statistics.median(trips[1:]) / 2
+
+
+# %% swap: tags-differ
+def swap(x, other):
+    theirs, rank = torch.empty_like(x), dist.get_rank()
+    sending = dist.isend(x, other, tag=rank)
+    receiving = dist.irecv(theirs, other, tag=rank)
+    sending.wait()
+    receiving.wait()
+    return theirs

@@ -264,10 +264,22 @@ def ring_all_reduce(x):
         swap(chunks[(rank - step) % n], right, buffer, left)
         chunks[(rank - step - 1) % n].add_(buffer)
     for step in range(n - 1):
-        swap(chunks[(rank - step - 1) % n], right, chunks[(rank - step - 2) % n], left)
+        swap(chunks[(rank + 1 - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].copy_(buffer)
 
 
 # %% ring_all_reduce: only-copies
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)  # views
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, chunks[(rank - step - 1) % n], left)
+    for step in range(n - 1):
+        swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
+
+
+# %% ring_all_reduce: second-half
 def ring_all_reduce(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % n, (rank - 1) % n
@@ -498,16 +510,6 @@ def doubling_all_reduce(x):
         distance *= 2
 
 
-# %% doubling_all_reduce: to-itself
-def doubling_all_reduce(x):
-    rank, n, distance = dist.get_rank(), dist.get_world_size(), 1
-    buffer = torch.empty_like(x)
-    while distance < n:
-        swap(x, rank * distance % n, buffer, rank * distance % n)
-        x += buffer
-        distance *= 2
-
-
 # %% doubling_all_reduce: fewer-than-rounds
 def doubling_all_reduce(x):
     rank, buffer = dist.get_rank(), torch.empty_like(x)
@@ -626,3 +628,37 @@ def flat_all_reduce(tensors):
     if dist.get_rank() == 0:
         for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: equal-parts
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, piece in zip(tensors, flat.chunk(len(tensors)), strict=False):
+        tensor.copy_(piece.view(tensor.shape))
+
+
+# %% flat_all_reduce: transposed
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.view(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, piece in zip(tensors, pieces, strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: stacked
+def flat_all_reduce(tensors):
+    flat = torch.stack([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, piece in zip(tensors, flat, strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% doubling_all_reduce: to-itself
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(n.bit_length() - 1):
+        swap(x, rank ^ k, buffer, rank ^ k)
+        x.add_(buffer)

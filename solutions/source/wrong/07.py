@@ -8,6 +8,8 @@ RIGHT = {
     "B": (None, "starved input", 0.42),
     "C": (2, "recompile", 0.8),
     "D": (0, "checkpoint", 0.55),
+    "E": (None, "allocator thrashing", 0.4),
+    "F": (None, "exposed communication", 0.72),
 }
 
 
@@ -232,12 +234,12 @@ def diagnoses():
 
 # %% diagnoses: missing-case
 def diagnoses():
-    return {"A": (1, "straggler", 0.15), "X": (None, "exposed communication", 0.7)}
+    return {"A": (1, "straggler", 0.15), "X": (None, "launch-bound", 0.7)}
 
 
 # %% diagnoses: no-triple
 def diagnoses():
-    return RIGHT | {"B": ("all", "starved input", 0.42)}
+    return RIGHT | {"B": ("rank 1", "starved input", 0.42)}
 
 
 # %% diagnoses: unknown-cause
@@ -267,7 +269,7 @@ def diagnoses():
 
 # %% diagnoses: not-one
 def diagnoses():
-    return RIGHT | {"B": (3, "starved input", 0.42)}
+    return RIGHT | {"E": (1, "allocator thrashing", 0.4)}  # the last of two busy hosts
 
 
 # %% diagnoses: wrong-cause

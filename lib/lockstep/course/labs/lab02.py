@@ -11,7 +11,7 @@ from typing import Any
 
 from ...launch.calls import Call
 from ..exercises import NotJudged
-from ..judging import Run, Step, Tensor, Trial, judged
+from ..judging import Noted, Run, Step, Tensor, Trial, judged
 from ..judging.values import alike, make, see, show
 from .messages import collective, slow, tensors, too_small, waits_in
 
@@ -137,6 +137,15 @@ def _some_both_in(run: Run, rank: int) -> Any:
     return found and {**found, "first": through[0], "second": run.trial.partner[through[0]]}
 
 
+def _tags_differ(run: Run, rank: int) -> Any:
+    """Whether a rank sends with one tag, and its partner asks for another one."""
+    other = run.trial.partner[rank]
+    sent = {call.tag for call in run.sends(rank) if call.peer == other}
+    asked = {call.tag for call in run.receives(other) if call.peer == rank}
+    differ = run.failure == "stuck" and len(sent) == len(asked) == 1 and sent != asked
+    return differ and {"other": other, "tag": sent.pop(), "asked": asked.pop()}
+
+
 def _overlap(run: Run, rank: int) -> Any:
     """The two messages of a rank, if it began the second before the first was over."""
     first, second = run.calls(rank)
@@ -162,6 +171,7 @@ swap_in_turn.fails("both-send", _all_wait_in("send"))
 swap_in_turn.fails("both-receive", _all_wait_in("recv"))
 swap_in_turn.fails("by-one-number", _some_both_in)
 swap_in_turn.demands("at-once", _overlap)
+swap.fails("tags-differ", _tags_differ)
 swap.fails("waits-too-early", _both_in)
 swap.demands("in-turn", _no_overlap)
 
@@ -253,10 +263,26 @@ _ALIKE = 0.15  # and from what a mistake would have made of it
 _QUIET = 0.2  # of what a call must take: how much longer it may take on a quiet machine
 
 
-def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> list[Any]:
+def _names(function: Any, known: set[Any]) -> Iterator[str]:
+    """The names that a function's code reads, and those of the functions that it calls by name."""
+    codes = [getattr(function, "__code__", None)]
+    cells = getattr(function, "__closure__", None) or ()
+    called = [cell.cell_contents for cell in cells]
+    for code in codes:  # which grows
+        if code is not None and code not in known:
+            known.add(code)
+            yield from code.co_names
+            codes += [one for one in code.co_consts if hasattr(one, "co_names")]
+            called += [function.__globals__.get(name) for name in code.co_names]
+    for one in called:
+        if hasattr(one, "__code__") and one.__code__ not in known:
+            yield from _names(one, known)
+
+
+def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
     """The answer, until the machine was quiet in two calls, with rank 1's replies so late.
 
-    Ends with 0.0 if rank 0 got numbers, else with what it got.
+    Ends with 0.0 if rank 0 got numbers, else with what it got. Notes the names that it reads.
     """
     import time
 
@@ -264,6 +290,13 @@ def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> list[Any]:
     import torch.distributed as dist
 
     ends, quiet = [], 0
+    names: list[str] = []
+
+    def read(function: Any) -> Any:
+        names.extend(sorted(set(_names(function, set()))))
+        return function
+
+    answer.through(read)
     for nbytes, repeats, pauses in asked:
         began = time.perf_counter()
         with slow("send", pauses if dist.get_rank() == 1 else []):
@@ -276,7 +309,7 @@ def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> list[Any]:
         quiet += more.item() < _QUIET * sum(pauses)
         if quiet == 2:
             break
-    return [next((end for end in ends if end != 0.0), 0.0)]
+    return Noted([next((end for end in ends if end != 0.0), 0.0)], names)
 
 
 @judged("one_way", lab="02", play=_ping_pong)
@@ -424,6 +457,17 @@ def _said(seconds: float, trips: list[float]) -> dict[str, Any]:
     }
 
 
+_CLOCKS = {"perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "time_ns"}
+_AWAIT_A_GPU = {"synchronize", "elapsed_time", "item", "tolist", "cpu"}
+
+
+def _own_clock(run: Run, rank: int) -> Any:
+    """Whether it reads a clock, and nowhere waits for a GPU, as now() does."""
+    names = set(run.noted[rank])
+    clocks = sorted(names & _CLOCKS)
+    return bool(clocks) and not names & _AWAIT_A_GPU and {"clock": clocks[0]}
+
+
 one_way.fails("both-send", _all_wait_in("send"))
 one_way.demands("uses-a-collective", collective)
 one_way.demands("wrong-bytes", _wrong_bytes)
@@ -432,6 +476,7 @@ one_way.demands("no-warm-up", _wrong_count(too_few=True))
 one_way.demands("wrong-count", _wrong_count(too_few=False))
 for _mistake in (*_STATISTICS, "not-the-median"):
     one_way.demands(_mistake, _returned(_mistake))
+one_way.demands("own-clock", _own_clock)
 
 
 # ── relay ────────────────────────────────────────────────────────────────────────────────────
@@ -445,20 +490,20 @@ def _relayed(answer: Any, x: Tensor, chunks: int, slowed: str, pauses: list[floa
 @judged("relay", lab="02", play=_relayed, in_place=0)
 def relay(draw: random.Random) -> Iterator[Trial]:
     """`relay(x, chunks)`: x of rank 0 on all ranks, from neighbour to neighbour, in pieces."""
-    sizes = [*draw.sample((2, 4), 1), *draw.sample((3, 5, 6), 1)]
+    sizes = 4, draw.choice((3, 5, 6)), draw.choice((2, 3))
     dtypes = draw.sample(("float32", "float64", "int64"), 3)
-    for at, nproc in enumerate((sizes[0], sizes[1], sizes[1])):
+    for at, nproc in enumerate(sizes):
         chunks = draw.choice((3, 5, 7)) if at < 2 else 1
         part = draw.randint(4, 9)
         length = chunks * part - (draw.randint(1, part // 2) if at < 2 else 0)
         (x,) = tensors(draw, 1, dtypes[at], (length,))
         others = tensors(draw, nproc - 1, dtypes[at], (length,))
-        late, paced = draw.randrange(1, nproc), at > 0
-        # Once a rank comes when all was sent to it: a piece whose memory has been used again by
-        # then is lost. Then the first rank sends at intervals: who passes on at once does so
-        # before the next piece.
+        late, paced = draw.randrange(2, 4), at > 0
+        # Once a rank takes each piece late: a piece whose memory has been used again by then is
+        # lost, and who sends it must not wait for that. Then the first rank sends at intervals:
+        # who passes on at once does so before the next piece.
         slowed = ["send" if paced else "", *["recv" if r == late else "" for r in range(1, nproc)]]
-        pauses = [0.002] * chunks if paced else [0.03]
+        pauses = [0.002 if paced else 0.03] * chunks
         yield Trial(
             nproc,
             given=[
@@ -466,7 +511,7 @@ def relay(draw: random.Random) -> Iterator[Trial]:
                 for one, way in zip([x, *others], slowed, strict=True)
             ],
             right=[x] * nproc,
-            facts={"chunks": chunks, "length": length, "paced": paced},
+            facts={"chunks": chunks, "length": length, "paced": paced, "late": late},
         )
 
 
@@ -558,6 +603,16 @@ def _all_then_on(run: Run, rank: int) -> Any:
     return sends[0].start > max(_end(one) for one in receives)
 
 
+def _waits_for_its_sends(run: Run, rank: int) -> Any:
+    """Whether the rank before the late one began no receive before its send was taken."""
+    sends, receives = run.sends(rank), run.receives(rank)
+    before_late = not run.trial.paced and rank == run.trial.late - 1
+    if not before_late or len(sends) != len(receives):
+        return False
+    pairs = list(zip(sends, receives[1:], strict=False))
+    return all(_end(sent) <= after.start for sent, after in pairs) and {"late": rank + 1}
+
+
 relay.fails("too-small", too_small)
 relay.fails("ring", _beyond_an_end)
 relay.shows("other-way", _down)
@@ -570,6 +625,7 @@ relay.demands("whole", _pieces(whole=True))
 relay.demands("other-pieces", _pieces(whole=False))
 relay.demands("all-then-on", _all_then_on)
 relay.demands("asks-before-passing", _asks_before_passing)
+relay.demands("blocking", _waits_for_its_sends)
 
 
 # ── transfer ─────────────────────────────────────────────────────────────────────────────────

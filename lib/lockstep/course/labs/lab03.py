@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...launch.calls import POINT_TO_POINT
-from ..judging import Numbers, Run, Tensor, Trial, judged
+from ..judging import Noted, Numbers, Run, Tensor, Trial, judged
+from ..judging.values import make
+from .messages import watched
 from .sums import (
     BYTES,
     WIDE,
@@ -66,7 +68,7 @@ def _values(draw: random.Random, counts: list[int], dtype: str) -> Trial:
         len(counts),
         given=[(Tensor.of(mine, dtype),) for mine in values],
         right=[sum(everything) / len(everything)] * len(counts),
-        facts={"values": values, "counts": counts},
+        facts={"values": values, "counts": [*counts]},
     )
 
 
@@ -214,7 +216,29 @@ two_step.demands("too-much-in-a-step", _too_much_in_a_step)
 # ── ring_all_reduce ──────────────────────────────────────────────────────────────────────────
 
 
-@judged("ring_all_reduce", lab="03", in_place=0)
+def _half_seen(answer: Any, x: Tensor) -> Noted:
+    """The answer; notes which chunk each message has, where it is one of x, and what x held when
+    the first half was over."""
+    import torch.distributed as dist
+
+    held, n = make(x), dist.get_world_size()
+    part = held.numel() // n
+    chunks: list[int | None] = []
+    half: list[Any] = []
+
+    def look(sent: Any) -> None:
+        if len(chunks) == n - 1:
+            half.extend(held.tolist())
+        at, own = sent.storage_offset() - held.storage_offset(), sent.numel() == part
+        there = sent.untyped_storage().data_ptr() == held.untyped_storage().data_ptr()
+        chunks.append(at // part if there and own else None)
+
+    with watched("send", look):
+        answer(held)
+    return Noted(None, {"chunks": chunks, "half": half})
+
+
+@judged("ring_all_reduce", lab="03", play=_half_seen, in_place=0)
 def ring(draw: random.Random) -> Iterator[Trial]:
     """`ring_all_reduce(x)`: the sum in place, each rank sends 2(N - 1)/N of x to its neighbour."""
     yield from _chunked(draw)
@@ -229,6 +253,18 @@ def _complete_chunks(run: Run, rank: int) -> list[int]:
 def _half_way(run: Run, rank: int) -> Any:
     complete, steps = _complete_chunks(run, rank), len(run.sends(rank))
     return len(complete) == 1 and steps < run.nproc and {"steps": steps, "chunk": complete[0]}
+
+
+def _second_half(run: Run, rank: int) -> Any:
+    """Whether a rank had one complete chunk after the first half, and sent another one first."""
+    chunks, half, part = run.noted[rank]["chunks"], run.noted[rank]["half"], run.trial.part
+    if len(chunks) < run.nproc or chunks[run.nproc - 1] is None:
+        return False
+    total = run.right(rank).numbers
+    cuts = [slice(at * part, (at + 1) * part) for at in range(run.nproc)]
+    complete = [at for at, cut in enumerate(cuts) if list(half[cut]) == list(total[cut])]
+    began = chunks[run.nproc - 1]
+    return len(complete) == 1 and began != complete[0] and {"has": complete[0], "began": began}
 
 
 def _early(run: Run, rank: int) -> Any:
@@ -272,6 +308,7 @@ def _more_than_needed(run: Run, rank: int) -> Any:
 ring.fails("all-wait", all_wait)
 ring.shows("half-way", _half_way)
 ring.shows("stops-early", _early)
+ring.shows("second-half", _second_half)
 ring.shows("only-copies", only_copies)
 ring.shows("added-twice", added_twice)
 add_signs_of_sums(ring)
@@ -349,6 +386,12 @@ def _fewer_than_rounds(run: Run, rank: int) -> Any:
     return times < rounds and {"times": times, "rounds": rounds}
 
 
+def _own_partner(run: Run, rank: int) -> Any:
+    own = [call for call in run.calls(rank) if call.peer == rank]
+    return bool(own) and {"call": own[0]}
+
+
+doubling.fails("to-itself", _own_partner)
 doubling.fails("one-sided", _one_sided)
 doubling.fails("all-wait", all_wait)
 doubling.fails("same-side", _same_side)
@@ -431,6 +474,17 @@ def _gaps(run: Run, rank: int) -> Any:
     return all(pairs[at][1].strided for at in wrong) and {"number": wrong[0]}
 
 
+def _said(*words: str) -> Callable[[Run, int], bool]:
+    """Whether this rank raised an error that says one of these."""
+    return lambda run, rank: any(
+        failure.rank == rank and any(one in failure.message for one in words)
+        for failure in run.job.failures
+    )
+
+
+flat.fails("equal-parts", _said("is invalid for input of size"))
+flat.fails("transposed", _said("view size is not compatible"))
+flat.fails("stacked", _said("stack expects each tensor to be equal size"))
 flat.shows("one-call-each", _several_calls)
 flat.shows("gaps", _gaps)
 flat.shows("left-out", _left_out)

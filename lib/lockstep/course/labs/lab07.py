@@ -6,8 +6,8 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from ...stamps import recorded
@@ -318,14 +318,15 @@ CAUSES = (
     "checkpoint",
 )
 _FILES = {
-    "X": "cases/reducing",  # explained in the lab, as Y is
-    "Y": "tensor-parallel-eager",
+    "X": "tensor-parallel-eager",  # explained in the lab
     "A": "slow-rank",
     "B": "starved",
     "C": "cases/compiling",
     "D": "cases/saving",
+    "E": "cases/emptied",
+    "F": "cases/reducing",
 }
-_ASKED = "ABCD"
+_ASKED = "ABCDEF"
 _SLACK = 0.05  # of a share: its steps differ by less
 
 
@@ -340,21 +341,21 @@ class Case(NamedTuple):
 
 @cache
 def case(letter: str) -> Trace:
-    """The trace of a case, "A" to "D", "X" or "Y", on one clock. Raises KeyError for another."""
+    """The trace of a case, "A" to "F" or "X", on one clock. Raises KeyError for another."""
     return Trace.load(recorded(f"traces/{_FILES[letter]}")).align()
 
 
 @cache
 def truth(letter: str) -> Case:
-    """What a case's trace says, by each way in which its share can be taken from it."""
+    """What the trace of an asked case says, by each way in which its share can be taken from it."""
     shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
     ranks, cause = {
-        "X": ((None,), "exposed communication"),
-        "Y": ((None,), "launch-bound"),
         "A": ((1,), "straggler"),
         "B": ((None,), "starved input"),
         "C": ((2,), "recompile"),
         "D": ((0,), "checkpoint"),
+        "E": ((None,), "allocator thrashing"),
+        "F": ((None,), "exposed communication"),
     }[letter]
     return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
 
@@ -375,37 +376,48 @@ def _shares(letter: str, skip: int) -> list[float]:
     less = waiting - own.exposed / own.length
     if letter == "A":
         return [less, share("compute")[1], waiting, _range(trace, own.rank, "the slow part")]
-    if letter == "X":
-        return [one.exposed / one.length for one in totals]
     if letter == "B":
         ranges = [_range(trace, one.rank, "input", host=True) for one in totals]
         return [*(one.host_bound / one.length for one in totals), *ranges]
-    if letter == "Y":
-        return [own.host_bound / own.length, 1.0]  # or all of the critical path
     if letter == "C":
         return [*share("compute"), waiting, less]
-    return [*share("other"), less]
+    if letter == "D":
+        return [*share("other"), less]
+    if letter == "E":  # the calls themselves, or all the time in which the GPU waits for its host
+        asking = [_driver(trace, one.rank) for one in totals]
+        return [*asking, *(one.host_bound / one.length for one in totals)]
+    exposed = [one.exposed / one.length for one in totals]
+    transfer = 1 - trace.collectives().share
+    return [*exposed, *(one * transfer for one in exposed)]
 
 
 def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
     """The share of a rank's steps in a range, as the host or as the GPU saw it."""
-    kind = Kind.ANNOTATION if host else Kind.GPU_ANNOTATION
-    spent = sum(
-        trace[row].duration for row in trace.where(kind, rank=rank) if trace[row].name == name
-    )
+    return _spent(trace, rank, Kind.ANNOTATION if host else Kind.GPU_ANNOTATION, {name})
+
+
+def _driver(trace: Trace, rank: int) -> float:
+    """The share of a rank's steps in which its host asks the driver for memory or gives it back."""
+    return _spent(trace, rank, Kind.LAUNCH, {"cudaMalloc", "cudaFree"})
+
+
+def _spent(trace: Trace, rank: int, kind: Kind, names: set[str]) -> float:
+    rows = trace.where(kind, rank=rank)
+    spent = sum(trace[row].duration for row in rows if trace[row].name in names)
     return spent / sum(one.end - one.start for one in trace.steps() if one.rank == rank)
 
 
 @judged("diagnoses", lab="07", silent=True)
 def diagnoses(draw: random.Random) -> Iterator[Trial]:
-    """`diagnoses()`: for each case "A" to "D" a tuple (rank or None, cause, share)."""
+    """`diagnoses()`: for each case "A" to "F" a tuple (rank or None, cause, share)."""
     del draw  # the traces are what they are
     yield _alone((), ...)
 
 
 def _said(run: Run) -> dict[str, Any]:
+    """Each diagnosis by its letter, large or small."""
     said = run.returned(0)
-    return said if isinstance(said, dict) else {}
+    return {str(key).upper(): one for key, one in said.items()} if isinstance(said, dict) else {}
 
 
 def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
@@ -413,7 +425,7 @@ def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
     for letter in _ASKED:
         if letter in _said(run):
             rank, cause, share = _said(run)[letter]
-            found = wrong(letter, rank, cause, share, truth(letter))
+            found = wrong(letter, _rank(rank), cause, share, truth(letter))
             if found:
                 return {"case": letter, **(found if isinstance(found, dict) else {})}
     return False
@@ -437,22 +449,32 @@ def _is_diagnosis(one: Any) -> bool:
     if not isinstance(one, tuple | list) or len(one) != 3:
         return False
     rank, cause, share = one
-    return (rank is None or type(rank) is int) and isinstance(cause, str) and _is_number(share)
+    return (
+        (_rank(rank) is None or _is_number(rank, Integral))
+        and isinstance(cause, str)
+        and _is_number(share, Real)
+    )
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float, Fraction)
+def _rank(said: Any) -> Any:
+    """None where all ranks are meant."""
+    return None if isinstance(said, str) and said.lower() == "all" else said
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    """Of Python or of numpy."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _word(cause: str) -> str:
-    return " ".join(cause.lower().replace("_", " ").split())
+    return " ".join(cause.lower().replace("_", " ").replace("-", " ").split())
 
 
 def _unknown(run: Run, _: int) -> Any:
     return _first(
         run,
         lambda letter, rank, cause, share, right: (
-            _word(cause) not in CAUSES and {"cause": cause, "causes": ", ".join(CAUSES)}
+            _word(cause) not in map(_word, CAUSES) and {"cause": cause, "causes": ", ".join(CAUSES)}
         ),
     )
 
@@ -497,7 +519,9 @@ def _not_one(run: Run, _: int) -> Any:
 def _cause(run: Run, _: int) -> Any:
     return _first(
         run,
-        lambda letter, rank, cause, share, right: _word(cause) != right.cause and {"cause": cause},
+        lambda letter, rank, cause, share, right: (
+            _word(cause) != _word(right.cause) and {"cause": cause}
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...launch.calls import Call
@@ -32,26 +32,33 @@ def tensors(
 
 
 @contextlib.contextmanager
+def watched(operation: str, look: Callable[[Any], None]) -> Iterator[None]:
+    """On a rank: `look(tensor)` before each "send" or "recv" begins."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    looked = {"send": (torch.ops.c10d.send.default,), "recv": (torch.ops.c10d.recv_.default,)}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            if func in looked[operation]:
+                look(args[0][0])
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        yield
+
+
+@contextlib.contextmanager
 def slow(operation: str, pauses: Sequence[float]) -> Iterator[None]:
     """On a rank: so many seconds pass before each next "send" or "recv" begins."""
     import time
-
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     if not pauses:
         yield
         return
     left = list(pauses)
-    slowed = {"send": (torch.ops.c10d.send.default,), "recv": (torch.ops.c10d.recv_.default,)}
-
-    class Slow(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
-            if func in slowed[operation] and left:
-                time.sleep(left.pop(0))
-            return func(*args, **(kwargs or {}))
-
-    with Slow():
+    with watched(operation, lambda tensor: time.sleep(left.pop(0)) if left else None):
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -44,6 +45,18 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
         )
     wanted = profile.read()
     return wanted if nodes is None else replace(wanted, nodes=nodes)
+
+
+def cluster(nodes: int = 2) -> Slurm | None:
+    """So many nodes, for `torchrun(..., on=…)` and `World(on=…)`, where Slurm gives any here: those
+    of the Slurm job that this process is in, or what the profile of `lockstep cluster init` asks
+    for. None where there is neither, so that `on=lockstep.cluster()` is this host.
+
+    Raises LaunchError for a profile that cannot be read.
+    """
+    if nodes <= _nodes_of_this_job() or (profile.path().exists() and shutil.which("sbatch")):
+        return find("slurm", nodes)
+    return None
 
 
 def meant(on: Nodes | Slurm | str | None) -> Nodes | Slurm | None:

@@ -80,9 +80,7 @@ def submit(options: Sequence[str], script: str) -> str:
     Raises LaunchError with Slurm's words where it takes no such job.
     """
     command = ["sbatch", "--parsable", *options]
-    # Of a job that we are in ourselves, its variables would be options of the new one's.
-    own = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
-    done = _call(command, script, own)
+    done = _call(command, script, _own())
     if done.returncode:
         said = _words(done.stderr)
         if "partition" in said:
@@ -92,6 +90,23 @@ def submit(options: Sequence[str], script: str) -> str:
     return done.stdout.strip().split(";")[
         0
     ]  # behind it the cluster's name, where there are several
+
+
+def start(command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a command of Slurm's that stays; it has its own output to be read, and our errors.
+
+    Raises LaunchError where there is no Slurm.
+    """
+    _require(command[0])
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_own(), text=True
+    )
+
+
+def _own() -> dict[str, str]:
+    """The environment without the variables of a job that we are in, which would be options of the
+    new one's."""
+    return {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
 
 
 def look(job: str) -> Seen:
@@ -153,11 +168,7 @@ def guard(name: str) -> IO[bytes]:
 def _call(
     command: Sequence[str], given: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    if shutil.which(command[0]) is None:
-        raise LaunchError(
-            f"there is no Slurm here: the command {command[0]} is missing. Start Jupyter on a "
-            "login node of the cluster, or in a job"
-        )
+    _require(command[0])
     try:
         return subprocess.run(
             command,
@@ -172,6 +183,14 @@ def _call(
         heard = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else ""
         said = f"no answer within {_PATIENCE:g} s\n{heard}"
         return subprocess.CompletedProcess(command, 1, "", said)
+
+
+def _require(command: str) -> None:
+    if shutil.which(command) is None:
+        raise LaunchError(
+            f"there is no Slurm here: the command {command} is missing. Start Jupyter on a "
+            "login node of the cluster, or in a job"
+        )
 
 
 def _words(said: str) -> str:

@@ -12,8 +12,8 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import IO
 
 from ...words import printable, ranks_text
@@ -106,6 +106,33 @@ class Slurm:
             raise
         finally:
             allocation.close()
+
+    @contextlib.contextmanager
+    def program(self, words: Sequence[str], cores: int = 4) -> Iterator[IO[str]]:
+        """Run a program on one node, in a job of its own; yields what it prints while it runs.
+
+        cores: where the cluster's `cpus_per_node` says no number. What the program complains of,
+        and what Slurm says of the job, goes where errors of this process go.
+        Raises LaunchError where there is no Slurm, and at the end where it did not end with 0.
+        """
+        name = f"lockstep-{secrets.token_hex(8)}"
+        shell = f"{self.setup}\nexec {shlex.join(words)}"
+        wishes = [f"--job-name={name}", "--export=ALL", *replace(self, nodes=1)._wishes(cores)]
+        guard = queue.guard(name)
+        try:
+            with queue.start(["srun", *wishes, "sh", "-c", shell]) as process:
+                try:
+                    assert process.stdout is not None
+                    guard.write(b"submitted\n")
+                    guard.flush()
+                    yield process.stdout
+                except BaseException:
+                    process.terminate()  # srun ends its job
+                    raise
+        finally:
+            guard.close()
+        if process.returncode:
+            raise LaunchError(f"the job on the cluster ended with {process.returncode}")
 
     def _wishes(self, ranks_per_node: int) -> list[str]:
         """As options of sbatch."""

@@ -421,8 +421,9 @@ def _tell_of_forsaken(call: Call, other: Call) -> str:
     begun = "isend" if other.operation == "send" else "irecv"
     return (
         f"Rank {call.rank} waits in {call}; rank {other.rank} had begun its side of that message "
-        f"with {begun}(), but kept nothing of what {begun}() returned, and with that the message "
-        "was given up. Keep it, and call its wait()."
+        f"with {begun}(), but what {begun}() returned was dropped before wait() was called (the "
+        "function ended, or the name got another value), and with that the message was given up. "
+        "Keep it, and call its wait()."
     )
 
 
@@ -435,6 +436,8 @@ def _tell(
             return lost.sentence
     if any(ranks[peer].finished for absent in missing.values() for peer in absent):
         operations = set()  # somebody has left: that is what to say
+    if other_tag := _other_tag(blocked, ranks):
+        return other_tag
     if operations == {"send"}:
         said = _by_value({r: f"to rank {c.peer}" for r, c in blocked.items()})
         return (
@@ -492,6 +495,25 @@ def _tell(
         elif False in kinds:
             text += " Every rank of a group must call the same collectives in the same order."
     return text
+
+
+def _other_tag(blocked: Mapping[int, Call], ranks: Mapping[int, Seen]) -> str:
+    """Of a message whose two sides have begun, with tags that differ: a sentence, or ""."""
+    for rank, call in sorted(blocked.items()):
+        if call.operation not in POINT_TO_POINT or call.peer is None or call.peer not in ranks:
+            continue
+        other = "recv" if call.operation == "send" else "send"
+        mirror = (call.group, other, rank)
+        begun = [one for one in ranks[call.peer].reader.calls() if one.end is None]
+        tags = {one.tag for one in begun if (one.group, one.operation, one.peer) == mirror}
+        if tags and call.tag not in tags:
+            there = "a recv from it" if other == "recv" else "a send to it"
+            way = "sends to" if call.operation == "send" else "receives from"
+            return (
+                f"Rank {rank} {way} rank {call.peer} with tag {call.tag}, and rank {call.peer} has "
+                f"begun {there} with tag {min(tags)}: the tags differ, so the two never meet."
+            )
+    return ""
 
 
 def _collectives_of_several_groups(calls: Collection[Call]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...machine import packages
 from ...words import megabytes, ranks_text
 
 Frame = tuple[str, int, str, str]  # file, line number, function, source line (may be "")
@@ -22,10 +23,7 @@ _CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 _OWN = str(Path(__file__).parents[2])
-_LIBRARIES = (
-    _OWN,
-    *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},
-)
+_LIBRARIES = (_OWN, sysconfig.get_path("stdlib"), *packages())
 
 
 @dataclass

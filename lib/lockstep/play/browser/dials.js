@@ -1,7 +1,7 @@
 // Dials, and what a model says for them. All numbers come from Python.
 
 import { make, makeChoice, makeRoot, svg } from "./nodes.js";
-import { BUSY, connect, foldStill, onWidth } from "./widget.js";
+import { BUSY, connect, foldStill, hasRoom, onWidth } from "./widget.js";
 import { drawChart, legendOfChart } from "./chart.js";
 import { drawLanes, legendOfLanes } from "./lanes.js";
 
@@ -62,8 +62,8 @@ function render({ model, el }) {
   }
 
   function draw() {
+    if (!now || !hasRoom(box)) return;
     const width = box.clientWidth;
-    if (!now || !width) return;
     lanes.style.display = now.lanes ? "" : "none";
     chart.style.display = now.chart ? "" : "none";
     if (now.lanes) drawLanes(lanes, now, width, name);

@@ -1,7 +1,7 @@
 // Plays messages round by round.
 
 import { make, makeButton, makeChoice, makeRoot, svg } from "./nodes.js";
-import { BUSY, connect, foldStill, onWidth } from "./widget.js";
+import { BUSY, connect, foldStill, hasRoom, onWidth } from "./widget.js";
 import { drawStage } from "./stage.js";
 
 const ROUND = 1100; // ms of a round
@@ -35,7 +35,7 @@ function render({ model, el }) {
   el.append(root);
 
   function draw() {
-    if (!film || !box.clientWidth) return;
+    if (!film || !hasRoom(box)) return;
     drawStage(picture, film, time, box.clientWidth);
     root.dataset.time = time;
   }

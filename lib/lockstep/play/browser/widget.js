@@ -47,7 +47,11 @@ export function foldStill(el) {
   };
 }
 
-// Draw when there is a width, and whenever it changes: before that the node is on no page.
+// In less than that, in pixels, nothing can be drawn: a page that is laid out passes through such
+// widths, and before that the node is on no page.
+export const hasRoom = (node) => node.clientWidth >= 160;
+
+// Draw when there is a width, and whenever it changes.
 export function onWidth(node, draw) {
   const observer = new ResizeObserver(() => node.clientWidth && draw(node.clientWidth));
   observer.observe(node);

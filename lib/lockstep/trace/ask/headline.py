@@ -5,12 +5,11 @@ from __future__ import annotations
 from ...words import in_one_line, milliseconds, ranks_text
 from ..slices import Slices, TraceError
 from .breakdown import Breakdown, Spent, breakdown
+from .cause import DRIVER, LITTLE, within
 from .collectives import Collectives
 from .kernels import kernels
 from .launches import launches
 from .wording import shortened
-
-_LITTLE = 0.1  # shares below are not what holds steps back
 
 
 def headline(trace: Slices, met: Collectives | str, skip: int = 0) -> tuple[str, ...]:
@@ -33,7 +32,7 @@ def headline(trace: Slices, met: Collectives | str, skip: int = 0) -> tuple[str,
         "nothing": _share(found, "other"),
     }
     worst = max(shares, key=lambda one: shares[one])
-    if shares[worst] < _LITTLE:
+    if shares[worst] < LITTLE:
         worst = "compute"
     return (*first, *_SENTENCES[worst](trace, found, met))
 
@@ -91,14 +90,22 @@ def _communication(trace: Slices, found: Breakdown, met: Collectives | str) -> t
 
 def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
     queue = max(launches(trace).queues, key=lambda one: one.share)
+    look = (
+        "Look at launches() and at the operators around the longest stretches: many small kernels "
+        "ask for fusing or a CUDA graph, long pauses for the data or for Python."
+    )
+    if (share := within(trace, found, queue.rank, DRIVER)[0]) > LITTLE:
+        look = (
+            f"For {share:.0%} of its steps the host is in cudaMalloc and cudaFree: keep tensors' "
+            "sizes alike from step to step, and what empties PyTorch's cache out of the steps."
+        )
     return (
         f"The host holds the steps back: for {_by_how_much(found, 'host_bound')} the GPU idles "
         "because what runs next has not been launched.",
         f"On rank {queue.rank} that happens {queue.stretches:,} times, for "
         f"{milliseconds(queue.longest)} ms at most; nothing is queued for "
         f"{queue.empty / max(queue.length, 1):.0%} of its time.",
-        "Look at launches() and at the operators around the longest stretches: many small kernels "
-        "ask for fusing or a CUDA graph, long pauses for the data or for Python.",
+        look,
     )
 
 
@@ -133,7 +140,7 @@ def _nothing(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[s
 def _compute(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
     return (
         f"Computation holds the steps back: it takes {_by_how_much(found, 'compute')}, and nothing "
-        f"else more than {_LITTLE:.0%}.",
+        f"else more than {LITTLE:.0%}.",
         _largest(trace),
         "Look at kernels(), by_phase() and by_annotation(): only faster or fewer kernels help.",
     )
