@@ -47,6 +47,25 @@ def on(gpus: int, what, *args, show: bool = False):
     return torchrun(what, *args, nproc_per_node=gpus, backend="nccl", show=show)
 
 
+def backward_after(virtual_first: bool) -> list[float]:
+    import lockstep
+    import torch
+
+    if virtual_first:
+        with lockstep.virtual.device():
+            torch.ones(3, device="cuda")
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    (2 * x).sum().backward()
+    return x.grad.tolist()
+
+
+def test_a_backward_pass_after_a_virtual_gpu_says_why_it_fails(gpus):
+    alone = torchrun(backward_after, False, nproc_per_node=1, init=False, show=False)
+    assert alone[0] == [2, 2, 2]
+    late = torchrun(backward_after, True, nproc_per_node=1, init=False, show=False, may_fail=True)
+    assert not late.ok and "has had a virtual GPU" in late.report
+
+
 @pytest.fixture
 def kept(gpus, monkeypatch):
     """Jobs that are shown, and which nobody sees, leave a reserve."""

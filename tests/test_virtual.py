@@ -532,6 +532,25 @@ def test_off_again() -> None:
     assert virtual.perf_counter() != 0
 
 
+def test_a_real_gpus_backward_pass_says_why_it_fails_after_a_virtual_one() -> None:
+    """PyTorch's own words are of a machine with a GPU; test_gpu has it for real."""
+    from lockstep.virtual.switch import explained
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("opt_ready_stream && opt_parent_stream INTERNAL ASSERT FAILED")
+
+    with pytest.raises(RuntimeError, match=r"has had a virtual GPU.*restart the kernel"):
+        explained(failing)()
+    with pytest.raises(RuntimeError, match=r"^element 0"):
+        explained(torch.ones(1).backward)()
+    with virtual.device():
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        x.sum().backward()
+    y = torch.ones(3, requires_grad=True)
+    y.sum().backward()
+    assert y.grad is not None and x.grad is not None
+
+
 def test_what_belongs_to_another_virtual_gpu_says_so_at_once(cuda: Any) -> None:
     x, side, event = torch.ones(3, device="cuda"), cuda.Stream(), cuda.Event()
     event.record(side)

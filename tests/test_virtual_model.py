@@ -10,7 +10,7 @@ import programs_06
 import pytest
 import torch
 from lockstep import recorded, virtual
-from lockstep.record.virtual import OTHERS, PROGRAMS, Program, simulated
+from lockstep.record.virtual import OTHERS, PROGRAMS, Program, quicker, simulated
 from lockstep.trace import Kind, Trace
 from lockstep.virtual.fit import fitted
 from lockstep.virtual.model import H200, MACHINES, Machine
@@ -68,7 +68,7 @@ def test_tiles_are_quantised() -> None:
     wave, _ = H200.multiply(128 * 132, 256, 4096, "bfloat16")
     # 132 and 60 tiles of 128 × 192, each three quarters of a tile of 128 × 256
     uneven, share = H200.multiply(1536, 3072, 4096, "bfloat16")
-    assert uneven - H200.product == pytest.approx(2 * 0.75 * (wave - H200.product))
+    assert uneven - H200.product == pytest.approx(2 * 0.75 * (wave - H200.product), rel=0.03)
     assert share == 1.0
     few, share = H200.multiply(256, 1024, 4096, "bfloat16")
     assert few < wave and share < 1
@@ -88,6 +88,57 @@ def test_what_a_product_writes_to_is_not_read() -> None:
     assert kernel_of(with_out) == kernel_of(without)
 
 
+def kernels_of(call: Callable[[], object]) -> list[str]:
+    with virtual.device(values=False):
+        made = call()
+        assert made is None
+        return [one.name for one in virtual.trace() if one.stream != -1]
+
+
+def test_an_operation_on_tensors_of_different_shapes_is_a_kernel_for_each() -> None:
+    """As Adam's steps, of one element each, beside its parameters."""
+
+    def divided(shape: tuple[int, ...]) -> None:
+        some = [torch.empty(64, 64, device="cuda") for _ in range(5)]
+        torch._foreach_div_(some, [torch.empty(shape, device="cuda") for _ in some])
+
+    assert kernels_of(lambda: divided((64, 64))) == ["_foreach_div_"]
+    assert kernels_of(lambda: divided(())) == 5 * ["_foreach_div_"]
+
+
+def test_many_kernels_of_one_operation_compute_and_race_as_one() -> None:
+    with virtual.device() as cuda:
+        some = [torch.full((4,), 8.0, device="cuda") for _ in range(3)]
+        by = [torch.tensor(2.0, device="cuda") for _ in some]
+        torch._foreach_div_(some, by)
+        assert [one.tolist() for one in some] == 3 * [4 * [4.0]] and not virtual.races()
+        some[2].mul_(2)
+        with cuda.stream(cuda.Stream()):
+            torch._foreach_div_(some, by)
+        assert virtual.races()
+
+
+def test_a_sum_over_rows_takes_longer_than_one_over_columns() -> None:
+    """By data/traces, where a linear layer's gradient of its bias is one."""
+    trace = Trace.load(recorded("traces/data-parallel-after").path)
+    names = [trace.names[trace.name[row]] for row in trace.where(Kind.COMPUTE)]
+    sums = [name.startswith("void at::native::reduce_kernel<128, 4") for name in names]
+    lasts = np.median(trace.duration[trace.where(Kind.COMPUTE)][sums])
+    x = {"device": "cuda", "dtype": torch.bfloat16}
+    rows, columns = (
+        kernel_of(lambda dim=dim: torch.empty(8192, 2048, **x).sum(dim)) for dim in (0, 1)
+    )
+    assert rows == pytest.approx(lasts, rel=0.1) and columns < rows / 2
+
+
+def test_without_tensor_cores_a_long_inner_dimension_is_split() -> None:
+    """Few tiles take no longer than many: all SMs have a part of each product."""
+    few, _ = H200.multiply(128, 1024, 1024, "float32")
+    many, _ = H200.multiply(512, 512, 512, "float32")
+    assert few == pytest.approx(many, rel=0.05)
+    assert H200.multiply(128, 1024, 8192, "float32")[0] < 8 * few
+
+
 def test_nothing_is_fitted_on_what_is_compared() -> None:
     def what(program: Program) -> str:
         made = program.make
@@ -99,12 +150,12 @@ def test_nothing_is_fitted_on_what_is_compared() -> None:
 
 
 def test_steps_take_what_an_h200_was_recorded_to_take() -> None:
-    """As near as the model comes today; where it is worst, the host is what takes the time."""
-    steps = recorded("virtual/steps-h200.json").content["programs"]
+    """The quicker of two runs; where they differ much, the host is what took the time."""
+    steps = quicker(recorded("virtual/steps-h200-2.json").content)
     ours = simulated(PROGRAMS)
-    apart = sorted(abs(ours[name] / row["seconds"] - 1) for name, row in steps.items())
-    assert len(apart) == len(PROGRAMS)
-    assert np.median(apart) < 0.14 and apart[-1] < 0.32
+    apart = {name: abs(ours[name] / seconds - 1) for name, (seconds, _) in steps.items()}
+    assert apart.keys() == PROGRAMS.keys()
+    assert np.median([*apart.values()]) < 0.10 and max(apart.values()) < 0.25
 
 
 def test_steps_of_lab_06_that_nobody_fitted_take_what_they_were_recorded_to_take() -> None:

@@ -50,9 +50,14 @@ def _on_rank(program, args, values):
         with lockstep.virtual.device("H200", values=values) as cuda:
             result = program(cuda, *args)
             return result, lockstep.virtual.trace(), [str(one) for one in lockstep.virtual.races()]
-    program(torch.cuda, *args)  # the first call loads kernels
-    torch.cuda.synchronize()
-    with torch.profiler.profile() as profiler:
+    with torch.profiler.profile(
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=1)
+    ) as profiler:
+        program(torch.cuda, *args)  # not kept: the first call loads kernels
+        if several:
+            dist.barrier()  # the ranks begin together, though each profiler took its own time
+        torch.cuda.synchronize()
+        profiler.step()
         result = program(torch.cuda, *args)
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
@@ -739,9 +744,9 @@ seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 
 # %% id="breakdown"
 def training(cuda, hooked):
-    layers = [torch.nn.Linear(2048, 2048, bias=False) for _ in range(LAYERS)]
-    model = torch.nn.Sequential(*layers).to("cuda", torch.bfloat16)
-    x = torch.randn(4096, 2048, device="cuda", dtype=torch.bfloat16)
+    how = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [torch.nn.Linear(4096, 4096, bias=False, **how) for _ in range(LAYERS)]
+    model, x = torch.nn.Sequential(*layers), torch.randn(4096, 4096, **how)
     handles = []
 
     def reduce(weight):
@@ -773,6 +778,41 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # over. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is
 # small, so that communication starts early. Many small buckets overlap well, too, but have more to hide: each
 # pays α.
+
+# %% [markdown] id="backward-text"
+# How good is a hook for each gradient? Recorded on four H200s, with layers of 2048: a hook for each, and other ways:
+# several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP.
+
+# %% id="backward-recorded"
+recording = lockstep.recorded("overlap/backward-h200-x4.json")
+ways = {}
+for way in recording.content["ways"]:
+    name = [way["how"]]
+    name += [f"{way['layers']} layers a message"] if "layers" in way else []
+    name += [f"max_ctas {way['max_ctas']}"] if way.get("max_ctas") else []
+    name += ["high priority"] if way.get("high_priority") else []
+    name += [f"bucket_cap_mb {way['bucket_cap_mb']}"] if "bucket_cap_mb" in way else []
+    ways[", ".join(name)] = way
+tried = {name: way for name, way in ways.items() if way["how"] in ("in hooks", "DDP")}
+best = {
+    "after": "after the backward",
+    "a hook for each": next(iter(tried)),
+    "the largest share": max(tried, key=lambda name: tried[name]["hidden"]),
+    "the quickest step": min(tried, key=lambda name: tried[name]["seconds"]),
+}
+rows = []
+for what, name in best.items():
+    us = [ways[name]["seconds"] * 1e6, ways[name]["communication_us"], ways[name]["exposed_us"]]
+    rows.append([what, name, *(f"{one:,.0f}" for one in us), f"{ways[name]['hidden']:.0%}"])
+columns = ["", "how", "step, µs", "all-reduces, by the trace", "of it exposed", "hidden"]
+title = f"12 layers on four H200s, {len(tried)} ways to overlap"
+lockstep.table(title, columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="backward-explained"
+# No way hid a larger share than a hook for each. Yet its step was no quicker than the one without overlap: by the trace
+# the all-reduces became longer. (In a trace their time has the wait for the last rank in it, and they share the GPU with
+# the products.) With six layers a message there was less to hide, less of it was hidden, and the step was the quickest.
+# So look at the exposed part and at the step, too.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -1076,7 +1116,7 @@ lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stam
 # %% [markdown] id="ctas-text"
 # ## Further: how many SMs does the collective take?
 #
-# About 8 minutes; recorded on two H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
+# About 8 minutes; recorded on two and on four H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
 # an SM from the products beside it. NCCL's limit for them is `max_ctas`, which a process group can be given:
 #
 #     options = dist.ProcessGroupNCCL.Options()
@@ -1095,46 +1135,53 @@ lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stam
 guess = "depends"
 
 # %% id="ctas"
-recording = lockstep.recorded("overlap/h200-x2.json")
+recordings = {n: lockstep.recorded(f"overlap/h200-x{n}.json") for n in (2, 4)}
+of_gpus = {n: one.content["rows"] for n, one in recordings.items()}
+plain = {n: [row for row in rows if not row["high_priority"]] for n, rows in of_gpus.items()}
 TOGETHER = "together, all-reduce launched first"
-plain = [row for row in recording.content["rows"] if not row["high_priority"]]
-usual = plain[0]["seconds"]  # without a limit
 
 
-def hidden(row):
+def hidden(n, row, way=TOGETHER):
     """Of the default's all-reduce, by what all takes, one after the other with the default."""
-    return (usual["one after the other"] - row["seconds"][TOGETHER]) / usual["all-reduce"]
+    usual = plain[n][0]["seconds"]
+    return (usual["one after the other"] - row["seconds"][way]) / usual["all-reduce"]
 
 
 rows = []
-for row in plain:
-    us = [row["seconds"][name] * 1e3 for name in ("all-reduce", TOGETHER)]
-    rows.append([row["max_ctas"] or "default", *(f"{one:.2f}" for one in us), f"{hidden(row):.0%}"])
-columns = [
-    "max_ctas",
-    "all-reduce alone, ms",
-    "with products, ms",
-    "hidden (default's all-reduce: 100%)",
-]
-title = f"Products alone: {usual['products'] * 1e3:.2f} ms"
-lockstep.table(title, columns, rows, stamp=recording.stamp)
+for both in zip(*plain.values(), strict=True):
+    cells = [both[0]["max_ctas"] or "default"]
+    for n, row in zip(plain, both, strict=True):
+        cells += [f"{row['seconds'][name] * 1e3:.2f}" for name in ("all-reduce", TOGETHER)]
+        cells.append(f"{hidden(n, row):.0%}")
+    rows.append(cells)
+columns = ["max_ctas"]
+for n in plain:
+    columns += [f"{n} GPUs: all-reduce alone, ms", "with products, ms", "hidden"]
+stamps = [one.stamp for one in recordings.values()]
+lockstep.table("Four products beside an all-reduce", columns, rows, stamp=stamps)
 
 # %% id="ctas-claim"
-import itertools
+from itertools import pairwise
 
-limited = sorted(plain[1:], key=lambda row: row["max_ctas"])
-falls = [hidden(few) > hidden(many) for few, many in itertools.pairwise(limited)]
+limited = {n: sorted(rows[1:], key=lambda row: row["max_ctas"]) for n, rows in plain.items()}
+shares = {n: [hidden(n, row) for row in rows] for n, rows in limited.items()}
+falls = [few > many for some in shares.values() for few, many in pairwise(some)]
 lockstep.claim(
     "The fewer SMs the collective takes, the more of it is hidden.",
     guess=guess,
     verdict="holds" if all(falls) else "depends" if any(falls) else "does not hold",
-    because="; ".join(f"max_ctas {row['max_ctas']}: {hidden(row):.0%}" for row in limited),
-    stamp=recording.stamp,
+    because="; ".join(
+        f"{n} GPUs, max_ctas {[row['max_ctas'] for row in limited[n]]}: "
+        + ", ".join(f"{one:.0%}" for one in some)
+        for n, some in shares.items()
+    ),
+    stamp=stamps,
 )
 
 # %% [markdown] id="orders-text"
-# On this machine 16 thread blocks hid the most, more than the default. With fewer the products have more SMs, but
-# the all-reduce takes much longer (with 4 even alone longer than the products), and that costs more.
+# "Hidden" is of the default's all-reduce, which is 100 %. On these machines 16 thread blocks hid the most, more than
+# the default. With fewer the products have more SMs, but the all-reduce takes much longer (with 4 even alone longer than
+# the products), and that costs more. On four GPUs the all-reduce takes longer than on two, and more of it is hidden.
 #
 # ### In which order, in how many parts, how urgent?
 #
@@ -1143,35 +1190,23 @@ lockstep.claim(
 # (`is_high_priority_stream=True`).
 
 # %% id="orders"
-by_priority = [
-    next(
-        r for r in recording.content["rows"] if r["max_ctas"] is None and r["high_priority"] == high
-    )
-    for high in (False, True)
-]
-ways = [name for name in usual if name.startswith("together")]
-shares = {
-    name: [
-        (usual["one after the other"] - row["seconds"][name]) / usual["all-reduce"]
-        for row in by_priority
-    ]
-    for name in ways
-}
-rows = [
-    [name.removeprefix("together, "), *(f"{one:.0%}" for one in both)]
-    for name, both in shares.items()
-]
-columns = ["launched", "usual priority", "high priority"]
-lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp)
+by_priority = {n: [row for row in rows if row["max_ctas"] is None] for n, rows in of_gpus.items()}
+rows = []
+for way in by_priority[2][0]["seconds"]:
+    if way.startswith("together"):
+        cells = [hidden(n, row, way) for n, both in by_priority.items() for row in both]
+        rows.append([way.removeprefix("together, "), *(f"{one:.0%}" for one in cells)])
+columns = ["launched", *(f"{n} GPUs, {how}" for n in by_priority for how in ("usual", "high"))]
+lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=stamps)
 
 # %% [markdown] id="orders-explained"
-# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained nothing here:
-# where it changed something, less was hidden. So measure it for your own step.
+# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing, and
+# sometimes less was hidden with it. So measure it for your own step.
 
 # %% [markdown] id="fused-text"
 # ## Further: a product that fetches its own operand
 #
-# About 5 minutes; recorded on two H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
+# About 5 minutes; recorded on two and on four H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
 # of them: an all-gather, then the product. The product must wait for the rows, so the two cannot overlap. But a
 # product can be split: while one part is computed, the next is fetched. PyTorch's
 # `torch.ops.symm_mem.fused_all_gather_matmul` does so, from *symmetric memory*: memory of the peers that a rank can read by itself. The copies are those of copy engines, and
@@ -1182,21 +1217,25 @@ lockstep.table("Hidden, of the all-reduce", columns, rows, stamp=recording.stamp
 # part (a reduce-scatter). `fused_matmul_reduce_scatter` moves one part while the next is computed.
 #
 # The recorded product has 8192 × 8192 times 8192 × 2048 elements. A negative share means that the fused operation
-# is slower than the two one after the other. Is it worth it on two ranks?
+# is slower than the two one after the other. Is it worth it?
 
 # %% id="fused"
-recording = lockstep.recorded("overlap/async-tp-h200-x2.json")
-s = recording.content["seconds"]
+recordings = [lockstep.recorded(f"overlap/async-tp-h200-x{n}.json") for n in (2, 4)]
+PAIRS = {
+    "all-gather, then product": ("fused all-gather and product", "all-gather"),
+    "product, then reduce-scatter": ("fused product and reduce-scatter", "reduce-scatter"),
+}
 rows = []
-for apart, together, collective in (
-    ("all-gather, then product", "fused all-gather and product", "all-gather"),
-    ("product, then reduce-scatter", "fused product and reduce-scatter", "reduce-scatter"),
-):
-    us = [s[name] * 1e6 for name in (collective, apart, together)]
-    rows.append([apart, *(f"{one:.0f}" for one in us), f"{(us[1] - us[2]) / us[0]:.0%}"])
-columns = ["what", "collective alone, µs", "one after the other, µs", "fused, µs", "of it hidden"]
-lockstep.table("Async tensor parallelism", columns, rows, stamp=recording.stamp)
+for one in recordings:
+    s = one.content["seconds"]
+    for apart, (together, collective) in PAIRS.items():
+        us = [s[name] * 1e6 for name in (collective, apart, together)]
+        share = f"{(us[1] - us[2]) / us[0]:.0%}"
+        rows.append([apart, one.content["world_size"], *(f"{part:.0f}" for part in us), share])
+columns = ["what", "GPUs", "collective alone, µs", "one after the other", "fused", "hidden"]
+stamps = [one.stamp for one in recordings]
+lockstep.table("Async tensor parallelism", columns, rows, stamp=stamps)
 
 # %% [markdown] id="fused-explained"
-# Not for these sizes on two ranks: nothing is hidden, and splitting the product costs more than it gains. So measure such
-# an operation for your own shapes and number of ranks before you use it.
+# Not for these sizes, on two ranks or on four: nothing is hidden, and splitting the product costs more than it gains. So
+# measure such an operation for your own shapes and number of ranks before you use it.

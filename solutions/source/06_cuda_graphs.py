@@ -87,7 +87,7 @@ def on_gpu(program, *args, values=True, traced=True):
 
 # %% [markdown] id="model-text"
 # The model of this lab is plain: layers x + relu(x · w), each of three kernels. `seconds(cuda, step)` times
-# a step: the mean of ten, from the first call until the device is done.
+# a step: the mean of thirty, from the first call until the device is done.
 
 
 # %% id="model"
@@ -102,7 +102,7 @@ def forward(weights, x):
     return x
 
 
-def seconds(cuda, step, repeats=10):
+def seconds(cuda, step, repeats=30):
     step()
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()  # time.perf_counter, or the virtual host's clock
@@ -210,7 +210,7 @@ def last_end(kernels, launch, latency, gap):
 lockstep.check("last_end", last_end)
 
 # %% [markdown] id="last_end-use"
-# With it the gain of a graph can be predicted before there is one. In a graph the host launches once. So
+# With it the gain of a graph can be predicted. In a graph the host launches once. So
 # `launch` is 0, and on this machine `latency` is 8.8 µs and `gap` 0.03 µs (of graphs on H200s). The kernels'
 # durations are in the trace. One by one, a launch takes (11.7 + 2 · 6.6) / 3 = 8.3 µs as a mean, `latency`
 # is 9.0 µs and `gap` 1.15 µs.
@@ -281,14 +281,10 @@ display(seen.compare(prediction, seen.result[0]))
 print("copied into the old tensor:", seen.result[1])
 
 # %% [markdown] id="outputs-text"
-# So inputs are **static**: tensors that stay where they are, into which each new input is copied. (Had nobody
-# kept the old tensor, the graph would read whatever lies there by then.)
+# So inputs are **static**: tensors that stay where they are, into which each new input is copied.
 #
-# The same holds of outputs. A graph computes `x + 1`. For x = 0, 1, 2 it is replayed, and each time `y` is put into a list.
-# **Predict:** what is the sum of the first elements of the three tensors in the list?
-
-# %% id="outputs-prediction" tags=["prediction"]
-prediction = 3 + 3 + 3  # all are one tensor: the last replay has overwritten it
+# The same holds of outputs. A graph computes `x + 1`. For x = 0, 1, 2 it is replayed; each time `y` is put into one
+# list, and a copy of `y` into another. What will be in the two lists?
 
 
 # %% id="outputs"
@@ -307,50 +303,13 @@ def outputs(cuda):
 
 
 seen = on_gpu(outputs, traced=False)
-display(seen.compare(prediction, sum(seen.result[0])))
 print("kept:", *seen.result[0], "· copied:", *seen.result[1])
 
-# %% [markdown] id="pool-text"
-# Where does `y` lie? Some texts list "no new memory allocations" among the rules for CUDA graphs.
-#
-# ### Claim: "memory cannot be allocated while a graph is captured"
-#
-# **Guess**, then the cell captures a step that makes 72 tensors, and asks the allocator.
-
-# %% id="pool-guess" tags=["guess"]
-guess = "does not hold"
-
-
-# %% id="pool-claim"
-def allocating(cuda):
-    weights = make_weights()
-    x = torch.ones(64, 512, dtype=torch.bfloat16, device="cuda")
-    forward(weights, x)
-    cuda.synchronize()
-    cuda.empty_cache()
-    before = cuda.memory_reserved()
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        y = forward(weights, x)
-    g.replay()
-    cuda.empty_cache()  # what is left belongs to the graph
-    same = bool(torch.equal(y, forward(weights, x)))
-    return (cuda.memory_reserved() - before) >> 20, same
-
-
-seen = on_gpu(allocating, traced=False)
-taken, same = seen.result
-lockstep.claim(
-    "Memory cannot be allocated while a graph is captured.",
-    guess=guess,
-    verdict="does not hold" if taken > 0 and same else "holds",
-    because=f"the capture took {taken} MiB, and the replay is right",
-    stamp=seen.stamp,
-)
-
 # %% [markdown] id="pool-explained"
-# It comes from a **private pool** of the graph: memory that nobody else gets while the graph lives, so that the
-# addresses stay its own. `cuda.empty_cache()` does not give it back. PyTorch's
+# All tensors in the list are one: the last replay has overwritten it. What shall stay is copied out.
+#
+# Where does `y` lie? What a capture allocates comes from a **private pool** of the graph: memory that nobody else gets
+# while the graph lives, so that the addresses stay its own. `cuda.empty_cache()` does not give it back. PyTorch's
 # [notes on CUDA graphs](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) have the rules.
 #
 # **Warm-up.** What a step does in its first call only must happen before the capture: making buffers, choosing
@@ -394,14 +353,14 @@ def captured(cuda, work, x):
 lockstep.check("captured", captured)
 
 # %% [markdown] id="gain-text"
-# Now the decode step of section 1, by your function, and beside it a bare loop of `g.replay()`. A replay costs the host one launch,
-# and less than 0.01 µs for each kernel in the graph. How long the 72 kernels take as a graph, your model of
+# Now the decode step of section 1, by your function, and beside it a bare loop of `g.replay()`. A replay costs the host one launch.
+# How long the 72 kernels take as a graph, your model of
 # exercise 1 said above. In a loop, each replay is launched while the one before it runs, which hides `latency`.
 # **Predict:** by which factor is a bare replay faster than the eager step?
 
 # %% id="gain-prediction" tags=["prediction"]
 # your number: eager time / replay time
-prediction = 598 / (131 - 8.8)
+prediction = 599 / (134 - 8.8)
 
 
 # %% id="gain"
@@ -441,8 +400,7 @@ after.timeline("Warm-up and capture, then one replay: a copy, the graph, a copy"
 # %% [markdown] id="training-text"
 # ## 3 · A whole training step
 #
-# Forward, backward and optimizer are launches, too: all of them can be one graph. What counts stays at its
-# address: parameters, their gradients, the batch. Two things are easy to miss.
+# Forward, backward and optimizer can be one graph. Two things are easy to miss.
 #
 # **The warm-up trains.** Its calls are real steps. And **numbers are baked in**: a Python number that a kernel
 # was launched with stays as it was. Here SGD has a learning rate of 0.1 while it is captured; later the program sets
@@ -479,8 +437,8 @@ seen = on_gpu(baked, traced=False)
 seen.compare(prediction, round(seen.result[1] / seen.result[0], 3))
 
 # %% [markdown] id="baked-explained"
-# What shall change from replay to replay must lie in a tensor, at an address: for example `Adam(lr=torch.tensor(…),
-# capturable=True)`. `capturable` keeps the number of steps on the device, too; without it `Adam.step` refuses to be captured.
+# What shall change from replay to replay must lie in a tensor: for example `Adam(lr=torch.tensor(…),
+# capturable=True)`. Without `capturable` `Adam.step` refuses to be captured.
 #
 # ### Exercise 3: a training step
 #
@@ -538,10 +496,9 @@ lockstep.check("graphed_training", graphed_training)
 #
 # ## 4 · What breaks a capture
 #
-# While a stream is captured nothing runs. So no line can wait for a value, and copies between the device and
-# ordinary (not pinned) memory are refused. And all work must come back to the stream of the capture. Random
-# numbers are drawn on the device. Each of these ten is captured by itself. **Predict:** how many
-# of them fail?
+# While a stream is captured nothing runs. So no line can wait for a value, nor copy between the device and
+# ordinary (not pinned) memory. And all work must come back to the stream of the capture. Random
+# numbers are drawn on the device. **Predict:** how many of these ten fail, each captured by itself?
 
 # %% id="breaks-prediction" tags=["prediction"]
 prediction = 6  # item, if, the mask, cpu, synchronize, and the stream that is not joined
@@ -738,9 +695,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="shared-explained"
-# In a shared pool a graph's *outputs* stay its own only while somebody keeps the tensor. And what
-# lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at the same time, and
-# what shall last is copied out before another one is replayed.
+# In a shared pool what lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at
+# the same time. A graph's *outputs* stay its own while somebody keeps the tensor.
 #
 # ### Exercise 5: all batch sizes
 #
@@ -815,17 +771,15 @@ lockstep.claim(
 )
 
 # %% [markdown] id="recap"
-# With 512 columns and 8 rows the gain is larger than the virtual GPU said in section 2. There a launch takes 8.3 µs
-# as a mean; the recorded machine's host took 12 to 17 µs (the eager steps' time, divided by 72). So the gain
-# depends on the host as much as on the GPU.
+# With 512 columns and 8 rows the gain is larger than on the virtual GPU of section 2: the recorded host took 12 to
+# 17 µs a launch (the eager steps' time, divided by 72), the virtual one takes 8.3 µs.
 #
 # ## Recap
 #
 # - A step is launch-bound if the device waits for launches: gaps between kernels, an empty queue, and no gain from less work.
 # - A capture writes down kernels and addresses, and runs nothing. Inputs are copied in, outputs copied out.
-# - Memory of a capture comes from a pool of the graph's own. Graphs of one pool share what lies between, and must not run
-#   at the same time.
-# - What waits, or has a shape that depends on values, or is not joined, cannot be captured. What only Python does is captured
+# - Memory of a capture comes from a pool. Graphs of one pool must not run at the same time.
+# - What waits, or has a shape that depends on values, or is not joined, cannot be captured. What Python does is captured
 #   once: branches, counters, numbers.
 # - A training step can be one graph. Its warm-up trains, and its learning rate is baked in.
 # - A few batch sizes and padding serve all. Where kernels are long, a graph gains nothing.
@@ -866,6 +820,47 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
     because="; ".join(f"{batch} rows: {us:,.0f} µs" for batch, us in seen.result.items()),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="pool-text"
+# ## Further: memory while a graph is captured
+#
+# About 4 minutes; needs the lab's first cells. Some texts list "no new memory allocations" among the rules for CUDA
+# graphs.
+#
+# ### Claim: "memory cannot be allocated while a graph is captured"
+#
+# **Guess**, then the cell captures a step that makes 72 tensors, and asks the allocator.
+
+# %% id="pool-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="pool-claim"
+def allocating(cuda):
+    weights = make_weights()
+    x = torch.ones(64, 512, dtype=torch.bfloat16, device="cuda")
+    forward(weights, x)
+    cuda.synchronize()
+    cuda.empty_cache()
+    before = cuda.memory_reserved()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = forward(weights, x)
+    g.replay()
+    cuda.empty_cache()  # what is left belongs to the graph
+    same = bool(torch.equal(y, forward(weights, x)))
+    return (cuda.memory_reserved() - before) >> 20, same
+
+
+seen = on_gpu(allocating, traced=False)
+taken, same = seen.result
+lockstep.claim(
+    "Memory cannot be allocated while a graph is captured.",
+    guess=guess,
+    verdict="does not hold" if taken > 0 and same else "holds",
+    because=f"the capture took {taken} MiB, and the replay is right",
     stamp=seen.stamp,
 )
 
@@ -1025,9 +1020,9 @@ lockstep.table("Forward and backward, 16 layers", ["how", "µs"], rows, stamp=ru
 # %% [markdown] id="collectives-text"
 # ## Further: graphs with collectives in them
 #
-# About 10 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each rank has a graph of
-# its own, and all must replay the same collectives in the same order: nothing in a graph asks the others. On 4 H200s, 32 layers with an
-# all-reduce each, eager and as a graph on each rank:
+# About 10 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each
+# rank has a graph of its own, and nothing in a graph asks the others: all must replay the same collectives in the same
+# order. On 4 H200s, 16 layers with an all-reduce each, eager and as a graph on each rank:
 
 # %% id="collectives-recorded"
 recording = lockstep.recorded("traces/overhead.json")
@@ -1035,45 +1030,94 @@ rows = [
     [how, f"{recording.content[f'tensor-parallel-{how}']['step_seconds'] * 1e6:,.0f}"]
     for how in ("eager", "graph")
 ]
-lockstep.table("A step of 32 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
+lockstep.table("A step of 16 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
 
-# %% [markdown] id="collectives-broken-text"
-# Now the ranks of this notebook, with a virtual GPU each. The values are summed by gloo, for real. In the second run, rank 1
-# has captured one all-reduce more. It is **broken on purpose**. Look at what the report says of rank 1, and at which line it waits.
+# %% [markdown] id="order-text"
+# ### What if one rank has captured something else?
+#
+# The next cell runs on the ranks of this notebook: under NCCL where each has a GPU, else with a virtual GPU each, whose
+# values gloo sums for real. On each rank `x` is 1 and `y` is 10. The graph reduces `x`, then `y`. Rank 1 has captured
+# them in the other order: **broken on purpose**. **Predict:** what is `x` on rank 0 after a replay?
+
+# %% id="order-prediction" tags=["prediction"]
+prediction = NPROC - 1 + 10  # rank 1's first all-reduce is that of y
 
 
-# %% id="collectives"
-def sums(extra):
-    cuda = lockstep.cuda(virtual=True)
-    x = torch.full((1024,), float(dist.get_rank()), device="cuda")
+# %% id="order"
+def swapped():
+    cuda = lockstep.cuda(virtual=dist.get_backend() != "nccl")
+    x, y = torch.full((1024,), 1.0, device="cuda"), torch.full((1024,), 10.0, device="cuda")
+    dist.all_reduce(torch.zeros(8, device="cuda"))  # warm-up
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        for one in (y, x) if dist.get_rank() == 1 else (x, y):
+            dist.all_reduce(one)
+    g.replay()
+    cuda.synchronize()
+    return x[0].item(), y[0].item()
+
+
+RANKS = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+job = lockstep.torchrun(swapped, **RANKS)
+display(lockstep.compare(prediction, measured=job[0][0]))
+print("x and y by rank:", *job.results, "·", lockstep.live(job))
+
+# %% [markdown] id="more-text"
+# No error: collectives are matched by their order alone. In the next cell rank 1 has captured one all-reduce *more*.
+# It is **broken on purpose**. Look at what the report says of rank 1, and at which line it waits.
+
+
+# %% id="more" tags=["varies"]
+def one_more():
+    cuda = lockstep.cuda(virtual=dist.get_backend() != "nccl")
+    x = torch.ones(1024, device="cuda")
     dist.all_reduce(x)  # warm-up
     g = cuda.CUDAGraph()
     with cuda.graph(g):
-        for _ in range(4):
-            dist.all_reduce(x)
-            x.div_(dist.get_world_size())
-        if extra and dist.get_rank() == 1:
+        for _ in range(4 + (dist.get_rank() == 1)):
             dist.all_reduce(x)
     g.replay()
     cuda.synchronize()
-    return x[0].item()
 
 
-job = lockstep.torchrun(sums, False, nproc_per_node=NPROC, backend="gloo", show=False)
-print(f"each rank has the sum of all ranks: {[job[rank] for rank in range(NPROC)]}")
+print(lockstep.torchrun(one_more, **RANKS, timeout=20, may_fail=True))
 
-# %% id="collectives-broken" tags=["varies"]
-broken = lockstep.torchrun(
-    sums, True, nproc_per_node=NPROC, backend="gloo", may_fail=True, show=False
-)
-print(broken)
+# %% [markdown] id="more-explained"
+# Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture.
+# (On virtual GPUs the call that the report names is the one by which they agree on their times.) So a branch on the
+# rank must not be in a capture.
+#
+# ### What NCCL does with it
+#
+# Recorded on two H200s, without Lockstep, which would end some of these jobs and say why. A process group is made, and
+# a graph with all-reduces is captured and replayed. Each rank was given ten seconds.
+
+# %% id="ranks-recorded"
+recording = lockstep.recorded("graphs/ranks-h200-x2.json")
+
+
+def fate(rank):
+    """What became of a rank, in words; its last marks say what it found."""
+    *_, last = [mark for mark in rank["marks"] if mark["what"] != "came to its end"]
+    if rank["waits_in"] and rank["waits_in"][0] != "stay":
+        return f"waits in {rank['waits_in'][0]}, after {recording.content['limit']} s"
+    values = [f"{name} = {last[name]:g}" for name in ("x", "y", "first", "last") if name in last]
+    return ", ".join([f"done at {last['seconds']:.2f} s", *values])
+
+
+cases = recording.content["cases"]
+rows = [[name, *map(fate, ranks)] for name, ranks in cases.items()]
+lockstep.table("Graphs on two ranks", ["case", "rank 0", "rank 1"], rows, stamp=recording.stamp)
 
 # %% [markdown] id="collectives-explained"
-# Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture. (The call that the report
-# names is the one by which the virtual GPUs agree on their times.) So a branch on the rank must not be in a capture.
+# Row by row:
 #
-# **What changes under NCCL:** the kernel of the rank that is alone waits on the device, and no time-out ends it: PyTorch's watchdog is not
-# told of collectives that are captured (in
-# [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp) a work is enqueued
-# for it only where nothing is being captured). And a graph that has NCCL's kernels in it must go *before* its process group: `destroy_process_group()` hangs while such a graph is alive
-# ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `del g` first.
+# - Who has one collective more waits in `synchronize`, captured or not: no kernel of the other rank will come.
+#   PyTorch's watchdog is not told of collectives that are captured (in
+#   [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)
+#   a work is enqueued for it only where nothing is being captured).
+# - `destroy_process_group()` waits while a graph with NCCL's kernels is alive
+#   ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `g.reset()`, or `del g`, first.
+# - Another order mixes the tensors up, half as many elements leave the rest wrong, and nobody says a word. (The last
+#   element on rank 0 should be 2.)
+# - A rank that replays late lets the others wait on the *device*: their `replay()` has returned long before.

@@ -52,16 +52,17 @@ Whose time it is
 ----------------
 `model` has a machine's constants and says where each is from: an H200's are from recordings of this
 course where these tell them, the rest, and the H100's, A100's and B200's, from data sheets. Every
-trace is stamped *simulated*. Not modelled: what is in a cache (small tensors count as if they
-were), several kernels for one operation, clocks that fall under load, the cost of an event on the
-device, threads of the host, other GPUs' work on shared links. So times are estimates. On 28
-programs as labs 04 and 06 have them, step times were 12 % from an H200's (median) and 31 % at most:
-`python -m lockstep.record.virtual` shows them. They are best where kernels are large, worst where
-the host's own Python takes the time.
+trace is stamped *simulated*. Not modelled: most of what caches do, several kernels for one
+operation (but for an optimizer's), clocks that fall under load, the cost of an event on the
+device, threads of the host, other GPUs' work on shared links. So times are estimates. On 32
+programs as labs 04 and 06 have them, step times were 9 % from an H200's (median) and 24 % at most:
+`python -m lockstep.record.virtual` shows them, and by how much a second run of the H200's differed.
+They are worst where the host's own Python takes the time.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
-what DDP needs of a `Work`. torch.compile knows nothing of this device.
+what DDP needs of a `Work`. torch.compile knows nothing of this device. And a process that has had
+a virtual GPU can run no backward pass on a real one, which then says so.
 
 `values=False` makes a device of times only, for tensors of any size.
 

@@ -1,6 +1,7 @@
 """How long an operation keeps the device busy, from the shapes of its tensors.
 
-An operation is one kernel. Products of matrices, convolutions and attention cost their
+An operation is one kernel; one on many tensors a kernel for each of them where their shapes differ,
+as PyTorch does it then. Products of matrices, convolutions and attention cost their
 floating-point operations (torch.utils.flop_counter's formulas) or their memory traffic, whichever
 takes longer; all else costs its traffic: each input is read once, each output written once.
 """
@@ -21,18 +22,23 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm")
 _REDUCTIONS = ("sum", "mean", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm")
 SEVERAL = "_foreach_"  # how operations on many tensors begin
 _MOVES_ONLY = ("copy_", "clone", "_to_copy", "cat", "stack")
+_ACROSS = 1 << 16  # elements of which blocks make one, from where on they must meet
 _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by its FLOP
 
 
 @dataclass(frozen=True)
 class Cost:
-    """work: ns alone on the device. share, traffic: see `schedule.Task`. name: what it is."""
+    """work: ns alone on the device. share, traffic: see `schedule.Task`. name: what it is.
+
+    kernels: how many such the operation launches.
+    """
 
     name: str
     work: float
     share: float
     traffic: float
     kind: Kind
+    kernels: int = 1
 
 
 def cost(
@@ -49,7 +55,7 @@ def cost(
     """
     name = func.overloadpacket.__name__
     nbytes = sum(map(touched, given)) + sum(map(touched, made))
-    moving = machine.traffic(nbytes)
+    moving = machine.traffic(nbytes, name.startswith(SEVERAL))
     elements = max((one.numel() for one in (*given, *made)), default=0)
     if name in PRODUCTS:
         a, b = args[1:3] if name in ("addmm", "baddbmm") else args[:2]
@@ -65,11 +71,18 @@ def cost(
         computing = machine.kernel + 1e9 * flops / rate / share
     else:
         share = machine.elementwise(elements)
-        least = machine.reduction if name in _REDUCTIONS else machine.kernel
-        several = len(made) if name.startswith(SEVERAL) else 0
-        work = least + several * machine.of_each + moving
+        least = machine.kernel
+        if name in _REDUCTIONS:
+            results = max(sum(one.numel() for one in made), 1)
+            least = machine.reduction + (machine.across if elements / results > _ACROSS else 0)
+            if results > 1 and made[0].shape[-1:] == given[0].shape[-1:]:  # over rows
+                each = min(elements / results, machine.rows) * machine.row
+                moving = max(each, 1e9 * nbytes / machine.columns)
+        kernels = len(made) if name.startswith(SEVERAL) and not _alike(args) else 1
+        moving /= kernels
+        work = least + moving
         kind = Kind.COPY if name in _MOVES_ONLY and _same_type(given, made) else Kind.COMPUTE
-        return Cost(name, work, share, moving / work, kind)
+        return Cost(name, work, share, moving / work, kind, kernels)
     work = max(computing, machine.kernel + moving)
     return Cost(name, work, share, moving / work, Kind.COMPUTE)
 
@@ -98,6 +111,16 @@ def _flops(func: Any, args: Sequence[Any], returned: Any) -> float | None:
     if formula is None:
         return None
     return float(formula(*args, out_val=returned))
+
+
+def _alike(args: Sequence[Any]) -> bool:
+    """Whether an operation's lists of tensors have the same shapes: then one kernel does them."""
+    lists = [
+        [one.shape for one in some]
+        for some in args
+        if isinstance(some, list | tuple) and some and isinstance(some[0], torch.Tensor)
+    ]
+    return all(shapes == lists[0] for shapes in lists)
 
 
 def _same_type(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:

@@ -1,9 +1,11 @@
 """Where an H200's constants come from: `python -m lockstep.virtual.fit` reads the recordings anew.
 
 `flops` lies between what the recorded MLP's products reach and 8192³ products beside a collective,
-which take 1.55 ms each where the GPU's power limit holds them back. What is not read here (product,
-k_step, l2, cached, reduction, of_each, bias; event, context, module, optimizer, backward, several,
-each_tensor) was set by hand, until the step times of `record.virtual.OTHERS` came near.
+which take 1.55 ms each where the GPU's power limit holds them back. What is not read here
+(product, k_step, cold, single, single_step, unsplit, bias, reduction, across, row, rows; l2,
+cached, kept, many, columns; event, context, module, optimizer, parameter, backward, several,
+each_tensor) was set by hand, until the step times of `record.virtual.OTHERS` came near, of two
+recordings on two machines. The host's are those of the first, whose host was the quicker one.
 `python -m lockstep.record.virtual` shows them, and the programs that are compared, on which
 nothing is fitted.
 """

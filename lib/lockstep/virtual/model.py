@@ -28,23 +28,28 @@ class Machine:
     Of the host, in ns: dispatch, what an operation needs before its launch, and more of that:
     matmul, for a product, several and each_tensor, for one of many tensors (an optimizer's),
     backward, for one in a backward pass; view, an operation without a launch, and allocate, one
-    that only makes a tensor; module, a call of an nn.Module, and optimizer, a step of one; launch,
-    the launching call; graph_launch, a graph's, for each node; synchronise, a call that finds all
-    done; event, a call that records one or lets a stream wait for it; context, `with stream(…)`.
-    depth: launches that wait in a queue before the next one blocks.
+    that only makes a tensor; module, a call of an nn.Module, optimizer, a step of one, and
+    parameter, each tensor of that; launch, the launching call; graph_launch, a graph's, for each
+    node; synchronise, a call that finds all done; event, a call that records one or lets a stream
+    wait for it; context, `with stream(…)`. depth: launches that wait in a queue before the next
+    one blocks.
 
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
     between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
-    takes (product, reduction: of such a kernel); k_step, what a product needs for 64 of its inner
-    dimension, however few its tiles are (four times that without tensor cores); of_each, what each
-    tensor of many adds; bias, what adding one to a product without tensor cores takes; collective,
-    the least that one takes.
+    takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
+    must meet; row, what one over rows needs for each that a thread adds, of which there are `rows`
+    at most; cold, what a kernel on some of the SMs waits for operands that have left the L2 cache;
+    k_step, what a product needs for 64 of its inner dimension, however few its tiles are.
+    Without tensor cores: single, the least that a product takes, and single_step for 64 of its
+    inner dimension, of which `unsplit` are on one SM; bias, what adding one takes. collective, the
+    least that one takes.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
-    of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. l2:
-    bytes/s of what fits into the L2 cache, cached bytes; it is taken to be there already.
-    capacity: bytes of device memory. sms: streaming multiprocessors. clock: Hz, for `_sleep`.
-    priorities: of streams, the least and the greatest.
+    of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
+    the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the
+    L2 cache, cached bytes. kept: bytes that may be used until something has left it. columns:
+    bytes/s at which a reduction over rows reads. capacity: bytes of device memory. sms: streaming
+    multiprocessors. clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
     """
 
     name: str
@@ -58,13 +63,14 @@ class Machine:
     dispatch: float = 2_800.0
     matmul: float = 5_100.0
     several: float = 3_100.0
-    each_tensor: float = 1_300.0
+    each_tensor: float = 450.0
     backward: float = 31_000.0
     view: float = 1_200.0
     allocate: float = 2_400.0
     module: float = 5_000.0
     context: float = 11_000.0
     optimizer: float = 28_000.0
+    parameter: float = 650.0
     launch: float = 3_800.0
     latency: float = 6_210.0
     gap: float = 1_150.0
@@ -75,12 +81,21 @@ class Machine:
     event: float = 3_700.0
     kernel: float = 1_060.0
     product: float = 1_900.0
-    bias: float = 12_000.0
-    reduction: float = 4_500.0
-    of_each: float = 240.0
+    single: float = 3_400.0
+    bias: float = 12_500.0
+    reduction: float = 2_600.0
+    across: float = 3_400.0
+    row: float = 12.0
+    rows: int = 1024
+    cold: float = 950.0
     k_step: float = 120.0
+    single_step: float = 400.0
+    unsplit: int = 512
+    many: float = 0.92
     l2: float = 7e12
     cached: float = 40e6
+    kept: float = 50e6
+    columns: float = 1.6e12
     pinned: float = 55.3e9
     pageable: float = 24.3e9
     collective: float = 10_400.0
@@ -96,12 +111,17 @@ class Machine:
         Tiles of the result come in waves of one an SM; a last wave with few tiles takes as long as
         a full one ("tile quantisation"), and keeps the SMs that it leaves idle: products on two
         streams were hardly quicker than on one. Of the large tiles those that take least; where
-        they would leave SMs idle, smaller ones.
+        they would leave SMs idle, smaller ones. Without tensor cores a long inner dimension is
+        split, so that all SMs have a part of each product.
         """
         rate = self.flops.get(dtype, self.vector) / self.sms
-        step = self.k_step * (1 if self.has_tensor_cores(dtype) else 4)
-        steps = math.ceil(max(k, 1) / 64) * step
-        best = (math.inf, 1.0)
+        if not self.has_tensor_cores(dtype):
+            steps = math.ceil(min(max(k, 1), self.unsplit) / 64) * self.single_step
+            parts = batch * math.ceil(m / 64) * math.ceil(n / 64) * math.ceil(k / self.unsplit)
+            work = 2e9 * batch * m * n * k / (rate * self.sms)
+            return self.single + steps + work, min(max(parts, 1) / self.sms, 1.0)
+        steps = math.ceil(max(k, 1) / 64) * self.k_step
+        best = (math.inf, 1.0, 0.0)
         for rows, columns in (*LARGE_TILES, *SMALL_TILES):
             if (rows, columns) in SMALL_TILES and best[1] == 1.0:
                 break
@@ -109,8 +129,10 @@ class Machine:
             waves = max(math.ceil(tiles / self.sms), 1)
             each = max(2e9 * rows * columns * k / rate, steps)
             if waves * each < best[0] * 0.999:
-                best = (waves * each, min(tiles / self.sms, 1.0))
-        return self.product + best[0], max(best[1], 1 / self.sms)
+                # An SM writes its last tile when nothing is left to compute beside that.
+                written = 1e9 * 2 * rows * columns / (self.l2 / self.sms)
+                best = (waves * each, min(tiles / self.sms, 1.0), written)
+        return self.product + best[0] + best[2], max(best[1], 1 / self.sms)
 
     def has_tensor_cores(self, dtype: str) -> bool:
         return self.flops.get(dtype, self.vector) > TENSOR_CORES
@@ -120,9 +142,10 @@ class Machine:
         blocks = math.ceil(max(elements, 1) / ELEMENTS_OF_BLOCK)
         return min(max(math.ceil(blocks / BLOCKS_OF_SM), 1) / self.sms, 1.0)
 
-    def traffic(self, nbytes: float) -> float:
+    def traffic(self, nbytes: float, many: bool = False) -> float:
         """ns to read or write so many bytes of device memory, or of what the cache still has."""
-        return 1e9 * nbytes / (self.l2 if nbytes <= self.cached else self.memory)
+        memory = self.memory * (self.many if many else 1)
+        return 1e9 * nbytes / (self.l2 if nbytes <= self.cached else memory)
 
     def __str__(self) -> str:
         fastest = max(self.flops, key=lambda dtype: self.flops[dtype])
@@ -165,7 +188,7 @@ def _of_sheet(
 H200 = Machine(
     "H200",
     "recordings of 4 H200s, else NVIDIA's data sheet",
-    _rates(790e12, 395e12, 67e12 * _REACHED, 67e12 * _REACHED),
+    _rates(790e12, 395e12, 48e12, 67e12 * _REACHED),
     vector=67e12,
     memory=4.3e12,
     capacity=141_000_000_000,

@@ -92,6 +92,11 @@ class Memory:
     def base(self) -> int:
         return self.block.offset
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Of its segment and in it: what is given out again there has it, too."""
+        return id(self.block.segment), self.block.offset
+
     def tensor(
         self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
     ) -> torch.Tensor:
@@ -228,6 +233,8 @@ class Device:
         self.schedule = Schedule(self._ended, self._waited)
         self.allocator = Allocator(machine.capacity, f"GPU 0 (a virtual {machine.name})", values)
         self.streams: dict[int, StreamState] = {}
+        self._moved = 0  # bytes that operations have used so far
+        self._used: dict[tuple[int, int], int] = {}  # by place: `_moved` when it was used last
         self.pinned: dict[int, Any] = {}
         self.shared: dict[int, HostMemory] = {}  # by address
         self.state = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63)).get_state()
@@ -328,6 +335,17 @@ class Device:
         return self.enqueue(
             kernel, stream, called + machine.latency, machine.gap, self._correlation
         )
+
+    def fetched(self, read: Iterable[Memory], written: Iterable[Memory]) -> float:
+        """ns for what is read and has left the L2 cache, as so much else was used after it."""
+        read, before = list(read), self._moved
+        cold = any(
+            before - self._used.get(memory.place, before) > self.machine.kept for memory in read
+        )
+        for memory in (*read, *written):
+            self._moved += memory.nbytes
+            self._used[memory.place] = self._moved
+        return self.machine.cold if cold else 0.0
 
     def wait_for_room(self, stream: int) -> None:
         """A launch blocks while its queue is full."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -113,7 +113,30 @@ def _prepare() -> None:
     # Optimizers then take several tensors in one operation, as they do on a GPU.
     if VirtualTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(VirtualTensor)
+    torch.autograd._engine_run_backward = explained(torch.autograd._engine_run_backward)
     _ready = True
+
+
+def explained(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own way of running a backward pass, which says why it fails on a real GPU.
+
+    Once a kind of device is registered, and for good, PyTorch takes it for the process's only
+    accelerator, and finds no streams for the nodes of CUDA's tensors (pytorch/pytorch #161129).
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run_backward(*args, **kwargs)
+        except RuntimeError as error:
+            if "opt_ready_stream" not in str(error):
+                raise
+            raise RuntimeError(
+                "this process has had a virtual GPU, and from then on PyTorch runs no backward "
+                "pass on a real one here (pytorch/pytorch #161129): run it in a process of its "
+                "own, for example by lockstep.torchrun, or restart the kernel"
+            ) from error
+
+    return run
 
 
 class _On:
@@ -132,7 +155,11 @@ class _On:
         # What Python itself takes for these is more than for an operation.
         self._hooks = (
             register_module_forward_pre_hook(lambda *_: self._busy(machine.module)),
-            register_optimizer_step_pre_hook(lambda *_: self._busy(machine.optimizer)),
+            register_optimizer_step_pre_hook(
+                lambda optimizer, *_: self._busy(
+                    machine.optimizer + machine.parameter * _parameters(optimizer)
+                )
+            ),
         )
         self.dispatch.__enter__()
         Dispatch.active = self.dispatch
@@ -151,6 +178,10 @@ class _On:
     def _busy(self, nanoseconds: float) -> None:
         if Dispatch.active is self.dispatch:
             self.dispatch.device.host += nanoseconds
+
+
+def _parameters(optimizer: Any) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def machine_of(name: str | Machine) -> Machine:

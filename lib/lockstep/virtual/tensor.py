@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -269,10 +270,15 @@ class Dispatch(TorchDispatchMode):
             work.results = list(zip(work.made, flat(known), strict=True))
         draw = self._draw(op, work) if op.is_random else None
         costs = self._cost_of(op, call, read, made, returned)
+        only_read = [one._memory for one in read if id(one) not in here]
+        fetched = device.fetched(only_read, (one._memory for one in made))
+        lasts = costs.work + (fetched if costs.share < 1 else 0)
         kernel = Kernel(
-            costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
+            costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
+        for _ in range(costs.kernels - 1):  # the last one reads and writes for all
+            device.launch(replace(kernel, uses=(), values=None, draw=None), stream, str(op))
         device.launch(kernel, stream, str(op), dispatch=_dispatch(device.machine, op, len(made)))
         if op.returns_written:
             return written[0] if len(written) == 1 else tuple(written)
