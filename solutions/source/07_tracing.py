@@ -53,8 +53,8 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
-model = model.to(lockstep.device())
+layers = [torch.nn.Linear(512, 512) for _ in range(2)]
+model = torch.nn.Sequential(*layers).to(lockstep.device())
 x_BD = torch.randn(256, 512, device=lockstep.device())
 
 for number in range(3):
@@ -140,18 +140,23 @@ import random
 import numpy as np
 
 draw = random.Random(7)
-true = recording("data-parallel-after")  # whose clocks agree as well as can be known
-wrong = [0, *(draw.choice((-1, 1)) * draw.randrange(200_000, 3_000_000) for _ in range(3))]
+# its clocks agree as well as can be known
+true = recording("data-parallel-after")
+wrong = [0]
+for _ in range(3):
+    wrong.append(draw.choice((-1, 1)) * draw.randrange(200_000, 3_000_000))
 start = true.start + np.array(wrong)[true.rank]
-skewed = true.derive({"start": start}, certificate=None)  # nobody has compared these clocks
+# no certificate: nobody has compared these clocks
+skewed = true.derive({"start": start}, certificate=None)
 rows = [skewed.where(Kind.COMMUNICATION, rank=rank) for rank in range(4)]
-every = np.sort(np.array([skewed.end[own] for own in rows]), axis=1).T  # [collective, rank]
+ends = [np.sort(skewed.end[own]) for own in rows]
+every = np.array(ends).T  # [collective, rank]
 chosen = every[[1, 3, 5, 6]]
-begin = int(chosen.min())
+micros = (chosen - chosen.min()) / 1e3
 lockstep.table(
     "Ends of four all-reduces, in µs, each by its rank's own clock",
     ["all-reduce", "rank 0", "rank 1", "rank 2", "rank 3"],
-    [[at, *(f"{(time - begin) / 1e3:,.1f}" for time in row)] for at, row in enumerate(chosen)],
+    [[at, *(f"{x:,.1f}" for x in row)] for at, row in enumerate(micros)],
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
 
@@ -186,7 +191,7 @@ def offsets(ends):
     import statistics
 
     ranks = range(len(ends[0]))
-    return [statistics.median(row[rank] - row[0] for row in ends) for rank in ranks]
+    return [statistics.median(row[r] - row[0] for row in ends) for r in ranks]
     # END SOLUTION
 
 
@@ -204,11 +209,12 @@ offsets = lockstep.carry_on("offsets", offsets)
 aligned = skewed.align()
 ahead = offsets(every[: len(every) - 1 + len(every) % 2].tolist())
 library = aligned.certificate.offsets
+three = [(wrong[r], ahead[r], library[r]) for r in range(4)]
 display(aligned.certificate)
 lockstep.table(
     "By how much each clock is ahead of rank 0's, in µs",
     ["rank", "set by us", "yours", "the library's"],
-    [[r, *(f"{x / 1e3:,.1f}" for x in (wrong[r], ahead[r], library[r]))] for r in range(4)],
+    [[r, *(f"{x / 1e3:,.1f}" for x in row)] for r, row in enumerate(three)],
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
 
@@ -245,14 +251,15 @@ def exposed(compute, communication):
     # BEGIN SOLUTION
     from itertools import pairwise
 
-    def covers(spans, first, last):
+    def runs(spans, first, last):
         return any(start <= first and last <= end for start, end in spans)
 
     times = sorted({time for span in compute + communication for time in span})
     total = 0
-    for first, last in pairwise(times):
-        if covers(communication, first, last) and not covers(compute, first, last):
-            total += last - first  # between two neighbours nothing begins or ends
+    for first, last in pairwise(times):  # between them nothing begins or ends
+        communicates = runs(communication, first, last)
+        if communicates and not runs(compute, first, last):
+            total += last - first
     return total
     # END SOLUTION
 
@@ -284,7 +291,8 @@ lockstep.compare(predicted=prediction, measured=step, unit="ms")
 
 # %% id="breakdown-after"
 display(before.diff(after))
-lockstep.Timeline(after, before=before, title="before DDP's buckets, and with them")
+title = "before DDP's buckets, and with them"
+lockstep.Timeline(after, before=before, title=title)
 
 # %% [markdown] id="breakdown-explained"
 # About 74 % of the communication is hidden now, and the step is a little longer than you predicted:
@@ -329,8 +337,8 @@ guess = "does not hold"
 
 # %% id="late-claim" tags=["varies"]
 trace = lockstep.Trace.of(job).align()
-spent = {one.rank: one for one in trace.breakdown(skip=1).totals}
-rows = [(r, one.compute / 1e6, one.communication / 1e6) for r, one in spent.items()]
+spent = trace.breakdown(skip=1).totals
+rows = [(x.rank, x.compute / 1e6, x.communication / 1e6) for x in spent]
 table = lockstep.table(
     "Five steps of each rank, in ms",
     ["rank", "computing", "in all-reduces"],
@@ -344,8 +352,9 @@ lockstep.claim(
     "The rank with the longest all-reduces is the slow one.",
     guess=guess,
     verdict="holds" if longest[0] == slow else "does not hold",
-    because=f"rank {slow} computes longest; the longest all-reduces are rank {longest[0]}'s "
-    f"({longest[2]:.2f} ms), and the shortest rank {shortest[0]}'s ({shortest[2]:.2f} ms)",
+    because=f"rank {slow} computes longest; the longest all-reduces are "
+    f"rank {longest[0]}'s ({longest[2]:.2f} ms), "
+    f"and the shortest rank {shortest[0]}'s ({shortest[2]:.2f} ms)",
     stamp=lockstep.live(job),
 )
 
@@ -369,9 +378,9 @@ def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
     for row in arrivals:
         last = max(row)
-        waits = [last - time for time in row]
+        waits = [last - time for time in row if last - time >= resolution]
         # all waits of this collective go to the one who came last
-        found[row.index(last)] += sum(wait for wait in waits if wait >= resolution)
+        found[row.index(last)] += sum(waits)
     return found
     # END SOLUTION
 
@@ -403,9 +412,11 @@ for name in ("eager", "compiled", "graph"):
     lines.append([name, f"{calls.calls / 3:.0f}", f"{calls.launched / 3:.0f}"])
     length = trace.breakdown(skip=1).of(0).length / 2
     lines[-1] += [f"{calls.host / 3e3:.0f}", f"{length / 1e6:.3f}"]
+head = ["program", "launching calls", "kernels"]
+head += ["µs of the host in these calls", "ms, recorded"]
 lockstep.table(
     "A step of rank 0",
-    ["program", "launching calls", "kernels", "µs of the host in these calls", "ms, recorded"],
+    head,
     lines,
     stamp=lockstep.recorded("traces/tensor-parallel-graph").stamp,
 )
@@ -442,13 +453,15 @@ from lockstep.course.labs.lab07 import case
 
 
 def look(letter):
-    """What the library says of a case: its picture, its breakdown, who is late, its steps."""
+    """What the library says of a case: picture, parts, who is late, steps."""
     trace = case(letter)
     display(lockstep.Timeline(trace, title=f"case {letter}"))
     display(trace.breakdown(), trace.collectives())
     for rank in trace.ranks:
-        own = [(one.number, one.end - one.start) for one in trace.steps() if one.rank == rank]
-        print(f"rank {rank}, steps in ms:", *(f"#{n}: {ns / 1e6:.3g}" for n, ns in own))
+        own = [one for one in trace.steps() if one.rank == rank]
+        ms = {one.number: (one.end - one.start) / 1e6 for one in own}
+        said = [f"#{number}: {length:.3g}" for number, length in ms.items()]
+        print(f"rank {rank}, steps in ms:", *said)
 
 
 # %% id="case-x"
@@ -504,12 +517,18 @@ look("F")
 def diagnoses():
     # BEGIN SOLUTION
     return {
-        "A": (1, "straggler", 0.13),  # exposed: 15 % of the others' steps, 2 % of its own
-        "B": (None, "starved input", 0.42),  # host-bound, in one gap of each step
-        "C": (2, "recompile", 0.6),  # it computes: dynamo's ranges, not kernels
-        "D": (0, "checkpoint", 0.5),  # nothing recorded, after every third step
-        "E": (None, "allocator thrashing", 0.76),  # host-bound, on both; half of it in these calls
-        "F": (None, "exposed communication", 0.67),  # 16 % waiting: the rest is transfer
+        # exposed: 15 % of the others' steps, 2 % of its own
+        "A": (1, "straggler", 0.13),
+        # host-bound, in one gap of each step
+        "B": (None, "starved input", 0.42),
+        # it computes: dynamo's ranges, not kernels
+        "C": (2, "recompile", 0.6),
+        # nothing recorded, after every third step
+        "D": (0, "checkpoint", 0.5),
+        # host-bound, on both; half of it in these calls
+        "E": (None, "allocator thrashing", 0.76),
+        # 16 % waiting: the rest is transfer
+        "F": (None, "exposed communication", 0.67),
     }
     # END SOLUTION
 
@@ -518,7 +537,8 @@ def diagnoses():
 lockstep.check("diagnoses", diagnoses)
 
 # %% id="diagnoses-library"
-for letter in "ABCDEF":  # what the library guesses of the same traces, without their names
+# what the library guesses of the same traces, without their names
+for letter in "ABCDEF":
     print(f"{letter}: {case(letter).cause()}")
 
 # %% [markdown] id="gate-text"
@@ -537,12 +557,14 @@ for letter in "ABCDEF":  # what the library guesses of the same traces, without 
 # buckets.
 
 # %% id="gate-prediction" tags=["prediction"]
-prediction = 2  # step time and exposed communication; the copies are gone, so launches are fewer
+prediction = 2  # step time, exposed communication; no copies: fewer launches
 
 # %% id="gate"
-found = lockstep.gate(recording("data-parallel-after"), recording("data-parallel-before"))
+baseline = recording("data-parallel-after")
+found = lockstep.gate(baseline, recording("data-parallel-before"))
 display(found)
-lockstep.compare(predicted=prediction, measured=sum(one.grew for one in found.measures))
+grew = sum(one.grew for one in found.measures)
+lockstep.compare(predicted=prediction, measured=grew)
 
 # %% [markdown] id="gate-explained"
 # Launches fell, from 144 to 141 in a step. Without buckets there are 17 all-reduces more (20 in place of 3), and the
@@ -588,20 +610,19 @@ lockstep.progress("07")
 overhead = lockstep.recorded("traces/overhead.json")
 names = ["experts", "tensor-parallel-eager"]
 slices = {name: len(recording(name)) / 12 for name in names}  # 4 ranks, 3 steps
-plain = {name: overhead.content[name]["step_seconds"] * 1e3 for name in names}
-more = {name: overhead.content[name]["recorded_step_seconds"] * 1e3 - plain[name] for name in names}
+lines, more = [], {}
+for name in names:
+    one = overhead.content[name]
+    plain = one["step_seconds"] * 1e3
+    more[name] = one["recorded_step_seconds"] * 1e3 - plain
+    lines.append([name, f"{slices[name]:.0f}", f"{plain:.3f}"])
+lines[0].append(f"{more['experts']:.3f}")
+lines[1].append("?")  # you predict it
+head = ["program", "slices of a rank's step", "step in ms"]
 lockstep.table(
     "What recording adds to a step",
-    ["program", "slices of a rank's step", "step in ms", "added by recording, in ms"],
-    [
-        [
-            "experts",
-            f"{slices['experts']:.0f}",
-            f"{plain['experts']:.3f}",
-            f"{more['experts']:.3f}",
-        ],
-        ["tensor-parallel-eager", f"{slices[names[1]]:.0f}", f"{plain[names[1]]:.3f}", "?"],
-    ],
+    [*head, "added by recording, in ms"],
+    lines,
     stamp=overhead.stamp,
 )
 
@@ -612,7 +633,8 @@ lockstep.table(
 prediction = 0.6  # 0.204 ms / 214 slices is 0.95 µs a slice, times 627
 
 # %% id="cost-measured"
-lockstep.compare(predicted=prediction, measured=more["tensor-parallel-eager"], unit="ms")
+added = more["tensor-parallel-eager"]
+lockstep.compare(predicted=prediction, measured=added, unit="ms")
 
 # %% [markdown] id="costs-claim-text"
 # ### Claim: "profiling costs a few percent"
@@ -627,11 +649,12 @@ guess = "depends"
 overhead = lockstep.recorded("traces/overhead.json")
 costs = {name: one["percent"] for name, one in overhead.content.items()}
 few = [name for name, percent in costs.items() if percent < 5]
+said = [f"{name} {percent:.0f} %" for name, percent in costs.items()]
 lockstep.claim(
     "Profiling costs a few percent of a step.",
     guess=guess,
     verdict={0: "does not hold", len(costs): "holds"}.get(len(few), "depends"),
-    because=", ".join(f"{name} {percent:.0f} %" for name, percent in costs.items()),
+    because=", ".join(said),
     stamp=overhead.stamp,
 )
 
@@ -669,13 +692,15 @@ lockstep.compare(predicted=prediction, measured=ratio, unit="times")
 # %% id="hang"
 dumps = lockstep.recorded("traces/hang")
 hang = lockstep.Trace.flight(dumps.path, stamp=dumps.stamp)
+rows = []
+for rank, last in hang.entered.items():
+    called = f"{last.operation} #{last.number}"
+    done = f"#{hang.completed[rank].number}"
+    rows.append([f"rank {rank}", called, last.state, done])
 lockstep.table(
     "What each rank did last",
     ["rank", "called last", "its state", "done last"],
-    [
-        [f"rank {r}", f"{e.operation} #{e.number}", e.state, f"#{hang.completed[r].number}"]
-        for r, e in hang.entered.items()
-    ],
+    rows,
     stamp=hang.stamp,
 )
 
@@ -683,7 +708,7 @@ lockstep.table(
 # **Predict:** which rank do you have to look at?
 
 # %% id="hang-prediction" tags=["prediction"]
-prediction = 2  # the others have called #6 and wait; rank 2 has done #5 and never came
+prediction = 2  # the others wait in #6; rank 2 has done #5 and never came
 
 # %% id="hang-measured"
 display(hang)
@@ -701,7 +726,8 @@ lockstep.compare(predicted=prediction, measured=hang.missing[0].missing[0])
 
 # %% id="memory"
 snapshot = lockstep.recorded("traces/memory")
-memory = lockstep.Trace.memory(snapshot.path / "rank0.pickle.gz", stamp=snapshot.stamp)
+path = snapshot.path / "rank0.pickle.gz"
+memory = lockstep.Trace.memory(path, stamp=snapshot.stamp)
 memory.draw()
 
 # %% [markdown] id="memory-explained"
@@ -751,8 +777,9 @@ lockstep.compare(predicted=prediction, measured=relu.median / 1e3, unit="µs")
 # %% id="roofline-table"
 rows, columns = 8192, 2048
 matrix, weights = rows * columns * 2, columns * columns * 2  # bytes
-counted = {  # name: (operations, bytes)
-    "linear, forward": ("bias_TNT", 2 * rows * columns * columns, 2 * matrix + weights),
+product = 2 * rows * columns * columns  # operations
+counted = {  # title: (part of the kernel's name, operations, bytes)
+    "linear, forward": ("bias_TNT", product, 2 * matrix + weights),
     "ReLU": ("clamp", rows * columns, 2 * matrix),
     "ReLU, backward": ("threshold", rows * columns, 3 * matrix),
 }
@@ -761,11 +788,13 @@ for title, (part, operations, moved) in counted.items():
     for one in (one for one in kernels if part in one.name):
         roof = max(operations / 989e12, moved / 4.8e12)
         bound = "arithmetic" if operations / 989e12 == roof else "memory"
-        lines.append([title, f"{operations / moved:.3g}", f"{roof * 1e6:.1f}", bound])
-        lines[-1] += [f"{one.median / 1e3:.1f}", f"{roof * 1e9 / one.median:.0%}"]
+        row = [title, f"{operations / moved:.3g}", f"{roof * 1e6:.1f}", bound]
+        row += [f"{one.median / 1e3:.1f}", f"{roof * 1e9 / one.median:.0%}"]
+        lines.append(row)
+head = ["kernel", "operations a byte", "roof in µs", "bound by"]
 lockstep.table(
     "Counted, and measured (medians)",
-    ["kernel", "operations a byte", "roof in µs", "bound by", "measured in µs", "of the roof"],
+    [*head, "measured in µs", "of the roof"],
     lines,
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
@@ -783,18 +812,21 @@ guess = "holds"
 
 # %% id="roof-claim"
 after = recording("data-parallel-after")
+computing = [after[row] for row in after.where(Kind.COMPUTE)]
 reached = {}
 for title, (part, operations, moved) in counted.items():
     roof = max(operations / 989e12, moved / 4.8e12) * 1e9  # in ns
     names = {one.name for one in kernels if part in one.name}
-    times = [after[row].duration for row in after.where(Kind.COMPUTE) if after[row].name in names]
+    times = [one.duration for one in computing if one.name in names]
     reached[title] = roof / min(times)
 over = [title for title, share in reached.items() if share > 1]
+verdicts = {0: "holds", len(reached): "does not hold"}
+said = [f"{name} {share:.0%}" for name, share in reached.items()]
 lockstep.claim(
     "No kernel is faster than its roof.",
     guess=guess,
-    verdict={0: "holds", len(reached): "does not hold"}.get(len(over), "depends"),
-    because="of the roof: " + ", ".join(f"{name} {share:.0%}" for name, share in reached.items()),
+    verdict=verdicts.get(len(over), "depends"),
+    because="of the roof: " + ", ".join(said),
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
 
@@ -849,22 +881,17 @@ lines = []
 for title, one in kernels.items():
     moved = one["dram__bytes_read.sum"] + one["dram__bytes_write.sum"]
     done = one["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
-    lines.append([one["ranges"][0], title, f"{one['gpu__time_duration.sum'] / 1e3:.1f}"])
-    lines[-1] += [f"{moved / 1e6:.1f}", f"{done / 1e9:.2f}", f"{done / moved:.0f}"]
-    lines[-1] += [f"{one[DRAM]:.0f}%", f"{one[SM]:.0f}%"]
-columns = [
-    "range",
-    "kernel",
-    "µs",
-    "MB moved",
-    "10⁹ operations",
-    "operations a byte",
-    "memory",
-    "SMs",
-]
+    time = one["gpu__time_duration.sum"]
+    row = [one["ranges"][0], title, f"{time / 1e3:.1f}", f"{moved / 1e6:.1f}"]
+    row += [f"{done / 1e9:.2f}", f"{done / moved:.0f}"]
+    row += [f"{one[DRAM]:.0f}%", f"{one[SM]:.0f}%"]
+    lines.append(row)
+head = ["range", "kernel", "µs", "MB moved", "10⁹ operations"]
+head += ["operations a byte", "memory", "SMs"]
+most = "the last two columns are of what the GPU can do at most"
 lockstep.table(
-    "Six kernels of a step; the last two columns are of what the GPU can do at most",
-    columns,
+    f"Six kernels of a step; {most}",
+    head,
     lines,
     stamp=counters.stamp,
 )
@@ -888,11 +915,12 @@ done = [
     kernels[title]["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
     for title in ("linear, up", "linear, down")
 ]
+said = " and ".join(f"{one:,.0f}" for one in done)
 lockstep.claim(
     "A product of M × K and K × N takes 2 · M · N · K operations.",
     guess=guess,
     verdict="holds" if all(one == by_hand for one in done) else "does not hold",
-    because=f"by hand {by_hand:,}; counted " + " and ".join(f"{one:,.0f}" for one in done),
+    because=f"by hand {by_hand:,}; counted {said}",
     stamp=counters.stamp,
 )
 
@@ -907,14 +935,16 @@ lockstep.claim(
 guess = "depends"
 
 # %% id="limits-claim"
-three = {title: kernels[title] for title in ("linear, up", "GELU", "linear, down")}
-right = [(one[DRAM] > one[SM]) == (title == "GELU") for title, one in three.items()]
+right, said = [], []
+for title in ("linear, up", "GELU", "linear, down"):
+    of_memory, of_sms = kernels[title][DRAM], kernels[title][SM]
+    right.append((of_memory > of_sms) == (title == "GELU"))
+    said.append(f"{title} {of_memory:.0f}% and {of_sms:.0f}%")
 lockstep.claim(
     "Memory limits activations, and arithmetic limits large linear layers.",
     guess=guess,
     verdict={0: "does not hold", 3: "holds"}.get(sum(right), "depends"),
-    because="memory and SMs: "
-    + "; ".join(f"{title} {one[DRAM]:.0f}% and {one[SM]:.0f}%" for title, one in three.items()),
+    because="memory and SMs: " + "; ".join(said),
     stamp=counters.stamp,
 )
 
@@ -933,11 +963,12 @@ guess = "holds"
 
 # %% id="nvtx-claim"
 found = [len(one["ranges"]) for one in counted]
+once = found.count(1)
 lockstep.claim(
     "With emit_nvtx, each kernel is found in its range.",
     guess=guess,
     verdict="holds" if set(found) == {1} else "depends",
-    because=f"{found.count(1)} of {len(found)} kernels have exactly one of the four",
+    because=f"{once} of {len(found)} kernels have exactly one of the four",
     stamp=counters.stamp,
 )
 
@@ -954,17 +985,19 @@ lockstep.claim(
 guess = "depends"
 
 # %% id="ncu-time-claim"
+profiled = counters.content["profiler"]["kernels"]
 ratios = [
     one["gpu__time_duration.sum"] / timed["median_ns"]
-    for one, timed in zip(counted, counters.content["profiler"]["kernels"], strict=True)
+    for one, timed in zip(counted, profiled, strict=True)
 ]
 near = [ratio for ratio in ratios if 0.9 < ratio < 1.1]
+verdicts = {0: "does not hold", len(ratios): "holds"}
 lockstep.claim(
     "A kernel takes as long under ncu as in the program.",
     guess=guess,
-    verdict={0: "does not hold", len(ratios): "holds"}.get(len(near), "depends"),
-    because=f"{len(near)} of {len(ratios)} kernels do; ncu's time is {min(ratios):.2f} to "
-    f"{max(ratios):.2f} of the profiler's",
+    verdict=verdicts.get(len(near), "depends"),
+    because=f"{len(near)} of {len(ratios)} kernels do; ncu's time is "
+    f"{min(ratios):.2f} to {max(ratios):.2f} of the profiler's",
     stamp=counters.stamp,
 )
 
@@ -1003,10 +1036,12 @@ moe.kernels(8)
 from lockstep.trace.joins import launch_of, on_device
 
 rows = on_device(moe)  # kernels and copies
-called, talks = moe.start[launch_of(moe, rows)], moe.kind[rows] == Kind.COMMUNICATION
+called = moe.start[launch_of(moe, rows)]
+talks = moe.kind[rows] == Kind.COMMUNICATION
+named = [moe[row] for row in moe.where(Kind.ANNOTATION)]
 lines = []
 for name in ("route", "dispatch", "expert", "combine"):
-    ranges = [one for one in map(moe.__getitem__, moe.where(Kind.ANNOTATION)) if one.name == name]
+    ranges = [one for one in named if one.name == name]
     span = own = talk = 0
     for one in ranges:
         within = (one.start <= called) & (called < one.start + one.duration)
@@ -1014,11 +1049,12 @@ for name in ("route", "dispatch", "expert", "combine"):
         span += moe.end[rows[within]].max() - moe.start[rows[within]].min()
         own += moe.duration[rows[within & ~talks]].sum()
         talk += moe.duration[rows[within & talks]].sum()
-    times = [time / len(ranges) / 1e3 for time in (span, own, talk, span - own - talk)]
-    lines.append([name, len(ranges), *(f"{time:.1f}" for time in times)])
+    us = [x / len(ranges) / 1e3 for x in (span, own, talk, span - own - talk)]
+    lines.append([name, len(ranges), *(f"{x:.1f}" for x in us)])
+head = ["range", "times", "from begin to end", "its own kernels"]
 lockstep.table(
     "Ranges on the GPU, µs of one rank's step",
-    ["range", "times", "from begin to end", "its own kernels", "a collective", "nothing"],
+    [*head, "a collective", "nothing"],
     lines,
     stamp=moe.provenance,
 )
@@ -1056,11 +1092,12 @@ shares = {name: recording(name).collectives().share for name in names}
 large = [name for name, share in shares.items() if share > 0.5]
 small = [name for name, share in shares.items() if share < 0.1]
 verdicts = {len(large): "does not hold", len(small): "holds"}
+said = [f"{name} {share:.0%}" for name, share in shares.items()]
 lockstep.claim(
     "A collective's time in the profile is what the network takes.",
     guess=guess,
     verdict=verdicts.get(len(shares), "depends"),
-    because="waiting: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
+    because="waiting: " + ", ".join(said),
     stamp=lockstep.recorded("traces/experts").stamp,
 )
 
@@ -1072,16 +1109,15 @@ lockstep.claim(
 # %% id="moe-split"
 parts = ("compute", "exposed", "copies", "host_bound", "dependency", "other")
 mine = moe.breakdown().of(0)
+lines = []
+for part in parts:
+    time = getattr(mine, part)
+    lines.append([part, f"{time / 3e6:.3f}", f"{time / mine.length:.1%}"])
+lines.append(["all of it", f"{mine.length / 3e6:.3f}", "100.0%"])
 lockstep.table(
     "A step of rank 0",
     ["part", "ms of a step", "of the step"],
-    [
-        *(
-            [p, f"{getattr(mine, p) / 3e6:.3f}", f"{getattr(mine, p) / mine.length:.1%}"]
-            for p in parts
-        ),
-        ["all of it", f"{mine.length / 3e6:.3f}", "100.0%"],
-    ],
+    lines,
     stamp=moe.provenance,
 )
 
@@ -1095,14 +1131,18 @@ import json
 
 for one in moe.breakdown().steps:
     if one.rank == 0:
-        split = {part: round(getattr(one, part) / one.length, 3) for part in parts}
+        metadata = {"step": one.step}
+        for part in parts:
+            metadata[part] = round(getattr(one, part) / one.length, 3)
         event = {
             "namespace": "lockstep",
             "time_ms": one.end // 10**6,
             "event_type": "POINT_IN_TIME",
+            "key": "step_ms",
+            "value": round(one.length / 1e6, 3),
+            "metadata": metadata,
         }
-        event |= {"key": "step_ms", "value": round(one.length / 1e6, 3)}
-        print(":::MLLOG", json.dumps({**event, "metadata": {"step": one.step, **split}}))
+        print(":::MLLOG", json.dumps(event))
 
 # %% [markdown] id="moe-explained"
 # One line of JSON a step is enough for a plot of a whole run, and it comes from the same numbers as the
@@ -1132,19 +1172,21 @@ recording("slow-rank").critical_path()
 guess = "depends"
 
 # %% id="critical-claim"
-shares = {}
+shares, said = {}, []
 for name in ("data-parallel-before", "data-parallel-after", "slow-rank"):
     trace = recording(name)
     busy = max(one.compute / one.length for one in trace.breakdown().totals)
-    path = trace.critical_path()
-    shares[name] = busy, path.by_kind["compute"] / sum(path.by_kind.values())
+    chain = trace.critical_path().by_kind
+    path = chain["compute"] / sum(chain.values())
+    shares[name] = busy, path
+    said.append(f"{name} {busy:.0%} and {path:.0%}")
 on_path = [name for name, (busy, path) in shares.items() if path > busy / 2]
+verdicts = {0: "does not hold", len(shares): "holds"}
 lockstep.claim(
     "Make faster what the GPUs do most of the time, and steps are shorter.",
     guess=guess,
-    verdict={0: "does not hold", len(shares): "holds"}.get(len(on_path), "depends"),
-    because="computing, of the step and of the path: "
-    + ", ".join(f"{name} {busy:.0%} and {path:.0%}" for name, (busy, path) in shares.items()),
+    verdict=verdicts.get(len(on_path), "depends"),
+    because="computing, of the step and of the path: " + ", ".join(said),
     stamp=lockstep.recorded("traces/data-parallel-before").stamp,
 )
 
@@ -1218,7 +1260,10 @@ within = [abs(offsets[a] - offsets[b]) / 1e3 for a, b in ((0, 1), (2, 3))]
 lockstep.table(
     "Between two ranks of one host, in µs",
     ["host", "ranks", "offsets differ by"],
-    [["first", "0, 1", f"{within[0]:.2f}"], ["second", "2, 3", f"{within[1]:.2f}"]],
+    [
+        ["first", "0, 1", f"{within[0]:.2f}"],
+        ["second", "2, 3", f"{within[1]:.2f}"],
+    ],
     stamp=[one_host.stamp, lockstep.simulated("the second host's clock")],
 )
 
@@ -1274,8 +1319,9 @@ guess = "holds"
 # %% id="asynchronous-claim"
 from lockstep.trace.joins import launch_of, on_device
 
+names = ["data-parallel-before", "data-parallel-after", "tensor-parallel-eager"]
 later = {}
-for name in ("data-parallel-before", "data-parallel-after", "tensor-parallel-eager"):
+for name in names:
     trace = recording(name)
     kernels = on_device(trace)
     calls = launch_of(trace, kernels)
@@ -1305,11 +1351,12 @@ for name in ("data-parallel-before", "data-parallel-after"):
     totals = recording(name).breakdown(skip=1).totals
     hidden[name] = [1 - one.exposed / one.communication for one in totals]
 by_hand, ddp = hidden.values()
+most, least = max(by_hand), min(ddp)
 lockstep.claim(
     "DDP reduces gradients while the backward pass goes on.",
     guess=guess,
-    verdict="holds" if max(by_hand) < 0.1 and min(ddp) > 0.5 else "does not hold",
-    because=f"hidden: {min(ddp):.0%} or more of it with DDP, {max(by_hand):.0%} by hand",
+    verdict="holds" if most < 0.1 and least > 0.5 else "does not hold",
+    because=f"hidden: {least:.0%} or more of it with DDP, {most:.0%} by hand",
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
 
@@ -1329,11 +1376,12 @@ for name in ("data-parallel-after", "slow-rank"):
     totals = recording(name).breakdown(skip=1).totals
     lengths[name] = [one.length for one in totals]
 longer = [slow / one - 1 for one, slow in zip(*lengths.values(), strict=True)]
+said = [f"rank {rank} {share:.0%}" for rank, share in enumerate(longer)]
 lockstep.claim(
     "One slow rank makes the steps of all ranks longer.",
     guess=guess,
     verdict="holds" if min(longer) > 0.8 * longer[1] else "does not hold",
-    because="longer: " + ", ".join(f"rank {r} {x:.0%}" for r, x in enumerate(longer)),
+    because="longer: " + ", ".join(said),
     stamp=lockstep.recorded("traces/slow-rank").stamp,
 )
 
@@ -1351,11 +1399,13 @@ counts = [
     (one.calls / 3, one.launched / 3)  # of one of three steps
     for one in recording("tensor-parallel-graph").launches().calls
 ]
+one_each = all(calls == 1 for calls, _ in counts)
+said = [f"{calls:g} call for {many:g} kernels" for calls, many in counts]
 lockstep.claim(
     "One call launches all kernels of a captured graph.",
     guess=guess,
-    verdict="holds" if all(calls == 1 for calls, _ in counts) else "does not hold",
-    because="; ".join(f"{calls:g} call for {launched:g} kernels" for calls, launched in counts),
+    verdict="holds" if one_each else "does not hold",
+    because="; ".join(said),
     stamp=lockstep.recorded("traces/tensor-parallel-graph").stamp,
 )
 
@@ -1376,12 +1426,13 @@ for name in overhead.content:
     trace = recording(name)
     called = [trace[row].name for row in trace.where(Kind.LAUNCH)]
     asked[name] = sum(one in ("cudaMalloc", "cudaFree") for one in called)
+calls = sum(asked.values())
 lockstep.claim(
     "Tensors of a running program cost no cudaMalloc.",
     guess=guess,
-    verdict={0: "holds"}.get(sum(asked.values()), "depends"),
-    because=f"calls of cudaMalloc and cudaFree in three steps of each rank of {len(asked)} programs: "
-    f"{sum(asked.values())}",
+    verdict="depends" if calls else "holds",
+    because="calls of cudaMalloc and cudaFree in three steps of each rank of "
+    f"{len(asked)} programs: {calls}",
     stamp=overhead.stamp,
 )
 
@@ -1407,7 +1458,8 @@ guess = "depends"
 overhead = lockstep.recorded("traces/overhead.json")
 apart = {}
 for name in overhead.content:
-    one, other = (step.length for step in recording(name).breakdown(skip=1).steps[:2])
+    pair = recording(name).breakdown(skip=1).steps[:2]
+    one, other = (step.length for step in pair)
     apart[name] = abs(one / other - 1)
 calm = [name for name, share in apart.items() if share < 0.05]
 lockstep.claim(
@@ -1452,7 +1504,8 @@ prediction = "1/70"  # one of the 70 ways to choose 4 of 8
 
 # %% id="chance-measured"
 chance = lockstep.carry_on("chance", chance)
-lockstep.compare(predicted=prediction, computed=chance([10, 11, 12, 13], [14, 15, 16, 17]))
+rarest = chance([10, 11, 12, 13], [14, 15, 16, 17])
+lockstep.compare(predicted=prediction, computed=rarest)
 
 # %% [markdown] id="chance-explained"
 # 1 in 70, however large the gap is: four steps a side cannot say more by their order alone. With eight a
