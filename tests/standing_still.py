@@ -149,7 +149,6 @@ def never_sent() -> None:
 
 
 _ORDER = "in the same order, over all these groups together"
-_PAIRED = "Every send needs a recv"
 PROGRAMS = {
     "messages crosswise": Program(messages_crosswise, 2, ("recv",)),
     "three groups in a ring": Program(three_groups_in_a_ring, 3, ("recv",)),
@@ -157,7 +156,9 @@ PROGRAMS = {
     "a message and a call": Program(waited_for_in_another_order, 2, (_ORDER, "recv", "stages")),
     "never called": Program(never_called, 2, (_ORDER, "broadcast", "control")),
     "by a future": Program(by_a_future, 2, (_ORDER,)),
-    "never waited for": Program(sent_and_never_waited_for, 2, (_PAIRED, "tag 2"), on_gpu=False),
+    "never waited for": Program(
+        sent_and_never_waited_for, 2, ("with tag 2", "the tags differ"), on_gpu=False
+    ),
     "around by waits": Program(around_by_waits, 3, (_ORDER,)),
     "the last of several": Program(several_waits, 2, (_ORDER,)),
     "never sent": Program(never_sent, 2, ("recv #1 from rank 0 of float32[1024] on group stages",)),

@@ -217,6 +217,12 @@ EXPERIMENT = Experiment(
     minutes=2,
     run=run,
     least=2,
+    writes={
+        "overlap/backward-*.json": (
+            *("world_size", "layers", "width", "rows"),
+            *("batches", "traced", "ways"),
+        ),
+    },
 )
 
 

@@ -220,6 +220,9 @@ EXPERIMENT = Experiment(
     minutes=2,
     run=run,
     least=2,
+    writes={
+        "graphs/ranks-*.json": ("late", "time_out", "limit", "cases"),
+    },
 )
 
 

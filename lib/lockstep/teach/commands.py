@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from .. import machine
 from ..words import in_one_line, printable
 
@@ -48,10 +46,8 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--at-once",
         type=int,
-        default=_at_once(),
         metavar="N",
-        help="notebooks at the same time (default: as many as cores and memory allow, here "
-        "%(default)s)",
+        help="notebooks at the same time (default: as many as cores and memory allow)",
     )
     report.add_argument(
         "--without-walls",
@@ -121,6 +117,8 @@ def add(commands: Any) -> None:
 
 def _at_once() -> int:
     """A notebook has four ranks that mostly wait: it needs two cores and less than a gigabyte."""
+    import psutil
+
     memory = psutil.virtual_memory().available >> 30
     return max(1, min(machine.usable_cores() // 2, memory))
 
@@ -154,7 +152,11 @@ def _report(arguments: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     try:
         for one in report.of_folder(
-            arguments.folder, arguments.numbers, limits, not weaker, arguments.at_once
+            arguments.folder,
+            arguments.numbers,
+            limits,
+            not weaker,
+            arguments.at_once or _at_once(),
         ):
             done.append(one)
             print(in_one_line(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
