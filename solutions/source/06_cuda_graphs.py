@@ -43,11 +43,11 @@ from lockstep.stamps import Stamp
 def _on_rank(program, args, values, traced):
     if not torch.cuda.is_available():
         with lockstep.virtual.device("H200", values=values) as cuda:
-            result = program(cuda, *args)
-            return result, lockstep.virtual.trace()
+            return program(cuda, *args), lockstep.virtual.trace()
     name = Stamp("live", torch.cuda.get_device_name())
     if not traced:
-        return program(torch.cuda, *args), lockstep.Trace.from_slices([], stamp=name)
+        untraced = lockstep.Trace.from_slices([], stamp=name)
+        return program(torch.cuda, *args), untraced
     program(torch.cuda, *args)  # the first call loads kernels
     torch.cuda.synchronize()
     result = program(torch.cuda, *args)
@@ -81,8 +81,9 @@ class Seen:
 
 
 def on_gpu(program, *args, values=True, traced=True):
-    """Run program(cuda, *args) on this machine's GPU, or on a virtual H200 where there is none."""
-    return Seen(*lockstep.torchrun(_on_rank, program, args, values, traced, **ONE_RANK)[0])
+    """Run program(cuda, *args) on this machine's GPU, or on a virtual H200."""
+    job = lockstep.torchrun(_on_rank, program, args, values, traced, **ONE_RANK)
+    return Seen(*job[0])
 
 
 # %% [markdown] id="model-text"
@@ -92,7 +93,8 @@ def on_gpu(program, *args, values=True, traced=True):
 
 # %% id="model"
 def make_weights(layers=24, width=512):
-    weights = torch.randn(layers, width, width, device="cuda") * (0.5 / width**0.5)
+    scale = 0.5 / width**0.5
+    weights = torch.randn(layers, width, width, device="cuda") * scale
     return list(weights.to(torch.bfloat16).unbind())
 
 
@@ -105,7 +107,8 @@ def forward(weights, x):
 def seconds(cuda, step, repeats=30):
     step()
     cuda.synchronize()
-    begin = lockstep.virtual.perf_counter()  # time.perf_counter, or the virtual host's clock
+    # time.perf_counter, or the virtual host's clock
+    begin = lockstep.virtual.perf_counter()
     for _ in range(repeats):
         step()
     cuda.synchronize()
@@ -122,7 +125,7 @@ def seconds(cuda, step, repeats=30):
 
 # %% id="bound-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 24 * (11.7 + 2 * 6.6)  # in each layer a product and two more launches
+prediction = 24 * (11.7 + 2 * 6.6)  # each layer: a product, two more launches
 
 
 # %% id="bound"
@@ -168,22 +171,23 @@ from lockstep.trace import Kind
 def kernels_of_step(trace):
     """(start, end) in µs of each kernel after the first wait of the host."""
     calls = [one.end for one in trace if one.name == "cudaDeviceSynchronize"]
-    kernels = [one for one in trace if one.kind == Kind.COMPUTE and one.start > min(calls)]
-    return sorted((one.start / 1e3, one.end / 1e3) for one in kernels)
+    kernels = [one for one in trace if one.kind == Kind.COMPUTE]
+    after = [one for one in kernels if one.start > min(calls)]
+    return sorted((one.start / 1e3, one.end / 1e3) for one in after)
 
 
 kernels = kernels_of_step(plain.trace)
 durations = [end - start for start, end in kernels]
+computes = sum(durations) / (kernels[-1][1] - kernels[0][0])
 queue = plain.trace.launches().queue(0)
+depth, waits = queue.depth[0], queue.stretches
 rows = [
-    [
-        "the device computes, of the step's time",
-        f"{sum(durations) / (kernels[-1][1] - kernels[0][0]):.0%}",
-    ],
-    ["kernels in the queue, median", queue.depth[0]],
-    ["times that the device waited for a launch, set-up included", queue.stretches],
+    ["the device computes, of the step's time", f"{computes:.0%}"],
+    ["kernels in the queue, median", depth],
+    ["times that the device waited for a launch, set-up included", waits],
 ]
-lockstep.table("Is it launch-bound?", ["sign", "found"], rows, stamp=plain.stamp)
+columns = ["sign", "found"]
+lockstep.table("Is it launch-bound?", columns, rows, stamp=plain.stamp)
 
 # %% [markdown] id="last_end-text"
 # ### Exercise 1: when is the device done?
@@ -222,9 +226,8 @@ rows = [
     ["launched one by one", f"{last_end(durations, 8.3, 9.0, 1.15):.0f}"],
     ["as a graph", f"{last_end(durations, 0, 8.8, 0.03):.0f}"],
 ]
-lockstep.table(
-    "72 kernels, by the model", ["how", "µs"], rows, stamp=lockstep.simulated("last_end")
-)
+stamp = lockstep.simulated("last_end")
+lockstep.table("72 kernels, by the model", ["how", "µs"], rows, stamp=stamp)
 
 # %% [markdown] id="capture-text"
 # ## 2 · Capture and replay
@@ -268,7 +271,7 @@ def new_input(cuda):
     g = cuda.CUDAGraph()
     with cuda.graph(g):
         y = x * 10
-    x = torch.full((8,), 2.0, device="cuda")  # another tensor: the graph does not know it
+    x = torch.full((8,), 2.0, device="cuda")  # new: the graph does not know it
     g.replay()
     stale = y[0].item()
     old.copy_(x)  # into the memory that the graph reads
@@ -374,14 +377,21 @@ def ways(cuda, batch=8, width=512):
     g = cuda.CUDAGraph()
     with cuda.graph(g):
         forward(weights, x)
-    steps = {"eager": lambda: forward(weights, x), "captured": lambda: run(x), "bare": g.replay}
+    steps = {
+        "eager": lambda: forward(weights, x),
+        "captured": lambda: run(x),
+        "bare": g.replay,
+    }
     return {name: seconds(cuda, step) * 1e6 for name, step in steps.items()}
 
 
 seen = on_gpu(ways, values=False)
-rows = [[name, f"{us:.0f}", f"{seen.result['eager'] / us:.2f}"] for name, us in seen.result.items()]
-display(lockstep.table("A decode step", ["how", "µs", "times as fast"], rows, stamp=seen.stamp))
-seen.compare(prediction, seen.result["eager"] / seen.result["bare"], "times")
+took = seen.result
+gain = {name: took["eager"] / us for name, us in took.items()}
+rows = [[name, f"{took[name]:.0f}", f"{gain[name]:.2f}"] for name in took]
+columns = ["how", "µs", "times as fast"]
+display(lockstep.table("A decode step", columns, rows, stamp=seen.stamp))
+seen.compare(prediction, gain["bare"], "times")
 
 
 # %% id="gain-timeline"
@@ -395,7 +405,8 @@ def replayed(cuda):
 
 
 after = on_gpu(replayed, values=False)
-after.timeline("Warm-up and capture, then one replay: a copy, the graph, a copy")
+title = "Warm-up and capture, then one replay: a copy, the graph, a copy"
+after.timeline(title)
 
 # %% [markdown] id="training-text"
 # ## 3 · A whole training step
@@ -501,7 +512,7 @@ lockstep.check("graphed_training", graphed_training)
 # numbers are drawn on the device. **Predict:** how many of these ten fail, each captured by itself?
 
 # %% id="breaks-prediction" tags=["prediction"]
-prediction = 6  # item, if, the mask, cpu, synchronize, and the stream that is not joined
+prediction = 6  # item, if, the mask, cpu, synchronize, the stream not joined
 
 
 # %% id="breaks-list"
@@ -535,19 +546,17 @@ def try_to_capture(cuda, name):
         with cuda.graph(cuda.CUDAGraph()):
             SNIPPETS[name](x, cuda)
     except RuntimeError as error:
-        first = error.__context__ or error  # what came first, not what it led to
+        first = error.__context__ or error  # not what it led to
         return str(first).splitlines()[0].removeprefix("CUDA error: ")
     return ""
 
 
 found = {name: on_gpu(try_to_capture, name, traced=False) for name in SNIPPETS}
 rows = [[name, seen.result or "captured"] for name, seen in found.items()]
-display(
-    lockstep.table(
-        "Ten lines, captured", ["line", "what came of it"], rows, stamp=found["x.sum()"].stamp
-    )
-)
-found["x.sum()"].compare(prediction, sum(bool(seen.result) for seen in found.values()))
+columns, stamp = ["line", "what came of it"], found["x.sum()"].stamp
+display(lockstep.table("Ten lines, captured", columns, rows, stamp=stamp))
+failed = sum(bool(seen.result) for seen in found.values())
+found["x.sum()"].compare(prediction, failed)
 
 # %% [markdown] id="breaks-explained"
 # A mask fails because its result's *shape* depends on values. `torch.where` has the same shape always. Random numbers
@@ -607,7 +616,7 @@ import torch
 
 def clipped(x, limit):
     # BEGIN SOLUTION
-    scale = torch.clamp(limit / x.norm(), max=1.0)  # 1 where nothing is to be clipped
+    scale = torch.clamp(limit / x.norm(), max=1.0)  # 1 where nothing is clipped
     x = x * scale
     return torch.where(x.abs() > 0.5, x, 0.0).sum()
     # END SOLUTION
@@ -639,13 +648,14 @@ lockstep.check("clipped", clipped)
 
 # %% id="memory-prediction" tags=["prediction"]
 # your number, in MiB
-prediction = 48 + 40 + 20 + 20 + 4 + 4 * 2  # three of 8 MiB need two pieces, three of 1 MiB, too
+prediction = 48 + 40 + 20 + 20 + 4 + 4 * 2  # 3 of 8 MiB, or of 1: two pieces
 
 
 # %% id="memory"
 def graphs(cuda, sizes, shared):
     weights = make_weights(width=2048)
-    inputs = [torch.ones(rows, 2048, dtype=torch.bfloat16, device="cuda") for rows in sizes]
+    options = {"dtype": torch.bfloat16, "device": "cuda"}
+    inputs = [torch.ones(rows, 2048, **options) for rows in sizes]
     forward(weights, inputs[0])
     cuda.synchronize()
     cuda.empty_cache()
@@ -681,14 +691,16 @@ ways = {
     "one pool, largest first": (LARGEST_FIRST, True),
     "one pool, smallest first": (LARGEST_FIRST[::-1], True),
 }
-taken = {name: on_gpu(graphs, *how, values=False, traced=False) for name, how in ways.items()}
-more = [b > a for one in taken.values() for a, b in pairwise(one.result)]
+options = {"values": False, "traced": False}
+runs = {name: on_gpu(graphs, *how, **options) for name, how in ways.items()}
+taken = {name: run.result for name, run in runs.items()}
+ok = [b > a for one in taken.values() for a, b in pairwise(one)]
 lockstep.claim(
     "Each graph that is captured takes more memory.",
     guess=guess,
-    verdict="holds" if all(more) else "depends" if any(more) else "does not hold",
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(
-        f"{name}: {one.result[0]:.0f} MiB after the first, {one.result[-1]:.0f} after all"
+        f"{name}: {one[0]:.0f} MiB after the first, {one[-1]:.0f} after all"
         for name, one in taken.items()
     ),
     stamp=seen.stamp,
@@ -711,7 +723,8 @@ import torch
 
 def by_size(cuda, work, width, sizes):
     # BEGIN SOLUTION
-    static = torch.zeros(max(sizes), width, device="cuda")  # all graphs read its first rows
+    # all graphs read its first rows
+    static = torch.zeros(max(sizes), width, device="cuda")
     work(static)  # warm-up
     pool, graphs = cuda.graph_pool_handle(), {}
     for size in sorted(sizes, reverse=True):
@@ -749,25 +762,27 @@ guess = "depends"
 
 # %% id="gains-claim"
 recording = lockstep.recorded("graphs/h200.json")
-steps = recording.content["steps"]
-gain = {(one["width"], one["batch"]): one["eager_us"] / one["replay_us"] for one in steps}
+steps, stamp = recording.content["steps"], recording.stamp
+gain = {}
+for one in steps:
+    gain[one["width"], one["batch"]] = one["eager_us"] / one["replay_us"]
 widths, batches = ({key[place]: None for key in gain} for place in (0, 1))
-rows = [[width, *(f"{gain[width, batch]:.2f}" for batch in batches)] for width in widths]
+rows = [[w, *(f"{gain[w, batch]:.2f}" for batch in batches)] for w in widths]
 columns = ["width", *(f"{batch} rows" for batch in batches)]
-display(lockstep.table("Times as fast as eager", columns, rows, stamp=recording.stamp))
+display(lockstep.table("Times as fast as eager", columns, rows, stamp=stamp))
 trained = {
     f"training, width {one['width']}": one["eager_us"] / one["replay_us"]
     for one in recording.content["training"]
 }
-faster = [one > 1.05 for one in (*gain.values(), *trained.values())]
+ok = [one > 1.05 for one in (*gain.values(), *trained.values())]
 lockstep.claim(
     "CUDA graphs make a step faster.",
     guess=guess,
-    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
-    because=f"{sum(faster)} of {len(faster)} gain 5 % or more: "
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because=f"{sum(ok)} of {len(ok)} gain 5 % or more: "
     f"from {min(gain.values()):.2f} to {max(gain.values()):.2f} times as fast; "
     + "; ".join(f"{name}: {one:.1f} times" for name, one in trained.items()),
-    stamp=recording.stamp,
+    stamp=stamp,
 )
 
 # %% [markdown] id="recap"
@@ -813,13 +828,13 @@ def by_batch(cuda):
 
 
 seen = on_gpu(by_batch, values=False)
-took = list(seen.result.values())
-faster = [after < 0.9 * before for before, after in pairwise(took)]
+took = seen.result
+ok = [after < 0.9 * before for before, after in pairwise(took.values())]
 lockstep.claim(
     "A smaller batch makes a step faster.",
     guess=guess,
-    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
-    because="; ".join(f"{batch} rows: {us:,.0f} µs" for batch, us in seen.result.items()),
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(f"{n} rows: {us:,.0f} µs" for n, us in took.items()),
     stamp=seen.stamp,
 )
 
@@ -880,7 +895,7 @@ guess = "holds"
 # %% id="same-claim"
 def same_bits(cuda):
     weights = make_weights()
-    inputs = [torch.randn(8, 512, device="cuda").to(torch.bfloat16) for _ in range(3)]
+    inputs = [torch.randn(8, 512, device="cuda").bfloat16() for _ in range(3)]
     static = inputs[0].clone()
     forward(weights, static)  # warm-up
     g = cuda.CUDAGraph()
@@ -895,11 +910,12 @@ def same_bits(cuda):
 
 
 seen = on_gpu(same_bits, traced=False)
+ok = seen.result
 lockstep.claim(
     "A replay computes, bit for bit, what the plain step computes.",
     guess=guess,
-    verdict="holds" if all(seen.result) else "depends" if any(seen.result) else "does not hold",
-    because=f"{sum(seen.result)} of {len(seen.result)} inputs give the same bits",
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because=f"{sum(ok)} of {len(ok)} inputs give the same bits",
     stamp=seen.stamp,
 )
 
@@ -910,15 +926,14 @@ lockstep.claim(
 
 # %% id="memory-recorded"
 recording = lockstep.recorded("graphs/h200.json")
-rows = [
-    [
-        name,
-        len(some),
-        *(one[key] >> 20 for key in ("reserved", "device") for one in (some[0], some[-1])),
-    ]
-    for name, some in recording.content["memory"].items()
-]
-columns = ["how", "graphs", "pools: first graph", "all", "device: first graph", "all"]
+rows = []
+for name, some in recording.content["memory"].items():
+    ends = some[0], some[-1]
+    pools = [one["reserved"] >> 20 for one in ends]
+    device = [one["device"] >> 20 for one in ends]
+    rows.append([name, len(some), *pools, *device])
+columns = ["how", "graphs", "pools: first graph", "all"]
+columns += ["device: first graph", "all"]
 lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="latency-text"
@@ -949,28 +964,28 @@ prediction = 2 * 5
 
 # %% id="jitter-claim"
 times = lockstep.recorded("graphs/h200.json").content["latencies"]
-parts = ("p50", "p90", "p99")
-rows = [
-    [
-        *(host, how, one["steps"]),
-        *(f"{one[part]:,.0f}" if one["steps"] > 99 or part != "p99" else "–" for part in parts),
-    ]
-    for host, ways in times.items()
-    for how, one in ways.items()
-]
+parts, rows = ("p50", "p90", "p99"), []
+for host, ways in times.items():
+    for how, one in ways.items():
+        shown = [f"{one[part]:,.0f}" for part in parts]
+        if one["steps"] < 100:
+            shown[-1] = "–"  # too few steps for a p99
+        rows.append([host, how, one["steps"], *shown])
 columns = ["host", "how", "steps", *(f"{part}, µs" for part in parts)]
-display(lockstep.table("One step, from the call to its end", columns, rows, stamp=recording.stamp))
-display(lockstep.compare(prediction, measured=times["busy"]["replay"]["p50"] / 1e3, unit="ms"))
-quiet = times["quiet"]["replay"]["p50"]
-spread = {host: ways["replay"]["p99"] / quiet for host, ways in times.items()}
-steady = [one <= 1.2 for one in spread.values()]
+title = "One step, from the call to its end"
+display(lockstep.table(title, columns, rows, stamp=recording.stamp))
+quiet, busy = times["quiet"]["replay"], times["busy"]["replay"]
+display(lockstep.compare(prediction, measured=busy["p50"] / 1e3, unit="ms"))
+ok, said = [], []
+for host, ways in times.items():
+    spread = ways["replay"]["p99"] / quiet["p50"]
+    ok.append(spread <= 1.2)
+    said.append(f"{host}: p99 is {spread:.2f} times the quiet p50")
 lockstep.claim(
     "A graph makes the latency of a step steady.",
     guess=guess,
-    verdict="holds" if all(steady) else "depends" if any(steady) else "does not hold",
-    because="; ".join(
-        f"{host}: p99 is {one:.2f} times the quiet p50" for host, one in spread.items()
-    ),
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(said),
     stamp=recording.stamp,
 )
 
@@ -995,13 +1010,12 @@ def partial_capture(cuda, graphed):
         layers = [torch.nn.Linear(64, 64) for _ in range(8)]
         return torch.nn.Sequential(*layers).to("cuda")
 
-    torch.manual_seed(0)  # the value that is looked at below is the same in both runs
+    torch.manual_seed(0)  # both runs look at the same value below
     first, second = half(), half()
     x = torch.ones(16, 64, device="cuda")
     if graphed:
-        sample = torch.ones(16, 64, device="cuda", requires_grad=True)
         first = cuda.make_graphed_callables(first, (x,))
-        # Its input comes out of `first`, so it needs a gradient; x needs none.
+        sample = torch.ones_like(x, requires_grad=True)  # h needs a gradient
         second = cuda.make_graphed_callables(second, (sample,))
 
     def step():
@@ -1013,9 +1027,10 @@ def partial_capture(cuda, graphed):
     return seconds(cuda, step) * 1e6
 
 
-runs = {name: on_gpu(partial_capture, name == "two graphs") for name in ("eager", "two graphs")}
-rows = [[name, f"{seen.result:.0f}"] for name, seen in runs.items()]
-lockstep.table("Forward and backward, 16 layers", ["how", "µs"], rows, stamp=runs["eager"].stamp)
+whole, parts = on_gpu(partial_capture, False), on_gpu(partial_capture, True)
+rows = [["eager", f"{whole.result:.0f}"], ["two graphs", f"{parts.result:.0f}"]]
+title = "Forward and backward, 16 layers"
+lockstep.table(title, ["how", "µs"], rows, stamp=whole.stamp)
 
 # %% [markdown] id="collectives-text"
 # ## Further: graphs with collectives in them
@@ -1026,11 +1041,12 @@ lockstep.table("Forward and backward, 16 layers", ["how", "µs"], rows, stamp=ru
 
 # %% id="collectives-recorded"
 recording = lockstep.recorded("traces/overhead.json")
-rows = [
-    [how, f"{recording.content[f'tensor-parallel-{how}']['step_seconds'] * 1e6:,.0f}"]
-    for how in ("eager", "graph")
-]
-lockstep.table("A step of 16 layers, 4 ranks", ["how", "µs"], rows, stamp=recording.stamp)
+rows = []
+for how in ("eager", "graph"):
+    took = recording.content[f"tensor-parallel-{how}"]["step_seconds"]
+    rows.append([how, f"{took * 1e6:,.0f}"])
+title = "A step of 16 layers, 4 ranks"
+lockstep.table(title, ["how", "µs"], rows, stamp=recording.stamp)
 
 # %% [markdown] id="order-text"
 # ### What if one rank has captured something else?
@@ -1046,7 +1062,8 @@ prediction = NPROC - 1 + 10  # rank 1's first all-reduce is that of y
 # %% id="order"
 def swapped():
     cuda = lockstep.cuda(virtual=dist.get_backend() != "nccl")
-    x, y = torch.full((1024,), 1.0, device="cuda"), torch.full((1024,), 10.0, device="cuda")
+    x = torch.full((1024,), 1.0, device="cuda")
+    y = torch.full((1024,), 10.0, device="cuda")
     dist.all_reduce(torch.zeros(8, device="cuda"))  # warm-up
     g = cuda.CUDAGraph()
     with cuda.graph(g):
@@ -1098,16 +1115,19 @@ recording = lockstep.recorded("graphs/ranks-h200-x2.json")
 
 def fate(rank):
     """What became of a rank, in words; its last marks say what it found."""
-    *_, last = [mark for mark in rank["marks"] if mark["what"] != "came to its end"]
-    if rank["waits_in"] and rank["waits_in"][0] != "stay":
-        return f"waits in {rank['waits_in'][0]}, after {recording.content['limit']} s"
-    values = [f"{name} = {last[name]:g}" for name in ("x", "y", "first", "last") if name in last]
+    marks, waits_in = rank["marks"], rank["waits_in"]
+    *_, last = [one for one in marks if one["what"] != "came to its end"]
+    if waits_in and waits_in[0] != "stay":
+        return f"waits in {waits_in[0]}, after {recording.content['limit']} s"
+    names = [name for name in ("x", "y", "first", "last") if name in last]
+    values = [f"{name} = {last[name]:g}" for name in names]
     return ", ".join([f"done at {last['seconds']:.2f} s", *values])
 
 
 cases = recording.content["cases"]
 rows = [[name, *map(fate, ranks)] for name, ranks in cases.items()]
-lockstep.table("Graphs on two ranks", ["case", "rank 0", "rank 1"], rows, stamp=recording.stamp)
+columns = ["case", "rank 0", "rank 1"]
+lockstep.table("Graphs on two ranks", columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="collectives-explained"
 # Row by row:

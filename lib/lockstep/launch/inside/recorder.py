@@ -810,9 +810,19 @@ def _default_group_exists() -> bool:
 def _refuse_while_a_graph_lives() -> None:
     import torch
 
-    if _graph_holds_work and any(isinstance(o, torch.cuda.CUDAGraph) for o in gc.get_objects()):
+    graphs = (one for one in gc.get_objects() if isinstance(one, torch.cuda.CUDAGraph))
+    if _graph_holds_work and any(map(_holds_a_capture, graphs)):
         raise RuntimeError(
             "destroy_process_group() would hang: a captured CUDA graph that holds NCCL work is "
             "still alive. Delete the graph first (del graph; torch.cuda.synchronize()), then "
             "destroy the group."
         )
+
+
+def _holds_a_capture(graph: Any) -> bool:
+    """Whether it has captured something, and was not reset."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
