@@ -53,7 +53,7 @@ compiler = workshop()  # one rank that stays, with an empty cache of its own
 # backward pass together?
 
 # %% id="look-prediction" tags=["prediction"]
-prediction = 4  # forward: the product, and all else; backward: all else, and one product, for w
+prediction = 4  # the product, and all else; backward: all else, w's product
 
 # %% id="look"
 # %%torchrun --world compiler --may-fail --into job
@@ -72,8 +72,8 @@ def f(x, w, b):
 
 
 torch.manual_seed(0)
-x = torch.randn(64, 32)
-w, b = torch.randn(32, 48, requires_grad=True), torch.randn(48, requires_grad=True)
+x, w = torch.randn(64, 32), torch.randn(32, 48, requires_grad=True)
+b = torch.randn(48, requires_grad=True)
 look(f, x, w, b)
 
 # %% id="look-measured"
@@ -161,15 +161,17 @@ result
 
 # %% id="fusion-measured"
 fused, stamp = found(job, "fusion")
-moved = {name: one["moved"] / one["square_bytes"] for name, one in fused.items()}
+moved, lines = {}, []
+for name, one in fused.items():
+    moved[name] = one["moved"] / one["square_bytes"]
+    kernels = one["kernels"]
+    library = kernels.count("library")
+    lines.append([name, len(kernels), library, f"{moved[name]:.3g}"])
 print(lockstep.compare(predicted=prediction, measured=moved["swish"]))
 lockstep.table(
     "What Inductor made of four functions",
     ["function", "kernels", "of which the library's", "squares moved"],
-    [
-        [name, len(one["kernels"]), one["kernels"].count("library"), f"{moved[name]:.3g}"]
-        for name, one in fused.items()
-    ],
+    lines,
     stamp=stamp,
 )
 
@@ -213,7 +215,13 @@ lockstep.check("traffic", traffic)
 # %%torchrun -n 1 --no-init
 import torch
 
-for name in ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"):
+names = (
+    "default",
+    "reduce-overhead",
+    "max-autotune-no-cudagraphs",
+    "max-autotune",
+)
+for name in names:
     print(f"{name:<27}", *torch._inductor.list_mode_options(name))
 
 # %% [markdown] id="modes-explained"
@@ -241,35 +249,40 @@ from lockstep.compiled import require
 from lockstep.record.compile import Sizes, by_model
 
 require()
-sizes = Sizes(dense=(128, 128, 1), small=(4, 32, 2), experts=(64, 32, 4), dtype="float32")
+sizes = Sizes(
+    dense=(128, 128, 1),
+    small=(4, 32, 2),
+    experts=(64, 32, 4),
+    dtype="float32",
+)
 {mode: by_model(sizes, mode) for mode in ("eager", "default")}
 
 
 # %% id="gains-table" tags=["plumbing", "varies"]
 def rows(modes):
     """A row for each model and mode: how its steps compare with eager ones."""
+    say = lambda value, form: form.format(value) if value else "–"
     for model, plain in modes["eager"].items():
-        for mode, models in modes.items():
-            if model not in models:
-                continue
-            one, say = models[model], lambda value, form: form.format(value) if value else "–"
+        for mode in (name for name in modes if model in modes[name]):
+            one = modes[mode][model]
             compiling = one.get("cold_seconds", one.get("compile_seconds"))
             saved = max(0, plain["seconds"] - one["seconds"])
-            quartiles = (1e6 * one[f"{which}_quartile"] for which in ("lower", "upper"))
+            low, high = one["lower_quartile"], one["upper_quartile"]
+            launches = one.get("launches", 0) + one.get("graph_launches", 0)
             yield [f"{model}, {mode}", f"{1e6 * one['seconds']:,.0f}"] + [
-                "–".join(f"{micros:,.0f}" for micros in quartiles),
+                f"{1e6 * low:,.0f}–{1e6 * high:,.0f}",
                 f"{plain['seconds'] / one['seconds']:.2f}",
                 say(compiling, "{:.1f}"),
                 say(one.get("warm_seconds"), "{:.1f}"),
                 say(compiling and saved and compiling / saved, "{:,.0f}"),
                 say(one.get("kernels"), "{}"),
-                say(one.get("launches", 0) + one.get("graph_launches", 0), "{}"),
+                say(launches, "{}"),
                 say(one.get("reserved_bytes", 0) / 1e6, "{:,.0f}"),
             ]
 
 
-COLUMNS = ["model, mode", "step µs", "quartiles", "times as fast", "compile s", "warm s"]
-COLUMNS += ["pays after steps", "kernels", "launches", "MB held"]
+COLUMNS = ["model, mode", "step µs", "quartiles", "times as fast", "compile s"]
+COLUMNS += ["warm s", "pays after steps", "kernels", "launches", "MB held"]
 here, stamp = (job[0], lockstep.live(job)) if job.ok else found(job, "modes")
 lockstep.table("Models and modes", COLUMNS, list(rows(here)), stamp=stamp)
 
@@ -282,17 +295,19 @@ gains = {
     for model, one in models.items()
     if mode != "eager"
 }
-lockstep.table("Models and modes on an H200", COLUMNS, list(rows(modes)), stamp=recording.stamp)
+title = "Models and modes on an H200"
+lockstep.table(title, COLUMNS, list(rows(modes)), stamp=recording.stamp)
 
 # %% id="gains-claim"
 near = [name for name, gain in gains.items() if 1.2 <= gain <= 1.4]
+least, most = min(gains, key=gains.get), max(gains, key=gains.get)
+count = f"{len(near)} of {len(gains)}"
 lockstep.claim(
     "torch.compile makes a model about 30 % faster.",
     guess=guess,
     verdict={0: "does not hold", len(gains): "holds"}.get(len(near), "depends"),
-    because=f"{len(near)} of {len(gains)} are 1.2 to 1.4 times as fast as eager; least "
-    f"{min(gains.values()):.2f} ({min(gains, key=gains.get)}), most "
-    f"{max(gains.values()):.2f} ({max(gains, key=gains.get)})",
+    because=f"{count} are 1.2 to 1.4 times as fast as eager; "
+    f"least {gains[least]:.2f} ({least}), most {gains[most]:.2f} ({most})",
     stamp=recording.stamp,
 )
 
@@ -512,7 +527,7 @@ def by_block(model, backend):
     # BEGIN SOLUTION
     for block in model:
         block.compile(backend=backend)
-        # every block up to this one compiles itself when it is called, or takes what is there
+        # each block so far compiles when called, or takes what is there
     return model
     # END SOLUTION
 
@@ -541,8 +556,8 @@ names = []
 
 
 def backend(module, inputs):
-    calls = [node.target for node in module.graph.nodes if node.op.startswith("call")]
-    names.append([getattr(call, "__name__", call) for call in calls])
+    nodes = [n for n in module.graph.nodes if n.op.startswith("call")]
+    names.append([getattr(n.target, "__name__", n.target) for n in nodes])
     return module
 
 
@@ -630,8 +645,14 @@ guess = "does not hold"
 # %%torchrun -n 1 --no-init --into job
 import torch
 
-names = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-[name for name in names if torch._inductor.list_mode_options(name).get("triton.cudagraphs")]
+names = (
+    "default",
+    "reduce-overhead",
+    "max-autotune-no-cudagraphs",
+    "max-autotune",
+)
+options = torch._inductor.list_mode_options
+[name for name in names if options(name).get("triton.cudagraphs")]
 
 # %% id="modes-claim"
 lockstep.claim(
@@ -662,17 +683,19 @@ gains = {
 }
 
 # %% id="always-claim"
+eager = modes["eager"]
 faster = {
-    f"{model}, {mode}": one["upper_quartile"] < modes["eager"][model]["lower_quartile"]
+    f"{model}, {mode}": one["upper_quartile"] < eager[model]["lower_quartile"]
     for mode, models in modes.items()
     for model, one in models.items()
     if mode != "eager"
 }
-not_faster = [f"{name} {gains[name]:.2f}" for name, yes in faster.items() if not yes]
+not_faster = [f"{row} {gains[row]:.2f}" for row in faster if not faster[row]]
+verdicts = {0: "holds", len(faster): "does not hold"}
 lockstep.claim(
     "torch.compile always helps.",
     guess=guess,
-    verdict={0: "holds", len(faster): "does not hold"}.get(len(not_faster), "depends"),
+    verdict=verdicts.get(len(not_faster), "depends"),
     because="not faster than eager code beyond the quartiles: "
     + ("; ".join(not_faster) or "none")
     + "; compile time is not counted",
@@ -697,10 +720,11 @@ guess = "holds"
 # %% id="dense-claim"
 dense = {name: gain for name, gain in gains.items() if name.startswith("dense")}
 small = [gain for gain in dense.values() if gain < 1.1]
+verdicts = {0: "does not hold", len(dense): "holds"}
 lockstep.claim(
     "A model whose time is that of large products gains less than 10 %.",
     guess=guess,
-    verdict={0: "does not hold", len(dense): "holds"}.get(len(small), "depends"),
+    verdict=verdicts.get(len(small), "depends"),
     because="times as fast as eager: "
     + "; ".join(f"{name} {gain:.2f}" for name, gain in dense.items()),
     stamp=recording.stamp,
@@ -721,7 +745,7 @@ import logging
 import torch
 
 torch._logging.set_logs(recompiles=True)
-for handler in logging.getLogger("torch._dynamo").handlers:  # without time, process and file
+for handler in logging.getLogger("torch._dynamo").handlers:  # the message alone
     handler.setFormatter(logging.Formatter("%(message)s"))
 
 
@@ -760,14 +784,16 @@ from torch._dynamo.utils import counters
 torch._logging.set_logs(dynamo=40)  # errors only: here is no warning
 f = torch.compile(lambda x: x * 2 + 1, backend="eager", dynamic=False)
 right = [bool((f(torch.ones(size, 4)) == 3).all()) for size in range(2, 14)]
-{"right": sum(right), "of": len(right), "graphs": counters["stats"]["unique_graphs"]}
+graphs = counters["stats"]["unique_graphs"]
+{"right": sum(right), "of": len(right), "graphs": graphs}
 
 # %% id="limit-claim"
+right, of = job[0]["right"], job[0]["of"]
 lockstep.claim(
     "When the limit is reached, PyTorch stops with an error.",
     guess=guess,
-    verdict="holds" if job[0]["right"] < job[0]["of"] else "does not hold",
-    because=f"{job[0]['right']} of {job[0]['of']} calls came back with the right numbers; "
+    verdict="holds" if right < of else "does not hold",
+    because=f"{right} of {of} calls came back with the right numbers; "
     f"{job[0]['graphs']} graphs were made",
     stamp=lockstep.live(job),
 )
@@ -803,26 +829,30 @@ blocks((1, 2))
 def rows(took):
     for one in took:
         seconds = [one.get(f"{way}_seconds") for way in ("flat", "regional")]
-        yield [one["blocks"], *("–" if value is None else f"{value:.2f}" for value in seconds)]
+        said = ["–" if value is None else f"{value:.2f}" for value in seconds]
+        yield [one["blocks"], *said]
 
 
 COLUMNS = ["blocks", "as one graph", "block by block"]
 took, stamp = found(job, "blocks")
-lockstep.table("Seconds to compile equal blocks", COLUMNS, list(rows(took)), stamp=stamp)
+title = "Seconds to compile equal blocks"
+lockstep.table(title, COLUMNS, list(rows(took)), stamp=stamp)
 
 # %% id="grow-recorded" tags=["plumbing"]
 recording = lockstep.recorded("compile/h200.json")
 took = recording.content["blocks"]
-lockstep.table("The same on an H200", COLUMNS, list(rows(took)), stamp=recording.stamp)
+title = "The same on an H200"
+lockstep.table(title, COLUMNS, list(rows(took)), stamp=recording.stamp)
 
 # %% id="grow-claim"
 flat = {one["blocks"]: one["flat_seconds"] for one in took}
 most = max(flat)
+times = flat[most] / flat[1]
 lockstep.claim(
     "Compile time grows in proportion to the number of layers.",
     guess=guess,
-    verdict="holds" if flat[most] / flat[1] > most / 2 else "does not hold",
-    because=f"{most} blocks took {flat[most] / flat[1]:.1f} times as long as one",
+    verdict="holds" if times > most / 2 else "does not hold",
+    because=f"{most} blocks took {times:.1f} times as long as one",
     stamp=recording.stamp,
 )
 
@@ -947,7 +977,7 @@ guess = "holds"
 
 # %% id="cache"
 def compile_and_save(artifacts):
-    """Seconds of the first call, whether kernels were found in a cache, and all artifacts."""
+    """Seconds of the first call, what caches had of it, and all artifacts."""
     import time
 
     import torch
@@ -966,10 +996,10 @@ def compile_and_save(artifacts):
     with torch.no_grad():
         model(x)
     seconds = time.perf_counter() - began
-    hits = (
-        counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
-    )
-    return {"seconds": seconds, "hits": hits, "artifacts": torch.compiler.save_cache_artifacts()[0]}
+    hits = counters["aot_autograd"]["autograd_cache_hit"]
+    hits += counters["inductor"]["fxgraph_cache_hit"]
+    artifacts, _ = torch.compiler.save_cache_artifacts()
+    return {"seconds": seconds, "hits": hits, "artifacts": artifacts}
 
 
 # %% id="cache-run" tags=["varies"]
@@ -992,20 +1022,22 @@ for _ in range(2):
         break
     cached.append({name: job[0][name] for name in ("seconds", "hits")})
     bytes_of_first = job[0]["artifacts"]
-    # cached has what each process so far took, and bytes_of_first what the last one would hand on
+    # bytes_of_first is what the last process of those in cached hands on
 cached
 
 # %% id="cache-claim" tags=["varies"]
-cold, warm = (one["seconds"] for one in cached) if len(cached) == 2 else (None, None)
+both, said = len(cached) == 2, "nothing could be compiled here"
 hits = [one["hits"] for one in cached]
+if both:
+    cold, warm = (one["seconds"] for one in cached)
+    said = f"first call: {cold:.2f} s in the first process, "
+    said += f"{warm:.2f} s in the second; "
+    said += f"found in a cache: {hits[0]} and {hits[1]}"
 lockstep.claim(
     "Compiled once, a later process need not compile again.",
     guess=guess,
-    verdict="holds" if len(cached) == 2 and hits[0] == 0 < hits[1] else "does not hold",
-    because=f"first call: {cold:.2f} s in the first process, {warm:.2f} s in the second; "
-    f"found in a cache: {hits[0]} and {hits[1]}"
-    if len(cached) == 2
-    else "nothing could be compiled here",
+    verdict="holds" if both and hits[0] == 0 < hits[1] else "does not hold",
+    because=said,
     stamp=lockstep.live(job),
 )
 
@@ -1031,7 +1063,7 @@ lockstep.claim(
 guess = "does not hold"
 
 # %% id="overlap-world"
-pair = lockstep.World(2, backend="gloo")  # what is compiled in one cell is run in the next
+pair = lockstep.World(2, backend="gloo")  # one cell compiles, the next one runs
 
 # %% id="overlap"
 # %%torchrun --world pair --into job
@@ -1053,28 +1085,29 @@ def step(x, y, a):
 
 
 def order(f, passes):
-    on = {
-        "reorder_for_compute_comm_overlap": True,
-        "reorder_for_compute_comm_overlap_passes": passes,
-    }
-    with config.patch(on):
+    name = "reorder_for_compute_comm_overlap"
+    with config.patch({name: True, f"{name}_passes": passes}):
         _, (code,) = run_and_get_code(f, *given)
-    return re.findall(r"(all_gather|wait_tensor|mm)(?:_into_tensor)?(?:\.default)?\(", code)
+    call = r"(all_gather|wait_tensor|mm)(?:_into_tensor)?(?:\.default)?\("
+    return re.findall(call, code)
 
 
 plain, moved = torch.compile(step), torch.compile(lambda x, y, a: step(x, y, a))
-{"no pass": order(plain, []), "two passes": order(moved, ["raise_comms", "sink_waits"])}
+two = ["raise_comms", "sink_waits"]
+{"no pass": order(plain, []), "two passes": order(moved, two)}
 
 # %% id="overlap-claim"
 written = ["all_gather", "wait_tensor", "all_gather", "wait_tensor", "mm"]
+places = []
 for passes, calls in job[0].items():
     print(f"{passes:<12}", *calls)
+    places.append(f"{calls.index('mm') + 1} ({passes})")
+left = all(calls == written for calls in job[0].values())
 lockstep.claim(
     "Inductor leaves collectives in the order in which they stand.",
     guess=guess,
-    verdict="holds" if all(one == written for one in job[0].values()) else "does not hold",
-    because="the product comes as number "
-    + ", ".join(f"{calls.index('mm') + 1} ({passes})" for passes, calls in job[0].items()),
+    verdict="holds" if left else "does not hold",
+    because="the product comes as number " + ", ".join(places),
     stamp=lockstep.live(job),
 )
 
@@ -1112,14 +1145,14 @@ torch._logging.set_logs(dynamo=40)  # errors only
 
 
 class Net(torch.nn.Sequential):
-    def forward(self, x):  # a frame of one's own: PyTorch's are not captured by themselves
+    def forward(self, x):  # its own frame: PyTorch's are not captured alone
         return super().forward(x)
 
 
 def graphs(bucket_cap_mb):
     torch.compiler.reset()
     sizes = []
-    count = lambda graph: sum(node.op.startswith("call") for node in graph.nodes)
+    count = lambda graph: sum(n.op.startswith("call") for n in graph.nodes)
     backend = lambda module, inputs: sizes.append(count(module.graph)) or module
     layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
     model = DistributedDataParallel(Net(*layers), bucket_cap_mb=bucket_cap_mb)
@@ -1162,7 +1195,8 @@ def by_hand(x: torch.Tensor) -> torch.Tensor:
     return torch.tensor(sorted(x.tolist()))
 
 
-by_operator = torch.library.custom_op("lab05::by_operator", by_hand, mutates_args=())
+name = "lab05::by_operator"
+by_operator = torch.library.custom_op(name, by_hand, mutates_args=())
 by_operator.register_fake(lambda x: torch.empty_like(x))
 
 
@@ -1199,7 +1233,8 @@ lockstep.compare(predicted=prediction, measured=job[0][1])
 def blocks_needed(mask, length, block):
     # BEGIN SOLUTION
     everywhere = range(length)
-    return len({(q // block, k // block) for q in everywhere for k in everywhere if mask(q, k)})
+    pairs = ((q, k) for q in everywhere for k in everywhere if mask(q, k))
+    return len({(q // block, k // block) for q, k in pairs})
     # END SOLUTION
 
 
@@ -1223,12 +1258,14 @@ def window(batch, head, q, k):
     return (k <= q) & (q - k <= 128)
 
 
-made = create_block_mask(window, None, None, 1024, 1024, device="cpu", BLOCK_SIZE=128)
+how = {"device": "cpu", "BLOCK_SIZE": 128}
+made = create_block_mask(window, None, None, 1024, 1024, **how)
 100 - made.sparsity()
 
 # %% id="flex-measured"
 needed = lockstep.carry_on("blocks_needed", blocks_needed)
-print("blocks:", needed(lambda q, k: k <= q and q - k <= 128, 1024, 128), "of", 8 * 8)
+count = needed(lambda q, k: k <= q and q - k <= 128, 1024, 128)
+print("blocks:", count, "of", 8 * 8)
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="attention-text"
@@ -1241,28 +1278,32 @@ lockstep.compare(predicted=prediction, measured=job[0])
 # at most.)
 
 # %% id="attention-prediction" tags=["prediction"]
-prediction = (64 * 9 - 36) / (64 * 65 / 2)  # 36 are missing in the first eight rows
+prediction = (64 * 9 - 36) / (64 * 65 / 2)  # the first eight rows lack 36
 
 # %% id="attention-measured"
 recording = lockstep.recorded("compile/h200.json")
 attention = recording.content["attention"]
-window, causal = (attention[f"{mask}, a function"]["seconds"] for mask in ("window", "causal"))
-print(lockstep.compare(predicted=prediction, measured=window / causal, unit="times"))
+window = attention["window, a function"]["seconds"]
+causal = attention["causal, a function"]["seconds"]
+times = window / causal
+print(lockstep.compare(predicted=prediction, measured=times, unit="times"))
 
 
 def who(one):
     """What computed it: an operator of PyTorch, or generated code."""
-    names = [name.removeprefix("aten::_scaled_dot_product_") for name in one["operators"]]
+    prefix = "aten::_scaled_dot_product_"
+    names = [name.removeprefix(prefix) for name in one["operators"]]
     return ", ".join(names) or "FlexAttention"
 
 
+lines = []
+for name, one in attention.items():
+    ms, percent = 1e3 * one["seconds"], 100 * one["needed"]
+    lines.append([name, who(one), f"{ms:.2f}", f"{percent:.1f}"])
 lockstep.table(
     "Attention on an H200",
     ["mask, given as", "computed by", "ms", "blocks needed, %"],
-    [
-        [name, who(one), f"{1e3 * one['seconds']:.2f}", f"{100 * one['needed']:.1f}"]
-        for name, one in attention.items()
-    ],
+    lines,
     stamp=recording.stamp,
 )
 
@@ -1274,18 +1315,24 @@ lockstep.table(
 # %% id="attention-guess" tags=["guess"]
 guess = "holds"
 
+
 # %% id="attention-claim"
-blocks, by_function, by_tensor = (
-    attention[f"window, {way}"][what] / attention[f"causal, {way}"][what]
-    for way, what in (("a function", "needed"), ("a function", "seconds"), ("a tensor", "seconds"))
-)
+def part(way, what):
+    """What the window takes, as a part of what the causal mask takes."""
+    window, causal = attention[f"window, {way}"], attention[f"causal, {way}"]
+    return window[what] / causal[what]
+
+
+blocks = part("a function", "needed")
+by_function = part("a function", "seconds")
+by_tensor = part("a tensor", "seconds")
 nearer = abs(by_function - blocks) < abs(by_function - 1)
 lockstep.claim(
     "FlexAttention leaves out what the mask leaves out.",
     guess=guess,
     verdict="holds" if nearer else "does not hold",
-    because=f"window against causal: blocks {blocks:.2f}; time, mask given as a function "
-    f"{by_function:.2f}, as a tensor {by_tensor:.2f}",
+    because=f"window against causal: blocks {blocks:.2f}; time, mask given "
+    f"as a function {by_function:.2f}, as a tensor {by_tensor:.2f}",
     stamp=recording.stamp,
 )
 
@@ -1338,9 +1385,11 @@ bound = lockstep.carry_on("bound", bound)
 import torch
 
 torch.manual_seed(0)
-x, w = torch.randn(32, 1024, dtype=torch.float64), torch.randn(1024, 32, dtype=torch.float64)
+x = torch.randn(32, 1024, dtype=torch.float64)
+w = torch.randn(1024, 32, dtype=torch.float64)
 exact, parts = x @ w, {}
-for name, u in (("float32", 2.0**-24), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
+units = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+for name, u in units.items():
     narrow = getattr(torch, name)
     a, b = x.to(narrow), w.to(narrow)
     error = (a @ b).double() - a.double() @ b.double()
@@ -1361,8 +1410,9 @@ lockstep.claim(
 import math
 
 recording = lockstep.recorded("compile/h200.json")
+largest = "the largest error, as a part of the bound"
 lockstep.table(
-    "A product of 1024 terms on an H200: the largest error, as a part of the bound",
+    f"A product of 1024 terms on an H200: {largest}",
     ["precision", "u", "part of the bound"],
     [
         [name, f"2^{math.log2(one['u']):.0f}", f"{one['part']:.4f}"]
@@ -1405,19 +1455,20 @@ same = {}
 for asked in (False, True):
     torch.compiler.reset()
     with config.patch(fallback_random=asked):
-        same[asked] = float((dropped(torch.compile(drop)) == dropped(drop)).float().mean())
+        compiled, eager = dropped(torch.compile(drop)), dropped(drop)
+        same[asked] = float((compiled == eager).float().mean())
 same
 
 # %% id="random-claim"
-same = job[0] if job.ok else {}
+same, said = job[0] if job.ok else {}, "nothing could be compiled here"
+if same:
+    said = f"the same as eager code: {same[False]:.0%} of the places; "
+    said += f"with fallback_random: {same[True]:.0%}"
 lockstep.claim(
     "With the same seed, compiled code draws the same random numbers.",
     guess=guess,
     verdict="holds" if same.get(False) == 1 else "does not hold",
-    because=f"the same as eager code: {same[False]:.0%} of the places; with fallback_random: "
-    f"{same[True]:.0%}"
-    if same
-    else "nothing could be compiled here",
+    because=said,
     stamp=lockstep.live(job),
 )
 
