@@ -257,7 +257,6 @@ def main(library: Path) -> None:
 
 SOURCES = Path(__file__).parents[1] / "solutions" / "source"
 WIDEST = 80  # characters of code, which a small screen shows without cutting it
-STILL_WIDE = {"04"}  # labs whose code is not narrow yet
 
 
 @pytest.mark.parametrize("source", sorted(SOURCES.glob("[0-9]*.py")), ids=lambda path: path.stem)
@@ -266,7 +265,7 @@ def test_code_of_labs_is_narrow(source: Path) -> None:
     wide = [
         f"{c.id}: {line}" for c in cells for line in c.source.splitlines() if len(line) > WIDEST
     ]
-    assert bool(wide) == (source.name[:2] in STILL_WIDE), wide
+    assert wide == []
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@
 # **virtual GPU**: your code is ordinary PyTorch, its values are real, its times come from a model.
 
 # %% id="parameters" tags=["parameters"]
-NPROC = 4  # ranks in this notebook; this lab needs one GPU, and says where it needs two ranks
+NPROC = 4  # ranks in this notebook; this lab's programs take one or two
 BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 
 # %% id="load"
@@ -45,23 +45,23 @@ from lockstep.stamps import Stamp
 
 
 def _on_rank(program, args, values):
-    several = dist.is_initialized()
-    if not torch.cuda.is_available() or (several and dist.get_backend() != "nccl"):
+    many = dist.is_initialized()
+    if not torch.cuda.is_available() or (many and dist.get_backend() != "nccl"):
         with lockstep.virtual.device("H200", values=values) as cuda:
-            result = program(cuda, *args)
-            return result, lockstep.virtual.trace(), [str(one) for one in lockstep.virtual.races()]
-    with torch.profiler.profile(
-        schedule=torch.profiler.schedule(wait=0, warmup=1, active=1)
-    ) as profiler:
+            result, trace = program(cuda, *args), lockstep.virtual.trace()
+            return result, trace, [str(one) for one in lockstep.virtual.races()]
+    second = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    with torch.profiler.profile(schedule=second) as profiler:
         program(torch.cuda, *args)  # not kept: the first call loads kernels
-        if several:
-            dist.barrier()  # the ranks begin together, though each profiler took its own time
+        if many:
+            dist.barrier()  # all begin together, whatever each profiler took
         torch.cuda.synchronize()
         profiler.step()
         result = program(torch.cuda, *args)
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
-        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank() if several else 0}.json")
+        rank = dist.get_rank() if many else 0
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
         stamp = Stamp("live", torch.cuda.get_device_name())
         return result, lockstep.Trace.load(folder, stamp=stamp), None
 
@@ -87,7 +87,7 @@ class Seen:
 
 
 def on_gpu(program, *args, values=True, ranks=1):
-    """Run program(cuda, *args) on each rank's GPU, or virtual H200; the result is that of rank 0."""
+    """Run program(cuda, *args) on each rank's GPU; the result is rank 0's."""
     ways = {"nproc_per_node": ranks, "init": ranks > 1, "show": False}
     job = lockstep.torchrun(_on_rank, program, args, values, **ways)
     results, traces, races = zip(*job.results, strict=True)
@@ -120,14 +120,15 @@ guess = "does not hold"
 
 # %% id="async-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 11.7  # the host launches a product in that time, however large it is
+prediction = 11.7  # the host launches a product in that time, of any size
 
 
 # %% id="async-program"
 def product(cuda):
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     cuda.synchronize()
-    clock = lockstep.virtual.perf_counter  # time.perf_counter; on a virtual GPU its host's clock
+    # time.perf_counter; on a virtual GPU its host's clock
+    clock = lockstep.virtual.perf_counter
     begin = clock()
     a @ a
     called = clock()
@@ -140,10 +141,9 @@ seen = on_gpu(product, values=False)
 called, done = seen.result
 display(seen.compare(prediction, called, "µs"))
 flops = 2 * 8192**3
-rows = [
-    ["the call returns", f"{called:.1f} µs", f"{flops / called / 1e6:,.0f} TFLOP/s"],
-    ["the product is done", f"{done:.1f} µs", f"{flops / done / 1e6:,.0f} TFLOP/s"],
-]
+rows = []
+for when, us in ("the call returns", called), ("the product is done", done):
+    rows.append([when, f"{us:.1f} µs", f"{flops / us / 1e6:,.0f} TFLOP/s"])
 columns = ["when", "after", "that would be"]
 lockstep.table("A clock around a product", columns, rows, stamp=seen.stamp)
 
@@ -171,12 +171,13 @@ def sizes(cuda):
 
 
 seen = on_gpu(sizes, values=False)
-waited = [called > 0.9 * done for called, done in seen.result.values()]
+ok = [called > 0.9 * done for called, done in seen.result.values()]
+said = [f"{n}: {c:.1f} of {d:.1f} µs" for n, (c, d) in seen.result.items()]
 lockstep.claim(
     "Reading the host's clock after a call waits for the GPU.",
     guess=guess,
-    verdict="holds" if all(waited) else "depends" if any(waited) else "does not hold",
-    because="; ".join(f"{n}: {c:.1f} of {d:.1f} µs" for n, (c, d) in seen.result.items()),
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(said),
     stamp=seen.stamp,
 )
 
@@ -202,20 +203,21 @@ def waiting(cuda):
         "x.nonzero()": lambda x: x.nonzero(),
         "x.to(torch.float16)": lambda x: x.to(torch.float16),
     }
-    x, found = torch.ones(64, 64, device="cuda"), {}
+    x, found = torch.ones(64, 64, device="cuda"), []
     for text, line in lines.items():
         cuda.synchronize()
         cuda._sleep(200_000)  # a kernel that takes 200,000 cycles
         begin = lockstep.virtual.perf_counter()
         line(x)
-        found[text] = (lockstep.virtual.perf_counter() - begin) * 1e6
+        found.append((text, (lockstep.virtual.perf_counter() - begin) * 1e6))
     return found
 
 
 seen = on_gpu(waiting)
-rows = [[text, f"{us:.1f}", "waits" if us > 60 else ""] for text, us in seen.result.items()]
-display(lockstep.table("Which lines wait", ["line", "host, µs", ""], rows, stamp=seen.stamp))
-seen.compare(prediction, sum(us > 60 for us in seen.result.values()))
+rows = [[op, f"{us:.1f}", "waits" if us > 60 else ""] for op, us in seen.result]
+columns = ["line", "host, µs", ""]
+display(lockstep.table("Which lines wait", columns, rows, stamp=seen.stamp))
+seen.compare(prediction, sum(us > 60 for _, us in seen.result))
 
 # %% [markdown] id="events-text"
 # `nonzero` waits, too: how large its result is depends on values. In a training loop each such line stops
@@ -239,7 +241,8 @@ def with_events(cuda):
 
 
 seen = on_gpu(with_events, values=False)
-rows = [["4096 × 4096, bfloat16", f"{seen.result:.1f}", f"{2 * 4096**3 / 790e6:.1f}"]]
+ideal = 2 * 4096**3 / 790e6
+rows = [["4096 × 4096, bfloat16", f"{seen.result:.1f}", f"{ideal:.1f}"]]
 columns = ["product", "by events, µs", "its operations at 790 TFLOP/s, µs"]
 lockstep.table("Timed by events", columns, rows, stamp=seen.stamp)
 
@@ -291,7 +294,8 @@ lockstep.check("timed", timed)
 # %% id="streams-programs"
 def step(cuda, waits_at_once):
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    gradients = torch.zeros(160_000_000, dtype=torch.bfloat16, device="cuda")  # 320 MB
+    # 320 MB of them
+    gradients = torch.zeros(160_000_000, dtype=torch.bfloat16, device="cuda")
     dist.all_reduce(gradients)  # the first one connects the ranks
     cuda.synchronize()
     begin = lockstep.virtual.perf_counter()
@@ -333,9 +337,8 @@ after = on_gpu(step, False, values=False, ranks=2)
 communication = on_gpu(alone, values=False, ranks=2).result
 products = before.result - communication
 display(after.compare(prediction, (after.result - products) * 1e3, "µs"))
-lockstep.Timeline(
-    after.trace, before=before.trace, title="OP1, collective, OP2; then OP2 beside it"
-)
+title = "OP1, collective, OP2; then OP2 beside it"
+lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 # %% [markdown] id="hidden-text"
 # How good is that? What counts is the **hidden share**: the part of the communication's time that costs
@@ -386,7 +389,8 @@ broken = on_gpu(race)
 broken.compare(prediction, broken.result)
 
 # %% id="race-report"
-print(*(broken.races or ["on a real GPU: run with TORCH_CUDA_SANITIZER=1"]), sep="\n")
+hint = "on a real GPU: run with TORCH_CUDA_SANITIZER=1"
+print(*(broken.races or [hint]), sep="\n")
 
 # %% id="race-timeline"
 broken.timeline("A race: the mean begins before the doubling has ended")
@@ -510,7 +514,8 @@ import torch
 
 def collective_on_side(cuda, side, collective, x):
     # BEGIN SOLUTION
-    cuda.current_stream().record_event().wait(side)  # x is ready before it is communicated
+    ready = cuda.current_stream().record_event()
+    ready.wait(side)  # x is ready before it is communicated
     with cuda.stream(side):
         collective(x)
         done = side.record_event()
@@ -543,10 +548,10 @@ def beside_product(cuda, ours):
 
 
 theirs, ours = (on_gpu(beside_product, ours, ranks=2) for ours in (False, True))
-print(
-    "means:", theirs.result, ours.result, "· races:", len(theirs.races or []), len(ours.races or [])
-)
-lockstep.Timeline(ours.trace, before=theirs.trace, title="PyTorch's async_op=True, then yours")
+races = [len(seen.races or []) for seen in (theirs, ours)]
+print("means:", theirs.result, ours.result, "· races:", *races)
+title = "PyTorch's async_op=True, then yours"
+lockstep.Timeline(ours.trace, before=theirs.trace, title=title)
 
 # %% [markdown] id="memory-text"
 # ## 5 · Memory and streams
@@ -559,7 +564,7 @@ lockstep.Timeline(ours.trace, before=theirs.trace, title="PyTorch's async_op=Tru
 # and makes a tensor of 5s. **Predict:** what is the mean that the side stream finds, where `x` was 1?
 
 # %% id="memory-prediction" tags=["prediction"]
-prediction = 5  # the new tensor has the same memory, and was written before the late read
+prediction = 5  # the new tensor has that memory, and the read comes late
 
 
 # %% id="memory"
@@ -598,14 +603,17 @@ print(*(broken.races or ["on a real GPU: see section 3"]), sep="\n")
 guess = "does not hold"
 
 # %% id="record-claim"
-repairs = {repair: on_gpu(let_go, repair) for repair in ("record_stream", "wait_stream")}
-safe = repairs["wait_stream"].result[0] == 1 and not repairs["wait_stream"].races
+repairs, said = {}, [f"mean with neither: {broken.result[0]:g}"]
+for repair in ("record_stream", "wait_stream"):
+    repairs[repair] = on_gpu(let_go, repair)
+    said.append(f"with {repair}: {repairs[repair].result[0]:g}")
+waited = repairs["wait_stream"]
+safe = waited.result[0] == 1 and not waited.races
 lockstep.claim(
     "A tensor that a second stream uses needs record_stream.",
     guess=guess,
     verdict="does not hold" if safe else "holds",
-    because=f"mean with neither: {broken.result[0]:g}; "
-    + "; ".join(f"with {repair}: {seen.result[0]:g}" for repair, seen in repairs.items()),
+    because="; ".join(said),
     stamp=broken.stamp,
 )
 
@@ -630,7 +638,7 @@ lockstep.claim(
 
 # %% id="buckets-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 30 + 4 * (11 + 2 * 13)  # a message takes 37, longer than two layers: back to back
+prediction = 30 + 4 * (11 + 2 * 13)  # a message takes 37 > 30: back to back
 
 # %% [markdown] id="buckets-run-text"
 # The GPUs run it, with real all-reduces between two ranks. Only the layers' backward is a stand-in: `_sleep`, so that
@@ -642,7 +650,7 @@ GRADIENT = 1 << 22  # bytes of a layer's
 
 
 def between(cuda, work):
-    """µs of the device from an event before work() to one after; the launches are ahead of it."""
+    """µs of the device for work(), by events; launches are ahead of it."""
     first, last = (cuda.Event(enable_timing=True) for _ in range(2))
     cuda.synchronize()
     cuda._sleep(4_000_000)
@@ -654,10 +662,10 @@ def between(cuda, work):
 
 
 def measured(cuda):
-    """Cycles of `_sleep` in 1 µs, and α and β of a layer's all-reduce, in µs."""
-    small, large = (torch.zeros(n * GRADIENT // 4, device="cuda") for n in (1, 9))
-    dist.all_reduce(small)
-    one, nine = (between(cuda, lambda x=x: dist.all_reduce(x)) for x in (small, large))
+    """Cycles of `_sleep` in 1 µs; α and β of a layer's all-reduce, in µs."""
+    some = [torch.zeros(n * GRADIENT // 4, device="cuda") for n in (1, 9)]
+    dist.all_reduce(some[0])
+    one, nine = (between(cuda, lambda x=x: dist.all_reduce(x)) for x in some)
     beta = (nine - one) / 8
     return 1e6 / between(cuda, lambda: cuda._sleep(1_000_000)), one - beta, beta
 
@@ -702,7 +710,7 @@ def bucket_size(layers, compute, alpha, beta):
         sent = 0
         for begin in range(0, layers, size):
             last = min(begin + size, layers)
-            # after each turn, `sent` is when the messages of the first `last` layers are done
+            # then the messages of the first `last` layers are done
             sent = max(sent, last * compute) + alpha + (last - begin) * beta
         return sent
 
@@ -719,7 +727,8 @@ LAYERS, COMPUTE = 12, 15
 
 
 def every_size(cuda):
-    return {size: backward(cuda, LAYERS, size, COMPUTE) for size in range(1, LAYERS + 1)}
+    sizes = range(1, LAYERS + 1)
+    return {size: backward(cuda, LAYERS, size, COMPUTE) for size in sizes}
 
 
 seen = on_gpu(every_size, values=False, ranks=2)
@@ -729,7 +738,8 @@ rows = [
     [size, f"{us:,.0f}", f"{(seen.result[LAYERS] - us) / message:.0%}"]
     for size, us in seen.result.items()
 ]
-columns = ["layers a bucket", "all done, µs", "hidden, of one message at the end"]
+columns = ["layers a bucket", "all done, µs"]
+columns += ["hidden, of one message at the end"]
 title = f"{LAYERS} layers; α = {ALPHA:.1f} µs, β = {BETA:.1f} µs"
 display(lockstep.table(title, columns, rows, stamp=seen.stamp))
 seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
@@ -744,9 +754,9 @@ seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 
 # %% id="breakdown"
 def training(cuda, hooked):
-    how = {"device": "cuda", "dtype": torch.bfloat16}
-    layers = [torch.nn.Linear(4096, 4096, bias=False, **how) for _ in range(LAYERS)]
-    model, x = torch.nn.Sequential(*layers), torch.randn(4096, 4096, **how)
+    shape, how = (4096, 4096), {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [torch.nn.Linear(*shape, bias=False, **how) for _ in range(LAYERS)]
+    model, x = torch.nn.Sequential(*layers), torch.randn(*shape, **how)
     handles = []
 
     def reduce(weight):
@@ -767,9 +777,10 @@ rows = []
 for hooked in (False, True):
     seen = on_gpu(training, hooked, values=False, ranks=2)
     spent = seen.trace.breakdown().of(0)
-    us = [spent.communication / 1e3, spent.overlapped / 1e3]
+    total, overlap = spent.communication / 1e3, spent.overlapped / 1e3
+    us = [f"{total:,.0f}", f"{total - overlap:,.0f}"]
     how = "each gradient in its hook" if hooked else "all after the backward"
-    rows.append([how, f"{us[0]:,.0f}", f"{us[0] - us[1]:,.0f}", f"{us[1] / us[0]:.0%}"])
+    rows.append([how, *us, f"{overlap / total:.0%}"])
 columns = ["how", "all-reduces, µs", "of it exposed", "overlapped"]
 lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
@@ -785,26 +796,28 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
 # %% id="backward-recorded"
 recording = lockstep.recorded("overlap/backward-h200-x4.json")
-ways = {}
+ways, rows = {}, []
 for way in recording.content["ways"]:
     name = [way["how"]]
     name += [f"{way['layers']} layers a message"] if "layers" in way else []
-    name += [f"max_ctas {way['max_ctas']}"] if way.get("max_ctas") else []
+    for limit in ("max_ctas", "bucket_cap_mb"):
+        name += [f"{limit} {way[limit]}"] if way.get(limit) else []
     name += ["high priority"] if way.get("high_priority") else []
-    name += [f"bucket_cap_mb {way['bucket_cap_mb']}"] if "bucket_cap_mb" in way else []
     ways[", ".join(name)] = way
-tried = {name: way for name, way in ways.items() if way["how"] in ("in hooks", "DDP")}
+tried = {n: w for n, w in ways.items() if w["how"] in ("in hooks", "DDP")}
 best = {
     "after": "after the backward",
     "a hook for each": next(iter(tried)),
     "the largest share": max(tried, key=lambda name: tried[name]["hidden"]),
     "the quickest step": min(tried, key=lambda name: tried[name]["seconds"]),
 }
-rows = []
 for what, name in best.items():
-    us = [ways[name]["seconds"] * 1e6, ways[name]["communication_us"], ways[name]["exposed_us"]]
-    rows.append([what, name, *(f"{one:,.0f}" for one in us), f"{ways[name]['hidden']:.0%}"])
-columns = ["", "how", "step, µs", "all-reduces, by the trace", "of it exposed", "hidden"]
+    way = ways[name]
+    us = way["seconds"] * 1e6, way["communication_us"], way["exposed_us"]
+    share = f"{way['hidden']:.0%}"
+    rows.append([what, name, *(f"{one:,.0f}" for one in us), share])
+columns = ["", "how", "step, µs", "all-reduces, by the trace"]
+columns += ["of it exposed", "hidden"]
 title = f"12 layers on four H200s, {len(tried)} ways to overlap"
 lockstep.table(title, columns, rows, stamp=recording.stamp)
 
@@ -834,6 +847,33 @@ lockstep.table(title, columns, rows, stamp=recording.stamp)
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("04")
 
+# %% [markdown] id="dials-text"
+# ## Further: the size of a bucket, on dials
+#
+# The model of section 6 for other numbers: gradients of any size, ranks and links of any speed. About 5
+# minutes; it needs a CPU. Section 6 comes first.
+#
+# The dials begin with 1 GB of gradients on 8 ranks, a backward pass of 20 ms, and a link of 338 GB/s (fitted
+# to H200s in lab 15); a bucket takes the time of a ring all-reduce.
+#
+# **Predict:** with *one* bucket of all gradients nothing can be sent before the backward pass is over. How
+# many milliseconds come after it? (A ring sends 2(N − 1)/N of its bytes; α, 17 µs a step, is small beside that.)
+
+# %% id="dials-prediction" tags=["prediction"]
+prediction = 2 * 7 / 8 * 1e9 / 338e9 * 1000
+
+# %% id="dials"
+link = lockstep.cost.Line(alpha=17e-6, beta=1 / 338e9)
+after = lockstep.cost.ring_all_reduce(8, 1e9, link)
+print(lockstep.simulated("a ring all-reduce by α and β"))
+lockstep.compare(predicted=prediction, measured=after * 1e3, unit="ms")
+lockstep.play.overlap(line=link)
+
+# %% [markdown] id="dials-explained"
+# Make the bucket smaller, and less of it comes after the backward pass, until each bucket's α is more than its
+# bytes; the sentence below the dials says where the least is. Then make the link ten times slower: the
+# all-reduces take longer than the backward pass, and no size of bucket hides them.
+
 # %% [markdown] id="copies-text"
 # ## Further: copies beside computation
 #
@@ -853,26 +893,27 @@ guess = "depends"
 # %% id="pinned-claim"
 def copies(cuda):
     found = {}
-    for name in ("pageable", "pinned"):
-        there = torch.empty(64 * (1 << 20), dtype=torch.uint8, pin_memory=name == "pinned")
+    for name, pinned in {"pageable": False, "pinned": True}.items():
+        there = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=pinned)
         cuda.synchronize()
         begin = lockstep.virtual.perf_counter()
         there.to("cuda", non_blocking=True)
         called = lockstep.virtual.perf_counter() - begin
         cuda.synchronize()
-        found[name] = called * 1e3, (lockstep.virtual.perf_counter() - begin) * 1e3
+        found[name] = called, lockstep.virtual.perf_counter() - begin
     return found
 
 
 seen = on_gpu(copies, values=False)
-free = [called < 0.1 * done for called, done in seen.result.values()]
+ok, said = [], []
+for n, (c, d) in seen.result.items():
+    ok.append(c < 0.1 * d)
+    said.append(f"{n}: the host is busy for {c * 1e3:.2f} of {d * 1e3:.2f} ms")
 lockstep.claim(
     "With non_blocking=True a copy runs beside the program.",
     guess=guess,
-    verdict="holds" if all(free) else "depends" if any(free) else "does not hold",
-    because="; ".join(
-        f"{n}: the host is busy for {c:.2f} of {d:.2f} ms" for n, (c, d) in seen.result.items()
-    ),
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(said),
     stamp=seen.stamp,
 )
 
@@ -897,7 +938,9 @@ import torch
 def prefetch(cuda, batches, step, side):
     # BEGIN SOLUTION
     now = cuda.current_stream()
-    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    buffers = []
+    for one in batches[:2]:
+        buffers.append(torch.empty(one.shape, dtype=one.dtype, device="cuda"))
     free = [now.record_event() for _ in buffers]
     results = []
     for number, batch in enumerate(batches):
@@ -908,7 +951,7 @@ def prefetch(cuda, batches, step, side):
             full = side.record_event()
         full.wait(now)
         results.append(step(buffer))
-        free[number % 2] = now.record_event()  # from here on the buffer may be written again
+        free[number % 2] = now.record_event()  # then it may be written again
     return results
     # END SOLUTION
 
@@ -922,7 +965,8 @@ prefetch = lockstep.carry_on("prefetch", prefetch)
 
 def train(cuda, prefetch):
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    batches = [torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(5)]
+    how = {"dtype": torch.uint8, "pin_memory": True}
+    batches = [torch.empty(64 << 20, **how) for _ in range(5)]
     cuda.synchronize()
     prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
     cuda.synchronize()
@@ -932,8 +976,10 @@ def plain(cuda, batches, step, side):
     return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
 
 
-before, after = on_gpu(train, plain, values=False), on_gpu(train, prefetch, values=False)
-lockstep.Timeline(after.trace, before=before.trace, title="Five batches: plain, then prefetched")
+before = on_gpu(train, plain, values=False)
+after = on_gpu(train, prefetch, values=False)
+title = "Five batches: plain, then prefetched"
+lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 # %% [markdown] id="sms-text"
 # ## Further: two products at once
@@ -961,7 +1007,7 @@ guess = "depends"
 
 # %% id="sms-prediction" tags=["prediction"]
 # your number, in %
-prediction = (16 / 12 - 1) * 100  # one by one 8 · 2 waves; 8 · 192 tiles are 11.6 waves of 132
+prediction = (16 / 12 - 1) * 100  # 8 · 2 waves; at best 8 · 192 / 132
 
 
 # %% id="sms"
@@ -983,7 +1029,8 @@ def pairs(cuda):
                     with cuda.stream(stream):
                         a @ b
             cuda.synchronize()
-            found.setdefault(name, []).append((lockstep.virtual.perf_counter() - begin) * 1e6)
+            took = lockstep.virtual.perf_counter() - begin
+            found.setdefault(name, []).append(took * 1e6)
     return found
 
 
@@ -992,21 +1039,24 @@ recording = lockstep.recorded("virtual/steps-h200.json")
 steps = recording.content["programs"]
 gains, rows = {}, []
 for name, (one, two) in seen.result.items():
-    both = [steps[f"eight {name} products, {n}"]["seconds"] for n in ("1 stream", "2 streams")]
-    gains[name] = both[0] / both[1]
+    eight = f"eight {name} products"
+    on_1, on_2 = steps[f"{eight}, 1 stream"], steps[f"{eight}, 2 streams"]
+    gains[name] = on_1["seconds"] / on_2["seconds"]
     rows.append([name, f"{one / two:.2f}", f"{gains[name]:.2f}"])
 stamps = [seen.stamp, recording.stamp]
 columns = ["products", f"here ({seen.stamp.kind})", "H200 (recorded)"]
-display(lockstep.table("So many times as fast on two streams", columns, rows, stamp=stamps))
+title = "So many times as fast on two streams"
+display(lockstep.table(title, columns, rows, stamp=stamps))
 lockstep.compare(prediction, measured=(gains["uneven"] - 1) * 100, unit="%")
 
 # %% id="sms-claim"
-faster = [gain > 1.1 for gain in gains.values()]
+ok = [gain > 1.1 for gain in gains.values()]
+said = [f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()]
 lockstep.claim(
     "Two streams make independent products faster.",
     guess=guess,
-    verdict="holds" if all(faster) else "depends" if any(faster) else "does not hold",
-    because="; ".join(f"{name}: {gain:.2f} times as fast" for name, gain in gains.items()),
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(said),
     stamp=recording.stamp,
 )
 
@@ -1038,13 +1088,15 @@ def urgent(cuda, priority):
         a @ a
         last.record()
     cuda.synchronize()
-    return first.elapsed_time(last)  # negative: the side's product was done earlier
+    return first.elapsed_time(last)  # negative: the side's was done earlier
 
 
-runs = {priority: on_gpu(urgent, priority, values=False) for priority in (0, -1)}
-rows = [[priority, f"{-seen.result * 1e3:.0f}"] for priority, seen in runs.items()]
-columns = ["priority of the side stream", "its product is done so many µs before the other eight"]
-lockstep.table("Eight products, and one on a side stream", columns, rows, stamp=runs[0].stamp)
+runs = {level: on_gpu(urgent, level, values=False) for level in (0, -1)}
+rows = [[level, f"{-seen.result * 1e3:.0f}"] for level, seen in runs.items()]
+columns = ["priority of the side stream"]
+columns += ["its product is done so many µs before the other eight"]
+title = "Eight products, and one on a side stream"
+lockstep.table(title, columns, rows, stamp=runs[0].stamp)
 
 # %% [markdown] id="priority-explained"
 # Streams of one priority take turns: the side's product came after the first of the eight, and is the second to
@@ -1067,7 +1119,7 @@ from contextlib import nullcontext
 
 
 def experts(cuda, count):
-    """µs for eight experts' products, on so many streams; 0: on the current one, without `with`."""
+    """µs for eight experts' products, on so many streams; 0: without `with`."""
     tokens = torch.randn(256, 4096, dtype=torch.bfloat16, device="cuda")
     weights = torch.randn(4096, 1024, dtype=torch.bfloat16, device="cuda")
     streams = [cuda.Stream() for _ in range(count)]
@@ -1094,17 +1146,20 @@ def batched(cuda, count):
 # %% id="experts-run"
 runs = {"the current stream": on_gpu(experts, 0, values=False)}
 for count in (1, 2, 4, 8):
-    runs[f"{count} stream{'s' * (count > 1)}"] = on_gpu(experts, count, values=False)
+    name = f"{count} stream{'s' * (count > 1)}"
+    runs[name] = on_gpu(experts, count, values=False)
 runs["one batched product"] = on_gpu(batched, 1, values=False)
 recording = lockstep.recorded("virtual/steps-h200.json")
 steps = recording.content["programs"]
 rows = []
 for name, seen in runs.items():
-    measured = steps.get(f"eight experts, {name.removesuffix('ed product')}")  # of all but one
+    # all but one are recorded
+    measured = steps.get(f"eight experts, {name.removesuffix('ed product')}")
     us = f"{measured['seconds'] * 1e6:.0f}" if measured else "—"
     rows.append([name, f"{seen.result:.0f}", us])
 columns = ["how", f"here, µs ({seen.stamp.kind})", "H200, µs (recorded)"]
-lockstep.table("Eight experts", columns, rows, stamp=[seen.stamp, recording.stamp])
+stamps = [seen.stamp, recording.stamp]
+lockstep.table("Eight experts", columns, rows, stamp=stamps)
 
 # %% [markdown] id="experts-explained"
 # It is the host again. On the current stream it launches as fast as the device computes, so streams have nothing to
@@ -1137,41 +1192,43 @@ guess = "depends"
 # %% id="ctas"
 recordings = {n: lockstep.recorded(f"overlap/h200-x{n}.json") for n in (2, 4)}
 of_gpus = {n: one.content["rows"] for n, one in recordings.items()}
-plain = {n: [row for row in rows if not row["high_priority"]] for n, rows in of_gpus.items()}
+plain = {n: [r for r in of_gpus[n] if not r["high_priority"]] for n in of_gpus}
 TOGETHER = "together, all-reduce launched first"
 
 
 def hidden(n, row, way=TOGETHER):
-    """Of the default's all-reduce, by what all takes, one after the other with the default."""
-    usual = plain[n][0]["seconds"]
-    return (usual["one after the other"] - row["seconds"][way]) / usual["all-reduce"]
+    """The share of the default's all-reduce that costs no time."""
+    usual, took = plain[n][0]["seconds"], row["seconds"][way]
+    return (usual["one after the other"] - took) / usual["all-reduce"]
 
 
-rows = []
+rows, columns = [], ["max_ctas"]
 for both in zip(*plain.values(), strict=True):
     cells = [both[0]["max_ctas"] or "default"]
     for n, row in zip(plain, both, strict=True):
-        cells += [f"{row['seconds'][name] * 1e3:.2f}" for name in ("all-reduce", TOGETHER)]
-        cells.append(f"{hidden(n, row):.0%}")
+        ms = [row["seconds"][way] * 1e3 for way in ("all-reduce", TOGETHER)]
+        cells += [f"{ms[0]:.2f}", f"{ms[1]:.2f}", f"{hidden(n, row):.0%}"]
     rows.append(cells)
-columns = ["max_ctas"]
 for n in plain:
-    columns += [f"{n} GPUs: all-reduce alone, ms", "with products, ms", "hidden"]
+    columns += [f"{n} GPUs: all-reduce alone, ms"]
+    columns += ["with products, ms", "hidden"]
 stamps = [one.stamp for one in recordings.values()]
-lockstep.table("Four products beside an all-reduce", columns, rows, stamp=stamps)
+title = "Four products beside an all-reduce"
+lockstep.table(title, columns, rows, stamp=stamps)
 
 # %% id="ctas-claim"
 from itertools import pairwise
 
-limited = {n: sorted(rows[1:], key=lambda row: row["max_ctas"]) for n, rows in plain.items()}
+ctas = lambda row: row["max_ctas"]
+limited = {n: sorted(rows[1:], key=ctas) for n, rows in plain.items()}
 shares = {n: [hidden(n, row) for row in rows] for n, rows in limited.items()}
-falls = [few > many for some in shares.values() for few, many in pairwise(some)]
+ok = [few > many for some in shares.values() for few, many in pairwise(some)]
 lockstep.claim(
     "The fewer SMs the collective takes, the more of it is hidden.",
     guess=guess,
-    verdict="holds" if all(falls) else "depends" if any(falls) else "does not hold",
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(
-        f"{n} GPUs, max_ctas {[row['max_ctas'] for row in limited[n]]}: "
+        f"{n} GPUs, max_ctas {[ctas(row) for row in limited[n]]}: "
         + ", ".join(f"{one:.0%}" for one in some)
         for n, some in shares.items()
     ),
@@ -1190,14 +1247,17 @@ lockstep.claim(
 # (`is_high_priority_stream=True`).
 
 # %% id="orders"
-by_priority = {n: [row for row in rows if row["max_ctas"] is None] for n, rows in of_gpus.items()}
+defaults, columns = [], ["launched"]
+for n, rows in of_gpus.items():
+    defaults += [(n, row) for row in rows if row["max_ctas"] is None]
+    columns += [f"{n} GPUs, usual", f"{n} GPUs, high"]
 rows = []
-for way in by_priority[2][0]["seconds"]:
+for way in of_gpus[2][0]["seconds"]:
     if way.startswith("together"):
-        cells = [hidden(n, row, way) for n, both in by_priority.items() for row in both]
-        rows.append([way.removeprefix("together, "), *(f"{one:.0%}" for one in cells)])
-columns = ["launched", *(f"{n} GPUs, {how}" for n in by_priority for how in ("usual", "high"))]
-lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=stamps)
+        cells = [f"{hidden(n, row, way):.0%}" for n, row in defaults]
+        rows.append([way.removeprefix("together, "), *cells])
+title = "Hidden, of the all-reduce, by priority"
+lockstep.table(title, columns, rows, stamp=stamps)
 
 # %% [markdown] id="orders-explained"
 # The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing, and
@@ -1220,19 +1280,23 @@ lockstep.table("Hidden, of the all-reduce, by priority", columns, rows, stamp=st
 # is slower than the two one after the other. Is it worth it?
 
 # %% id="fused"
-recordings = [lockstep.recorded(f"overlap/async-tp-h200-x{n}.json") for n in (2, 4)]
-PAIRS = {
-    "all-gather, then product": ("fused all-gather and product", "all-gather"),
-    "product, then reduce-scatter": ("fused product and reduce-scatter", "reduce-scatter"),
+files = [f"overlap/async-tp-h200-x{n}.json" for n in (2, 4)]
+recordings = [lockstep.recorded(file) for file in files]
+COLLECTIVES = {
+    "all-gather, then product": "all-gather",
+    "product, then reduce-scatter": "reduce-scatter",
 }
 rows = []
 for one in recordings:
     s = one.content["seconds"]
-    for apart, (together, collective) in PAIRS.items():
-        us = [s[name] * 1e6 for name in (collective, apart, together)]
+    for apart, collective in COLLECTIVES.items():
+        fused = "fused " + apart.replace(", then", " and")
+        us = [s[name] * 1e6 for name in (collective, apart, fused)]
         share = f"{(us[1] - us[2]) / us[0]:.0%}"
-        rows.append([apart, one.content["world_size"], *(f"{part:.0f}" for part in us), share])
-columns = ["what", "GPUs", "collective alone, µs", "one after the other", "fused", "hidden"]
+        cells = [f"{part:.0f}" for part in us]
+        rows.append([apart, one.content["world_size"], *cells, share])
+columns = ["what", "GPUs", "collective alone, µs"]
+columns += ["one after the other", "fused", "hidden"]
 stamps = [one.stamp for one in recordings]
 lockstep.table("Async tensor parallelism", columns, rows, stamp=stamps)
 
