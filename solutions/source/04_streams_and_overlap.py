@@ -866,7 +866,7 @@ prediction = 2 * 7 / 8 * 1e9 / 338e9 * 1000
 link = lockstep.cost.Line(alpha=17e-6, beta=1 / 338e9)
 after = lockstep.cost.ring_all_reduce(8, 1e9, link)
 print(lockstep.simulated("a ring all-reduce by α and β"))
-lockstep.compare(predicted=prediction, measured=after * 1e3, unit="ms")
+lockstep.compare(predicted=prediction, computed=after * 1e3, unit="ms")
 lockstep.play.overlap(line=link)
 
 # %% [markdown] id="dials-explained"
