@@ -376,6 +376,8 @@ def _cluster(arguments: argparse.Namespace) -> int:
         elif said:
             raise LaunchError(f"check takes what the profile has, not --{next(iter(said))}")
         return 0 if hello(profile.read(), lambda line: print(printable(line))) else 1
+    except BrokenPipeError:
+        raise
     except (LaunchError, OSError) as error:
         print(printable(f"lockstep cluster: {error}"), file=sys.stderr)
         return 2
@@ -437,6 +439,8 @@ def _gate(arguments: argparse.Namespace) -> int:
         if arguments.markdown is not None:  # what GitHub's $GITHUB_STEP_SUMMARY is for
             with arguments.markdown.open("a", encoding="utf-8") as file:
                 file.write(found.markdown())
+    except BrokenPipeError:
+        raise
     except (GateError, TraceError, OSError) as error:
         print(printable(f"lockstep gate: {error}"), file=sys.stderr)
         return 2

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..course.syllabus import LABS
 from ..machine import Machine
 from . import manifest
 from .experiment import CannotRecord, Experiment, Result, gpu_name
@@ -135,7 +136,7 @@ def _file(machine: Machine, nproc: int) -> str:
 
 def _what(nproc: int) -> str:
     ranks = f"with NPROC={nproc}" if nproc > 1 else "with their own NPROC"
-    return f"every solution and lab executed {ranks}: seconds, memory, checks"
+    return f"solutions and labs executed {ranks}, those that it lists: seconds, memory, checks"
 
 
 # ── The table ────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +154,7 @@ def table(folder: Path) -> str:
     for name in names:
         cells = [_cell(rows.get(f"solutions/{name}")) for rows in found]
         lines.append(f"| {name.removesuffix('.ipynb')} | {' | '.join(cells)} |")
-    lines.append(f"| all | {' | '.join(_all(rows) for rows in found)} |")
+    lines.append(f"| together | {' | '.join(_all(rows) for rows in found)} |")
     lines.append("")
     for entry, rows in zip(entries, found, strict=True):
         lines.append(f"- {_machine(entry)}, {_ranks(entry)}: {_conditions(entry)}. {_labs(rows)}")
@@ -204,13 +205,16 @@ def _conditions(entry: Mapping[str, Any]) -> str:
 
 
 def _labs(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Of the labs as learners get them, which have no answers to check."""
+    """Which solutions were not run; and of the labs as learners get them, which have no answers."""
+    numbers = {_name(row)[:2] for name, row in rows.items() if name.startswith("solutions/")}
+    lacking = [lab.number for lab in LABS if lab.number not in numbers]
+    first = f"Not run: {', '.join(lacking)}. " if lacking else ""
     labs = [row for name, row in rows.items() if name.startswith("labs/")]
     failed = [_name(row).removesuffix(".ipynb") for row in labs if row["state"] != "ok"]
     if not labs:
-        return "The blank labs were not run."
+        return f"{first}The blank labs were not run."
     seconds = sum(row["seconds"] for row in labs)
-    said = f"The {len(labs)} blank labs take {seconds:.0f} s"
+    said = f"{first}The {len(labs)} blank labs take {seconds:.0f} s"
     return f"{said}; of them failed: {', '.join(failed)}." if failed else f"{said}, and none fails."
 
 

@@ -166,6 +166,8 @@ def _report(arguments: argparse.Namespace) -> int:
         files = tables.write(done, arguments.to, stamp)
         print(printable(tables.text(done, stamp)))
         print(printable(f"\nwritten: {', '.join(map(str, files))}"))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         return _refuse("report", error)
     except KeyboardInterrupt:
@@ -213,6 +215,8 @@ def _sheet(arguments: argparse.Namespace) -> int:
             print(printable(text))
         else:
             arguments.to.write_text(text + "\n", encoding="utf-8")
+    except BrokenPipeError:
+        raise
     except (sheet.NoSheet, OSError) as error:
         return _refuse("sheet", error)
     return 0
