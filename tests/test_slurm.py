@@ -161,6 +161,7 @@ def test_inside_of_a_job_its_nodes_are_used(cluster, tmp_path):
         textwrap.dedent("""
             import os, lockstep
             from IPython.core.interactiveshell import InteractiveShell
+            from lockstep.launch.cluster.found import find
             def where():
                 return os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"], os.getppid()
             first = lockstep.torchrun(where, nproc_per_node=1, on="slurm", show=False)
@@ -174,7 +175,7 @@ def test_inside_of_a_job_its_nodes_are_used(cluster, tmp_path):
             with lockstep.World(1, on="slurm") as world:
                 print(world.run(where)[1][1])
             try:
-                lockstep.torchrun(where, on=lockstep.launch.cluster.found.find(None, 3))
+                lockstep.torchrun(where, on=find(None, 3))
             except lockstep.LaunchError as error:
                 print(error)
         """)
@@ -186,7 +187,7 @@ def test_inside_of_a_job_its_nodes_are_used(cluster, tmp_path):
     job = said[0].split()[-1]
     assert said[0].count(f"('{job}'") == 2  # no other job was submitted
     assert "live · 2 ranks on 2 nodes · gloo · CPU" in said
-    assert said[-2] == "n2" and "this Slurm job has 2" in said[-1]
+    assert said[-2] == "n2" and "this Slurm job has 2" in said[-1], done.stdout + done.stderr
 
 
 def test_a_profile_is_written_and_tried(cluster, tmp_path):

@@ -960,8 +960,11 @@ def crossing(job):
     return kilobytes
 
 
-played = lockstep.simulated("four ranks of one host play two nodes: counted")
+# %% id="nodes-flat-run"
 flat = world.run(reduce_ones, ring)
+
+# %% id="nodes-flat-count"
+played = lockstep.simulated("four ranks of one host play two nodes: counted")
 print("kB to the other node, by rank:", *crossing(flat))
 print(lockstep.live(flat) if cluster else played)
 lockstep.compare(predicted=prediction, measured=sum(crossing(flat)[:per_node]))
@@ -1009,6 +1012,8 @@ def two_levels(x):
 
 
 levels = world.run(reduce_ones, two_levels)
+
+# %% id="nodes-levels-count"
 print("the sum is everywhere:", levels.results == [(4.0, 4.0)] * 4)
 print("kB to the other node, by rank:", *crossing(levels))
 print(lockstep.live(levels) if cluster else played)

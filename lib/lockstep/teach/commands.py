@@ -135,14 +135,7 @@ def _report(arguments: argparse.Namespace) -> int:
         return _refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
     from ..course import labs  # noqa: F401  (registers all exercises)
 
-    why, weaker = sandbox.why_not() or sandbox.lacks(), arguments.without_walls
-    if why and not weaker:
-        return _refuse(
-            "report",
-            f"there can be no sandbox here ({why}). {sandbox.WEAKER} With --without-walls it goes "
-            "on like that; a virtual machine or a container that allows namespaces is better.",
-        )
-    gigabyte = 10**9
+    weaker, gigabyte = arguments.without_walls, 10**9
     limits = sandbox.Limits(
         seconds=arguments.seconds,
         memory=int(arguments.memory * gigabyte),
@@ -151,6 +144,14 @@ def _report(arguments: argparse.Namespace) -> int:
     done = []
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     try:
+        why = sandbox.why_not() or sandbox.lacks()
+        if why and not weaker:
+            return _refuse(
+                "report",
+                f"there can be no sandbox here ({why}). {sandbox.WEAKER} With --without-walls it "
+                "goes on like that; a virtual machine or a container that allows namespaces is "
+                "better.",
+            )
         for one in report.of_folder(
             arguments.folder,
             arguments.numbers,
