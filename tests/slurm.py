@@ -1,6 +1,7 @@
 """A Slurm of two nodes on this machine, of Debian's packages (Linux, root), for tests.
 
-`python tests/slurm.py` installs what lacks (`make test-slurm` does).
+`python tests/slurm.py` installs what lacks, and runs a job on both nodes (`make test-slurm` does).
+With SLURM=no in the environment its tests are left out.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def why_not() -> str:
     """Why this machine cannot have one; "" where it can."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "a Slurm of one's own needs Linux and root"
+    if os.environ.get("SLURM") == "no":
+        return "SLURM=no says so"
     lacking = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
     if lacking:
         return f"there is no {lacking[0]} here: make test-slurm installs {', '.join(PACKAGES)}"
@@ -105,6 +108,22 @@ def install() -> None:
             raise LookupError(f"{' '.join(command)}: failed")
     if shutil.which("systemctl"):  # tests have a munged of their own, which ends with them
         _call("systemctl", "disable", "--now", "munge.service", check=False)
+
+
+def try_it() -> None:
+    """A job on both nodes. Raises LookupError, with what daemons said, where it does not run."""
+    cluster = Cluster()
+    try:
+        with cluster:
+            command = ("srun", "--nodes=2", "--ntasks=2", "printenv", "SLURMD_NODENAME")
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        if sorted(done.stdout.split()) != sorted(NODES):
+            raise LookupError(f"a job on two nodes does not run here: {done.stderr}{done.stdout}")
+    except (OSError, subprocess.SubprocessError, TimeoutError) as error:
+        logs = "".join(log.read_text()[-1000:] for log in cluster.folder.glob("*.log"))
+        with contextlib.suppress(OSError, subprocess.SubprocessError, TimeoutError, KeyError):
+            cluster.__exit__()
+        raise LookupError(f"a Slurm does not come up here: {error!r}\n{logs}") from None
 
 
 class Cluster:
@@ -244,7 +263,8 @@ def _free_ports(count: int) -> list[int]:
 if __name__ == "__main__":
     try:
         install()
+        if reason := why_not():
+            sys.exit(reason)
+        try_it()
     except LookupError as error:
         sys.exit(str(error))
-    if reason := why_not():
-        sys.exit(reason)
