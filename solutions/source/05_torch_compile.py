@@ -704,10 +704,10 @@ lockstep.claim(
 
 # %% [markdown] id="always-explained"
 # Two rows need a second look. *small, default* has fewer launches, and is slower: 1,107 µs for 49 of them. With a CUDA
-# graph the same work takes 112 µs, so the time is the host's, and that changes from run to run: a bare script on such
-# a machine took 658 µs, and 766 in eager code. What is bound by launches is measured several times, by turns, before
-# it is believed. *experts, default* is 8.4 times as fast, though 29 launches at 12 µs are only 350 of its 1,751 µs:
-# some eager kernels must be slow. Which, a table like this cannot say, and a trace can (lab 07).
+# graph the same work takes 112 µs, so the time is the host's, and a host's time changes from run to run. What is bound
+# by launches is measured several times, by turns, before it is believed. *experts, default* is 8.4 times as fast, though
+# 29 launches at 12 µs are only 350 of its 1,751 µs: some eager kernels must be slow. Which, a table like this cannot
+# say, and a trace can (lab 07).
 
 # %% [markdown] id="dense-text"
 # ### Claim: "a model whose time is that of large products gains less than 10 %"

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from ..machine import Machine
 from .experiment import Experiment, Result, by_torchrun
-from .traces import DTYPE, mlp, traces
+from .traces import DTYPE, mlp, seconds, traces
 
 ROWS, WARM, STEPS, TIMED = 4096, 3, 4, 20  # of a batch; not counted; recorded; timed
 WAYS = ("kept", "emptied")
@@ -52,17 +51,9 @@ def trace_all(folder: Path, way: str) -> None:
 
     for _ in range(WARM):
         step()
-    before, seconds = dict(torch.cuda.memory_stats()), []
-    between = []  # bytes that the process holds when a step is over
-    for _ in range(TIMED):
-        torch.cuda.synchronize()
-        dist.barrier()
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-        between.append(torch.cuda.memory_reserved())
+    before = dict(torch.cuda.memory_stats())
+    times = seconds(step, TIMED)
+    held = torch.cuda.memory_reserved()  # by the process, when a step is over
     after = torch.cuda.memory_stats()
     plan = schedule(wait=0, warmup=2, active=STEPS, repeat=1)
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
@@ -74,7 +65,7 @@ def trace_all(folder: Path, way: str) -> None:
     profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))
     if rank == 0:
         counts = ("num_device_alloc", "num_device_free")
-        told = {"step_seconds": seconds, "steps": TIMED, "reserved_between_bytes": between[-1]}
+        told = {"step_seconds": times, "steps": TIMED, "reserved_between_bytes": held}
         told |= {name: after[name] - before[name] for name in counts}
         told["most_reserved_bytes"] = torch.cuda.max_memory_reserved()
         (folder.parent / f"{way}.json").write_text(json.dumps(told))
