@@ -4,6 +4,7 @@ import atexit
 import gzip
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep import JobFailed, LaunchError, World
+from lockstep.launch import processes
 from lockstep.launch.explain import standstill
 from test_launch import launch
 
@@ -139,6 +141,28 @@ def test_a_fork_that_comes_to_the_end_is_no_rank(tmp_path):
 
 class Interrupted(Exception):
     pass
+
+
+def test_a_program_that_becomes_another_all_the_time_is_found(tmp_path):
+    """While it does, its environment reads as empty: one in 25 of these escaped."""
+    restless = tmp_path / "restless"
+    restless.write_text('#!/bin/sh\nexec "$0"\n')
+    restless.chmod(0o755)
+    for attempt in range(10):
+        job = f"{os.getpid()}-restless{attempt}"
+        environment = {**os.environ, processes.VARIABLE: job}
+        programs = [
+            subprocess.Popen([restless], env=environment, start_new_session=True) for _ in range(10)
+        ]
+        hunt = processes.Hunt(job, {})
+        while hunt.strike([one.pid for one in programs], own=False):
+            pass
+        try:
+            for one in programs:
+                assert one.wait(5) == -signal.SIGKILL
+        finally:
+            for one in programs:
+                one.kill()
 
 
 def test_a_world_never_answers_with_another_jobs_result(tmp_path):

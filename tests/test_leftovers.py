@@ -23,8 +23,11 @@ OLD = 10 * 365 * 86400  # seconds: no process is as old
 CRASH = """
 import os, signal, subprocess, sys, lockstep
 def detach():
-    import os, subprocess, time
-    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    import subprocess, sys, time
+    program = "import time; print(flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", program]
+    sleeper = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
+    sleeper.stdout.readline()  # it has begun, so its environment can be read
     print("sleeper", sleeper.pid, flush=True)
     time.sleep(600)
 import psutil, threading
@@ -89,10 +92,7 @@ def test_what_nobody_holds_is_found_and_removed(places, old):
 def test_what_is_used_or_young_or_of_others_stays(places, old):
     base = places.temporary[0]
     (base / "lockstep-job-young").mkdir()
-    (base / "lockstep-abcd_124").mkdir()
-    recent = old(base / "lockstep-recent_1")  # made while this process ran: it may be its own
-    os.utime(recent, (time.time() - 90, time.time() - 90))
-    os.utime(base / "lockstep-abcd_124", (time.time() - 61, time.time() - 61))
+    recent = old(base / "lockstep-recent_1")
     old(base / "lockstep-failed-abcd_123")  # kept on purpose
     old(base / "lockstep-mine")
     target = old(base / "precious")
@@ -104,16 +104,19 @@ def test_what_is_used_or_young_or_of_others_stays(places, old):
         fcntl.flock(claim, fcntl.LOCK_SH)
     if os.geteuid() == 0:
         os.chown(old(base / "lockstep-job-others"), 65534, 65534)
-    user = subprocess.Popen(  # has the package loaded, and is older than those folders seem
+    user = subprocess.Popen(  # has the package loaded
         [sys.executable, "-c", "import msgspec, sys; print(1, flush=True); sys.stdin.read()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     with user:
         user.stdout.readline()
-        os.utime(recent, (time.time() + 0, time.time() - 0))
+        # Not young any more, but made at most a minute before this process began: maybe its own.
+        made = psutil.Process(user.pid).create_time() - 59.99
+        os.utime(recent, (made, made))
         assert found(places) == []
         user.stdin.close()
+    recent.rmdir()  # other tests may have begun before that
     for claim in claims:
         os.close(claim)
     assert found(places) == ["lockstep-job-used", "ticket-2.json"]
@@ -147,7 +150,7 @@ def test_a_process_of_a_dead_notebook_is_ended_and_one_of_a_living_is_not(places
         notebook.stdin.flush()
         assert notebook.wait(30) == -signal.SIGKILL
     (one,) = (one for one in leftovers.find(places) if one.what == str(sleeper.pid))
-    assert f"of notebook {notebook.pid}, which has ended: sleep 600" in str(one)
+    assert f"of notebook {notebook.pid}, which has ended: {sys.executable} -c" in str(one)
     assert one.remove() == ""
     assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE
 

@@ -24,6 +24,7 @@ LAST_MOMENT = 2.0  # seconds in which a process that was killed should be gone
 FOLDER = "lockstep-job-"  # how the names of jobs' folders begin
 VARIABLE = "LOCKSTEP_JOB"  # in a rank's environment: the name of its job
 _TRACKER = 1.0  # seconds for multiprocessing to tidy up behind processes that were killed
+_EXEC = 0.1  # seconds in which a program that begins has its environment
 _ROUNDS = 50  # of stopping what has come since the last look; each round has less to do
 
 
@@ -192,12 +193,23 @@ def _try_to_send(pid: int, start: int, number: int) -> None:
 
 def _marked(pid: int) -> str:
     """The job of a program that a rank has started; "" where its environment names none."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        for variable in file.read().split(b"\0"):
-            name, _, value = variable.partition(b"=")
-            if name == VARIABLE.encode():
-                return value.decode(errors="replace")
+    for variable in _environment(pid).split(b"\0"):
+        name, _, value = variable.partition(b"=")
+        if name == VARIABLE.encode():
+            return value.decode(errors="replace")
     return ""
+
+
+def _environment(pid: int) -> bytes:
+    """While a process is about to become another program, it reads as empty: look again then."""
+    folder = Path(f"/proc/{pid}")
+    until = time.monotonic() + _EXEC
+    found = b""
+    with contextlib.suppress(OSError):
+        while not (found := (folder / "environ").read_bytes()) and time.monotonic() < until:
+            os.stat(folder / "exe")  # the kernel's own threads have none, and never will
+            time.sleep(0.001)
+    return found
 
 
 def _tracks_resources(pid: int) -> bool:
