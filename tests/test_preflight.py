@@ -37,6 +37,7 @@ def claim(verdict: str) -> str:
         (measured("4"), [measured("5.1")], [Difference("a", "figure", "4 ms", "5.1 ms")]),
         (measured("4"), [measured("2.9")], [Difference("a", "figure", "4 ms", "2.9 ms")]),
         (measured("-4"), [measured("-4.1")], []),
+        (measured("1,234"), [measured("1,300")], []),
         (measured("4"), [measured("6"), measured("4.5"), measured("9")], []),  # noise here
         (
             measured("4"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import selectors
-import signal
 import socket
 import time
 import zlib
@@ -20,7 +19,6 @@ from typing import Any
 
 import psutil
 
-from . import processes
 from .calls import Reader
 from .channel import NoMessage, anonymous_file
 from .engines.supervised import parent
@@ -92,7 +90,6 @@ class _Agent:
         self._node: LocalNode | None = None
         self._said: dict[int, _Said] = {}
         self._looked = self._spoke = 0.0
-        self._killed = 0  # for memory, before this job
 
     def serve(self) -> None:
         try:
@@ -187,7 +184,6 @@ class _Agent:
             file.write(content)
         task = Task(descriptor, **message["task"])
         self._said = {rank.rank: _Said() for rank in self._node.ranks}
-        self._killed = processes.killed_for_memory()
         ranks = [rank.rank for rank in self._node.ranks]
         self._node.begin(task, {rank: _Printed(self._link, rank) for rank in ranks})
         self._is_at_work = True
@@ -223,20 +219,8 @@ class _Agent:
 
     def _tell_node(self, used: tuple[int, ...] | None) -> None:
         assert self._node is not None
-        fate = self._node.fate or self._starved()
-        self._post({"did": "node", "used": used, "fate": fate, "notes": self._node.notes})
-
-    def _starved(self) -> str:
-        """Whether ranks were ended because the memory of their control group was used up."""
-        assert self._node is not None
-        if not any(rank.code == -signal.SIGKILL for rank in self._node.ranks):
-            return ""
-        if processes.killed_for_memory() == self._killed:
-            return ""
-        return (
-            "the memory that this job, or container, may use was used up (out of memory), and the "
-            "kernel has ended a process of it."
-        )
+        said = {"fate": self._node.fate, "notes": self._node.notes}
+        self._post({"did": "node", "used": used, **said})
 
     def _tell_state(self, rank: RankState) -> None:
         if rank.state == "dead":
@@ -249,6 +233,7 @@ class _Agent:
             "code": rank.code,
             "peak": rank.peak,
             "stack": rank.stack,
+            "starved": rank.starved,
         }
         if rank.parcel is None:
             self._post(message)

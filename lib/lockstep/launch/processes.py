@@ -290,25 +290,6 @@ def _field(pid: int, name: str) -> str:
     return ""
 
 
-def killed_for_memory() -> int:
-    """How many processes of our control group the kernel has ended because its memory was used up,
-    as for a job of Slurm's or a container; 0 where nothing counts them.
-    """
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, group = line.split(":", 2)
-            if controllers == "memory":
-                file = Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control")
-            elif not controllers:  # version 2
-                file = Path(f"/sys/fs/cgroup{group}/memory.events")
-            else:
-                continue
-            with contextlib.suppress(OSError):
-                counted = dict(one.split(maxsplit=1) for one in file.read_text().splitlines())
-                return int(counted.get("oom_kill", 0))
-    return 0
-
-
 _IDLE_BUT_AWAKE = "gloo_tcp_loop"  # it looks around a hundred times a second
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..words import ranks_text
 from .calls import agree
 from .channel import deaf
 from .errors import refusal
@@ -120,7 +121,7 @@ class Ranks:
             if any(rank.state in ("failed", "dead") for rank in self._ranks):
                 first_failure = first_failure or now
                 if self._settled(now - first_failure):
-                    return self._mismatch(), "failed"
+                    return self._starved() or self._mismatch(), "failed"
             elif any(node.has_given_up for node in self._nodes):
                 return "", "failed"
             else:
@@ -165,6 +166,18 @@ class Ranks:
         agree(rank.reader for rank in self._ranks)
         verdict = diagnose.mismatch(self._seen())
         return verdict.sentence if verdict else ""
+
+    def _starved(self) -> str:
+        """Who was ended because memory was used up, where that is known."""
+        said = []
+        for node in self._nodes:
+            at = f" on {node.name}" if node.name else ""
+            by_limit: dict[str, list[int]] = {}
+            for rank in node.ranks:
+                if rank.starved:
+                    by_limit.setdefault(rank.starved, []).append(rank.rank)
+            said += [f"{ranks_text(who)}{at}: {why}" for why, who in by_limit.items()]
+        return f"Killed for memory: {'; '.join(said)}." if said else ""
 
     def _seen(self) -> dict[int, diagnose.Seen]:
         return {rank.rank: diagnose.Seen(rank.reader, rank.over) for rank in self._ranks}
@@ -235,7 +248,7 @@ class Ranks:
             failure = report.raised(rank.rank, rank.reply)
         elif rank.state == "dead":
             frames = report.parse_stack(rank.stack)
-            failure = report.died(rank.rank, rank.code, rank.peak, now, frames)
+            failure = report.died(rank.rank, rank.code, rank.peak, now, frames, bool(rank.starved))
         elif rank.state == "coming":
             failure = report.Failure(rank.rank, kind, "had not come up yet", now)
         elif rank.state == "done" or kind == "failed":

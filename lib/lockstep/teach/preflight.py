@@ -131,8 +131,8 @@ def differences(published: dict[str, Any], shown: Sequence[dict[str, Any]]) -> I
 def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[Difference]:
     found = [list(_QUANTITY.finditer(text)) for text in here]
     for at, one in enumerate(_QUANTITY.finditer(published)):
-        unit, value = one["unit"], float(one["value"])
-        values = [float(mine[at]["value"]) for mine in found if at < len(mine)]
+        unit, value = one["unit"], _number(one["value"])
+        values = [_number(mine[at]["value"]) for mine in found if at < len(mine)]
         if not values or not unit:  # without a unit it is exact, and compared as text
             continue
         least, most = min(values), max(values)
@@ -140,6 +140,11 @@ def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[Diff
         if most < low or least > high:
             span = f"{least:g}" if least == most else f"{least:g} to {most:g}"
             yield Difference(cell, "figure", f"{value:g}{unit}", f"{span}{unit}")
+
+
+def _number(shown: str) -> float:
+    """1234.0 of "1,234": as `words.number` writes it."""
+    return float(shown.replace(",", ""))
 
 
 def _claims(cell: str, published: str, here: Sequence[str]) -> Iterator[Difference]:

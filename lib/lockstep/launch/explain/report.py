@@ -73,9 +73,21 @@ _LIKELY = {
 }
 
 
-def died(rank: int, code: int | None, peak: int, at: float, frames: Sequence[Frame]) -> Failure:
-    """A rank whose process ended without a word: exit code, or minus the signal's number."""
-    if code is None:
+def died(
+    rank: int,
+    code: int | None,
+    peak: int,
+    at: float,
+    frames: Sequence[Frame],
+    starved: bool = False,
+) -> Failure:
+    """A rank whose process ended without a word: exit code, or minus the signal's number.
+
+    starved: the kernel ended it because memory was used up, and the verdict says so.
+    """
+    if starved:
+        message = "ended by the kernel (SIGKILL), for memory"
+    elif code is None:
         message = "its process is gone"
     elif code < 0:
         number = signal.Signals(-code)

@@ -35,6 +35,7 @@ from ..calls import SYNCHRONIZE
 from ..cell import Cell
 from ..channel import Channel, map_file
 from ..errors import CannotSend
+from ..memory import protect_others
 from . import children, recorder
 from .modules import Modules
 from .profiling import profiled
@@ -56,6 +57,7 @@ def main(channel: Channel, directory: str) -> None:
     directory: goes with the job; for what multiprocessing puts into files, which a rank that is
     killed cannot clean up.
     """
+    protect_others()
     multiprocessing.process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
     with contextlib.suppress(EOFError, ConnectionError):  # the notebook is gone, so it is over
         message, descriptors = channel.receive()

@@ -67,7 +67,7 @@ class RankState:
 
     state: "coming", "ready" (one in reserve), "running", "done", "failed", "dead". reply: what it
     said of its job. code: how its process ended. peak: bytes of memory, where known. stack: as
-    faulthandler wrote it.
+    faulthandler wrote it. starved: what there was of memory, where the kernel ended it for that.
     """
 
     rank: int
@@ -78,6 +78,7 @@ class RankState:
     code: int | None = None
     peak: int = 0
     stack: str = ""
+    starved: str = ""
 
     @classmethod
     def of_nobody(cls, rank: int) -> Self:
@@ -91,6 +92,7 @@ class RankState:
 class Node(Protocol):
     """The ranks of one host. All it hears comes in through the selector, in the caller's thread."""
 
+    name: str  # of the host; "" for this one
     ranks: list[RankState]
     restarts: bool  # whether ranks that fail may come back by themselves
     has_given_up: bool  # nobody brings them up again

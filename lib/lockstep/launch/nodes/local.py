@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import selectors
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from ..engines.warm import Warm
 from ..errors import reason
 from ..inside.rank import STACK_SIGNAL
 from ..logs import LogFiles
+from ..memory import Toll
 from ..payload import Parcel
 from ..place import Place
 from .base import Printed, RankState, Setting, Task
@@ -46,6 +48,8 @@ class _Slot(RankState):
 class LocalNode:
     """The ranks that `engine` starts on this host. See `Node`."""
 
+    name = ""
+
     def __init__(self, engine: Engine):
         self._engine = engine
         self.ranks: list[Any] = []
@@ -58,6 +62,7 @@ class LocalNode:
         self._task: Task | None = None
         self._outputs: Mapping[int, Printed] = {}
         self._logs: LogFiles | None = None
+        self._toll: Toll | None = None  # since the last job, or this one's beginning
         self._arrival: int | None = None
         self._selector: selectors.BaseSelector = selectors.PollSelector()
 
@@ -151,6 +156,7 @@ class LocalNode:
     def begin(self, task: Task, outputs: Mapping[int, Printed]) -> None:
         self._task, self._outputs = task, outputs
         self.notes.clear()
+        self._toll = self._toll or Toll()
         for slot in self._slots:
             slot.state, slot.reply, slot.parcel, slot.peak = "coming", {}, None, 0
             early, slot.early = slot.early, b""
@@ -159,7 +165,7 @@ class LocalNode:
                 self._send_task(slot)
 
     def forget_task(self) -> None:
-        self._task, self._outputs = None, {}
+        self._task, self._outputs, self._toll = None, {}, Toll()
         for slot in self._slots:
             slot.reply, slot.parcel = {}, None
 
@@ -174,6 +180,8 @@ class LocalNode:
 
     def look(self) -> None:
         self.drain()
+        if self._toll is not None and (why := self._toll.explains()):  # a rank's own process, too
+            self.notes.append(f"meanwhile the kernel ended a process that is no rank: {why}")
         self._ask_for_stacks()
         for slot in self._slots:  # now: ranks that are being ended stir each other
             slot.reader = slot.reader.copy()
@@ -350,6 +358,8 @@ class LocalNode:
         while slot.code is None and self._engine.events.ready(0.5):
             if not self._on_event():
                 break
+        if self._toll is not None and slot.code in (None, -signal.SIGKILL):
+            slot.starved = self._toll.explains()
         if slot.code == 0 and self._task is not None and self._task.may_leave:
             slot.state = "done"
             slot.reply |= {"shown": None, "digest": [], "device": "CPU", "bound": []}

@@ -260,6 +260,10 @@ class RemoteNode:
         self._used_at = self._heard_at = 0.0
 
     @property
+    def name(self) -> str:
+        return self._host.name
+
+    @property
     def fate(self) -> str:
         return self._host.lost or self._trouble
 
@@ -390,6 +394,7 @@ class RemoteNode:
             rank = self._rank(message)
             rank.reply, rank.code = message["reply"], message["code"]
             rank.peak, rank.stack = message["peak"], message["stack"]
+            rank.starved = message["starved"]
             if "at" in rank.reply:
                 rank.reply["at"] -= self._host.ahead
             if attached:
