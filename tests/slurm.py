@@ -12,6 +12,7 @@ import select
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 
 PACKAGES = ("slurm-wlm", "slurm-client", "munge")
 NODES = ("n1", "n2")
+_NULL = os.makedev(1, 3)  # as /dev/null
 _PATIENCE = 30.0  # seconds for a daemon to come up, and for a job to be gone
 
 # Two nodes of this host, told apart by their ports. Of two jobs that do not fit at once, one in the
@@ -58,8 +60,10 @@ MessageTimeout=5
 MinJobAge=60
 InactiveLimit=0
 KillWait=2
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000
+GresTypes=gpu
+NodeName=DEFAULT CPUs=4 RealMemory=4000 Gres=gpu:2
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
 PartitionName=tiny Nodes=n1 MaxTime=1 State=UP PriorityTier=1
@@ -73,6 +77,10 @@ CgroupMountpoint=/sys/fs/cgroup
 ConstrainRAMSpace=yes
 ConstrainCores=no
 """
+
+
+# Two GPUs on each node, of which Slurm knows only that there are such devices.
+_GPUS = "NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]"
 
 
 def why_not() -> str:
@@ -146,6 +154,9 @@ class Cluster:
             )
         )
         (self.folder / "cgroup.conf").write_text(_CGROUPS)
+        (self.folder / "gres.conf").write_text(_GPUS.format(folder=self.folder))
+        for name in ("gpu0", "gpu1"):
+            os.mknod(self.folder / name, 0o666 | stat.S_IFCHR, _NULL)
 
     def __enter__(self) -> Cluster:
         os.environ["SLURM_CONF"] = str(self._configuration)
@@ -204,7 +215,8 @@ class Cluster:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 environment = (process / "environ").read_bytes().split(b"\0")
-                if f"SLURMD_NODENAME={name}".encode() in environment:
+                ours = f"SLURMD_NODENAME={name}", f"SLURM_CONF={self._configuration}"
+                if all(one.encode() in environment for one in ours):
                     os.kill(int(process.name), signal.SIGKILL)
 
     def revive_node(self, name: str) -> None:

@@ -229,6 +229,29 @@ def test_a_home_that_is_not_shared_is_suspected(cluster):
         lockstep.torchrun(abs, -1, nproc_per_node=1, on=elsewhere)
 
 
+# ── GPUs, of which Slurm knows and PyTorch does not ──────────────────────────────────────────
+
+
+def test_ranks_see_the_gpus_that_slurm_gives_their_node(cluster):
+    def seen():
+        names = ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+        return " ".join(os.environ[name] for name in names)
+
+    job = lockstep.torchrun(seen, nproc_per_node=2, backend="gloo", on=Slurm(gpus_per_node=2))
+    assert job.results == ["n1 0,1 0", "n1 0,1 1", "n2 0,1 0", "n2 0,1 1"]
+
+
+def test_gpus_that_are_too_few_are_refused_before_and_after_the_queue(cluster):
+    few = "by gpus_per_node= each node has 1 GPU, and NCCL needs one for each of the 2 ranks"
+    with pytest.raises(lockstep.LaunchError, match=few):
+        lockstep.torchrun(abs, -1, nproc_per_node=2, backend="nccl", on=Slurm(gpus_per_node=1))
+    with pytest.raises(lockstep.LaunchError, match=r"does not take the job.*There are: gpu:2"):
+        lockstep.torchrun(abs, -1, nproc_per_node="gpu", on=Slurm(gpus_per_node=3))
+    given = r"no GPUs on n1 .*, though it was given CUDA_VISIBLE_DEVICES=0,1, and NCCL needs 2"
+    with pytest.raises(lockstep.LaunchError, match=given):
+        lockstep.torchrun(abs, -1, nproc_per_node="gpu", on=Slurm(nodes=1, gpus_per_node=2))
+
+
 # ── What ends them ───────────────────────────────────────────────────────────────────────────
 
 
@@ -268,8 +291,11 @@ def test_a_job_that_uses_too_much_memory_is_named(cluster):
     job = lockstep.torchrun(
         grow, nproc_per_node=1, on=Slurm(memory="900M"), may_fail=True, timeout=100
     )
-    assert job.verdict.startswith("On n2 (127.0.0.1): the memory that this job"), job.verdict
-    assert "rank 1: ended by SIGKILL" in job.report
+    named = (
+        "Killed for memory: rank 1 on n2 (127.0.0.1): this job, or container, may use 900.00 MiB"
+    )
+    assert job.verdict.startswith(named), job.verdict
+    assert "rank 1: ended by the kernel (SIGKILL), for memory" in job.report
 
 
 def test_a_node_that_goes_down_is_named(cluster):

@@ -35,6 +35,7 @@ from .run import gpu_count
 
 _TICK = 0.1  # seconds between two looks at the records
 _BEAT = 1.0  # seconds after which the agent says that it is there
+_GIVEN = "CUDA_VISIBLE_DEVICES"  # how a queue says which GPUs
 _MOST_PENDING = 8 << 20  # bytes that the notebook has not taken; ranks that print more wait
 
 
@@ -47,6 +48,8 @@ def serve(path: Path) -> None:
     host, port = ticket.address
     parent.wake()  # it imports torch meanwhile
     hello = {"did": "hello", "gpus": gpu_count(), "cores": os.cpu_count() or 1}
+    if _GIVEN in os.environ:
+        hello["given"] = f"{_GIVEN}={os.environ[_GIVEN]}"
     try:
         tls = trust(ticket.certificate) if ticket.certificate else None
         link = Link(socket.create_connection(ticket.address, timeout=10), tls)

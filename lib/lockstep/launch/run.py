@@ -427,7 +427,7 @@ def _interruptible(plan: Plan) -> Iterator[None]:
 
 def _nodes(plan: Plan, setting: Setting, options: Options, on: Nodes | None) -> Sequence[Node]:
     if on is not None:
-        return on.take()
+        return on.take(plan.nproc // plan.nodes if plan.backend == "nccl" else 0)
     if options.engine == "torchrun":
         return [LocalNode(Elastic(options.max_restarts))]
     return [kept.take(plan, setting) or LocalNode(Warm())]
@@ -480,16 +480,20 @@ def _size(options: Options) -> tuple[int, str, str]:
     hosts = 1 if on is None else on.count
     gpus = gpu_count if on is None else on.count_gpus
     cores = _cpu_count if on is None else on.count_cores
-    each = _nproc(options.nproc_per_node, gpus, cores)
+    has = "this machine has" if on is None else on.each_has
+    each = _nproc(options.nproc_per_node, gpus, cores, has)
     if each * hosts > _MOST_RANKS:
         raise LaunchError(
             f"{ranks_count(each)} on each of {hosts} nodes are more than {_MOST_RANKS}"
         )
-    return each * hosts, *_backend(options.backend, each, gpus)
+    return each * hosts, *_backend(options.backend, each, gpus, has)
 
 
-def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int]) -> int:
-    """How many ranks are meant on a host. Raises LaunchError where that makes no sense there."""
+def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int], has: str) -> int:
+    """How many ranks are meant on a host, of which `has` speaks: "this machine has".
+
+    Raises LaunchError where that makes no sense there.
+    """
     if isinstance(asked, str) and not asked.isdigit():
         words = {"gpu": gpus, "cpu": cores, "auto": lambda: gpus() or cores()}
         if asked not in words:
@@ -497,7 +501,7 @@ def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int]) 
         nproc = words[asked]()
         if nproc == 0:
             raise LaunchError(
-                "this machine has no GPU that PyTorch can use, so nproc_per_node=gpu means no "
+                f"{has} no GPU that PyTorch can use, so nproc_per_node=gpu means no "
                 "rank at all. Say a number of ranks: they run on the CPU with gloo."
             )
         return nproc
@@ -511,11 +515,11 @@ def _cpu_count() -> int:
     return os.cpu_count() or 1
 
 
-def _backend(asked: str, nproc: int, count_gpus: Callable[[], int]) -> tuple[str, str]:
+def _backend(asked: str, nproc: int, count_gpus: Callable[[], int], has: str) -> tuple[str, str]:
     """The backend that is meant, and a note for the learner where that may surprise.
 
-    nproc: ranks on each host. count_gpus: on each.
-    Raises LaunchError where this machine cannot have it.
+    nproc: ranks on each host. count_gpus: on each. has: as for `_nproc`.
+    Raises LaunchError where it cannot be had there.
     """
     if asked == "gloo":
         return "gloo", ""
@@ -524,12 +528,12 @@ def _backend(asked: str, nproc: int, count_gpus: Callable[[], int]) -> tuple[str
         there = {0: "no GPU that PyTorch can use", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
         most = f"-n {gpus}, or " if gpus else ""
         raise LaunchError(
-            f"this machine has {there}, and NCCL needs one for each of the {nproc} ranks. "
+            f"{has} {there}, and NCCL needs one for each of the {nproc} ranks. "
             f"Use {most}--backend gloo: the same calls on the CPU."
         )
     if gpus >= nproc:
         return "nccl", ""
-    few = {0: "", 1: "this machine has 1 GPU"}.get(gpus, f"this machine has {gpus} GPUs")
+    few = {0: "", 1: f"{has} 1 GPU"}.get(gpus, f"{has} {gpus} GPUs")
     return "gloo", few and f"{few}, fewer than the {nproc} ranks: they use gloo on the CPU"
 
 

@@ -74,6 +74,8 @@ def _nodes_of_this_job() -> int:
 class Here(Slurm):
     """Nodes of the Slurm job that this process is in. Agents are started once and stay."""
 
+    each_has = "one of this Slurm job's nodes has"
+
     def count_gpus(self) -> int:
         with self.lease(1, show=True) as nodes:  # only its agents know
             return nodes.count_gpus()

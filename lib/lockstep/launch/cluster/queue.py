@@ -83,13 +83,21 @@ def submit(options: Sequence[str], script: str) -> str:
     done = _call(command, script, _own())
     if done.returncode:
         said = _words(done.stderr)
+        asked = " ".join(options)
         if "partition" in said:
-            names = _call(["sinfo", "-h", "-o", "%R"]).stdout.split()
-            said += f". There are: {', '.join(sorted(set(names)))}" if names else ""
+            said += _there_are("%R")
+        elif "gpus" in asked or "--gres" in asked:  # of which it says only "node configuration"
+            said += _there_are("%G")
         raise LaunchError(f"Slurm does not take the job: {said}\n({shlex.join(command)})")
-    return done.stdout.strip().split(";")[
-        0
-    ]  # behind it the cluster's name, where there are several
+    number, _, _ = done.stdout.strip().partition(";")  # behind it a cluster's name, of several
+    return number
+
+
+def _there_are(what: str) -> str:
+    """What all nodes together have, as `sinfo` writes it."""
+    found = _call(["sinfo", "--noheader", f"--format={what}"]).stdout.split()
+    names = sorted({printable(name) for name in found if name != "(null)"})
+    return f". There are: {', '.join(names) or 'none'}"
 
 
 def start(command: Sequence[str]) -> subprocess.Popen[str]:
@@ -117,6 +125,12 @@ def look(job: str) -> Seen:
     found = dict(re.findall(r"(?<!\S)(\w+)=(\S*)", done.stdout))
     nodes = found.get("NodeList", "").replace("(null)", "")
     return Seen(found.get("JobState", ""), found.get("Reason", ""), printable(nodes))
+
+
+def look_back(name: str) -> Seen:
+    """The same of a job that has ended a moment ago, by its name."""
+    jobs = _call(["squeue", "--noheader", "--states=all", "--name", name, "--format=%A"])
+    return look(found[-1]) if (found := jobs.stdout.split()) else Seen("GONE")
 
 
 def cancel(name: str) -> str:

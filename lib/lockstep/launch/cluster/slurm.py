@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import IO
+from typing import IO, ClassVar
 
 from ...words import printable, ranks_text
 from ..errors import LaunchError
@@ -67,6 +67,8 @@ class Slurm:
     @property
     def count(self) -> int:
         return self.nodes
+
+    each_has: ClassVar[str] = "by gpus_per_node= each node has"
 
     def count_gpus(self) -> int:
         """How many GPUs each node has for the job."""
@@ -132,7 +134,11 @@ class Slurm:
         finally:
             guard.close()
         if process.returncode:
-            raise LaunchError(f"the job on the cluster ended with {process.returncode}")
+            seen = queue.look_back(name)
+            why = f": {seen}" if seen.is_over else ""
+            if seen.state == "OUT_OF_MEMORY" and not self.memory:
+                why += ". The cluster's own choice was too little: say memory=…"
+            raise LaunchError(f"the job on the cluster ended with {process.returncode}{why}")
 
     def _wishes(self, ranks_per_node: int) -> list[str]:
         """As options of sbatch."""

@@ -92,12 +92,15 @@ class RankState:
 class Node(Protocol):
     """The ranks of one host. All it hears comes in through the selector, in the caller's thread."""
 
-    name: str  # of the host; "" for this one
     ranks: list[RankState]
     restarts: bool  # whether ranks that fail may come back by themselves
     has_given_up: bool  # nobody brings them up again
     note: str  # on how they came up, for the learner; mostly empty
     notes: list[str]  # on the job that runs
+
+    @property
+    def name(self) -> str:
+        """Of the host; "" for this one."""
 
     @property
     def fate(self) -> str:

@@ -43,6 +43,7 @@ class _Host:
     order: tuple[int, str, bytes]  # in which hosts get their ranks
     link: Link
     gpus: int
+    given: str  # which GPUs a queue has given it, as a variable of its environment
     cores: int
     ahead: float
     lost: str = ""  # why nothing more is heard of it
@@ -64,6 +65,7 @@ class Nodes:
     """
 
     _renewal = "Make new Nodes, and start their agents."
+    each_has = "one of these hosts has"  # as `count_gpus` says
 
     def __init__(self, count: int, *, address: str = "127.0.0.1"):
         if count < 1:
@@ -147,10 +149,11 @@ class Nodes:
                 return
             hello = link.receive(_PATIENCE)[0]
             name = printable(str(hello["host"]))
-            gpus, cores = int(hello["gpus"]), int(hello["cores"])
+            gpus, given = int(hello["gpus"]), printable(str(hello.get("given", "")))
+            cores = int(hello["cores"])
             order = (int(hello["number"]), name, ip_address(link.peer).packed)
             called = f"{name} ({link.peer})"
-            self._hosts.append(_Host(called, order, link, gpus, cores, _ahead(link)))
+            self._hosts.append(_Host(called, order, link, gpus, given, cores, _ahead(link)))
             link = None  # type: ignore[assignment]
         finally:
             if link is not None:
@@ -166,12 +169,19 @@ class Nodes:
         self._all_here()
         return min(host.cores for host in self._hosts)
 
-    def take(self) -> list[RemoteNode]:
+    def take(self, gpus: int = 0) -> list[RemoteNode]:
         """The nodes, for one set of ranks at a time, until that is ended.
 
-        Raises LaunchError where agents are missing, lost or busy.
+        Raises LaunchError where agents are missing, lost or busy, or have fewer GPUs.
         """
         self._all_here()
+        if few := next((host for host in self._hosts if host.gpus < gpus), None):
+            given = f", though it was given {few.given}" if few.given else ""
+            raise LaunchError(
+                f"PyTorch can use {few.gpus or 'no'} GPU{'s' * (few.gpus != 1)} on {few.name}"
+                f"{given}, and NCCL needs {gpus} there. Is PyTorch's build for such GPUs, and the "
+                "driver loaded? With --backend gloo the same calls run on the CPU."
+            )
         if lost := next((host for host in self._hosts if host.lost), None):
             raise LaunchError(f"{lost.lost} {self._renewal}")
         if not self._busy.acquire(blocking=False):
