@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lockstep.launch import memory
 
 _ROOT = Path("/sys/fs/cgroup")
 _BYTES = 1_000_000_000
@@ -95,3 +96,46 @@ def test_who_was_killed_for_memory_is_named_and_who_was_not_is_not(group, tmp_pa
     assert "a process that is no rank" in elsewhere and limit in elsewhere, elsewhere
     assert "CalledProcessError" in elsewhere and "Killed" not in elsewhere.partition(" · ")[0]
     assert "emory" not in killed.partition(" · ")[0] and limit not in killed, killed
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "killed", "limit"),
+    [
+        pytest.param(
+            "0::/job/rank\n",
+            {
+                "sys/fs/cgroup/job/rank/memory.events": "low 0\noom 2\noom_kill 3\n",
+                "sys/fs/cgroup/job/rank/memory.max": "max\n",
+                "sys/fs/cgroup/job/memory.events": "low 0\noom 2\noom_kill 9\n",
+                "sys/fs/cgroup/job/memory.max": "2000\n",
+            },
+            *(3, 2000),
+            id="version 2, a limit above",
+        ),
+        pytest.param(
+            "0::/job/rank\n",
+            {
+                "sys/fs/cgroup/job/memory.events": "oom 2\noom_kill 9\noom_group_kill 0\n",
+                "sys/fs/cgroup/job/memory.max": "2000\n",
+            },
+            *(9, 2000),
+            id="version 2, no such controller in the innermost",
+        ),
+        pytest.param(
+            "4:memory:/job\n0::/\n",
+            {
+                "sys/fs/cgroup/memory/job/memory.oom_control": "under_oom 0\noom_kill 4\n",
+                "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "9223372036854771712\n",
+            },
+            *(4, None),
+            id="version 1, no limit",
+        ),
+        pytest.param("0::/\n", {"proc/vmstat": "oom_kill 5\n"}, *(5, None), id="the host's"),
+        pytest.param("", {}, *(0, None), id="nothing counts"),
+    ],
+)
+def test_what_the_kernel_counts_is_read(tmp_path, groups, files, killed, limit):
+    for name, text in {**files, "proc/self/cgroup": groups}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert (memory.killed(tmp_path), memory.limit(tmp_path)) == (killed, limit)

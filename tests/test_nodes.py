@@ -21,6 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep.launch.nodes import link, remote, seal
+from lockstep.launch.nodes.base import levels
 from lockstep.launch.nodes.ticket import Ticket
 
 pytestmark = pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
@@ -388,6 +389,44 @@ def test_both_ends_prove_that_they_know_the_key(known):
     ) as process:
         assert link.prove(link.Link(end), b"right", dialled=False) is known
         assert process.communicate()[0].strip() == str(known)
+
+
+def greet(nodes: lockstep.Nodes, host: str, **others: str) -> threading.Thread:
+    """Dial in as the agent of a host, with other versions of what is named; it does no work."""
+
+    def agent() -> None:
+        ticket = Ticket.read(Path(shlex.split(nodes.command)[-1]))
+        end = link.Link(socket.create_connection(ticket.address))
+        assert link.prove(end, ticket.key, dialled=True)
+        hello = {"did": "hello", "host": host, "levels": {**levels(), **others}}
+        end.post({**hello, "gpus": 0, "cores": 1, "number": 0})
+        try:
+            while end.receive(30)[0]["do"] == "clock":
+                end.post({"did": "clock", "now": time.perf_counter()})
+        except (EOFError, OSError):
+            end.close()
+
+    thread = threading.Thread(target=agent)
+    thread.start()
+    return thread
+
+
+def test_a_host_that_comes_late_is_waited_for_again_and_one_of_other_versions_named():
+    with lockstep.Nodes(2) as nodes:
+        agents = [greet(nodes, "early")]
+        with pytest.raises(lockstep.LaunchError, match=r"1 of 2 agents \(early\) have come"):
+            nodes.wait(0.5)
+        agents.append(greet(nodes, "other", torch="1.0.0", lockstep="0.0.1"))
+        own = levels()["torch"].replace("+", r"\+")
+        other = (
+            rf"on other \(127.0.0.1\) is not let in.*lockstep 0.0.1, .*torch 1.0.0, here {own}\."
+        )
+        with pytest.raises(lockstep.LaunchError, match=other):
+            nodes.wait(30)
+        agents.append(greet(nodes, "late"))
+        assert nodes.wait(30).names == ["early", "late"]
+    for agent in agents:
+        agent.join(30)
 
 
 class Relay:

@@ -194,7 +194,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cgroup_levels(root: Path, controller: str) -> list[Path]:
+def cgroup_levels(root: Path, controller: str) -> list[Path]:
     """The directories of this process's cgroup and all above it: each may set a limit."""
     levels: list[Path] = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
@@ -217,7 +217,7 @@ def usable_cores(root: Path = Path("/")) -> int:
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    for level in _cgroup_levels(root, "cpu"):
+    for level in cgroup_levels(root, "cpu"):
         quota: int | None
         period: int | None
         quota_v2, _, period_v2 = (_read(level / "cpu.max") or "max").partition(" ")
@@ -242,7 +242,7 @@ def _memory(root: Path) -> tuple[int | None, int | None]:
             return None, None
     total = int(meminfo["MemTotal"]) * 1024
     available = int(meminfo["MemAvailable"]) * 1024
-    for level in _cgroup_levels(root, "memory"):
+    for level in cgroup_levels(root, "memory"):
         limit = _number(level / "memory.max") or _number(level / "memory.limit_in_bytes")
         if limit is None:
             continue

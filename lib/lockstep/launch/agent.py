@@ -25,7 +25,7 @@ from .engines.supervised import parent
 from .engines.warm import Warm
 from .errors import LaunchError, refusal
 from .logs import Logs
-from .nodes.base import RankState, Setting, Task
+from .nodes.base import RankState, Setting, Task, levels
 from .nodes.link import Link, prove
 from .nodes.local import LocalNode
 from .nodes.seal import trust
@@ -47,7 +47,8 @@ def serve(path: Path) -> None:
     ticket = Ticket.read(path)
     host, port = ticket.address
     parent.wake()  # it imports torch meanwhile
-    hello = {"did": "hello", "gpus": gpu_count(), "cores": os.cpu_count() or 1}
+    hello = {"did": "hello", "levels": levels()}
+    hello |= {"gpus": gpu_count(), "cores": os.cpu_count() or 1}
     if _GIVEN in os.environ:
         hello["given"] = f"{_GIVEN}={os.environ[_GIVEN]}"
     try:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ import platformdirs
 from .cluster.slurm import Slurm
 from .errors import JobFailed, JobInterrupted, LaunchError
 from .run import torchrun
-
-_LEVELS = ("Python", "PyTorch")  # what has to be the same everywhere
 
 
 def hello(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
@@ -36,14 +32,8 @@ def hello(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
         except (LaunchError, JobFailed, JobInterrupted) as error:
             say(str(error))
             return False
-    here = _levels()
     troubles = []
     for rank, found in enumerate(job.results):
-        troubles += [
-            f"rank {rank} on {found['node']} has {name} {found[name]}, and this host {here[name]}"
-            for name in _LEVELS
-            if found[name] != here[name]
-        ]
         if not found["shared"]:
             troubles.append(f"{found['node']} does not see {folder} as this host does")
         if found["sum"] != job.nproc:
@@ -67,9 +57,4 @@ def look(file: str) -> dict[str, Any]:
     print(
         f"hello from {node}, {torch.cuda.device_count()} GPUs, Python {platform.python_version()}"
     )
-    return {**_levels(), "node": node, "shared": Path(file).exists(), "sum": float(total)}
-
-
-def _levels() -> dict[str, str]:
-    python = ".".join(map(str, sys.version_info[:2]))
-    return {"Python": python, "PyTorch": version("torch")}
+    return {"node": node, "shared": Path(file).exists(), "sum": float(total)}

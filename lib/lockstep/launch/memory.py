@@ -9,15 +9,13 @@ https://docs.kernel.org/admin-guide/cgroup-v1/memory.html (memory.oom_control).
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
+from ..machine import cgroup_levels
 from ..words import binary
 
-_ROOT = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 60  # bytes; version 1 writes about 2^63 where there is none
-_FIRST = 500  # thousandths of all memory by which a process counts as larger than it is
 
 
 class Toll:
@@ -39,67 +37,31 @@ class Toll:
         self._explained += 1
         least = limit()
         if least is None:
-            return f"the memory of this host, {binary(_all())}, was used up"
+            return "the memory of this host was used up"
         return f"this job, or container, may use {binary(least)} of memory, and has used them up"
 
 
-def killed() -> int:
+def killed(root: Path = Path("/")) -> int:
     """How many processes the kernel has ended so far because memory was used up: of our control
     group, or, where that is not counted, of this host; 0 where nothing counts them.
     """
-    for folder in _groups():
-        for name in ("memory.events", "memory.oom_control"):
-            with contextlib.suppress(OSError, ValueError):
-                return int(_table(folder / name).get("oom_kill", 0))
-    with contextlib.suppress(OSError, ValueError):
-        return int(_table(Path("/proc/vmstat")).get("oom_kill", 0))
+    own = [
+        level / name
+        for level in cgroup_levels(root, "memory")
+        for name in ("memory.events", "memory.oom_control")
+    ]
+    for file in (*own, root / "proc/vmstat"):
+        with contextlib.suppress(OSError):
+            found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
+            return int(found[1]) if found else 0
     return 0
 
 
-def limit() -> int | None:
+def limit(root: Path = Path("/")) -> int | None:
     """Bytes that our control group and those around it may use; None for all that there is."""
     found = []
-    for folder in _groups():
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int((folder / "memory.max").read_text()))  # "max" is none
-        with contextlib.suppress(OSError, LookupError, ValueError):
-            found.append(int(_table(folder / "memory.stat")["hierarchical_memory_limit"]))
+    for level in cgroup_levels(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # version 2 says "max" for none
+                found.append(int((level / name).read_text()))
     return min((one for one in found if one < _NO_LIMIT), default=None)
-
-
-def protect_others() -> None:
-    """Where memory is used up have the kernel end this process, and what it starts, before the
-    notebook's or an agent's, which can then say what happened.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        file = Path("/proc/self/oom_score_adj")
-        file.write_text(str(max(_FIRST, int(file.read_text()))))
-
-
-def _groups() -> Iterator[Path]:
-    """The folder of the control group that limits our memory, and of those around it; innermost
-    first. In a container a group may be named as the host names it, whose folder is not there.
-    """
-    lines = []
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    groups = {
-        name: group
-        for _, names, group in (line.split(":", 2) for line in lines)
-        for name in names.split(",")
-    }
-    root = _ROOT / "memory" if "memory" in groups else _ROOT  # version 1, or 2
-    group = groups.get("memory", groups.get("", ""))
-    parts = [] if ".." in group else list(filter(None, group.split("/")))
-    for depth in range(len(parts), -1, -1):
-        yield root.joinpath(*parts[:depth])
-
-
-def _table(file: Path) -> dict[str, str]:
-    """Of lines with a name and a number each."""
-    pairs = (line.split(maxsplit=1) for line in file.read_text().splitlines())
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-
-
-def _all() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

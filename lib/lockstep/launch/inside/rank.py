@@ -35,7 +35,6 @@ from ..calls import SYNCHRONIZE
 from ..cell import Cell
 from ..channel import Channel, map_file
 from ..errors import CannotSend
-from ..memory import protect_others
 from . import children, recorder
 from .modules import Modules
 from .profiling import profiled
@@ -48,6 +47,7 @@ _MOST_CAUSES = 10
 _LONGEST_LINE = 500  # characters of a source line that is shown
 _COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE; 0 is the default one
 _LEAST_FREE = 4  # a GPU with less than this part of its memory free has no room for a reserve
+_LARGER = 500  # thousandths of all memory by which a rank counts as larger than it is
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
@@ -57,7 +57,7 @@ def main(channel: Channel, directory: str) -> None:
     directory: goes with the job; for what multiprocessing puts into files, which a rank that is
     killed cannot clean up.
     """
-    protect_others()
+    end_before_others()
     multiprocessing.process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
     with contextlib.suppress(EOFError, ConnectionError):  # the notebook is gone, so it is over
         message, descriptors = channel.receive()
@@ -466,6 +466,16 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of what this process's descendants leave behind (Linux)."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def end_before_others() -> None:
+    """Where memory is used up have the kernel end this process, and what it starts, rather than
+    the notebook or an agent, which can then say what happened (Linux).
+    """
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        least = max(_LARGER, int(file.read()))
+        file.seek(0)
+        file.write(str(least))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import selectors
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -13,6 +15,17 @@ from ..calls import Reader
 from ..logs import Logs
 from ..payload import Parcel
 from ..place import Place
+
+
+def levels() -> dict[str, str]:
+    """What has to be the same on all hosts of a job, as it is on this one."""
+    found = {"Python": ".".join(map(str, sys.version_info[:2]))}
+    for name in ("lockstep", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "of no known version"
+    return found
 
 
 @dataclass

@@ -25,7 +25,7 @@ from ..payload import Parcel
 from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
 from . import seal
-from .base import Printed, RankState, Setting, Task
+from .base import Printed, RankState, Setting, Task, levels
 from .link import Link, prove
 from .ticket import Ticket, remove
 
@@ -105,7 +105,8 @@ class Nodes:
     def wait(self, timeout: float = 120.0, *, show: bool = True) -> Nodes:
         """Wait until all agents have dialled in, and say meanwhile what they are started by.
 
-        Raises LaunchError after `timeout` seconds.
+        Raises LaunchError after `timeout` seconds, and for an agent of other versions; in both
+        cases others may still come, and wait() may be called again.
         """
         until = time.monotonic() + timeout
         notice = Notice(show)
@@ -114,23 +115,31 @@ class Nodes:
                 f"{len(self._hosts)} of {self.count} agents are here. On each host: {self.command}"
             )
             if not self.admit(until - time.monotonic()):
+                here = f" ({', '.join(self.names)})" if self._hosts else ""
                 raise LaunchError(
-                    f"{len(self._hosts)} of {self.count} agents have come within {timeout:g} s. "
-                    f"On each host: {self.command}"
+                    f"{len(self._hosts)} of {self.count} agents{here} have come within "
+                    f"{timeout:g} s. On each other host: {self.command}; then wait() again"
                 )
         self.settle()
         notice.say(f"agents are on {', '.join(self.names)}")
         return self
 
     def admit(self, patience: float) -> bool:
-        """Wait for a caller, and let in an agent; whether one has called within `patience` s."""
+        """Wait for a caller, and let in an agent; whether one has called within `patience` s.
+
+        Raises LaunchError for an agent of other versions.
+        """
         self._listener.settimeout(max(patience, 0.001))
         try:
             caller, _ = self._listener.accept()
         except TimeoutError:
             return False
-        with contextlib.suppress(OSError, EOFError, NoMessage, LookupError, ValueError):
+        try:
             self._let_in(caller)
+        except LaunchError:
+            raise
+        except (OSError, EOFError, NoMessage, LookupError, TypeError, ValueError):
+            pass  # it is no agent
         return True
 
     def settle(self) -> None:
@@ -149,6 +158,7 @@ class Nodes:
                 return
             hello = link.receive(_PATIENCE)[0]
             name = printable(str(hello["host"]))
+            _refuse_others(f"{name} ({link.peer})", dict(hello.get("levels", {})))
             gpus, given = int(hello["gpus"]), printable(str(hello.get("given", "")))
             cores = int(hello["cores"])
             order = (int(hello["number"]), name, ip_address(link.peer).packed)
@@ -236,6 +246,20 @@ def _let_go(
     hosts.clear()
     remove(ticket)
     os.close(claim)
+
+
+def _refuse_others(called: str, theirs: Mapping[str, str]) -> None:
+    """Raises LaunchError where a host has other versions than this one."""
+    other = [
+        f"{name} {printable(theirs.get(name, 'of another version'))}, here {own}"
+        for name, own in levels().items()
+        if theirs.get(name) != own
+    ]
+    if other:
+        raise LaunchError(
+            f"the agent on {called} is not let in, since all hosts must have the same: "
+            f"{'; '.join(other)}. Start it in the environment that this notebook has"
+        )
 
 
 def _ahead(link: Link) -> float:
