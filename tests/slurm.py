@@ -25,8 +25,9 @@ NODES = ("n1", "n2")
 _NULL = os.makedev(1, 3)  # as /dev/null
 _PATIENCE = 30.0  # seconds for a daemon to come up, and for a job to be gone
 
-# Two nodes of this host, told apart by their ports. Of two jobs that do not fit at once, one in the
-# partition "urgent" drives out one in "main". "tiny" has one node, for a minute; "down" has none.
+# Two nodes of this host, told apart by their ports; so are the jobs of several such clusters, since
+# control groups are named by them. Of two jobs that do not fit at once, one in the partition
+# "urgent" drives out one in "main". "tiny" has one node, for a minute; "down" has none.
 _CONFIGURATION = """
 ClusterName=lockstep
 SlurmctldHost={host}(127.0.0.1)
@@ -37,6 +38,7 @@ CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmctldPort={ports[0]}
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmctldLogFile={folder}/slurmctld.log
+FirstJobId={ports[0]}000
 StateSaveLocation={folder}/state
 SlurmdPidFile={folder}/%n.pid
 SlurmdLogFile={folder}/%n.log

@@ -33,7 +33,7 @@ def test_cells_that_take_a_while_say_so(course, tmp_path):
     course("import time; time.sleep(1.2)", "print('quick')")
     shown = json.loads(demo.prepare("0", False, tmp_path / "demo").read_text())
     assert [cell["id"] for cell in shown["cells"]] == ["c0-time", "c0", "c1", "check"]
-    assert shown["cells"][0]["source"] == "*1 s on this machine*"
+    assert shown["cells"][0]["source"] == "*takes about 1 s on this machine*"
     assert not any(cell.get("outputs") for cell in shown["cells"])
 
 

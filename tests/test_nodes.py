@@ -114,6 +114,19 @@ def test_results_output_and_record_come_back(nodes):
     assert [str(calls[-1]) for calls in job.setup] == ["new_group([1, 2]) #0"] * 4
 
 
+def test_hosts_may_have_different_numbers_of_ranks(nodes):
+    def where():
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "WORLD_SIZE")
+        return total.item(), " ".join(os.environ[name] for name in names)
+
+    job = lockstep.torchrun(where, nproc_per_node="2,1", on=nodes)
+    assert job.results == [(3.0, "0 0 2 0 3"), (3.0, "1 1 2 0 3"), (3.0, "2 0 1 1 3")]
+    with pytest.raises(lockstep.LaunchError, match="numbers for 3 hosts, and there are 2"):
+        lockstep.torchrun(where, nproc_per_node="1,1,1", on=nodes)
+
+
 def test_clocks_of_the_hosts_are_brought_together(nodes):
     """A call ends on no rank before it has begun on all; the second host's clock is far ahead."""
     job = lockstep.torchrun(dist.barrier, nproc_per_node=2, on=nodes)

@@ -360,6 +360,21 @@ def test_without_a_controller_no_job_starts(cluster):
         cluster.start_controller()
 
 
+def test_a_controller_that_goes_while_a_job_waits_is_named(cluster, monkeypatch):
+    def look(job, look=queue.look):
+        cluster.stop_controller()
+        return look(job)
+
+    gone = r"did not start within 1 s: Slurm's controller does not answer: .*contact slurm"
+    with full(cluster):
+        monkeypatch.setattr(queue, "look", look)
+        try:
+            with pytest.raises(lockstep.LaunchError, match=gone):
+                lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm(patience=1))
+        finally:
+            cluster.start_controller()
+
+
 def test_a_job_that_cannot_begin_says_what_it_printed(cluster):
     with pytest.raises(
         lockstep.LaunchError, match=r"before its agents were here(.|\n)*no module x"

@@ -47,7 +47,7 @@ def serve(path: Path) -> None:
     ticket = Ticket.read(path)
     host, port = ticket.address
     parent.wake()  # it imports torch meanwhile
-    hello = {"did": "hello", "levels": levels()}
+    hello: dict[str, Any] = {"did": "hello", "levels": levels()}
     hello |= {"gpus": gpu_count(), "cores": os.cpu_count() or 1}
     if _GIVEN in os.environ:
         hello["given"] = f"{_GIVEN}={os.environ[_GIVEN]}"

@@ -30,13 +30,17 @@ class Plan:
     nproc: int
     backend: str | None
     engine: str = "warm"
-    nodes: int = 1
+    each: tuple[int, ...] = (0,)  # ranks of each node
     cell: str = ""
     asides: tuple[str, ...] = ()  # notes for the learner
     profiles: Path | None = None  # the folder with one profile a rank, where one was asked for
     logs: Path | None = None  # the folder with stdout and stderr, where they were asked for
     hidden: Set[int] = frozenset()  # ranks whose output and results are not shown
     folders: tuple[Any, ...] = field(default=(), repr=False)  # temporary: they go with the job
+
+    @property
+    def nodes(self) -> int:
+        return len(self.each)
 
 
 class End(NamedTuple):

@@ -10,7 +10,7 @@ class Place:
     """Which ranks of a job are a node's, and where the ranks of all nodes meet.
 
     first: the node's first rank. count: how many are here; world_size: everywhere. node, nodes:
-    its number and how many there are, all with as many ranks. master: address and port of the
+    its number and how many there are. master: address and port of the
     store, (…, 0) for a port of the node's own choice. interface: of the network for messages
     between ranks; "" for the loopback.
     """

@@ -36,15 +36,15 @@ Show = Callable[[Sequence[Output], float], None]  # what has come so far, and th
 
 
 class Ranks:
-    """N ranks, as many on each of the nodes. Use as a context manager, or call `close()`, even
+    """N ranks, some on each of the nodes. Use as a context manager, or call `close()`, even
     where an exception came before `start()` was done.
     """
 
     closed = True  # until there is something to close
 
-    def __init__(self, nproc: int, nodes: Sequence[Node], setting: Setting):
-        self.nproc = nproc
-        self._nodes = nodes
+    def __init__(self, each: Sequence[int], nodes: Sequence[Node], setting: Setting):
+        self.nproc = sum(each)
+        self._each, self._nodes = each, nodes
         self.setting = setting
         self._ranks: list[RankState] = []
         self._owner = os.getpid()
@@ -59,12 +59,12 @@ class Ranks:
         """Start them, once. Raises LaunchError where that cannot be; they are closed then."""
         if self._is_started:
             return
-        count = self.nproc // len(self._nodes)
-        place = Place(0, count, self.nproc, 0, len(self._nodes))
+        place = Place(0, 0, self.nproc, 0, len(self._nodes))
         try:
             self._is_started = True
-            for number, node in enumerate(self._nodes):
-                place = replace(place, first=number * count, node=number)
+            for number, (node, count) in enumerate(zip(self._nodes, self._each, strict=True)):
+                first = place.first + place.count
+                place = replace(place, first=first, count=count, node=number)
                 place = node.start(place, self.setting, self._selector)
             self._ranks = [rank for node in self._nodes for rank in node.ranks]
         except OSError as error:

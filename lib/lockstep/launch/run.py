@@ -46,7 +46,7 @@ class World:
     of yours that have changed on disk are reloaded before each job. One job at a time: LaunchError
     where another thread uses the world.
 
-    nproc_per_node: number of ranks, or "gpu", "cpu", "auto" as for torchrun. backend: "auto"
+    nproc_per_node: as for `torchrun`. backend: "auto"
     (NCCL where there is a GPU for each rank, else gloo), "gloo" or "nccl". env: variables for the
     ranks. timeout: seconds for each job, None for no limit. on: other hosts, see `Nodes`; or
     `Slurm`, whose job is kept until `close()`; or "slurm", as for `torchrun`.
@@ -69,7 +69,8 @@ class World:
             timeout=timeout,
             on=meant(on),
         )
-        self.nproc, self.backend, _ = _size(self._options)
+        self._each, self.backend, _ = _size(self._options)
+        self.nproc = sum(self._each)
         self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
         self._allocation: Allocation | None = None
@@ -148,7 +149,7 @@ class World:
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
                 nodes = _nodes(plan, setting, self._options, self._hosts(plan))
-                ranks = Ranks(self.nproc, nodes, setting)
+                ranks = Ranks(self._each, nodes, setting)
                 # for a world that nobody can name any more
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
@@ -172,7 +173,7 @@ class World:
             self._allocation = None
         if self._allocation is None:
             with _interruptible(plan):
-                self._allocation = on.allocate(self.nproc // on.count)
+                self._allocation = on.allocate(max(self._each))
         return self._allocation
 
     def close(self) -> None:
@@ -227,7 +228,8 @@ def torchrun(
     what: a function, called as `what(*args, **kwargs)` on every rank; or the path of a script,
     run as `__main__` with `args` as its command line; or "-m", followed by the name of a module
     and its command line: `torchrun("-m", "package.train", "--lr", 0.1)`.
-    nproc_per_node: number of ranks, or "gpu" (one for each GPU), "cpu" (one for each core), "auto".
+    nproc_per_node: number of ranks, or "gpu" (one for each GPU), "cpu" (one for each core), "auto";
+    "2,1" for two ranks on the first of other hosts and one on the second.
     timeout: seconds, None for no limit: ranks that can never go on are found without one.
     backend: of the default process group: "gloo", "nccl", or "auto" (NCCL where there is a GPU for
     each rank, else gloo). init: False leaves it to the function to make the group; a script, and a
@@ -324,7 +326,7 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
     Raises LaunchError for what this machine cannot have, and where the folder for the profiles
     holds traces of another job.
     """
-    nproc, backend, note = _size(options)
+    each, backend, note = _size(options)
     asides, folders = [options.note, note], []
 
     def temporary() -> Path:
@@ -345,15 +347,15 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
         if any(profiles.glob("*.json*")):
             raise LaunchError(f"{str(options.trace)!r} holds traces already; say another folder")
     return Plan(
-        nproc,
+        sum(each),
         backend if makes_group else None,
         engine=options.engine,
-        nodes=1 if options.on is None else options.on.count,
+        each=each,
         cell=cell,
         asides=tuple(filter(None, asides)),
         profiles=profiles,
         logs=logs,
-        hidden=options.logs.hidden(nproc),
+        hidden=options.logs.hidden(sum(each)),
         folders=tuple(folders),
     )
 
@@ -384,9 +386,9 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
     try:
         with task, _leased(plan, options) as on:
             if isinstance(on, Allocation):
-                plan = replace(plan, asides=(*plan.asides, on.where(plan.nproc // on.count)))
+                plan = replace(plan, asides=(*plan.asides, on.where(plan.each)))
             nodes = _nodes(plan, setting, options, on)
-            with Ranks(plan.nproc, nodes, setting) as ranks:
+            with Ranks(plan.each, nodes, setting) as ranks:
                 ranks.start()
                 job = _run(ranks, plan, task, options)
                 if job.ok and when != "off":
@@ -409,8 +411,7 @@ def _leased(plan: Plan, options: Options) -> Iterator[Nodes | None]:
         return
     with ExitStack() as stack:
         with _interruptible(plan):
-            each = plan.nproc // plan.nodes
-            lease = stack.enter_context(options.on.lease(each, options.show))
+            lease = stack.enter_context(options.on.lease(max(plan.each), options.show))
         yield lease
 
 
@@ -427,7 +428,7 @@ def _interruptible(plan: Plan) -> Iterator[None]:
 
 def _nodes(plan: Plan, setting: Setting, options: Options, on: Nodes | None) -> Sequence[Node]:
     if on is not None:
-        return on.take(plan.nproc // plan.nodes if plan.backend == "nccl" else 0)
+        return on.take(plan.each if plan.backend == "nccl" else ())
     if options.engine == "torchrun":
         return [LocalNode(Elastic(options.max_restarts))]
     return [kept.take(plan, setting) or LocalNode(Warm())]
@@ -471,8 +472,8 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     return job
 
 
-def _size(options: Options) -> tuple[int, str, str]:
-    """How many ranks there are, their backend, and a note where that may surprise.
+def _size(options: Options) -> tuple[tuple[int, ...], str, str]:
+    """How many ranks each host has, their backend, and a note where that may surprise.
 
     Raises LaunchError for what this machine, or the other hosts, cannot have.
     """
@@ -481,12 +482,21 @@ def _size(options: Options) -> tuple[int, str, str]:
     gpus = gpu_count if on is None else on.count_gpus
     cores = _cpu_count if on is None else on.count_cores
     has = "this machine has" if on is None else on.each_has
-    each = _nproc(options.nproc_per_node, gpus, cores, has)
-    if each * hosts > _MOST_RANKS:
+    asked = options.nproc_per_node
+    of_each = asked.split(",") if isinstance(asked, str) else [asked]
+    if len(of_each) == 1:
+        of_each *= hosts
+    elif len(of_each) != hosts:
         raise LaunchError(
-            f"{ranks_count(each)} on each of {hosts} nodes are more than {_MOST_RANKS}"
+            f"nproc_per_node={asked!r} has numbers for {len(of_each)} hosts, and there "
+            f"{'is 1' if hosts == 1 else f'are {hosts}'}"
         )
-    return each * hosts, *_backend(options.backend, each, gpus, has)
+    each = tuple(_nproc(one, gpus, cores, has) for one in of_each)
+    if sum(each) > _MOST_RANKS:
+        raise LaunchError(
+            f"{ranks_count(max(each))} on each of {hosts} nodes are more than {_MOST_RANKS}"
+        )
+    return each, *_backend(options.backend, max(each), gpus, has)
 
 
 def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int], has: str) -> int:

@@ -72,6 +72,9 @@ def _calls_line(job: Job) -> str:
 # theme: JupyterLab's, VS Code's, and in a saved notebook. All text is escaped: what a rank prints
 # is data.
 
+# What is smaller than code grows with it, where a class reads it from afar.
+_SMALL = "font-size:calc(.92 * var(--jp-code-font-size,13px))"
+_SMALLER = "font-size:calc(.85 * var(--jp-code-font-size,13px))"
 _MONO = "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
 _WRAP = "word-break:normal;overflow-wrap:anywhere"
 _SOFT = "background:rgba(127,127,127,.12)"
@@ -99,9 +102,7 @@ def html(job: Job, report: bool = True) -> str:
     note = f"<div>note: {_escape(job.note)}</div>" if job.note else ""
     sign = {"running": "…", "ok": "✓", "failed": _CROSS, "interrupted": "■"}[job.state]
     seconds = f" · {job.seconds:.3g} s" if job.seconds else ""
-    foot = (
-        f'<div style="font-size:12px;margin-top:4px">{sign} {_escape(job.summary())}{seconds}</div>'
-    )
+    foot = f'<div style="{_SMALL};margin-top:4px">{sign} {_escape(job.summary())}{seconds}</div>'
     return (
         f'<div class="lockstep-job" style="line-height:1.45;color:inherit">'
         f"{body}{wrong}{strip}{note}{foot}</div>"
@@ -123,7 +124,7 @@ def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) 
     ground = f"{_SOFT};" if result else ""
     return (
         f'<div style="display:flex;border-left:4px solid {colour};margin:1px 0;{ground}">'
-        f'<div style="flex:0 0 7.5em;padding:1px 8px;font-size:12px;white-space:nowrap">'
+        f'<div style="flex:0 0 7.5em;padding:1px 8px;{_SMALL};white-space:nowrap">'
         f"{_escape(who)}{arrow}</div>"
         f'<pre style="{_MONO};margin:0;padding:1px 4px;white-space:pre-wrap;{_WRAP};'
         f'background:transparent;color:inherit">{_escape(content)}</pre></div>'
@@ -193,7 +194,7 @@ def _strip(job: Job) -> str:
         )
     grid = (
         "display:grid;grid-template-columns:max-content minmax(0,1fr);column-gap:8px;"
-        "max-width:780px;padding-right:14px;font-size:11px"
+        f"max-width:780px;padding-right:14px;{_SMALLER}"
     )
     return (
         f'<div style="margin-top:6px"><div role="img" aria-label="{_escape(_spoken(job))}" '
@@ -308,7 +309,7 @@ def _legend(used: dict[Look, set[str]]) -> str:
             f'border:1px solid {look.colour}"></span> {_escape(look.label + names)}</span>'
         )
     return (
-        '<div style="font-size:11px;display:flex;flex-wrap:wrap;gap:2px 14px">'
+        f'<div style="{_SMALLER};display:flex;flex-wrap:wrap;gap:2px 14px">'
         f"{''.join(parts)}<span>time since the first call</span></div>"
     )
 

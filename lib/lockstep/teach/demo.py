@@ -85,7 +85,9 @@ def _timed(cells: Sequence[dict[str, Any]], seconds: Mapping[str, float]) -> lis
     for cell in cells:
         took = seconds.get(cell["id"], 0.0)
         if took >= _LONG:
-            found.append(_text(f"{cell['id'][:58]}-time", f"*{took:.0f} s on this machine*"))
+            found.append(
+                _text(f"{cell['id'][:58]}-time", f"*takes about {took:.0f} s on this machine*")
+            )
         found.append(cell)
     return found
 

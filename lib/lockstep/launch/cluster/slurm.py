@@ -7,6 +7,7 @@ only how long the job waits, and why an agent is lost.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import shlex
 import socket
@@ -257,11 +258,12 @@ class Allocation(Nodes):
     def _called(self) -> str:
         return f"Slurm's job {self.job}"
 
-    def where(self, ranks: int) -> str:
+    def where(self, each: Sequence[int]) -> str:
         """Which ranks are where, for the learner."""
+        ends = list(itertools.accumulate(each))
         places = [
-            f"{ranks_text(range(at * ranks, (at + 1) * ranks))} on {name}"
-            for at, name in enumerate(self.names)
+            f"{ranks_text(range(end - count, end))} on {name}"
+            for end, count, name in zip(ends, each, self.names, strict=True)
         ]
         return f"{self._called}: {', '.join(places)}"
 

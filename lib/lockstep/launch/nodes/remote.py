@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -179,19 +179,22 @@ class Nodes:
         self._all_here()
         return min(host.cores for host in self._hosts)
 
-    def take(self, gpus: int = 0) -> list[RemoteNode]:
+    def take(self, gpus: Sequence[int] = ()) -> list[RemoteNode]:
         """The nodes, for one set of ranks at a time, until that is ended.
 
-        Raises LaunchError where agents are missing, lost or busy, or have fewer GPUs.
+        gpus: how many each must have. Raises LaunchError where agents are missing, lost or busy, or
+        have fewer GPUs.
         """
         self._all_here()
-        if few := next((host for host in self._hosts if host.gpus < gpus), None):
-            given = f", though it was given {few.given}" if few.given else ""
-            raise LaunchError(
-                f"PyTorch can use {few.gpus or 'no'} GPU{'s' * (few.gpus != 1)} on {few.name}"
-                f"{given}, and NCCL needs {gpus} there. Is PyTorch's build for such GPUs, and the "
-                "driver loaded? With --backend gloo the same calls run on the CPU."
-            )
+        for host, least in zip(self._hosts, gpus, strict=False):
+            if host.gpus < least:
+                given = f", though it was given {host.given}" if host.given else ""
+                raise LaunchError(
+                    f"PyTorch can use {host.gpus or 'no'} GPU{'s' * (host.gpus != 1)} on "
+                    f"{host.name}{given}, and NCCL needs {least} there. Is PyTorch's build for "
+                    "such GPUs, and the driver loaded? With --backend gloo the same calls run on "
+                    "the CPU."
+                )
         if lost := next((host for host in self._hosts if host.lost), None):
             raise LaunchError(f"{lost.lost} {self._renewal}")
         if not self._busy.acquire(blocking=False):
