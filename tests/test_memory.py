@@ -78,6 +78,14 @@ _PROGRAM = """
     for function in (grow, grow_elsewhere, be_killed):
         job = lockstep.torchrun(function, nproc_per_node=2, may_fail=True, show=False)
         print("──", job.verdict, "·", job.report, "·", job.note)
+
+    import nbformat
+    from lockstep.course import execute
+    folder = Path(sys.argv[2])
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("bytearray(1 << 33)")])
+    nbformat.write(notebook, folder / "small.ipynb")
+    (done,) = execute.run([folder / "small.ipynb"], {}, folder / "out")
+    print("──", *done.problems)
 """
 
 
@@ -86,16 +94,21 @@ def test_who_was_killed_for_memory_is_named_and_who_was_not_is_not(group, tmp_pa
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(_PROGRAM))
     done = subprocess.run(
-        [sys.executable, program, group], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, program, group, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr  # the notebook itself is spared
-    _, grown, elsewhere, killed = done.stdout.split("── ")
+    _, grown, elsewhere, killed, notebook = done.stdout.split("── ")
     limit = "may use 953.67 MiB of memory, and has used them up"
     assert grown.startswith("Killed for memory: rank 1: this job, or container, "), grown
     assert limit in grown and "rank 1: ended by the kernel (SIGKILL), for memory" in grown
     assert "a process that is no rank" in elsewhere and limit in elsewhere, elsewhere
     assert "CalledProcessError" in elsewhere and "Killed" not in elsewhere.partition(" · ")[0]
     assert "emory" not in killed.partition(" · ")[0] and limit not in killed, killed
+    assert "Kernel died" in notebook and limit in notebook, notebook
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,12 @@ def _parser() -> _Parser:
             )
 
     add("-h", "--help", action="store_true", help="show this")
-    add("-n", "--nproc-per-node", metavar="N|gpu|cpu|auto", help="how many ranks (default 4)")
+    add(
+        "-n",
+        "--nproc-per-node",
+        metavar="N|gpu|cpu|auto",
+        help="how many ranks (default 4); 2,1: on each of two nodes",
+    )
     add("-m", "--module", action="store_true", help="the program is a module, as in python -m")
     add("--backend", choices=BACKENDS, default="auto", help="of the default process group")
     add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this long")

@@ -38,6 +38,7 @@ from tqdm import tqdm
 
 from ..figures.table import Table
 from ..launch.channel import deaf
+from ..launch.memory import Toll
 from ..material import MATERIAL
 from ..words import in_one_line
 from .exercises import MIME, NOT_YET, PASS, TRY_AGAIN
@@ -287,7 +288,7 @@ def _execute(
     client = _Client(document, kernel, timeout=_PATIENCE, log=_SILENT)
     client.room = _MOST_OUTPUT
     bar = tqdm(document.cells, desc=_name(notebook), disable=not progress)
-    problem, peak = "", 0
+    problem, peak, toll = "", 0, Toll()
     began = time.perf_counter()
     # In a thread: a Ctrl-C inside of its event loop keeps nbclient from ending the kernel.
     with _nothing_left() as survivors, bar, ThreadPoolExecutor(1) as thread:
@@ -301,7 +302,8 @@ def _execute(
         except CellExecutionError as error:
             problem = _line(error.ename, error.evalue)
         except Exception as error:  # the kernel died, or did not start
-            problem = _line(type(error).__name__, str(error))
+            said = ": ".join(filter(None, (str(error), toll.explains())))
+            problem = _line(type(error).__name__, said)
         except BaseException:  # Ctrl-C
             with deaf():
                 while not wait([running], timeout=_EVERY).done:  # it may only just be starting

@@ -150,7 +150,7 @@ def _report(report: str) -> str:
 
 # ── The strip ────────────────────────────────────────────────────────────────────────────────
 
-_LANE = 20  # pixels of a row
+_LANE = 1.8  # of a row, in the height of its letters (em)
 # Operations in which nobody is done before all others, or the sender, have come.
 _TOGETHER = ("all_", "reduce_scatter", "barrier", "recv")
 _SIDES = {"left": "0", "middle": "-50%", "right": "-100%"}  # of a time's label at its place
@@ -189,12 +189,12 @@ def _strip(job: Job) -> str:
         bars.append(_ending(job, rank, (until - start) / span))
         high = _LANE * (1 + max(rows, default=0))
         lanes.append(
-            f'<div style="line-height:{_LANE}px;white-space:nowrap">rank {rank}</div>'
-            f'<div style="position:relative;height:{high}px">{"".join(bars)}</div>'
+            f'<div style="line-height:{_LANE}em;white-space:nowrap">rank {rank}</div>'
+            f'<div style="position:relative;height:{high:g}em">{"".join(bars)}</div>'
         )
     grid = (
         "display:grid;grid-template-columns:max-content minmax(0,1fr);column-gap:8px;"
-        f"max-width:780px;padding-right:14px;{_SMALLER}"
+        f"max-width:71em;padding-right:14px;{_SMALLER}"
     )
     return (
         f'<div style="margin-top:6px"><div role="img" aria-label="{_escape(_spoken(job))}" '
@@ -243,7 +243,7 @@ def _waiting(call: Call, until: float, start: float) -> tuple[str, str]:
 
 def _lane_line(until: float) -> str:
     return (
-        f'<div style="position:absolute;left:0;width:{until:.3%};top:{_LANE // 2}px;'
+        f'<div style="position:absolute;left:0;width:{until:.3%};top:{_LANE / 2:g}em;'
         f'border-top:1px solid {_LINE}"></div>'
     )
 
@@ -251,7 +251,9 @@ def _lane_line(until: float) -> str:
 def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: str) -> str:
     left, right = place
     is_waiting = look is WAITING
-    fits = (right - left) * 640 > 7 * len(label)  # pixels, of letters that are 7 wide
+    fits = (right - left) * 640 > 7 * len(
+        label
+    )  # pixels, of letters that are 7 wide, where they are 11 high
     ground = hatched(look) if is_waiting else background(look)
     text = (
         f'<span style="background:{look.colour};color:{ink(look.colour)};padding:0 4px;'
@@ -259,9 +261,10 @@ def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: st
     )
     return (
         f'<div title="{_escape(hover)}" style="position:absolute;left:{left:.3%};'
-        f"width:{right - left:.3%};min-width:3px;top:{row * _LANE + 2}px;height:{_LANE - 4}px;"
+        f"width:{right - left:.3%};min-width:3px;top:calc({row * _LANE:g}em + 2px);"
+        f"height:calc({_LANE}em - 4px);"
         f"box-sizing:border-box;overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
-        f"line-height:{_LANE - 6}px;background:{ground};"
+        f"line-height:calc({_LANE}em - 6px);background:{ground};"
         f'border:1px {"dashed" if is_waiting else "solid"} {look.colour};border-radius:2px">'
         f"{text if fits else ''}</div>"
     )
@@ -278,7 +281,7 @@ def _ending(job: Job, rank: int, at: float) -> str:
     side = "translateX(-100%)" if at > 0.9 else "none"
     return (
         f'<div title="{said}" style="position:absolute;left:{at:.3%};top:0;transform:{side};'
-        f'line-height:{_LANE}px">{sign}</div>'
+        f'line-height:{_LANE}em">{sign}</div>'
     )
 
 
@@ -294,7 +297,9 @@ def _axis(span: float) -> str:
         f"{quantity(time, 's')}</div>"
         for time, side in marks
     )
-    return f'<div style="position:relative;height:18px;border-top:1px solid {_LINE}">{ticks}</div>'
+    return (
+        f'<div style="position:relative;height:1.65em;border-top:1px solid {_LINE}">{ticks}</div>'
+    )
 
 
 def _legend(used: dict[Look, set[str]]) -> str:
