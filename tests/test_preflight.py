@@ -122,7 +122,7 @@ def test_a_lab_that_fails_is_a_failure(course, capsys):
 
 @pytest.fixture
 def queue(tmp_path, monkeypatch):
-    """Commands of Slurm's; srun runs a program of ours in the place of the one that it is given."""
+    """Commands of Slurm's; salloc runs a program of ours in the place of the one it is given."""
     for name in ("scancel", "squeue"):
         (tmp_path / name).write_text("#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -130,8 +130,8 @@ def queue(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(preflight.__file__).parents[2]))
 
     def write(program: str) -> Path:
-        (tmp_path / "srun").write_text(f"#!{sys.executable}\n{program}")
-        for name in ("scancel", "squeue", "srun"):
+        (tmp_path / "salloc").write_text(f"#!{sys.executable}\n{program}")
+        for name in ("scancel", "squeue", "salloc"):
             (tmp_path / name).chmod(0o755)
         return tmp_path / "asked"
 
@@ -155,7 +155,8 @@ preflight._on_node("1", "0")
     (flight,) = json.loads(capsys.readouterr().out)
     assert flight["where"] == "n7"
     assert flight["differences"] == [{"cell": "a", "kind": "text", "published": "1", "here": "2"}]
-    assert "'--nodes=1'" in asked.read_text()
+    job, _, step = asked.read_text().partition("'srun'")
+    assert "'--nodes=2'" in job and "'--nodes=1'" in step
     assert main(["preflight", "0", "--on", "slurm"]) == 0
     assert "executed on n7, by Slurm" in capsys.readouterr().out
     assert main(["preflight", "77", "--on", "slurm"]) == 2  # and nobody was asked for a node

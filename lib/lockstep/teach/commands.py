@@ -81,8 +81,8 @@ def add(commands: Any) -> None:
         usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
         help="before class: run every lab where it will be given, and compare it with what is "
         "published",
-        description="Execute the solutions of the labs on this machine, or on a node that Slurm "
-        "gives, and say how long each took "
+        description="Execute the solutions of the labs on this machine, or on the first of the "
+        "nodes that Slurm gives, where parts for two nodes find the others, and say how long each took "
         "and what it shows otherwise than published: texts, verdicts of claims, and quantities "
         "beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
     )
@@ -91,7 +91,7 @@ def add(commands: Any) -> None:
     preflight.add_argument(
         "--on",
         choices=["slurm"],
-        help="one job on a node of the cluster of your profile (lockstep cluster init)",
+        help="one job on nodes of the cluster of your profile (lockstep cluster init)",
     )
     preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
     preflight.set_defaults(command=_preflight, interruptible=True)

@@ -90,7 +90,7 @@ def fly(numbers: Sequence[str], repeats: int = 1, progress: bool = False) -> Ite
 
 
 def fly_on(cluster: Slurm, numbers: Sequence[str], repeats: int = 1) -> Iterator[Flight]:
-    """The same on a node that Slurm gives, in one job for all; each lab as soon as it is done.
+    """The same on nodes that Slurm gives, in one job for all; each lab as soon as it is done.
 
     Raises as `fly`; LaunchError where there is no such node, or its job ends before.
     """

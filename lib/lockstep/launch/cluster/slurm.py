@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, ClassVar
 
 from ...words import printable, ranks_text
@@ -112,25 +112,28 @@ class Slurm:
 
     @contextlib.contextmanager
     def program(self, words: Sequence[str], cores: int = 4) -> Iterator[IO[str]]:
-        """Run a program on one node, in a job of its own; yields what it prints while it runs.
+        """Run a program on the first of the nodes, in a job of its own that has them all, so that
+        it finds them by `lockstep.cluster()`; yields what it prints while it runs.
 
         cores: where the cluster's `cpus_per_node` says no number. What the program complains of,
         and what Slurm says of the job, goes where errors of this process go.
         Raises LaunchError where there is no Slurm, and at the end where it did not end with 0.
         """
         name = f"lockstep-{secrets.token_hex(8)}"
+        cores = self.cpus_per_node or cores
+        job = ["salloc", f"--job-name={name}", *self._wishes(cores)]
+        step = ["srun", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cores}", "--cpu-bind=none"]
         shell = f"{self.setup}\nexec {shlex.join(words)}"
-        wishes = [f"--job-name={name}", "--export=ALL", *replace(self, nodes=1)._wishes(cores)]
         guard = queue.guard(name)
         try:
-            with queue.start(["srun", *wishes, "sh", "-c", shell]) as process:
+            with queue.start([*job, *step, "sh", "-c", shell]) as process:
                 try:
                     assert process.stdout is not None
                     guard.write(b"submitted\n")
                     guard.flush()
                     yield process.stdout
                 except BaseException:
-                    process.terminate()  # srun ends its job
+                    process.terminate()  # salloc ends its job
                     raise
         finally:
             guard.close()
