@@ -82,9 +82,9 @@ def add(commands: Any) -> None:
         help="before class: run every lab where it will be given, and compare it with what is "
         "published",
         description="Execute the solutions of the labs on this machine, or on the first of the "
-        "nodes that Slurm gives, where parts for two nodes find the others, and say how long each took "
-        "and what it shows otherwise than published: texts, verdicts of claims, and quantities "
-        "beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
+        "nodes that Slurm gives, where parts for two nodes find the others, and say how long each "
+        "took and what it shows otherwise than published: texts, verdicts of claims, and "
+        "quantities beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
     )
     preflight.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
     preflight.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
