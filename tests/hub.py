@@ -230,13 +230,14 @@ class Learner:
         self.hub, self.name = hub, name
         self.home = hub.homes / name
         hub.start(name)
-        self.kernel = hub.ask("POST", f"/user/{name}/api/kernels", {"name": "python3"})["id"]
-        self.connect()
+        self.open()
 
-    def connect(self) -> None:
+    def open(self) -> None:
+        """A new kernel, in which cells run from now on."""
+        path = f"/user/{self.name}/api/kernels"
+        self.kernel = self.hub.ask("POST", path, {"name": "python3"})["id"]
         self._channels = websocket.create_connection(
-            f"{self.hub.address.replace('http', 'ws', 1)}/user/{self.name}"
-            f"/api/kernels/{self.kernel}/channels",
+            f"{self.hub.address.replace('http', 'ws', 1)}{path}/{self.kernel}/channels",
             header=[f"Authorization: token {self.hub.token}"],
             timeout=PATIENCE,
         )
