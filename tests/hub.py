@@ -229,12 +229,13 @@ class Learner:
     def __init__(self, hub: Hub, name: str):
         self.hub, self.name = hub, name
         self.home = hub.homes / name
+        self._asked = ""  # the number of the cell that runs
         hub.start(name)
         self.open()
 
     def open(self) -> None:
         """A new kernel, in which cells run from now on."""
-        path = f"/user/{self.name}/api/kernels"
+        path, self._asked = f"/user/{self.name}/api/kernels", ""
         self.kernel = self.hub.ask("POST", path, {"name": "python3"})["id"]
         self._channels = websocket.create_connection(
             f"{self.hub.address.replace('http', 'ws', 1)}{path}/{self.kernel}/channels",
@@ -248,6 +249,8 @@ class Learner:
         return self.finish()
 
     def begin(self, code: str) -> None:
+        if self._asked:
+            raise RuntimeError(f"{self.name}'s cell before has not ended: {self._reply}")
         self._reply, self._asked = Reply(), uuid.uuid4().hex
         self._began = time.perf_counter()
         header = {"msg_id": self._asked, "msg_type": "execute_request"}
@@ -274,6 +277,7 @@ class Learner:
             elif message["msg_type"] == "error":
                 self._reply.error = f"{content['ename']}: {content['evalue']}"
             elif content.get("execution_state") == "idle":
+                self._asked = ""
                 break
         self._reply.seconds = time.perf_counter() - self._began
         return self._reply
@@ -320,7 +324,8 @@ def serving(
                 _MARK: mark,
             },
         }
-        command = [str(_python()), "-m", "jupyterhub"]
+        # Should this process be killed, it ends, and its learners with it.
+        command = ["setpriv", "--pdeathsig", "TERM", str(_python()), "-m", "jupyterhub"]
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(
                 [*(_opened(folder) if walls else []), *command],
