@@ -212,15 +212,15 @@ def test_a_server_that_stops_in_a_cell_takes_all_with_it(learners):
 
 def test_culling_leaves_nothing(learners):
     ada = learners["ada"]
-    ada.run("world = lockstep.World(4)\nworld.run(meet, 'ada')")
+    printed(ada.run(MEET.replace("NAME", "ada")), "told")
     family = ada.hub.processes()
     assert len(ada.processes()) > 6
     with ada.hub.culling(idle=1):
         assert psutil.wait_procs(family, GONE)[1] == []
     assert ada.hub.processes() == []
     numbers = {*ada.hub.numbers.values()}
-    # PyTorch's compile cache is to stay. Of a kernel that is slow to go, and killed for it, there is
-    # a trace, until `lockstep clean`.
+    # PyTorch's compile cache is to stay. A kernel that is slow to go is killed by its server, and
+    # leaves a trace for `lockstep clean`.
     kept = re.compile(r"torchinductor_.*|lockstep-[a-z0-9_]{8}")
     left = [one for one in ada.hub.temporary.iterdir() if not kept.fullmatch(one.name)]
     left += [one for one in Path("/dev/shm").iterdir() if one.lstat().st_uid in numbers]
