@@ -146,7 +146,7 @@ def test_ranks_meet_their_own_and_nobody_elses(learners):
         ]
         assert listening and {*listening} <= {"127.0.0.1", "::1"}
         used = sum(process.memory_full_info().pss for process in family.values())
-        print(f"{learner.name}: {used >> 20} MB, {len(family)} processes")  # for pytest -rP
+        print(f"{learner.name}: {used / 1e6:.0f} MB, {len(family)} processes")  # for pytest -rP
         assert used < MOST
 
 
