@@ -89,6 +89,8 @@ c.JupyterHub.load_roles = [
 
 def why_not() -> str:
     """Why there is none here; "" where there is."""
+    if not sys.platform.startswith("linux"):
+        return "a JupyterHub for tests needs Linux"
     if os.environ.get("HUB") == "no":
         return "HUB=no says so"
     if not _STAMP.exists() or _STAMP.read_text() != _wanted():
@@ -392,5 +394,7 @@ def _free_ports(count: int) -> list[int]:
 if __name__ == "__main__":
     try:
         install()
+        if reason := why_not():
+            sys.exit(reason)
     except LookupError as error:
         sys.exit(str(error))

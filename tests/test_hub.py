@@ -20,7 +20,6 @@ pytestmark = [
 ]
 
 NAMES = ("ada", "bob", "eve")
-ONE_CORE = min(os.sched_getaffinity(0))  # which is all that the hub gives eve
 GONE = 60.0  # seconds for processes that have been told to end
 MOST = 1 << 30  # bytes of a learner, about twice what there are
 
@@ -94,7 +93,8 @@ print("found" + json.dumps(found))"""
 
 @pytest.fixture(scope="module")
 def learners() -> Iterator[dict[str, hub.Learner]]:
-    with hub.serving(NAMES, cores={"eve": [ONE_CORE]}) as served:
+    one = min(os.sched_getaffinity(0))
+    with hub.serving(NAMES, cores={"eve": [one]}) as served:
         found = {learner.name: learner for learner in served.come(NAMES)}
         all_of(found, "%load_ext lockstep")
         yield found
