@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 00 · Start here
 #
-# **15 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **35 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # You will run one cell on several *ranks*, see what each of them did and when, get a number from
 # all of them, break something on purpose, and read what it says. Afterwards you can

@@ -678,7 +678,7 @@ lockstep.progress("01")
 # ## Further: a smaller world
 #
 # When a rank dies, those who are left make a new world, with new numbers. Here you write that.
-# 25 minutes, one exercise; a CPU is enough.
+# 15 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="shrink-calls"
 # A group's members are said when it is made, and never change. When a rank dies, those who are left
@@ -762,7 +762,7 @@ if me != 1:  # rank 1 leaves
 # ## Further: a process group of one's own
 #
 # What is the least that `dist.all_reduce` needs? You write a backend in Python and compare it with gloo.
-# 30 minutes, one exercise; a CPU is enough.
+# 20 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="own-goal"
 # `dist.all_reduce` needs an object with a method `allreduce`, which gets a list with one tensor and
@@ -904,7 +904,7 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # %% [markdown] id="waits-text"
 # ## Further: how long a group waits, and for whom
 #
-# Two sentences that people say, tested. 15 minutes, no exercise; a CPU is enough, and what only GPUs
+# Two sentences that people say, tested. 10 minutes, no exercise; a CPU is enough, and what only GPUs
 # can say is recorded.
 
 # %% [markdown] id="timeout-text"
@@ -1198,7 +1198,7 @@ lockstep.claim(
 # %% [markdown] id="mpi-text"
 # ## Further: MPI's words
 #
-# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both. 3 minutes.
+# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both. 5 minutes.
 
 # %% [markdown] id="mpi-table"
 # | MPI | PyTorch | not quite the same |

@@ -851,7 +851,7 @@ lockstep.compare(predicted=prediction, measured=job[1][2])
 # %% [markdown] id="model-further"
 # ## Further: how well two numbers do
 #
-# About 8 minutes; needs section 3's model. Here are the recorded messages between two H200s again, and the
+# About 10 minutes; needs section 3's model. Here are the recorded messages between two H200s again, and the
 # line through them.
 #
 # ### Claim: "latency plus bytes over bandwidth says what any message takes"
@@ -924,7 +924,7 @@ for size, took in nvlink_points[::2]:
 # %% [markdown] id="half-text"
 # ## Further: half of the bandwidth
 #
-# About 8 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
+# About 5 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
 # Here are the recorded messages between two H200s again, and the line through them:
 
 # %% id="half-fit"

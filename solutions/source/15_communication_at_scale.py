@@ -682,7 +682,7 @@ lockstep.progress("15")
 # %% [markdown] id="further-tree"
 # ## Further: a tree
 #
-# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 15 minutes. It needs
+# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 10 minutes. It needs
 # sends and receives (lab 02).
 
 # %% [markdown] id="tree-text"
@@ -956,7 +956,7 @@ lockstep.claim(
 # %% [markdown] id="trees-intro"
 # ## Further: rings and trees on 24,576 GPUs
 #
-# What NVIDIA published of its double binary trees on Summit, and how far the model is off. About 8 minutes;
+# What NVIDIA published of its double binary trees on Summit, and how far the model is off. About 10 minutes;
 # it needs section 2's table.
 #
 # In 2019 NVIDIA compared NCCL's new double binary trees with rings on
@@ -1012,7 +1012,7 @@ lockstep.table(
 # ## Further: Llama 3, from 8,192 to 16,384 GPUs
 #
 # A published step priced from its configuration alone: which communication could not be shared among
-# more GPUs, what it should cost, and what is missing. About 10 minutes; it needs section 5.
+# more GPUs, what it should cost, and what is missing. About 5 minutes; it needs section 5.
 
 # %% [markdown] id="llama-text"
 # [Llama 3](https://arxiv.org/abs/2407.21783) (table 4) trains 405 billion parameters with batches of

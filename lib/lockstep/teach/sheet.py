@@ -23,17 +23,16 @@ from ..course.syllabus import LABS, Lab
 
 RULE = (
     "180 words a minute; a cell to run and look at 1 minute, hidden code that shows nothing none; "
-    "a prediction 2, a guess 1; an exercise, with its check and a second try, 5 and half a minute "
-    "for each line to write"
+    "a prediction 2, a guess 1; an exercise, with its check and a second try, 5, and half a minute "
+    "for each line of its solution that the lab has not had before"
 )
 Cell = dict[str, Any]  # of a notebook
 _WORDS = 180  # a minute: slowly, for those who read a foreign language
 _EXERCISE = 5.0  # minutes: to understand the goal, to check, to mend
-_LINE = 0.5  # minutes, for each line that an exercise wants
+_LINE = 0.5  # minutes, for each new line that an exercise wants
 _ROUND = 5  # minutes: what is announced is a multiple of it
 _LEAST = 5  # words of a sentence that says why
 _SAID = re.compile(r"\w")  # a table's bars say nothing
-_CODE = re.compile(r"\s*[^\s#]")  # and no comment alone
 _HEADING = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _ASKS = re.compile(r"\*\*Predict[^*]*\*\*:?\s*(?P<question>.+?)(?=\n\n|\Z)", re.DOTALL)
@@ -109,7 +108,8 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
     cells: of the executed solution. blanks: of the lab that learners get.
     """
     names = {one.name for one in exercises() if one.lab == lab.number}
-    given = {one["id"]: "".join(one["source"]) for one in blanks if one["id"] in names}
+    given = {one["id"]: _lines(one) for one in blanks if one["id"] in names}
+    seen: set[str] = set()  # lines of code
     found = [Section("Start")]
     question = ""
     for at, cell in enumerate(cells):
@@ -121,13 +121,13 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
                 part = source[start:end]
                 if heading := _HEADING.match(part):
                     found.append(Section(heading["title"]))
-                words_of_part = [word for word in part.split() if _SAID.search(word)]
-                found[-1].minutes += len(words_of_part) / _WORDS
+                found[-1].minutes += sum(map(_count, part.splitlines())) / _WORDS
                 found[-1].has_break |= "**Break.**" in part
             question = source
             continue
         here, tags = found[-1], cell["metadata"].get("tags", [])
-        here.minutes += _minutes(cell, given)
+        here.minutes += _minutes(cell, given, seen)
+        seen |= _lines(cell)
         if cell["id"] in given:
             here.exercises.append(cell["id"])
         if "--may-fail" in source or "may_fail=True" in source:
@@ -137,16 +137,28 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
     return found
 
 
-def _minutes(cell: Cell, given: dict[str, str]) -> float:
-    """Of a cell of code. given: what learners find in the cells of exercises."""
+def _count(line: str) -> int:
+    """Words of a line of text, as shown; nobody reads a line of links alone."""
+    here = [word for word in _LINK.sub("", line).split() if _SAID.search(word)]
+    shown = [word for word in _LINK.sub(r"\1", line).split() if _SAID.search(word)]
+    return len(shown) if len(here) > 1 or len(shown) == len(here) else 0
+
+
+def _minutes(cell: Cell, given: dict[str, set[str]], seen: set[str]) -> float:
+    """Of a cell of code. given: the lines that learners find in the cells of exercises; seen: what
+    the cells before have, so that it can be copied."""
     source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
     if cell["id"] in given:
-        found = given[cell["id"]].splitlines()
-        lines = [line for line in source.splitlines() if _CODE.match(line)]
-        return _EXERCISE + _LINE * sum(line not in found for line in lines)
+        return _EXERCISE + _LINE * len(_lines(cell) - given[cell["id"]] - seen)
     if "lockstep.check(" in source or ("plumbing" in tags and not cell["outputs"]):
         return 0.0
     return 2.0 if "prediction" in tags else 1.0
+
+
+def _lines(cell: Cell) -> set[str]:
+    """A cell's lines of code, without those that are comments alone."""
+    lines = (line.strip() for line in "".join(cell["source"]).splitlines())
+    return {line for line in lines if line and not line.startswith("#")}
 
 
 def _ask(name: str, source: str, tags: list[str], text: str, later: list[Cell]) -> Ask:
