@@ -492,8 +492,7 @@ everybody = dist.new_group([0, 1, 2, 3])
 # **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
 
 # %% id="grid-prediction" tags=["prediction"]
-# rank 5 is at dp 1, pp 0, tp 1 (4 + 0 + 1); at pp 1 it is 4 + 2 + 1
-prediction = 7
+prediction = 7  # rank 5 is at (1, 0, 1); at (1, 1, 1) is 4 + 2 + 1
 
 # %% [markdown] id="axis-groups-text"
 # ### Exercise 4: the groups of an axis
@@ -683,7 +682,7 @@ lockstep.progress("01")
 # %% [markdown] id="shrink-calls"
 # A group's members are said when it is made, and never change. When a rank dies, those who are left
 # end the world and make a smaller one. Its ranks have new numbers, because ranks go from 0 without
-# a gap. In lab 13 that happens with real losses; here rank by rank, in good order.
+# a gap. Here ranks leave one by one, in good order.
 #
 # Two calls are needed. `dist.destroy_process_group()` ends the default group and all others; then
 # `init_process_group` may be called again. `dist.PrefixStore("new", store)` is the same store with `new/`
@@ -828,8 +827,7 @@ lockstep.check("StoreGroup", StoreGroup)
 # (The code of the next two cells is hidden: a store that counts bytes, and the two all-reduces.)
 
 # %% id="own-prediction" tags=["prediction"]
-# written by 4 ranks, 4 MB each; read by each of 4, 4 times 4 MB
-prediction = 4 * 4 + 4 * 4 * 4
+prediction = 4 * 4 + 4 * 4 * 4  # written by four; read by four, four each
 
 # %% id="own-counting" tags=["plumbing"]
 StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)

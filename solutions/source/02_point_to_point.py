@@ -940,8 +940,7 @@ print(nvlink, recording.stamp, sep="\n")
 # bandwidth 1/β, by the model? (Half of the bandwidth is twice the time βn.)
 
 # %% id="half-prediction" tags=["prediction"]
-# n / (α + βn) = 1/(2β) where βn = α
-prediction = nvlink.alpha / nvlink.beta / 1e6
+prediction = nvlink.alpha / nvlink.beta / 1e6  # α + βn is 2βn if βn = α
 
 # %% id="half"
 rates = [size / took for size, took in zip(sizes, times, strict=True)]

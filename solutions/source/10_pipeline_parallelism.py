@@ -281,8 +281,7 @@ lockstep.play.pipeline(schedules, stages=4, microbatches=8)
 
 # %% id="gpipe-run-prediction" tags=["prediction"]
 # your number, or a formula with NPROC
-# Work and wait are both made of F + B, so that cancels.
-prediction = (NPROC - 1) / (8 + NPROC - 1)
+prediction = (NPROC - 1) / (8 + NPROC - 1)  # F + B, in both, cancels
 
 
 # %% id="blocking"
