@@ -93,7 +93,7 @@ lockstep.table(
 #
 # **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the
 # index of the GPU that this rank should use, an int. There is a GPU for each rank, on any number of
-# nodes, with any number of GPUs in each.
+# nodes, with any number of GPUs in each: another number on another node, too.
 
 
 # %% id="local_gpu"
@@ -459,12 +459,12 @@ lockstep.claim(
 # their GPUs (as `init_process_group(device_id=…)` does), splits the new communicator off the old one,
 # and that takes all of the old one's ranks.
 #
-# So under gloo the rule seems needless. The harm comes later, with the *next* group.
-# PyTorch names groups by counting: the first that a rank makes is "1", the next
-# "2". Two ranks that have counted differently look for each other under different names.
+# So under gloo the rule seems needless. The harm comes later, with the *next* group. PyTorch names groups
+# by counting: the first that a rank makes is "1", the next "2". Two ranks that have counted differently
+# look for each other under different names.
 #
-# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. The report numbers
-# each rank's calls of `new_group` from `#0`.
+# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. Look in which line
+# the ranks wait, and in which call: the report numbers each rank's calls of `new_group` from `#0`.
 
 # %% id="new-group-hang"
 # %%torchrun -n 4 --backend gloo --may-fail
@@ -660,8 +660,8 @@ lockstep.check("from_first", from_first)
 # ## Recap
 #
 # - A rank is told who it is by variables; `LOCAL_RANK` picks its GPU.
-# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the
-#   start is often a key that nobody writes.
+# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is
+#   often a key that nobody writes.
 # - What a backend can do depends on the device, and can be asked.
 # - In a group, collectives match by order and by nothing else. Another group is another context.
 # - Every rank makes every group, in the same order. The hang comes later than the mistake.
