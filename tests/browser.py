@@ -291,9 +291,10 @@ class Page:
         self._below(cell).get_by_role("button", name=button, exact=True).click()
 
     def type(self, cell: str, text: str) -> None:
-        """Type into the field below a cell, and press Enter."""
+        """Type into the field below a cell, key by key, and press Enter."""
         field = self._below(cell).get_by_role("textbox")
-        field.fill(text)
+        field.clear()
+        field.press_sequentially(text)
         field.press("Enter")
 
     def waits_for(self, cell: str, text: str, patience: float = 20.0, hidden: bool = False) -> bool:

@@ -5,7 +5,7 @@ import { percent } from "./words.js";
 
 export const isNarrow = (root) => root.clientWidth < 600;
 // The width of the labels, in CSS pixels, as are all sizes but where "device" is said.
-export const leftOf = (root) => (isNarrow(root) ? 108 : 168);
+export const leftOf = (root) => (isNarrow(root) ? 116 : 168);
 
 export const HELP =
   "Arrow keys pan and scroll, + and − zoom, as W A S D do; Home shows all, / searches, Enter goes to the " +
@@ -41,6 +41,7 @@ const STYLE = `
 .lockstep-timeline.ls-narrow .ls-lane{padding-left:8px}
 .lockstep-timeline.ls-narrow .ls-found{min-width:0}
 .lockstep-timeline .ls-rank{font-weight:600}
+.lockstep-timeline.ls-narrow .ls-rank{font-size:11px;padding-left:2px;gap:2px}
 .lockstep-timeline .ls-lane{padding-left:16px}
 .lockstep-timeline .ls-tip{position:absolute;z-index:9;max-width:30em;pointer-events:none;
   background:var(--paper);border:1px solid var(--ink);border-radius:4px;padding:4px 8px;
