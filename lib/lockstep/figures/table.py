@@ -64,7 +64,8 @@ class Table:
         left = 'style="text-align:left"'
         # Names of rows keep their words whole where there is room, and leave room for numbers.
         longest = max((len(row[0]) for row in self.rows), default=0)
-        named = f'style="text-align:left;overflow-wrap:anywhere;min-width:min({longest + 1}ch,12em,30vw)"'
+        wide = f"min-width:min({longest + 1}ch,12em,30vw)"
+        named = f'style="text-align:left;overflow-wrap:anywhere;{wide}"'
         number = 'style="text-align:right;font-variant-numeric:tabular-nums"'
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         looks = [

@@ -135,7 +135,7 @@ class Breakdown:
         return [
             table(
                 f"breakdown{self._without()} · ms",
-                [*heads, "length", *_PARTS, "communication", "overlapped"],
+                [*heads, "length", *_PARTS, "communication"],
                 [[*own, *_times(spent)] for own, spent in zip(who, every, strict=True)],
                 stamp=self.stamp,
                 right=True,
@@ -185,8 +185,8 @@ def _parts(spent: Spent) -> list[int]:
 
 
 def _times(spent: Spent) -> list[str]:
-    both = [spent.communication, spent.overlapped]
-    return [milliseconds(time) for time in (spent.length, *_parts(spent), *both)]
+    times = [spent.length, *_parts(spent), spent.communication]
+    return [milliseconds(time) for time in times]
 
 
 def _shares(spent: Spent) -> list[str]:
