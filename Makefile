@@ -17,6 +17,8 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-comma
 EVERYWHERE := --universal --fork-strategy fewest --python-version 3.11
 
 export TORCH
+# Each of hundreds of Pythons that the tests start would compile the package again: a second each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tools labs test check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks doctor lock clean

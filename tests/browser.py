@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -177,7 +177,6 @@ class Browser:
         self._playwright = playwright.sync_playwright().start()
         try:
             self._chromium = self._playwright.chromium.launch(executable_path=path, args=flags)
-            # One for all pages, so that what JupyterLab loads is in its cache from the second on.
             self._context = self._chromium.new_context(
                 reduced_motion="reduce",
                 service_workers="block",  # their requests would pass by the page's
@@ -185,12 +184,30 @@ class Browser:
         except playwright.Error:
             self._playwright.stop()  # its event loop would disturb whoever comes after
             raise
+        self._tab: playwright.Page | None = None  # has JupyterLab, and no notebook
 
-    def open(self, notebook: str, printed: bool = False) -> Page:
+    @contextmanager
+    def open(self, notebook: str, printed: bool = False) -> Iterator[Page]:
         """Open a notebook of the served folder, with its kernel; `printed`: the address that the
-        server printed has to open it."""
-        url = self._jupyterlab.printed if printed else self._jupyterlab.url(notebook)
-        return Page(self._context, self._jupyterlab.address, url, notebook)
+        server printed has to open it.
+
+        Chromium needs longer to load JupyterLab than to show a lab: so the next notebook is opened
+        in the same tab, unless something went wrong in it.
+        """
+        tab, self._tab = self._tab, None
+        page = Page(tab or self._context.new_page(), self._jupyterlab.address)
+        try:
+            if tab is None or printed:
+                page.load(self._jupyterlab.printed if printed else self._jupyterlab.url(notebook))
+            else:
+                page.go_on_to(notebook)
+            page.is_ready(notebook)
+            yield page
+            page.leave()
+        except BaseException:
+            page.close()
+            raise
+        self._tab = page.tab
 
     def close(self) -> None:
         self._chromium.close()
@@ -213,36 +230,45 @@ def serving(root: Path, as_learners: bool = False) -> Iterator[Browser]:
 class Page:
     """A notebook in JupyterLab; collects what goes wrong on the page from its first request on."""
 
-    def __init__(self, context: playwright.BrowserContext, address: str, url: str, notebook: str):
+    def __init__(self, tab: playwright.Page, address: str):
+        self.tab = self._page = tab
         self._address = address
         self._problems: list[str] = []
         self._blocked: set[str] = set()
-        self._page = context.new_page()
-        self._page.set_viewport_size({"width": WIDTH, "height": 1000})
-        self._page.on("request", lambda request: self._is_local(request.url))
-        self._page.on("websocket", lambda socket: self._is_local(socket.url))
-        self._page.on("pageerror", lambda error: self._problems.append(f"page error: {error}"))
-        self._page.on("console", self._console)
-        self._page.set_default_timeout(START * 1000)
+        tab.set_viewport_size({"width": WIDTH, "height": 1000})
+        tab.set_default_timeout(START * 1000)
+        self._heard: dict[Any, Callable[[Any], Any]] = {
+            "request": lambda request: self._is_local(request.url),
+            "websocket": lambda socket: self._is_local(socket.url),
+            "pageerror": lambda error: self._problems.append(f"page error: {error}"),
+            "console": self._console,
+        }
+        for event, hear in self._heard.items():
+            tab.on(event, hear)
+
+    def load(self, url: str) -> None:
+        """Load JupyterLab, with what this address opens."""
         self._page.goto(url)
-        self._page.wait_for_function(
-            """path => {
-                const panel = window.jupyterapp?.shell?.currentWidget;
-                return panel?.context?.path === path
-                    && panel.sessionContext.session?.kernel?.status === 'idle';
-            }""",
-            arg=notebook,
-            polling=50,  # not at every frame
-        )
 
-    def __enter__(self) -> Page:
-        return self
+    def go_on_to(self, notebook: str) -> None:
+        """Open a notebook in the JupyterLab that is loaded."""
+        self._page.evaluate(OPEN, notebook)
 
-    def __exit__(self, *_: Any) -> None:
+    def is_ready(self, notebook: str) -> None:
+        """Wait until this notebook is in front and has its kernel. Raises TimeoutError."""
+        self._page.wait_for_function(HAS_ITS_KERNEL, arg=notebook, polling=50)  # not at every frame
+
+    def leave(self) -> None:
+        """End the notebook and its kernel; JupyterLab stays."""
+        for event, hear in self._heard.items():
+            self._page.remove_listener(event, hear)
+        self._page.evaluate(LEAVE)
+
+    def close(self) -> None:
+        """End all that the tab holds."""
         try:
-            self._page.evaluate(
-                "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
-            )
+            with suppress(playwright.Error):  # it may not have come so far
+                self._page.evaluate(LEAVE)
         finally:
             self._page.close()
 
@@ -433,6 +459,20 @@ class Page:
 
 
 # ── What runs in the page ────────────────────────────────────────────────────────────────────
+
+OPEN = "async path => { await window.jupyterapp.commands.execute('docmanager:open', {path}); }"
+
+HAS_ITS_KERNEL = """path => {
+    const panel = window.jupyterapp?.shell?.currentWidget;
+    return panel?.context?.path === path
+        && panel.sessionContext.session?.kernel?.status === 'idle';
+}"""
+
+LEAVE = """async () => {
+    const {serviceManager, shell} = window.jupyterapp;
+    for (const widget of [...shell.widgets('main')]) widget.dispose();
+    await serviceManager.sessions.shutdownAll();
+}"""
 
 MARK_THE_FIRST = """() => {
     const {content} = window.jupyterapp.shell.currentWidget;

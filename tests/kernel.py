@@ -197,7 +197,8 @@ class Kernel:
         for process in set(psutil.pids()) - own:
             with suppress(OSError):  # somebody else's, or gone
                 mapped += Path(f"/proc/{process}/maps").read_text()
-        return [path for path in shared if str(path) not in mapped]
+        # Who had mapped one when they were listed may have ended meanwhile, and removed it.
+        return [path for path in shared if str(path) not in mapped and path.exists()]
 
     def _state(self) -> dict[str, list[str]]:
         processes = {process.pid: process for process in self.processes()}

@@ -5,11 +5,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
 import papermill
 import platformdirs
+import playwright.sync_api as playwright
 import pytest
 from browser import DARK, LIGHT, Browser, Page, chromium, serving
 from lockstep.course import build
@@ -55,6 +57,7 @@ def write(tree: Path, name: str, cells: dict[str, str]) -> str:
 
 
 SLOW = "05_torch_compile"  # whose solution is executed anyway
+DARKENED = "02_point_to_point"  # has a model to play with, a chart, a timeline, claims and tables
 
 
 @pytest.mark.parametrize(
@@ -83,14 +86,17 @@ def test_a_solution_shows_what_it_holds(browser: Browser, name: str) -> None:
 
 
 def run_and_judge(page: Page, name: str, verdict: str) -> int:
-    """Every check comes out the same, in its data and for the eye; returns how many hints are."""
+    """Every check comes out the same, in its data and for the eye; returns how many hints are.
+
+    In the dark, too: of one lab, for the theme is JupyterLab's, and of all for pictures.
+    """
     page.run_all()
     hints = page.open_hints()
     assert page.problems() == []
     if PICTURES:
         page.screenshot(PICTURES / f"{name}.png")
         page.screenshot(PICTURES / f"{name}-dark.png", DARK)
-    else:
+    elif name == f"labs-{DARKENED}":
         page.turn(DARK)
     assert page.problems() == []
     page.turn(LIGHT)  # it is the server's, and the next page's
@@ -128,6 +134,45 @@ def test_the_kernel_answers_who_plays(browser: Browser, tree: Path) -> None:
         assert page.waits_for("number", "✓ predicted 1,000 s · measured 1,234 s")
         assert page.open_hints() == 4  # three stills, and the words of the ring's picture
         assert page.problems() == []
+
+
+# ── Charts ───────────────────────────────────────────────────────────────────────────────────
+
+CHART = """import lockstep
+lockstep.chart(
+    {"ring": [(1e3, 2e-5, 1e-5, 3e-5), (1e9, 4e-3, 3e-3, 6e-3)], "<b>$x$": [(1e3, 1e-5)]},
+    x="message size (bytes)", y="time (seconds)", alt="A line that rises.",
+    stamp=lockstep.simulated("a model of rings"))
+"""
+DRAWN = "() => document.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length === 2"
+TEXTS = """() => [...document.querySelectorAll('.js-plotly-plot .main-svg text')]
+    .map(node => [node.textContent, getComputedStyle(node).fill])"""
+
+
+def test_a_chart_is_drawn_and_its_text_follows_the_theme(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "chart.ipynb", {"chart": CHART})) as opened:
+        opened.run_all()
+        page = opened.tab
+        for theme, inks in ((DARK, range(200, 256)), (LIGHT, range(100))):
+            opened.turn(theme)
+            page.wait_for_function(DRAWN)
+            texts = page.evaluate(TEXTS)
+            said = [text for text, _ in texts]
+            for text in ("ring", "<b>$x$", "1 MB", "1 ms", "message size"):
+                assert text in said
+            for _, fill in texts:
+                assert int(fill.removeprefix("rgba(").removeprefix("rgb(").split(",")[0]) in inks
+        assert "A line that rises." in opened.shown("chart")
+        assert "a model of rings" in opened.shown("chart")
+        point, hover = page.locator(".scatterlayer path.point").first, page.locator(".hovertext")
+        for _ in range(20):  # a chart that is drawn anew forgets the mouse
+            page.mouse.move(0, 0)
+            point.hover(force=True)
+            with suppress(playwright.TimeoutError):
+                hover.wait_for(timeout=1000)
+                break
+        assert "1 kB: 20 µs (10 µs to 30 µs)" in (hover.text_content(timeout=1000) or "")
+        assert opened.problems() == []
 
 
 # ── First contact ────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Charts: what plotly gets, the picture and the words beside it, and both in JupyterLab."""
+"""Charts: what plotly gets, the picture and the words beside it. In JupyterLab: test_browser.py."""
 
 import base64
 import io
@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,8 @@ import matplotlib.figure
 import matplotlib.image
 import nbformat
 import numpy as np
-import playwright.sync_api as playwright
 import plotly.graph_objects
 import pytest
-from browser import DARK, LIGHT, THEME_IS_ON, Browser, serving
 from lockstep import simulated
 from lockstep.course import build
 from lockstep.figures import chart as charts
@@ -321,55 +317,3 @@ def test_a_chart_is_the_same_bytes_at_each_execution():
     ).stdout
     shown = chart({"ring": POINTS, "band": BAND})
     assert json.loads(said) == [shown.plotly(), shown._repr_mimebundle_()]
-
-
-# In JupyterLab
-
-CELL = """import lockstep
-lockstep.chart(
-    {"ring": [(1e3, 2e-5, 1e-5, 3e-5), (1e9, 4e-3, 3e-3, 6e-3)], "<b>$x$": [(1e3, 1e-5)]},
-    x="message size (bytes)", y="time (seconds)", alt="A line that rises.",
-    stamp=lockstep.simulated("a model of rings"))
-"""
-DRAWN = "() => document.querySelectorAll('.js-plotly-plot .scatterlayer .trace').length === 2"
-TEXTS = """() => [...document.querySelectorAll('.js-plotly-plot .main-svg text')]
-    .map(node => [node.textContent, getComputedStyle(node).fill])"""
-THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Browser]:
-    with serving(tmp_path) as browser:
-        yield browser
-
-
-def test_jupyterlab_draws_the_chart_and_its_text_follows_the_theme(browser, tmp_path):
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
-    notebook.cells.append(nbformat.v4.new_code_cell(CELL, id="chart"))
-    nbformat.write(notebook, tmp_path / "chart.ipynb")
-    with browser.open("chart.ipynb") as opened:
-        opened.run_all()
-        page = opened._page
-        for theme, inks in ((LIGHT, range(100)), (DARK, range(200, 256))):
-            page.evaluate(THEME, theme)
-            page.wait_for_function(THEME_IS_ON, arg=theme)
-            page.wait_for_function(DRAWN)
-            texts = page.evaluate(TEXTS)
-            said = [text for text, _ in texts]
-            for text in ("ring", "<b>$x$", "1 MB", "1 ms", "message size"):
-                assert text in said
-            for _, fill in texts:
-                assert int(fill.removeprefix("rgba(").removeprefix("rgb(").split(",")[0]) in inks
-        assert "A line that rises." in opened.shown("chart")
-        assert str(STAMP) in opened.shown("chart")
-        point, hover = page.locator(".scatterlayer path.point").first, page.locator(".hovertext")
-        for _ in range(20):  # a chart that is drawn anew forgets the mouse
-            page.mouse.move(0, 0)
-            point.hover(force=True)
-            with suppress(playwright.TimeoutError):
-                hover.wait_for(timeout=1000)
-                break
-        assert "1 kB: 20 µs (10 µs to 30 µs)" in hover.text_content(timeout=1000)
-        asked = [problem for problem in opened._problems if "outside" in problem]
-        assert asked == []

@@ -219,7 +219,7 @@ def test_a_deadlock_across_hosts_is_explained(nodes):
         peer = (rank + 2) % 4
         assert f"rank {rank}: in recv #0 from rank {peer} of float32[2]" in job.report
     assert "dist.recv(torch.ones(2)" in job.report  # the line, from each rank's own stack
-    assert job.seconds < 15
+    assert job.seconds < 60  # and not when gloo's own patience ends
 
 
 def test_a_rank_that_skips_a_collective_is_named(nodes):
@@ -249,8 +249,8 @@ def test_at_the_time_limit_every_host_tells_where_its_ranks_are(nodes):
         while True:
             pass
 
-    job = lockstep.torchrun(spin, nproc_per_node=1, on=nodes, may_fail=True, timeout=1.5)
-    assert "The time limit of 1.5 s has passed." in job.verdict
+    job = lockstep.torchrun(spin, nproc_per_node=1, on=nodes, may_fail=True, timeout=6)
+    assert "The time limit of 6 s has passed." in job.verdict
     assert [failure.frames[-1][2] for failure in job.failures] == ["spin", "spin"]
 
 

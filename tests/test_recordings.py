@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
@@ -257,6 +258,7 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
         agents = []
         while len(agents) < 2:
             assert running.poll() is None
+            time.sleep(0.05)  # nothing tells of it
             agents = [one for one in process.children() if is_agent(one)]
         running.send_signal(signal.SIGTERM)
         assert running.wait() == 130

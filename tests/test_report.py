@@ -60,7 +60,7 @@ def test_answers_are_judged_whatever_a_notebook_says_of_them(hand_in, tmp_path):
     hand_in("wrong", SUM, CHECK)
     hand_in("broken, no check", "1 / 0", RIGHT, "def f(:")
     hand_in("solution", 'average = lockstep.solution("average")')
-    hand_in("number", "average = 3", CHECK)
+    hand_in("number", "average = 3")
     found = graded(tmp_path)
     verdicts = {name: one.verdicts[0] for name, one in found.items()}
     assert {name: (one.verdict, one.mistake) for name, one in verdicts.items()} == {
@@ -141,7 +141,8 @@ def test_a_notebook_that_forges_does_not_pass(hand_in, tmp_path):
 @WALLS
 @pytest.mark.parametrize("how", ON_RANK)
 def test_an_answer_that_reaches_for_its_check_does_not_pass(how, hand_in, tmp_path):
-    hand_in("mallory", ON_RANK[how], CHECK)
+    # Who kills ends the notebook's own check, too; a check that the notebook has adds nothing else.
+    hand_in("mallory", ON_RANK[how], *([CHECK] if how == "kill" else []))
     (one,) = graded(tmp_path).values()
     assert one.verdicts[0].verdict in ("TRY AGAIN", "NOT JUDGED")
     assert one.score == 0
@@ -168,7 +169,7 @@ def test_harm_is_named_and_does_none(hand_in, tmp_path):
     target = tmp_path / "in" / "honest" / "00_start_here.ipynb"
     hand_in("honest", RIGHT)
     hand_in("hangs", RIGHT, CHECK, "import threading", "threading.Event().wait()")
-    hand_in("floods", RIGHT, CHECK, "for _ in range(70): print('x' * 1_000_000)")
+    hand_in("floods", RIGHT, "for _ in range(70): print('x' * 1_000_000)")
     hand_in(
         "reaches",
         "open('/usr/written', 'w')",
@@ -254,7 +255,8 @@ def test_the_best_of_several_counts(tmp_path):
     assert dict(zip(head.split(","), row.split(","), strict=True))["score"] == "1.0"
 
 
-def test_bad_input_is_refused(tmp_path, capsys):
+def test_bad_input_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sandbox, "lacks", lambda: "")  # that takes seconds, and has its own test
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "is no folder" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2

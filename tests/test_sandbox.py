@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import uuid
 import venv
 from pathlib import Path
 
@@ -117,10 +118,12 @@ tell(said=said)
     ids=["hangs", "hides", "forks", "memory", "memory-of-many", "disk", "files", "stops", "kills"],
 )
 def test_what_takes_too_much_is_ended_and_named(program, how):
-    limits = SHORT if how != "time" else Limits(seconds=1)
-    ended = run("open(os.environ['SANDBOX_OUT'] + '/early', 'w').write('kept')\n" + program, limits)
+    limits = SHORT if how != "time" else Limits(seconds=6)  # it has to begin before that
+    mark = uuid.uuid4().hex  # on the command line of what runs
+    early = "open(os.environ['SANDBOX_OUT'] + '/early', 'w').write('kept')"
+    ended = run(f"{early}  # {mark}\n{program}", limits)
     assert ended.how == how
-    left = [one for one in psutil.process_iter(["cmdline"]) if "early" in str(one.info["cmdline"])]
+    left = [one for one in psutil.process_iter(["cmdline"]) if mark in str(one.info["cmdline"])]
     assert left == []
     if how != "memory":
         assert ended.files["early"] == b"kept"

@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from nbclient import NotebookClient
-
 from . import links
+from .lean import NotebookClient, nbformat
 from .photos import NoBrowser, photograph
 from .rules import verify
 from .source import SourceError, blank, complete, core, goes_further, read, tags

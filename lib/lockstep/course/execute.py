@@ -28,12 +28,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import psutil
 from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 from tqdm import tqdm
 
 from ..figures.table import Table
@@ -42,6 +39,7 @@ from ..launch.memory import Toll
 from ..material import MATERIAL
 from ..words import in_one_line
 from .exercises import MIME, NOT_YET, PASS, TRY_AGAIN
+from .lean import CellExecutionError, NotebookClient, nbformat
 
 SOLUTIONS = "solutions"
 _EVERY = 0.1  # seconds between two looks at the memory

@@ -11,9 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from ..course import execute
+from ..course.lean import nbformat
 
 NOTEBOOK = "learner.ipynb"
 _MOST_ERRORS = 20
