@@ -320,7 +320,7 @@ def test_the_command_prints_a_table():
     done = lockstep("doctor")
     assert done.stdout.startswith("Lockstep on ")
     assert "\x1b" not in done.stdout
-    assert re.search(r"^00  Start here +15 min +live$", done.stdout, re.MULTILINE)
+    assert re.search(r"^00  Start here +35 min +live$", done.stdout, re.MULTILINE)
 
 
 def test_the_command_knows_its_version_and_its_subcommands():

@@ -230,6 +230,19 @@ def test_an_exception_shows_the_answers_own_line(tiny):
     assert 'raise LookupError("my own mistake")' in told(dies_of_three)[1]
 
 
+def sets_a_number(x, rank):
+    dist.all_reduce(x)
+    if rank == 0:
+        dist.HashStore().set(rank, "x")  # PyTorch says in several lines which types it takes
+
+
+def test_an_exception_of_many_lines_is_told_once(tiny):
+    name, hint = told(sets_a_number)
+    assert name == "raised"
+    assert hint.count("incompatible function arguments") == 2, hint  # what, and the report
+    assert hint.count("arg0: str") == 1, hint
+
+
 def test_an_endless_loop_is_told_and_a_busy_machine_gives_no_verdict(monkeypatch, tiny):
     def endless(x, rank):
         while True:

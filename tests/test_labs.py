@@ -220,6 +220,16 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
         "prediction = 3\nafter = 1\n",
         "solution's value",
     ),
+    "an answer in the comment above": (
+        "prediction = 3\n",
+        "# three ranks wait\nprediction = 3\n",
+        "cell usual-prediction: the lab would say 'three ranks wait'",
+    ),
+    "an answer above that": (
+        "before = 1\n",
+        "before = 1  # a quarter of it\n",
+        "cell share-prediction: the lab would say 'a quarter of it'",
+    ),
     # texts
     "a question with no cell for its answer": (
         "# ## 2 · Second",

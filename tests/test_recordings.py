@@ -413,9 +413,11 @@ def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):
             assert entry[part].keys() == fresh[part].keys(), entry["file"]
         assert entry["experiment"] in {one.name for one in EXPERIMENTS}
     recorded_here = {entry["experiment"] for entry in entries(DATA)}
-    assert recorded_here == {one.name for one in EXPERIMENTS}
+    assert recorded_here == {one.name for one in EXPERIMENTS} - NOT_YET
 
 
+# Programs that stand here before they are timed, on purpose.
+NOT_YET = {"virtual-unseen"}
 # Written by tests/programs_06.py, for tests.
 BY_TESTS = {"virtual/graphs-h200.json"}
 # Of before `lockstep record`: it has keys of its own for what the manifest says.

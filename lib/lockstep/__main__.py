@@ -8,8 +8,8 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def _main(argv: list[str]) -> int:
     run.add_argument("--keep", type=Path, metavar="FOLDER", help="put the executed notebooks here")
     run.add_argument("--force", action="store_true", help="overwrite what --keep finds there")
     run.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    run.set_defaults(command=_run)
+    run.set_defaults(command=_run, interruptible=True)
 
     agent = commands.add_parser(
         "agent",
@@ -209,7 +209,7 @@ def _main(argv: list[str]) -> int:
     )
     record.add_argument("-n", type=int, metavar="N", help="ranks (default: the experiment's own)")
     record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
-    record.set_defaults(command=_record)
+    record.set_defaults(command=_record, interruptible=True)
 
     teaching.add(commands)
 
@@ -227,8 +227,19 @@ def _main(argv: list[str]) -> int:
         several += more  # words behind an option, which Python 3.11 does not take
     elif more:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
-    exit_code: int = arguments.command(arguments)
+    with _sigterm_as_interrupt() if "interruptible" in arguments else nullcontext():
+        exit_code: int = arguments.command(arguments)
     return exit_code
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """So that a command that runs others' programs ends them, and says what it did."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _labs(arguments: argparse.Namespace) -> int:
@@ -281,7 +292,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return 2
     done = []
     interrupted = False
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     try:
         parameters = execute.parse(arguments.parameters)
         notebooks = execute.find(arguments.folder, arguments.numbers, Path.cwd())
@@ -295,8 +305,6 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("lockstep run: interrupted", file=sys.stderr)
         interrupted = True
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if arguments.json:
         print(json.dumps([one.as_dict() for one in done], indent=2))
     elif done:
@@ -315,7 +323,6 @@ def _record(arguments: argparse.Namespace) -> int:
     if bool(arguments.names) + arguments.all + (arguments.other is not None) > 1:
         print("lockstep record: names, --all or --from, not several of them", file=sys.stderr)
         return 2
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     try:
         if arguments.other is not None:
             print("\n".join(command.adopt(arguments.other, arguments.to)))
@@ -342,8 +349,6 @@ def _record(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("lockstep record: interrupted; nothing half was written", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return 0
 
 

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 00 · Start here
 #
-# **15 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **35 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # You will run one cell on several *ranks*, see what each of them did and when, get a number from
 # all of them, break something on purpose, and read what it says. Afterwards you can
@@ -23,7 +23,8 @@ import lockstep
 # %% [markdown] id="machine-text"
 # ## This machine
 #
-# What is here, what is missing, and what to do about it. `lockstep doctor` says the same in a shell.
+# What is here, what is missing, and what to do about it. In a terminal, `lockstep doctor` says the same (in a
+# checkout of the course: `.venv/bin/lockstep doctor`).
 
 # %% id="machine" tags=["unpublished"]
 lockstep.doctor()
@@ -31,8 +32,9 @@ lockstep.doctor()
 # %% [markdown] id="first-text"
 # ## A first cell of ranks
 #
-# The first line says how many. The rest runs in every rank: the same program, at the same time,
-# in processes that know only their number.
+# The first line says how many, and what carries their messages, the *backend*: **gloo** between CPUs,
+# **NCCL** between NVIDIA GPUs; `auto` takes what fits this machine. The rest runs in every rank: the same
+# program, at the same time, in processes that know only their number.
 
 # %% id="first"
 # %%torchrun --nproc-per-node {NPROC} --backend {BACKEND}
@@ -50,7 +52,8 @@ print("everybody prints this line, so you see it once")
 # ## What is a rank?
 #
 # A rank is a process, with a memory of its own. **Predict before you run:** the cell below adds its
-# rank's number to `counter`, on every rank. What will `counter` be *in this notebook* afterwards?
+# rank's number to `counter`, on every rank. What will `counter` be *in this notebook* afterwards? (Write
+# your number in place of `None`. It is for you alone; the labs go on without it, too.)
 
 # %% id="memory-prediction" tags=["prediction"]
 counter = 100
@@ -75,8 +78,9 @@ lockstep.compare(predicted=prediction, measured=counter)
 # %% [markdown] id="reduce-text"
 # ## Four lines that communicate
 #
-# `all_reduce` adds a tensor up over all ranks and leaves the sum on each of them. Rank r starts
-# with the number r + 1. **Predict:** what does every rank hold afterwards?
+# `all_reduce` is a **collective**: a call that all ranks make, each with its part. It adds a tensor up over
+# all ranks and leaves the sum on each of them. Rank r starts with the number r + 1, on its GPU or, without
+# one, on the CPU: `lockstep.device()`. **Predict:** what does every rank hold afterwards?
 
 # %% id="reduce-prediction" tags=["prediction"]
 prediction = NPROC * (NPROC + 1) / 2
@@ -141,6 +145,9 @@ lockstep.compare(predicted=prediction, measured=waited, unit="s")
 # **Goal:** `average(x)` returns the mean of `x` over all ranks, a tensor like `x`, on every rank, with
 # exactly one collective. (What becomes of `x` itself does not matter.) It will be tried with other
 # numbers of ranks than yours, and the check counts your calls.
+#
+# Write it in place of the line that raises, run the cell, then the check below it. What the check says names
+# the mistake; `lockstep.hint("average")` says what to think of, and more each time.
 
 # %% id="average"
 import torch.distributed as dist
@@ -219,7 +226,8 @@ world.close()
 # - `%torchrun --help` shows every flag. A wrong one is answered with the one that was meant.
 # - The ■ button ends the ranks at once and shows where each of them was.
 # - Restarting the kernel leaves no process behind.
-# - `lockstep doctor` in a terminal says what this machine lacks.
+# - `lockstep.hint("…")`, with an exercise's name, has three hints. Once you have checked an answer of your own,
+#   the third also says how to get the course's. Later cells go on with that one where yours does not pass.
 # - The folder `solutions/` has this notebook complete, with its outputs.
 #
 # ## What you have seen

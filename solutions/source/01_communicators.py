@@ -13,9 +13,7 @@
 # - cut a world into data, tensor and pipeline parallel groups, and translate ranks between them,
 # - explain the hang that `new_group` makes.
 #
-# There is a break in the middle. What goes further stands folded below the recap: a smaller world after
-# ranks have died, a process group of your own, how long groups wait, and for whom, and what the
-# documentation promises.
+# There is a break in the middle. What goes further stands folded below the recap.
 #
 # Lab 00 comes first: it shows the cells, the strips under them, and the checks.
 
@@ -37,19 +35,20 @@ import lockstep
 # | world | all processes of a job | `WORLD_SIZE` says how many |
 # | rank | a process's number in the world | `RANK`: 0 to `WORLD_SIZE` - 1 |
 # | local rank | its number on its node | `LOCAL_RANK`: 0 to `LOCAL_WORLD_SIZE` - 1 |
-# | process group | some of the ranks, who communicate | a *group rank* for each member |
+# | process group | some of the ranks, who communicate; in the *default group* all do | a *group rank* for each member |
 #
 # (The *group* in `GROUP_RANK` is the ranks of one node. It is not a process group.)
 #
-# The same as a drawing, for two nodes of two ranks. The rendezvous and the store come in the section on
-# the store.
+# The same as a drawing, for two nodes of two ranks. The rendezvous and the store come in section 2.
 
 # %% id="parts" tags=["plumbing"]
 lockstep.play.parts(nodes=2, per_node=2)
 
 # %% [markdown] id="told-text"
 # A rank is told all of this by environment variables before its first line runs. The cell below
-# prints the table's five, on every rank. All ranks are on one node here.
+# prints the table's five, on every rank. All ranks are on one node here. (In other cells the default
+# group is there already: `%%torchrun` has called `init_process_group`. With `--no-init` it does not,
+# and ranks know nothing but their variables.)
 #
 # **Predict:** how many of the five have *another value on each rank*?
 
@@ -94,7 +93,7 @@ lockstep.table(
 #
 # **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the
 # index of the GPU that this rank should use, an int. There is a GPU for each rank, on any number of
-# nodes, with any number of GPUs in each.
+# nodes, with any number of GPUs in each: another number on another node, too.
 
 
 # %% id="local_gpu"
@@ -117,9 +116,11 @@ lockstep.check("local_gpu", local_gpu)
 # | --- | --- |
 # | `set(key, value)` | writes; the value is kept as bytes |
 # | `get(key)` | reads, and *waits* until somebody has written the key |
-# | `wait([key, …])` | only waits |
+# | `wait([key, …])` | waits until all these keys are there, and returns nothing |
 # | `add(key, n)` | adds to a counter and returns the new count; one rank at a time |
 # | `check([key, …])` | says at once whether the keys are there |
+#
+# `TCPStore(host, port, is_master=False)` connects to a store that another process keeps.
 #
 # **Predict:** rank 0 writes a key 0.3 seconds after the start, and rank 1 asks for it at once. After
 # how many seconds does `get` return on rank 1?
@@ -175,7 +176,7 @@ lockstep.check("meet", meet)
 #
 # **Goal:** `store_barrier(store, name, world_size)` returns on every rank, and on none before
 # `world_size` ranks have called it. It is called again and again on the same store, each time with
-# another name. It asks the store only a few times, ten at most.
+# another name. Each rank asks the store only a few times, ten at most.
 
 
 # %% id="store_barrier"
@@ -193,9 +194,9 @@ lockstep.check("store_barrier", store_barrier)
 # %% [markdown] id="init-text"
 # ### What `init_process_group` does
 #
-# The same, with the addresses at which the backend listens. The next cell gives it a store of ours
-# and counts the keys before and after. gloo opens a connection between each pair of ranks, so every
-# rank publishes where it can be reached.
+# It meets through a store, too, and then makes connections. gloo, which carries messages between CPUs,
+# connects each pair of ranks; so every rank publishes where it can be reached. The next cell gives it
+# a store of ours and looks whether there are more keys afterwards.
 
 # %% id="init"
 # %%torchrun -n {NPROC} --no-init
@@ -229,17 +230,17 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", store=store, rank=rank, world_size=5)
 
 # %% [markdown] id="init-hang-explained"
-# Left alone it would have waited for half an hour, which is gloo's time limit. A job that "hangs at the start" nearly always
-# hangs here: a node that did not come up, a `WORLD_SIZE` that is too large, a `MASTER_ADDR` that
-# means another machine on each node, a firewall.
+# Left alone it would have waited for half an hour, which is gloo's time limit. When a job hangs at its
+# start, look here first: did a node not come up, is `WORLD_SIZE` too large, does `MASTER_ADDR` mean
+# another machine on each node, does a firewall stand between them?
 
 # %% [markdown] id="backends-text"
 # ## 3 · Backends
 #
-# PyTorch knows what an `all_reduce` is; a **backend** carries it out. Which operations it has
-# depends on the backend *and* on where the tensor is. Documentation has tables of that, and they
-# age. You can ask instead: try each operation on two ranks, and note what raises. People say that gloo
-# has the basic collectives, and that what large models need, only NCCL has: averaging (`AVG`),
+# PyTorch says what an `all_reduce` is; a **backend** carries it out: gloo for CPUs, NCCL for NVIDIA GPUs.
+# Which operations work depends on the backend *and* on where the tensor is. Tables in documentation
+# age; you can ask instead: try each operation on two ranks, and note what raises. People say that gloo
+# has the basic collectives only, and not what large models need: averaging (`AVG`),
 # `reduce_scatter`, `all_to_all`, and messages in batches (`batch_isend_irecv`).
 #
 # The next two cells, whose code is hidden, hold the questions. The third asks them of gloo, here, and
@@ -342,9 +343,9 @@ lockstep.table(
 # gloo, a tag: lab 02.) MPI calls this the *context* of a communicator.
 #
 # With `async_op=True` a call returns a handle at once; `handle.wait()` waits for its end. So a rank can
-# start two all-reduces before the first has ended. They are of `x`, which holds 1 on both ranks, and of
-# `y`, which holds 10. Rank 0 starts with `x`, rank 1 starts with `y`, first in the *same* group.
-# **Predict:** what does rank 0 then hold in `x`?
+# start two all-reduces before the first has ended. On both ranks `x` holds 1 and `y` holds 10. Rank 0
+# starts the all-reduce of `x` first, rank 1 that of `y`, both in the *same* group.
+# **Predict:** what does rank 0 hold in `x` when both have ended?
 
 # %% id="context-prediction" tags=["prediction"]
 prediction = 11  # rank 0's first call meets rank 1's first: 1 + 10
@@ -366,9 +367,9 @@ x.item(), y.item()
 lockstep.compare(predicted=prediction, measured=job[0][0])
 
 # %% [markdown] id="context-two-text"
-# No error, and both results are wrong: `x` should be 2 and `y` 20. The first call of one rank met the first call of the other.
-# Sizes and types were the same, so nothing could notice. Now each tensor in a group of its own;
-# the two groups have the same members:
+# No error, and both results are wrong: `x` should be 2 and `y` 20. The first call of one rank met the
+# first call of the other. Sizes and types were the same, so nothing could notice. Now each tensor has
+# a group of its own; the two groups have the same members:
 
 # %% id="context-two"
 # %%torchrun -n 2 --backend gloo
@@ -393,7 +394,7 @@ x.item(), y.item()
 #
 # ## 5 · `new_group`
 #
-# `new_group([0, 1])` makes a group of some ranks.
+# `new_group([0, 1])` makes a group of ranks 0 and 1.
 #
 # ### Claim: "`new_group` hangs unless every rank calls it"
 #
@@ -417,8 +418,8 @@ if dist.get_rank() < 2:  # only the members
 x.item()
 
 # %% [markdown] id="new-group-nccl-text"
-# gloo ran through. And NCCL? The next cell, whose code is hidden, runs the same program on four GPUs when
-# they are here. Otherwise it shows what four GPUs have said.
+# Under gloo it ended well. And NCCL? The next cell, whose code is hidden, runs the same program on four
+# GPUs when they are here. Otherwise it shows what four GPUs have said.
 
 
 # %% id="new-group-nccl" tags=["plumbing"]
@@ -458,12 +459,12 @@ lockstep.claim(
 # their GPUs (as `init_process_group(device_id=…)` does), splits the new communicator off the old one,
 # and that takes all of the old one's ranks.
 #
-# That gloo lets it pass is the worst that can happen to a rule, because now look at the *next* group
-# that somebody makes. PyTorch names groups by counting: the first that a rank makes is "1", the next
-# "2". Two ranks that have counted differently look for each other under different names.
+# So under gloo the rule seems needless. The harm comes later, with the *next* group. PyTorch names groups
+# by counting: the first that a rank makes is "1", the next "2". Two ranks that have counted differently
+# look for each other under different names.
 #
-# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. The report numbers
-# each rank's calls of `new_group` from `#0`.
+# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. Look in which line
+# the ranks wait, and in which call: the report numbers each rank's calls of `new_group` from `#0`.
 
 # %% id="new-group-hang"
 # %%torchrun -n 4 --backend gloo --may-fail
@@ -479,68 +480,27 @@ everybody = dist.new_group([0, 1, 2, 3])
 # the rank that did not run it. A stack dump of the hanging ranks does not show that; the record of what
 # they called does, and the first sentence is made from it.
 #
-# ### Claim: "with `use_local_synchronization=True`, only the members call `new_group`"
-#
-# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) says so of this
-# argument of `new_group`: "non-member ranks don't need to call into API". The name of such a group is
-# made from its members, and not by counting. **Guess** for gloo. The test: two of four ranks make such a
-# group, and then all four make another one.
-
-# %% id="local-guess" tags=["guess"]
-guess = "holds"
-
-
-# %% id="local-claim"
-def members_then_all():
-    import torch
-    import torch.distributed as dist
-
-    x = torch.ones(1)
-    if dist.get_rank() < 2:
-        pair = dist.new_group([0, 1], use_local_synchronization=True)
-        dist.all_reduce(x, group=pair)
-    dist.all_reduce(x, group=dist.new_group([0, 1, 2, 3]))
-    return x.item()
-
-
-options = {"nproc_per_node": 4, "backend": "gloo"}
-options |= {"may_fail": True, "show": False}
-job = lockstep.torchrun(members_then_all, **options)
-# 2 from each of the pair, 1 from the others
-right = job.ok and job.results == [6, 6, 6, 6]
-sums = f"sums on the four ranks: {job.results}"
-lockstep.claim(
-    "With use_local_synchronization=True, only the members call new_group.",
-    guess=guess,
-    verdict="holds" if right else "does not hold",
-    because=sums if job.ok else "the ranks hang",
-    stamp=lockstep.live(job),
-)
-
-# %% [markdown] id="local-explained"
-# **What changes under NCCL:** where a communicator is split off the default group's (`device_id`, above),
-# that split still takes all ranks. And groups that overlap must be made in one order everywhere.
-#
 # ## 6 · One rank, several groups
 #
 # Large models are trained with several kinds of parallelism at once. Ranks are laid out in a grid,
 # with an axis for each kind: *dp* (data: copies of the model), *pp* (pipeline: parts of its depth),
 # *tp* (tensor: parts of each layer). A rank is then in one group for each axis: along *tp* with the
-# ranks that have the same *dp* and *pp* place as itself, and so on. The last axis runs fastest, so a
-# *tp* group has neighbouring ranks, which are on one node: it talks most.
+# ranks that have the same *dp* and *pp* place as itself, and so on. Ranks are counted as in a NumPy
+# array, where the last axis runs fastest: rank 0 is at (0, 0, 0), rank 1 at (0, 0, 1). So a
+# *tp* group has neighbouring ranks, which can be on one node: it talks most.
 #
 # **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
 
 # %% id="grid-prediction" tags=["prediction"]
-# rank 5 is at dp 1, pp 0, tp 1 (4 + 0 + 1); at pp 1 it is 4 + 2 + 1
-prediction = 7
+prediction = 7  # rank 5 is at (1, 0, 1); at (1, 1, 1) is 4 + 2 + 1
 
 # %% [markdown] id="axis-groups-text"
 # ### Exercise 4: the groups of an axis
 #
-# **Goal:** `axis_groups(sizes, axis)` gets the grid, such as `{"dp": 2, "pp": 3, "tp": 4}` (the last
-# axis runs fastest), and the name of an axis. It returns *all* groups along that axis: a list of
-# lists of ranks, each from low to high. For 2 *dp* × 3 *tp*:
+# **Goal:** `axis_groups(sizes, axis)` gets the grid, such as `{"dp": 2, "pp": 3, "tp": 4}` (any number
+# of axes, with any names, the last one fastest), and the name of an axis. It returns *all* groups
+# along that axis: a list of lists of ranks, each from low to high, the groups in any order. For
+# 2 *dp* × 3 *tp*:
 #
 #     axis_groups({"dp": 2, "tp": 3}, "tp")  →  [[0, 1, 2], [3, 4, 5]]
 #     axis_groups({"dp": 2, "tp": 3}, "dp")  →  [[0, 3], [1, 4], [2, 5]]
@@ -611,9 +571,9 @@ lockstep.grid(sizes, rank=5, groups=by_hand[5], stamp=lockstep.live(by_hand))
 
 # %% [markdown] id="mesh-text"
 # `DeviceMesh` does the same in a line: it makes *all* groups of each axis, as your two functions do.
-# DTensor and FSDP take one; a stage of PyTorch's pipelines takes
-# a group (`PipelineStage(…, group=…)`), such as `mesh.get_group("pp")`. **Predict:** how many times does
-# *each rank* call `new_group` for this mesh, under gloo?
+# FSDP and tensor-parallel layers take a mesh, and `mesh.get_group("pp")` is this rank's group.
+#
+# **Predict:** how many times does *each rank* call `new_group` for this mesh, under gloo?
 
 # %% id="mesh-prediction" tags=["prediction"]
 prediction = 12  # 4 groups along each of 3 axes
@@ -649,7 +609,8 @@ lockstep.compare(predicted=prediction, measured=len(made))
 #
 # A member of a group has two numbers: its *global* rank, and its place in the group.
 # `dist.get_group_rank(group, global_rank)` and `dist.get_global_rank(group, group_rank)` translate.
-# Here the upper half of the ranks is a group. **Predict:** what is the *global* rank of its member 0?
+# Here the upper half of the ranks is a group: those from `NPROC // 2` on. **Predict:** what is the
+# *global* rank of its member 0?
 
 # %% id="half-prediction" tags=["prediction"]
 prediction = NPROC // 2
@@ -679,7 +640,7 @@ lockstep.compare(predicted=prediction, measured=job[NPROC - 1])
 #
 # **Goal:** `from_first(x, group)` runs on every rank with the group that the rank is in. Afterwards
 # every member has the `x` of its group's first member (place 0), by exactly one broadcast in that
-# group and by no other call.
+# group and by no other call. (In `x` itself, or in a tensor that you return.)
 
 # %% id="from_first"
 import torch.distributed as dist
@@ -699,8 +660,8 @@ lockstep.check("from_first", from_first)
 # ## Recap
 #
 # - A rank is told who it is by variables; `LOCAL_RANK` picks its GPU.
-# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is a
-#   key that nobody writes.
+# - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is
+#   often a key that nobody writes.
 # - What a backend can do depends on the device, and can be asked.
 # - In a group, collectives match by order and by nothing else. Another group is another context.
 # - Every rank makes every group, in the same order. The hang comes later than the mistake.
@@ -716,12 +677,12 @@ lockstep.progress("01")
 # ## Further: a smaller world
 #
 # When a rank dies, those who are left make a new world, with new numbers. Here you write that.
-# 25 minutes, one exercise; a CPU is enough.
+# 15 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="shrink-calls"
 # A group's members are said when it is made, and never change. When a rank dies, those who are left
 # end the world and make a smaller one. Its ranks have new numbers, because ranks go from 0 without
-# a gap. In lab 13 that happens with real losses; here rank by rank, in good order.
+# a gap. Here ranks leave one by one, in good order.
 #
 # Two calls are needed. `dist.destroy_process_group()` ends the default group and all others; then
 # `init_process_group` may be called again. `dist.PrefixStore("new", store)` is the same store with `new/`
@@ -800,7 +761,7 @@ if me != 1:  # rank 1 leaves
 # ## Further: a process group of one's own
 #
 # What is the least that `dist.all_reduce` needs? You write a backend in Python and compare it with gloo.
-# 30 minutes, one exercise; a CPU is enough.
+# 20 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="own-goal"
 # `dist.all_reduce` needs an object with a method `allreduce`, which gets a list with one tensor and
@@ -866,8 +827,7 @@ lockstep.check("StoreGroup", StoreGroup)
 # (The code of the next two cells is hidden: a store that counts bytes, and the two all-reduces.)
 
 # %% id="own-prediction" tags=["prediction"]
-# written by 4 ranks, 4 MB each; read by each of 4, 4 times 4 MB
-prediction = 4 * 4 + 4 * 4 * 4
+prediction = 4 * 4 + 4 * 4 * 4  # written by four; read by four, four each
 
 # %% id="own-counting" tags=["plumbing"]
 StoreGroup = lockstep.carry_on("StoreGroup", StoreGroup)
@@ -942,7 +902,7 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # %% [markdown] id="waits-text"
 # ## Further: how long a group waits, and for whom
 #
-# Two sentences that people say, tested. 15 minutes, no exercise; a CPU is enough, and what only GPUs
+# Two sentences that people say, tested. 10 minutes, no exercise; a CPU is enough, and what only GPUs
 # can say is recorded.
 
 # %% [markdown] id="timeout-text"
@@ -1053,9 +1013,9 @@ lockstep.claim(
 # returns to Python at once, for both.
 
 # %% [markdown] id="promises-text"
-# ## Further: three promises of the documentation
+# ## Further: four promises of the documentation
 #
-# Three sentences of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each
+# Four sentences of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each
 # tested. 10 minutes, no exercise; a CPU is enough.
 
 # %% [markdown] id="entered-text"
@@ -1189,11 +1149,54 @@ lockstep.claim(
 
 # %% [markdown] id="source-explained"
 # With `group_src=0` in place of `src` you say the place in the group.
+#
+# ### Claim: "with `use_local_synchronization=True`, only the members call `new_group`"
+#
+# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) says so of this
+# argument of `new_group`: "non-member ranks don't need to call into API". The name of such a group is
+# made from its members, and not by counting (section 5). **Guess** for gloo. The test: two of four ranks
+# make such a group, and then all four make another one.
+
+# %% id="local-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="local-claim"
+def members_then_all():
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1)
+    if dist.get_rank() < 2:
+        pair = dist.new_group([0, 1], use_local_synchronization=True)
+        dist.all_reduce(x, group=pair)
+    dist.all_reduce(x, group=dist.new_group([0, 1, 2, 3]))
+    return x.item()
+
+
+options = {"nproc_per_node": 4, "backend": "gloo"}
+options |= {"may_fail": True, "show": False}
+job = lockstep.torchrun(members_then_all, **options)
+# 2 from each of the pair, 1 from the others
+right = job.ok and job.results == [6, 6, 6, 6]
+sums = f"sums on the four ranks: {job.results}"
+lockstep.claim(
+    "With use_local_synchronization=True, only the members call new_group.",
+    guess=guess,
+    verdict="holds" if right else "does not hold",
+    because=sums if job.ok else "the ranks hang",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="local-explained"
+# **What changes under NCCL:** where a communicator is split off the default group's (as with
+# `init_process_group(device_id=…)`),
+# that split still takes all ranks. And groups that overlap must be made in one order everywhere.
 
 # %% [markdown] id="mpi-text"
 # ## Further: MPI's words
 #
-# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both. 3 minutes.
+# Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both. 5 minutes.
 
 # %% [markdown] id="mpi-table"
 # | MPI | PyTorch | not quite the same |

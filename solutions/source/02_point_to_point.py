@@ -851,7 +851,7 @@ lockstep.compare(predicted=prediction, measured=job[1][2])
 # %% [markdown] id="model-further"
 # ## Further: how well two numbers do
 #
-# About 8 minutes; needs section 3's model. Here are the recorded messages between two H200s again, and the
+# About 10 minutes; needs section 3's model. Here are the recorded messages between two H200s again, and the
 # line through them.
 #
 # ### Claim: "latency plus bytes over bandwidth says what any message takes"
@@ -924,7 +924,7 @@ for size, took in nvlink_points[::2]:
 # %% [markdown] id="half-text"
 # ## Further: half of the bandwidth
 #
-# About 8 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
+# About 5 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
 # Here are the recorded messages between two H200s again, and the line through them:
 
 # %% id="half-fit"
@@ -940,8 +940,7 @@ print(nvlink, recording.stamp, sep="\n")
 # bandwidth 1/β, by the model? (Half of the bandwidth is twice the time βn.)
 
 # %% id="half-prediction" tags=["prediction"]
-# n / (α + βn) = 1/(2β) where βn = α
-prediction = nvlink.alpha / nvlink.beta / 1e6
+prediction = nvlink.alpha / nvlink.beta / 1e6  # α + βn is 2βn if βn = α
 
 # %% id="half"
 rates = [size / took for size, took in zip(sizes, times, strict=True)]

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 03 · Collectives
 #
-# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
+# **85 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
 # does on 4 H200s is recorded)
 #
 # A *collective* is a call that all ranks of a group make together. Training is made of five or six of
@@ -628,7 +628,7 @@ lockstep.progress("03")
 # %% [markdown] id="twice-text"
 # ## Further: how often an all-reduce sends its data
 #
-# About 4 minutes; needs a CPU. It counts what your ring sends.
+# About 5 minutes; needs a CPU. It counts what your ring sends.
 #
 # ### Claim: "an all-reduce moves twice its data"
 #
@@ -666,7 +666,7 @@ lockstep.claim(
 # ## Further: bundling, measured here
 #
 # Many small calls, one large call, and calls that PyTorch collects, on your ranks; and what people say that
-# it saves. About 6 minutes; it needs a CPU. (Bundling saves no bytes. Those are saved where gradients are
+# it saves. About 5 minutes; it needs a CPU. (Bundling saves no bytes. Those are saved where gradients are
 # *added up over several steps* before they are sent.)
 #
 # Your ranks share a few cores, so nothing is as clean as on the chart of section 5. The third way:
@@ -741,7 +741,7 @@ lockstep.claim(
 # %% [markdown] id="objects-text"
 # ## Further: objects and their price
 #
-# What it costs to send Python objects, and what it risks. About 12 minutes; it needs a CPU.
+# What it costs to send Python objects, and what it risks. About 10 minutes; it needs a CPU.
 #
 # `all_gather_object`, `broadcast_object_list` and similar calls take any Python object. They pickle it
 # into bytes, send those as a tensor, and unpickle them on the other side. A receiver must bring a tensor
@@ -872,7 +872,7 @@ lockstep.claim(
 # ## Further: two nodes
 #
 # What changes when a collective crosses nodes: who is told what, which bytes take the slow way, and an
-# all-reduce on two levels. About 15 minutes; it needs a CPU. Exercise 3 comes first.
+# all-reduce on two levels. About 20 minutes; it needs a CPU. Exercise 3 comes first.
 #
 # Where Slurm gives two nodes this section is live on them: inside of a job of two nodes, or where
 # `lockstep cluster init` has written a profile and `lockstep cluster check` says that all is well.

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 04 · Streams, events, overlap
 #
-# **100 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+# **90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
 # A GPU works while the program goes on, and can do several things at once: if one asks for it, and if
 # nothing stands in the way. Afterwards you can
@@ -790,43 +790,6 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # small, so that communication starts early. Many small buckets overlap well, too, but have more to hide: each
 # pays α.
 
-# %% [markdown] id="backward-text"
-# How good is a hook for each gradient? Recorded on four H200s, with layers of 2048: a hook for each, and other ways:
-# several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP.
-
-# %% id="backward-recorded"
-recording = lockstep.recorded("overlap/backward-h200-x4.json")
-ways, rows = {}, []
-for way in recording.content["ways"]:
-    name = [way["how"]]
-    name += [f"{way['layers']} layers a message"] if "layers" in way else []
-    for limit in ("max_ctas", "bucket_cap_mb"):
-        name += [f"{limit} {way[limit]}"] if way.get(limit) else []
-    name += ["high priority"] if way.get("high_priority") else []
-    ways[", ".join(name)] = way
-tried = {n: w for n, w in ways.items() if w["how"] in ("in hooks", "DDP")}
-best = {
-    "after": "after the backward",
-    "a hook for each": next(iter(tried)),
-    "the largest share": max(tried, key=lambda name: tried[name]["hidden"]),
-    "the quickest step": min(tried, key=lambda name: tried[name]["seconds"]),
-}
-for what, name in best.items():
-    way = ways[name]
-    us = way["seconds"] * 1e6, way["communication_us"], way["exposed_us"]
-    share = f"{way['hidden']:.0%}"
-    rows.append([what, name, *(f"{one:,.0f}" for one in us), share])
-columns = ["", "how", "step, µs", "all-reduces, by the trace"]
-columns += ["of it exposed", "hidden"]
-title = f"12 layers on four H200s, {len(tried)} ways to overlap"
-lockstep.table(title, columns, rows, stamp=recording.stamp)
-
-# %% [markdown] id="backward-explained"
-# No way hid a larger share than a hook for each. Yet its step was no quicker than the one without overlap: by the trace
-# the all-reduces became longer. (In a trace their time has the wait for the last rank in it, and they share the GPU with
-# the products.) With six layers a message there was less to hide, less of it was hidden, and the step was the quickest.
-# So look at the exposed part and at the step, too.
-
 # %% [markdown] id="recap"
 # ## Recap
 #
@@ -873,6 +836,46 @@ lockstep.play.overlap(line=link)
 # Make the bucket smaller, and less of it comes after the backward pass, until each bucket's α is more than its
 # bytes; the sentence below the dials says where the least is. Then make the link ten times slower: the
 # all-reduces take longer than the backward pass, and no size of bucket hides them.
+
+# %% [markdown] id="backward-text"
+# ## Further: ways to overlap, on four H200s
+#
+# About 5 minutes; recorded, so nothing is needed. DDP and FSDP communicate a gradient in a hook, as soon as it is
+# there (section 6). How good is that? Recorded on four H200s, with layers of 2048: a hook for each, and other ways:
+# several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP.
+
+# %% id="backward-recorded"
+recording = lockstep.recorded("overlap/backward-h200-x4.json")
+ways, rows = {}, []
+for way in recording.content["ways"]:
+    name = [way["how"]]
+    name += [f"{way['layers']} layers a message"] if "layers" in way else []
+    for limit in ("max_ctas", "bucket_cap_mb"):
+        name += [f"{limit} {way[limit]}"] if way.get(limit) else []
+    name += ["high priority"] if way.get("high_priority") else []
+    ways[", ".join(name)] = way
+tried = {n: w for n, w in ways.items() if w["how"] in ("in hooks", "DDP")}
+best = {
+    "after": "after the backward",
+    "a hook for each": next(iter(tried)),
+    "the largest share": max(tried, key=lambda name: tried[name]["hidden"]),
+    "the quickest step": min(tried, key=lambda name: tried[name]["seconds"]),
+}
+for what, name in best.items():
+    way = ways[name]
+    us = way["seconds"] * 1e6, way["communication_us"], way["exposed_us"]
+    share = f"{way['hidden']:.0%}"
+    rows.append([what, name, *(f"{one:,.0f}" for one in us), share])
+columns = ["", "how", "step, µs", "all-reduces, by the trace"]
+columns += ["of it exposed", "hidden"]
+title = f"12 layers on four H200s, {len(tried)} ways to overlap"
+lockstep.table(title, columns, rows, stamp=recording.stamp)
+
+# %% [markdown] id="backward-explained"
+# No way hid a larger share than a hook for each. Yet its step was no quicker than the one without overlap: by the trace
+# the all-reduces became longer. (In a trace their time has the wait for the last rank in it, and they share the GPU with
+# the products.) With six layers a message there was less to hide, less of it was hidden, and the step was the quickest.
+# So look at the exposed part and at the step, too.
 
 # %% [markdown] id="copies-text"
 # ## Further: copies beside computation
@@ -1108,7 +1111,7 @@ lockstep.table(title, columns, rows, stamp=runs[0].stamp)
 # %% [markdown] id="experts-text"
 # ## Further: experts on streams
 #
-# About 10 minutes; needs nothing but the lab's first cells. In a mixture of experts each expert has a few
+# About 5 minutes; needs nothing but the lab's first cells. In a mixture of experts each expert has a few
 # tokens of a batch, so its product is small: it leaves SMs idle, and takes the device about as long as a launch takes the
 # host. Here are
 # eight experts, with 256 tokens each, by 4096 × 1024 weights. By how much do streams help?
@@ -1171,7 +1174,7 @@ lockstep.table("Eight experts", columns, rows, stamp=stamps)
 # %% [markdown] id="ctas-text"
 # ## Further: how many SMs does the collective take?
 #
-# About 8 minutes; recorded on two and on four H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
+# About 10 minutes; recorded on two and on four H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
 # an SM from the products beside it. NCCL's limit for them is `max_ctas`, which a process group can be given:
 #
 #     options = dist.ProcessGroupNCCL.Options()

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **95 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
+# **80 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
 # as fast, or slower, or keep it compiling for an hour. Afterwards you can
@@ -631,7 +631,7 @@ lockstep.progress("05")
 # %% [markdown] id="always-text"
 # ## Further: more claims about modes and gains
 #
-# About 12 minutes; one rank, and a recording of an H200. Section 3 has asked whether three models become about 30 %
+# About 10 minutes; one rank, and a recording of an H200. Section 3 has asked whether three models become about 30 %
 # faster. Here are more sentences about modes, and about the same rows.
 #
 # ### Claim: "the default mode uses CUDA graphs"
@@ -806,7 +806,7 @@ lockstep.claim(
 # %% [markdown] id="grow-text"
 # ## Further: how compile time grows
 #
-# About 8 minutes, of which the compiler may take some; one rank and a compiler. One and two small blocks are compiled
+# About 10 minutes, of which the compiler may take some; one rank and a compiler. One and two small blocks are compiled
 # as one graph and block by block, here; up to six were, on an H200.
 #
 # ### Claim: "compile time grows in proportion to the number of layers"
@@ -865,7 +865,7 @@ lockstep.claim(
 # %% [markdown] id="alone-text"
 # ## Further: one rank compiles alone
 #
-# About 8 minutes; needs two ranks. Guards are asked on each rank by itself. You will see one rank compile while
+# About 10 minutes; needs two ranks. Guards are asked on each rank by itself. You will see one rank compile while
 # the other waits for it in a collective, and what it looks like when the two graphs do not agree.
 #
 # Rank 0 gets a new shape in its second call, rank 1 does not. The backend takes half a second for each
@@ -960,7 +960,7 @@ dist.barrier()
 # %% [markdown] id="cache-text"
 # ## Further: a second process that starts warm
 #
-# About 10 minutes; one rank and a compiler. What the first process has compiled is handed to a second one,
+# About 5 minutes; one rank and a compiler. What the first process has compiled is handed to a second one,
 # and both are timed.
 #
 # Graphs, generated code and tuning results are kept in a folder (`TORCHINDUCTOR_CACHE_DIR`). A second
@@ -1049,7 +1049,7 @@ lockstep.claim(
 # %% [markdown] id="overlap-text"
 # ## Further: the compiler moves collectives
 #
-# About 12 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its
+# About 10 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its
 # wait. Inductor has a scheduler, which can do the same: its passes `raise_comms` (starts go up) and `sink_waits`
 # (waits go down). The list of passes is `torch._inductor.config.reorder_for_compute_comm_overlap_passes`.
 #
@@ -1129,7 +1129,7 @@ pair.close()  # ends its two ranks: each holds a compiler in memory
 # %% [markdown] id="ddp-text"
 # ## Further: DDP's graphs
 #
-# About 8 minutes; two ranks. DDP sends gradients in buckets while the backward pass goes on. In one compiled
+# About 5 minutes; two ranks. DDP sends gradients in buckets while the backward pass goes on. In one compiled
 # backward graph nothing could be sent before its end. So Dynamo cuts the graph into parts of about a bucket.
 #
 # Four linear layers of 512 × 512 without bias have 1 MB of gradients each. Gradients come from the last layer to
@@ -1178,7 +1178,7 @@ lockstep.compare(predicted=prediction, measured=len(job[0][2]))
 # %% [markdown] id="whole-text"
 # ## Further: an operator kept whole
 #
-# About 8 minutes; one rank, no compiler. Some code must not be taken apart: a kernel of your own, or a library
+# About 5 minutes; one rank, no compiler. Some code must not be taken apart: a kernel of your own, or a library
 # that Dynamo cannot follow. `torch.library.custom_op` makes it an operator, a single node of the graph. While
 # tracing there are no numbers, so it needs a **fake**: a function that says only shape and type of the
 # result.

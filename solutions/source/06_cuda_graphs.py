@@ -32,7 +32,7 @@ print(lockstep.virtual.MACHINES["H200"])
 # %% [markdown] id="machine-text"
 # `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU, as in lab 04; `cuda` has the names
 # of `torch.cuda`. The result is that of a run without a profiler; then the program runs once more for its
-# timeline. With `values=False` the virtual GPU has times only. (The code of the next two cells is folded.)
+# timeline. With `values=False` the virtual GPU has times only.
 
 # %% id="on-gpu-rank" tags=["plumbing"]
 import tempfile
@@ -215,8 +215,8 @@ lockstep.check("last_end", last_end)
 
 # %% [markdown] id="last_end-use"
 # With it the gain of a graph can be predicted. In a graph the host launches once. So
-# `launch` is 0, and on this machine `latency` is 8.8 µs and `gap` 0.03 µs (of graphs on H200s). The kernels'
-# durations are in the trace. One by one, a launch takes (11.7 + 2 · 6.6) / 3 = 8.3 µs as a mean, `latency`
+# `launch` is 0, and on this machine `latency` is 8.8 µs and `gap` 0.03 µs (of graphs on H200s).
+# One by one, a launch takes (11.7 + 2 · 6.6) / 3 = 8.3 µs as a mean, `latency`
 # is 9.0 µs and `gap` 1.15 µs.
 
 # %% id="last_end-run"
@@ -285,31 +285,8 @@ print("copied into the old tensor:", seen.result[1])
 
 # %% [markdown] id="outputs-text"
 # So inputs are **static**: tensors that stay where they are, into which each new input is copied.
-#
-# The same holds of outputs. A graph computes `x + 1`. For x = 0, 1, 2 it is replayed; each time `y` is put into one
-# list, and a copy of `y` into another. What will be in the two lists?
-
-
-# %% id="outputs"
-def outputs(cuda):
-    x = torch.zeros(8, device="cuda")
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        y = x + 1
-    kept, copied = [], []
-    for value in range(3):
-        x.fill_(value)
-        g.replay()
-        kept.append(y)
-        copied.append(y.clone())
-    return [one[0].item() for one in kept], [one[0].item() for one in copied]
-
-
-seen = on_gpu(outputs, traced=False)
-print("kept:", *seen.result[0], "· copied:", *seen.result[1])
-
-# %% [markdown] id="pool-explained"
-# All tensors in the list are one: the last replay has overwritten it. What shall stay is copied out.
+# The same holds of outputs: each replay writes `y` into the same memory, over what was there. What shall stay is
+# copied out.
 #
 # Where does `y` lie? What a capture allocates comes from a **private pool** of the graph: memory that nobody else gets
 # while the graph lives, so that the addresses stay its own. `cuda.empty_cache()` does not give it back. PyTorch's
@@ -562,37 +539,8 @@ found["x.sum()"].compare(prediction, failed)
 # A mask fails because its result's *shape* depends on values. `torch.where` has the same shape always. Random numbers
 # work, and each replay draws new ones. An `if` on a shape is captured: the graph has the branch that was taken then.
 #
-# That leads to the worse kind: what is captured, and wrong. Python runs during the capture only. Here a counter is
-# raised in Python, and a tensor by a kernel; warm-up once, capture, then five replays. **Predict:** what is the Python counter
-# at the end?
-
-# %% id="python-prediction" tags=["prediction"]
-prediction = 2  # one warm-up, one capture; replays run no Python
-
-
-# %% id="python"
-def counted(cuda):
-    calls, x = [], torch.zeros(8, device="cuda")
-
-    def work():
-        calls.append(1)
-        x.add_(1)
-
-    work()
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        work()
-    for _ in range(5):
-        g.replay()
-    return len(calls), x[0].item()
-
-
-seen = on_gpu(counted, traced=False)
-print("the tensor has counted to", seen.result[1])
-seen.compare(prediction, seen.result[0])
-
-# %% [markdown] id="clipped-text"
-# The tensor has counted the warm-up and five replays; the capture ran nothing.
+# Worse is what is captured, and wrong. Python runs during the capture only: what a replay should count, print or
+# decide there, it does not ("Further: a counter in Python, and a list of outputs").
 #
 # ### Exercise 4: make it capturable
 #
@@ -629,11 +577,8 @@ lockstep.check("clipped", clipped)
 # ## 5 · One graph for each batch size
 #
 # Shapes are fixed in a graph. A serving engine has a new batch size at each step: requests come and end. It captures
-# graphs for a few sizes, and **pads**: a batch of 9 runs in the graph of 16, and 7 rows are thrown away. (TensorRT-LLM's setting is
-# [`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html).)
-#
-# Between *n*/2 and *n* rows the mean is 3/4 *n*: so with sizes 1, 2, 4, … a quarter of all rows is padding, if all batch
-# sizes are equally frequent.
+# graphs for a few sizes, and **pads**: a batch of 9 runs in the graph of 16, and 7 rows are thrown away
+# ([`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html) in TensorRT-LLM).
 #
 # Is that expensive? As long as a step is bound by launches or by reading weights, more rows cost next to nothing.
 # What costs is **memory**: each graph keeps what it needs, whether it runs or not.
@@ -786,8 +731,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="recap"
-# With 512 columns and 8 rows the gain is larger than on the virtual GPU of section 2: the recorded host took 12 to
-# 17 µs a launch (the eager steps' time, divided by 72), the virtual one takes 8.3 µs.
+# With 512 columns and 8 rows the gain is larger than in section 2: the recorded host took 12 to 17 µs a launch
+# (the eager steps' time, divided by 72), the virtual one takes 8.3 µs.
 #
 # ## Recap
 #
@@ -838,10 +783,70 @@ lockstep.claim(
     stamp=seen.stamp,
 )
 
+# %% [markdown] id="python-text"
+# ## Further: a counter in Python, and a list of outputs
+#
+# About 5 minutes; needs the lab's first cells. Python runs during the capture only. Here a counter is
+# raised in Python, and a tensor by a kernel; warm-up once, capture, then five replays. **Predict:** what is the
+# Python counter at the end?
+
+# %% id="python-prediction" tags=["prediction"]
+prediction = 2  # one warm-up, one capture; replays run no Python
+
+
+# %% id="python"
+def counted(cuda):
+    calls, x = [], torch.zeros(8, device="cuda")
+
+    def work():
+        calls.append(1)
+        x.add_(1)
+
+    work()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        work()
+    for _ in range(5):
+        g.replay()
+    return len(calls), x[0].item()
+
+
+seen = on_gpu(counted, traced=False)
+print("the tensor has counted to", seen.result[1])
+seen.compare(prediction, seen.result[0])
+
+# %% [markdown] id="python-explained"
+# The tensor has counted the warm-up and five replays; the capture ran nothing.
+#
+# And outputs? A graph computes `x + 1`. For x = 0, 1, 2 it is replayed; each time `y` is put into one
+# list, and a copy of `y` into another. What will be in the two lists?
+
+
+# %% id="outputs"
+def outputs(cuda):
+    x = torch.zeros(8, device="cuda")
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = x + 1
+    kept, copied = [], []
+    for value in range(3):
+        x.fill_(value)
+        g.replay()
+        kept.append(y)
+        copied.append(y.clone())
+    return [one[0].item() for one in kept], [one[0].item() for one in copied]
+
+
+seen = on_gpu(outputs, traced=False)
+print("kept:", *seen.result[0], "· copied:", *seen.result[1])
+
+# %% [markdown] id="outputs-explained"
+# All tensors in the first list are one: the last replay has overwritten it.
+
 # %% [markdown] id="pool-text"
 # ## Further: memory while a graph is captured
 #
-# About 4 minutes; needs the lab's first cells. Some texts list "no new memory allocations" among the rules for CUDA
+# About 5 minutes; needs the lab's first cells. Some texts list "no new memory allocations" among the rules for CUDA
 # graphs.
 #
 # ### Claim: "memory cannot be allocated while a graph is captured"
@@ -882,7 +887,7 @@ lockstep.claim(
 # %% [markdown] id="same-text"
 # ## Further: the same bits
 #
-# About 4 minutes; needs the lab's first cells.
+# About 5 minutes; needs the lab's first cells.
 #
 # ### Claim: "a replay computes, bit for bit, what the plain step computes"
 #

@@ -682,7 +682,7 @@ lockstep.compare(predicted=prediction, measured=ratio, unit="times")
 # ## Further: a hang
 #
 # A program that stands still leaves no trace. What PyTorch's flight recorder leaves instead, and who is
-# missing in it. 10 minutes; a recording of 4 H200s; needs nothing of the core.
+# missing in it. 5 minutes; a recording of 4 H200s; needs nothing of the core.
 
 # %% [markdown] id="hang-predict-text"
 # PyTorch can keep a *flight recorder*: the last collectives of each rank, in memory
@@ -721,7 +721,7 @@ lockstep.compare(predicted=prediction, measured=hang.missing[0].missing[0])
 # %% [markdown] id="memory-text"
 # ## Further: memory over time
 #
-# A snapshot of PyTorch's allocator: what is alive at the peak, and what is reserved though nobody uses it. 10
+# A snapshot of PyTorch's allocator: what is alive at the peak, and what is reserved though nobody uses it. 5
 # minutes; a recording of an H200; needs nothing of the core.
 
 # %% id="memory"
@@ -751,7 +751,7 @@ lockstep.compare(predicted=prediction, measured=each, unit="MiB")
 # %% [markdown] id="roofline-text"
 # ## Further: a roofline by hand
 #
-# Is a kernel slow, or is it as fast as the machine allows? 15 minutes; kernels of a recording on
+# Is a kernel slow, or is it as fast as the machine allows? 10 minutes; kernels of a recording on
 # H200s; needs nothing of the core.
 
 # %% [markdown] id="roofline-predict-text"
@@ -1010,7 +1010,7 @@ lockstep.claim(
 #
 # Books and tools show a step in four tables: top operators, ranges, the step's split, and a roofline. Here
 # they are of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. The
-# roofline by counters has a section of its own above. 20 minutes; recordings; needs nothing of the core.
+# roofline by counters has a section of its own above. 15 minutes; recordings; needs nothing of the core.
 
 # %% [markdown] id="moe-operators-text"
 # **Top operators.** GPU time by the innermost operator that launched it; so nothing counts twice.
@@ -1220,7 +1220,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown] id="hosts-text"
 # ## Further: traces of two nodes
 #
-# Two hosts have two clocks, not one for each rank, and that can be checked. About 6 minutes; it needs a CPU.
+# Two hosts have two clocks, not one for each rank, and that can be checked. About 10 minutes; it needs a CPU.
 # Section 2 comes first.
 #
 # The recording of 4 H200s again. Ranks 0 and 1 stay as they are. Ranks 2 and 3 play another host, whose
@@ -1443,7 +1443,7 @@ lockstep.claim(
 # ## Further: noise by hand
 #
 # How can one know that a step became slower, and that it was not chance? First how far steps differ where nothing was
-# changed; then the test behind such an answer, in three lines. 20 minutes; needs nothing of the core.
+# changed; then the test behind such an answer, in three lines. 15 minutes; needs nothing of the core.
 #
 # ### Claim: "a step that takes 5 % longer than the last one was made slower"
 #

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 10 · Pipeline parallelism
 #
-# **90 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
+# **95 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
 # in for GPU time, and say how)
 #
 # A model that is too large for one GPU is cut along its depth. Each rank has one part, and batches go
@@ -281,8 +281,7 @@ lockstep.play.pipeline(schedules, stages=4, microbatches=8)
 
 # %% id="gpipe-run-prediction" tags=["prediction"]
 # your number, or a formula with NPROC
-# Work and wait are both made of F + B, so that cancels.
-prediction = (NPROC - 1) / (8 + NPROC - 1)
+prediction = (NPROC - 1) / (8 + NPROC - 1)  # F + B, in both, cancels
 
 
 # %% id="blocking"
@@ -719,7 +718,7 @@ lockstep.progress("10")
 # %% [markdown] id="chunks-text"
 # ## Further: several chunks a rank
 #
-# About 30 minutes; needs nothing but the lab's first cells. An exercise: interleaved 1F1B, a schedule of
+# About 25 minutes; needs nothing but the lab's first cells. An exercise: interleaved 1F1B, a schedule of
 # Megatron-LM's that makes the bubble smaller; and what it costs in messages.
 #
 # A microbatch must pass all ranks before the last one can begin, and that takes
@@ -1059,7 +1058,7 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 # %% [markdown] id="torch-text"
 # ## Further: PyTorch's own schedules
 #
-# About 10 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
+# About 5 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
 # schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. The last cell
 # compares their orders with yours.
 #

@@ -311,8 +311,10 @@ lockstep.chart(
 # tree?
 
 # %% id="thousand-prediction" tags=["prediction"]
-# 2·1023·(α + β·s/1024) = 2·10·α + 2·β·s, so (2046 - 20)·α = β·s·2/1024
-prediction = (2046 - 20) * 14e-6 * 50 * 1024 / 2
+prediction = (
+    # 2·1023·(α + β·s/1024) = 2·10·α + 2·β·s, so (2046 - 20)·α = β·s·2/1024
+    (2046 - 20) * 14e-6 * 50 * 1024 / 2
+)
 
 # %% id="thousand"
 network = lockstep.cost.Line(alpha=14e-6, beta=1 / 50e9)
@@ -506,8 +508,9 @@ print(lockstep.live(job))
 # ring on each rail, of the part that a GPU has by then? (Take 1 for 127/128, and do not forget its 254 steps.)
 
 # %% id="pays-prediction" tags=["prediction"]
-# 3.6 ms of α, and 70 ms of bytes
-prediction = 1000 * (2 * 127 * 14e-6 + 2 * 14e9 / 8 / 50e9)
+prediction = 1000 * (
+    2 * 127 * 14e-6 + 2 * 14e9 / 8 / 50e9  # 3.6 ms of α, and 70 ms of bytes
+)
 
 # %% id="pays" tags=["plumbing"]
 nvlink = lockstep.cost.Line(alpha=3.4e-6, beta=1 / 338e9)
@@ -682,7 +685,7 @@ lockstep.progress("15")
 # %% [markdown] id="further-tree"
 # ## Further: a tree
 #
-# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 15 minutes. It needs
+# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 10 minutes. It needs
 # sends and receives (lab 02).
 
 # %% [markdown] id="tree-text"
@@ -956,7 +959,7 @@ lockstep.claim(
 # %% [markdown] id="trees-intro"
 # ## Further: rings and trees on 24,576 GPUs
 #
-# What NVIDIA published of its double binary trees on Summit, and how far the model is off. About 8 minutes;
+# What NVIDIA published of its double binary trees on Summit, and how far the model is off. About 10 minutes;
 # it needs section 2's table.
 #
 # In 2019 NVIDIA compared NCCL's new double binary trees with rings on
@@ -1012,7 +1015,7 @@ lockstep.table(
 # ## Further: Llama 3, from 8,192 to 16,384 GPUs
 #
 # A published step priced from its configuration alone: which communication could not be shared among
-# more GPUs, what it should cost, and what is missing. About 10 minutes; it needs section 5.
+# more GPUs, what it should cost, and what is missing. About 5 minutes; it needs section 5.
 
 # %% [markdown] id="llama-text"
 # [Llama 3](https://arxiv.org/abs/2407.21783) (table 4) trains 405 billion parameters with batches of
@@ -1026,9 +1029,11 @@ lockstep.table(
 # computing takes half: how many TFLOP/s a GPU are left of 430?
 
 # %% id="llama-prediction" tags=["prediction"]
-step = 6 * 405e9 * 2048 * 8192 / (8192 * 430e12)  # 11.6 s on 8,192 GPUs
-talk = 405e9 / (8 * 16) * (2 + 4) / 50e9  # 0.38 s
-prediction = 430 * (step / 2) / ((step - talk) / 2 + talk)
+prediction = 430 / (
+    # s is a step on 8,192 GPUs, 11.6 s, and t its communication, 0.38 s:
+    # 430 · (s/2) / ((s - t)/2 + t) = 430 / (1 + t/s)
+    1 + (405e9 / 128 * (2 + 4) / 50e9) / (6 * 405e9 * 2048 / 430e12)
+)
 
 # %% id="llama"
 llama = lockstep.published("llama-3")

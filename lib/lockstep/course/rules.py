@@ -26,6 +26,7 @@ from .source import (
     SourceError,
     answers,
     asked,
+    blank,
     complete,
     core,
     goes_further,
@@ -52,10 +53,24 @@ def verify(source: Path) -> None:
     cells = read(source)
     if not any("parameters" in tags(cell) for cell in cells):
         raise SourceError(f"{source.name}: no cell is tagged parameters")
+    _verify_blanks(source, cells)
     _verify_exercises(source, cells)
     _verify_length(source, cells)
     _verify_texts(source, cells)
     _verify_sections(source, cells)
+
+
+def _verify_blanks(source: Path, cells: list[Any]) -> None:
+    """What the lab asks for, it does not say."""
+    for cell in cells:
+        if (name := asked(cell)) is None:
+            continue
+        for said in re.findall(r"# (.+)", blank(cell)):
+            if not said.startswith(ASKED[name]):
+                raise SourceError(
+                    f"{source.name}, cell {cell.id}: the lab would say {said!r}; a comment above "
+                    f"a value begins with: {ASKED[name]}"
+                )
 
 
 def _verify_exercises(source: Path, cells: list[Any]) -> None:

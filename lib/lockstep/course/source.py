@@ -10,11 +10,12 @@ in the lab it is a `raise NotImplementedError`:
     # END SOLUTION
 
 And a cell tagged `prediction` or `guess` ends with the solution's value, which in the lab is None.
-A comment above it is what the lab says there instead of "your number":
+A comment above it that begins with "your number" is what the lab says there; why the value is right
+stands behind it, or within its brackets:
 
     # %% id="idle-prediction" tags=["prediction"]
     # your number, between 0 and 1
-    prediction = 3 / 11
+    prediction = 3 / 11  # three units of eleven
 
 A lab's core is what stands above its first heading `## Further: …`: each of these is the first line
 of its own cell, and what stands below it goes further. Learners find it folded, and a cell tagged

@@ -18,14 +18,14 @@ class Lab:
 
 
 LABS = (
-    Lab("00", "start_here", "Start here", "15", "cpu"),
+    Lab("00", "start_here", "Start here", "35", "cpu"),
     Lab("01", "communicators", "Communicators", "90", "cpu"),
     Lab("02", "point_to_point", "Point-to-point", "90", "cpu"),
-    Lab("03", "collectives", "Collectives", "90", "cpu"),
-    Lab("04", "streams_and_overlap", "Streams, events, overlap", "100", "cpu"),
-    Lab("05", "torch_compile", "torch.compile modes", "95", "cpu"),
+    Lab("03", "collectives", "Collectives", "85", "cpu"),
+    Lab("04", "streams_and_overlap", "Streams, events, overlap", "90", "cpu"),
+    Lab("05", "torch_compile", "torch.compile modes", "80", "cpu"),
     Lab("06", "cuda_graphs", "CUDA graphs", "95", "cpu"),
     Lab("07", "tracing", "Multi-GPU tracing", "90", "cpu"),
-    Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90", "cpu"),
+    Lab("10", "pipeline_parallelism", "Pipeline parallelism", "95", "cpu"),
     Lab("15", "communication_at_scale", "What communication costs at scale", "90", "cpu"),
 )

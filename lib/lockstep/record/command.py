@@ -37,6 +37,7 @@ from . import (
     time_out,
     traces,
     two_nodes,
+    unseen,
     virtual,
     waits,
 )
@@ -67,6 +68,7 @@ EXPERIMENTS = (
     async_tp.EXPERIMENT,
     backward.EXPERIMENT,
     virtual.EXPERIMENT,
+    unseen.EXPERIMENT,
     races.EXPERIMENT,
     course.EXPERIMENT,
     slurm_nodes.EXPERIMENT,

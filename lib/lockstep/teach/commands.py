@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ def add(commands: Any) -> None:
         action="store_true",
         help="go on where this machine has no namespaces: notebooks then run as you",
     )
-    report.set_defaults(command=_report)
+    report.set_defaults(command=_report, interruptible=True)
 
     clean = commands.add_parser(
         "clean",
@@ -95,7 +94,7 @@ def add(commands: Any) -> None:
         help="one job on a node of the cluster of your profile (lockstep cluster init)",
     )
     preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    preflight.set_defaults(command=_preflight)
+    preflight.set_defaults(command=_preflight, interruptible=True)
 
     demo = commands.add_parser(
         "demo",
@@ -142,7 +141,6 @@ def _report(arguments: argparse.Namespace) -> int:
         disk=int(arguments.disk * gigabyte),
     )
     done = []
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     try:
         why = sandbox.why_not() or sandbox.lacks()
         if why and not weaker:
@@ -174,8 +172,6 @@ def _report(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("lockstep report: interrupted; nothing was written", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return int(not all(one.is_judged for one in done))
 
 
@@ -233,7 +229,6 @@ def _preflight(arguments: argparse.Namespace) -> int:
         return _refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
 
     done: list[preflight.Flight] = []
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     interrupted = False
     try:
         repeats = max(1, arguments.repeats)
@@ -252,8 +247,6 @@ def _preflight(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("lockstep preflight: interrupted", file=sys.stderr)
         interrupted = True
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if arguments.json:
         print(json.dumps([one.as_dict() for one in done], indent=2))
     elif done:

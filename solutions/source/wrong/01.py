@@ -4,6 +4,7 @@ import datetime
 import math
 import os
 import pickle
+import time
 
 import numpy as np
 import torch
@@ -153,8 +154,8 @@ def store_barrier(store, name, world_size):
 # %% store_barrier: busy
 def store_barrier(store, name, world_size):
     store.add(f"{name}/count", 1)
-    while store.add(f"{name}/count", 0) < world_size:
-        pass
+    while int(store.get(f"{name}/count")) < world_size:
+        time.sleep(0.05)
 
 
 # %% store_barrier: deadlock
@@ -233,11 +234,25 @@ def axis_groups(sizes, axis):
     return lines.reshape(-1, sizes[axis]).tolist()
 
 
-# %% axis_groups: type
+# %% axis_groups: not-transposed
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), 0)
+    return lines.reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: array
 def axis_groups(sizes, axis):
     grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
     lines = np.moveaxis(grid, list(sizes).index(axis), -1)
     return lines.reshape(-1, sizes[axis])
+
+
+# %% axis_groups: type
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), -1)
+    return (line.tolist() for line in lines.reshape(-1, sizes[axis]))
 
 
 # %% make_groups: only-own

@@ -148,7 +148,7 @@ class Judged:
         printed = run.job.output(rank).strip().splitlines()
         last = f" Last it printed: {printed[-1][:_MOST_PRINTED]}" if printed else ""
         said: dict[str, Any] = {
-            "raised": first.message.rstrip("."),
+            "raised": first.message.partition("\n")[0].rstrip(".:"),  # the report has all
             "last": last,
             "contrast": contrast,
         }

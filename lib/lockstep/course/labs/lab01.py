@@ -282,7 +282,7 @@ def _lines(sizes: dict[str, int], axis: str) -> Groups:
 
 
 def _guess_groups(groups: Callable[[dict[str, int], str], Groups]) -> Guess:
-    return lambda trial: [sorted(groups(trial.sizes, trial.axis))]
+    return lambda trial: [sorted(groups(trial.sizes, trial.axis), key=sorted)]
 
 
 def _chunks(n: int, size: int) -> Groups:
@@ -302,6 +302,18 @@ def _planes(sizes: dict[str, int], axis: str) -> Groups:
     return [list(plane) for plane in zip(*_lines(sizes, axis), strict=True)]
 
 
+def _not_transposed(sizes: dict[str, int], axis: str) -> Groups:
+    """The axis brought to the front of the grid, not to its end, and rows cut off that."""
+    in_turn = [one for plane in _planes(sizes, axis) for one in plane]
+    size = sizes[axis]
+    return [in_turn[start : start + size] for start in range(0, len(in_turn), size)]
+
+
+def _as_tensor(trial: Trial) -> list[Any]:
+    shape = (len(trial.groups), len(trial.groups[0]))
+    return [Tensor.of(itertools.chain(*trial.groups), "int64", shape)]
+
+
 def _unsorted(run: Run, rank: int) -> bool:
     got = run.got(rank)
     return _is_groups(got) and sorted(map(sorted, got)) == run.right(rank)
@@ -314,6 +326,7 @@ axis_groups.gives(
     "first-axis-fastest", _guess_groups(lambda sizes, axis: _lines(_backwards(sizes), axis))
 )
 axis_groups.gives("other-axes", _guess_groups(_planes))
+axis_groups.gives("not-transposed", _guess_groups(_not_transposed))
 axis_groups.gives("one-group", _guess_groups(lambda sizes, axis: _lines(sizes, axis)[:1]))
 axis_groups.gives(
     "always-first",
@@ -333,6 +346,7 @@ axis_groups.gives(
     "flat",
     _guess_groups(lambda sizes, axis: [[one for line in _lines(sizes, axis) for one in line]]),
 )
+axis_groups.gives("array", lambda trial: [Other("ndarray")], _as_tensor)
 axis_groups.shows("unsorted", _unsorted)
 
 
