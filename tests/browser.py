@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -289,9 +291,10 @@ class Page:
         self._below(cell).get_by_role("button", name=button, exact=True).click()
 
     def type(self, cell: str, text: str) -> None:
-        """Type into the field below a cell, and press Enter."""
+        """Type into the field below a cell, key by key, and press Enter."""
         field = self._below(cell).get_by_role("textbox")
-        field.fill(text)
+        field.clear()
+        field.press_sequentially(text)
         field.press("Enter")
 
     def waits_for(self, cell: str, text: str, patience: float = 20.0, hidden: bool = False) -> bool:
@@ -399,6 +402,35 @@ class Page:
         path.parent.mkdir(parents=True, exist_ok=True)
         whole.crop((0, 0, width, whole.height)).save(path, optimize=True)
 
+    def film(self, cell: str, path: Path, width: int, height: int, every: float = 0.1) -> None:
+        """Run one cell, and keep what is seen of it meanwhile as a GIF that goes round.
+
+        width, height: of the part of the page from the cell on, in pixels. every: seconds between
+        two looks; each is shown as long as it was to be seen, and the last one for long.
+        """
+        self._page.set_viewport_size({"width": WIDTH, "height": 1000})
+        node = self._page.evaluate_handle(CELL, cell).as_element()
+        assert node is not None
+        at = node.bounding_box()
+        assert at is not None
+        clip: Any = {"x": at["x"], "y": at["y"], "width": width, "height": height}
+        shots, times, is_over = [], [], None
+        while not is_over:
+            times.append(time.perf_counter())
+            shots.append(Image.open(io.BytesIO(self._page.screenshot(clip=clip))).convert("RGB"))
+            if is_over is None:
+                self._page.evaluate(START_CELL, cell)
+            self._page.wait_for_timeout(1000 * every)
+            is_over = self._page.evaluate("window.cellIsOver")
+        times.append(time.perf_counter())
+        shots.append(Image.open(io.BytesIO(self._page.screenshot(clip=clip))).convert("RGB"))
+        palette = shots[-1].quantize(128)  # one for all, or colours would flicker
+        looks = [shot.quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots]
+        lasted = [round(1000 * (after - before)) for before, after in pairwise(times)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {"append_images": looks[1:], "duration": [*lasted, 6000], "loop": 0}
+        looks[0].save(path, save_all=True, optimize=True, disposal=1, **kept)
+
 
 # ── What runs in the page ────────────────────────────────────────────────────────────────────
 
@@ -427,6 +459,11 @@ RUN_CELL = """async cell => {
     content.deselectAll();
     await commands.execute('notebook:run-cell');
 }"""
+
+START_CELL = f"""cell => {{
+    window.cellIsOver = false;
+    ({RUN_CELL})(cell).then(() => {{ window.cellIsOver = true; }});
+}}"""
 
 SETTING = """async ([plugin, name]) => {
     const {serviceManager} = window.jupyterapp;

@@ -11,6 +11,7 @@ FIRST = (
     "test_notebooks",
     "test_labs",
     "test_slurm",
+    "test_hub",
     "test_report",
     "test_failures",
 )

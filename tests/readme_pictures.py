@@ -10,14 +10,6 @@ from browser import serving
 IMAGES = Path(__file__).parents[1] / "labs" / "images"
 CELLS = {
     "load": "%load_ext lockstep\nimport lockstep",
-    "waits": """\
-%%torchrun -n 4
-import time
-import torch, torch.distributed as dist
-
-if dist.get_rank() == 2:
-    time.sleep(0.3)
-dist.all_reduce(torch.ones(1))""",
     "hangs": """\
 %%torchrun -n 4 --may-fail
 import torch, torch.distributed as dist
@@ -31,7 +23,7 @@ recording = lockstep.recorded("traces/slow-rank")
 trace = lockstep.Trace.load(recording.path).align()
 lockstep.Timeline(trace, path=trace.critical_path())""",
 }
-PICTURES = {"waiting-and-failing": ["waits", "hangs"], "timeline": ["timeline"]}
+PICTURES = {"failing": ["hangs"], "timeline": ["timeline"]}
 
 
 def main() -> int:

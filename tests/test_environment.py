@@ -21,7 +21,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-LOCKS = ("requirements.lock", "labs.lock", "torch.lock")
+LOCKS = ("requirements.lock", "labs.lock", "torch.lock", "hub.lock")
 CUDA = re.compile(r"nvidia|cuda|triton")
 
 
@@ -50,6 +50,7 @@ def version(requirement: Requirement) -> str:
 LOCK = pins(ROOT / "requirements.lock")
 LABS = pins(ROOT / "labs.lock")
 TORCH = pins(ROOT / "torch.lock")
+HUB = pins(ROOT / "hub.lock")
 BINDER = pins(ROOT / "binder" / "requirements.txt")
 
 
@@ -74,6 +75,15 @@ def test_torch_is_locked_apart_and_cuda_comes_with_it_alone() -> None:
     for name, requirement in TORCH.items():
         if name != "torch" and requirement not in cuda:
             assert version(requirement) == version(LOCK[name]), f"run make lock: {name}"
+
+
+def test_a_hub_changes_no_version_of_the_course() -> None:
+    for line in PYPROJECT["dependency-groups"]["hub"]:
+        requirement = Requirement(line)
+        assert version(HUB[requirement.name]) in requirement.specifier, f"run make lock: {line}"
+        assert requirement.name not in LOCK
+    for name in HUB.keys() & LOCK.keys():
+        assert version(HUB[name]) == version(LOCK[name]), f"run make lock: {name}"
 
 
 def test_learners_get_the_locked_versions_of_the_labs_and_nothing_else() -> None:

@@ -188,6 +188,15 @@ def test_html_of_a_table():
     assert len(shown.all("td")) == 1
 
 
+def test_what_scrolls_of_a_table_is_neither_its_caption_nor_its_stamp():
+    shown = lockstep.table("A caption", ["what", "number"], [["a", 1]], stamp=STAMP)
+    html = shown._repr_mimebundle_()["text/html"]
+    before, scrolls = html.split('style="overflow-x:auto"')
+    inside, after = scrolls.split("</table></div>")
+    assert ">A caption<" in before and str(STAMP) in after
+    assert ">A caption<" not in inside and str(STAMP) not in inside
+
+
 @pytest.mark.parametrize("row", [["a"], ["a", "b", "c"], []])
 def test_a_row_of_another_length_is_refused(row):
     with pytest.raises(ValueError, match=f"2 columns, but a row of {len(row)}"):

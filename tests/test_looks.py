@@ -1,11 +1,13 @@
 """One colour, one meaning: what looks alike is the same everywhere, and all of it can be read."""
 
+import base64
 import itertools
 import re
 
 import pytest
 from lockstep import looks
 from lockstep.looks import Look
+from lockstep.play.cards import number_line
 from lockstep.timeline.scene import LOOKS
 from lockstep.timeline.script import BROWSER
 
@@ -64,6 +66,15 @@ def test_colours_of_ranks_and_of_lines_are_none_of_kinds_and_red_is_for_errors()
     for colour in kinds | set(looks.RANKS) | set(looks.SERIES):
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
         assert not (red > 100 and red > 2.5 * max(green, blue)), f"{colour} is red"
+
+
+def test_what_is_no_kind_of_work_has_no_kinds_colour() -> None:
+    kinds = {look.colour for look in ALL} - {looks.GREY}
+    for source in number_line({"predicted": 1.0, "measured": 2.0}, "s", (1.5, 2.5)).values():
+        drawn = base64.b64decode(source.partition(",")[2]).decode()
+        assert not kinds & set(re.findall(r"#\w{6}", drawn))
+    for script in (BROWSER.parents[1] / "play" / "browser").glob("*.js"):  # kinds come from Python
+        assert not kinds & set(re.findall(r"#\w{6}", script.read_text(encoding="utf-8"))), script
 
 
 def test_lines_of_charts_are_seen_on_either_paper() -> None:

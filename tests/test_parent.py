@@ -340,6 +340,23 @@ if child == 0:
 """
 
 
+def test_a_kernels_first_ranks_say_what_they_wait_for(apart):
+    apart.warm_parent.kill()
+    psutil.wait_procs([apart.warm_parent], timeout=5)
+    apart.start("%%torchrun -n 1\n1")
+    reply = apart.wait_for(lambda reply: "until PyTorch is loaded" in reply.shown)
+    assert "until PyTorch is loaded" in reply.shown
+    assert "running" in reply.html
+    for _ in range(2):  # the next ranks find it loaded
+        reply = apart.finish()
+        assert len(reply.displays) == 1
+        assert "ok" in reply.shown and "PyTorch" not in reply.shown
+        apart.start("%%torchrun -n 1\n1")
+        reply = apart.wait_for(lambda reply: "live" in reply.shown)
+        assert "PyTorch" not in reply.shown
+    apart.finish()
+
+
 def test_ranks_end_with_the_kernel_though_a_fork_of_it_lives():
     kernel = Kernel()
     process = kernel.process

@@ -225,8 +225,10 @@ def test_a_step_left_out_is_said():
     assert [part.compute for part in rest.totals] == [110, 110]
     assert [part.step for part in rest.steps] == [5, 6, 5, 6]
     assert (rest.of(0).start, rest.of(0).length) == (500, 199)
-    rows = [line.split() for line in str(rest).splitlines()[3:5]]
-    assert rows[0][:5] == ["0", "2", "0.000", "0.000", "(55.3%)"]  # rank, steps, length, compute
+    lines = str(rest).splitlines()
+    rows = [line.split() for line in lines[3:5]]
+    assert rows[0][:4] == ["0", "2", "0.000", "0.000"]  # rank, steps, length, compute
+    assert lines[9].split()[:3] == ["0", "2", "55.3%"]  # and its share
     assert rows[1][:2] == ["1", "2"]
     assert [row[1] for row in rest.by_step().rows] == ["5", "6", "5", "6"]
     assert "without" not in str(whole)
@@ -266,10 +268,23 @@ def test_time_between_annotations_is_the_step_befores_and_said_where_it_is_much(
     assert Trace.from_slices(little).breakdown().notes == ()
 
 
+def test_a_cell_holds_one_value_and_shares_add_up():
+    found = three_steps().breakdown()
+    times, shares = found.by_step(), found.by_step(shares=True)
+    assert len(times.rows) == len(shares.rows) == 6
+    assert not any(" " in cell or "(" in cell for row in times.rows + shares.rows for cell in row)
+    for row in shares.rows:
+        assert sum(float(cell.removesuffix("%")) for cell in row[2:-1]) == pytest.approx(100)
+    assert times.rows[0][:2] == shares.rows[0][:2] == ["0", "4"]
+    assert str(found).count("made by hand") == 1  # one stamp for both tables
+    assert found._repr_mimebundle_()["text/html"].count("made by hand") == 1
+
+
 def test_without_communication_there_is_no_overlap_to_speak_of():
     found = three_steps().breakdown()
     assert found.of(0).overlap is None
-    assert "no communication" in str(found)
+    assert {row[-1] for row in found.by_step(shares=True).rows} == {"–"}
+
     half = [
         step("ProfilerStep#0", 0, 30),
         ran(Kind.COMPUTE, 0, 20),

@@ -178,7 +178,7 @@ def test_the_costliest_straggler_comes_first_in_words_and_table():
     table = found._repr_mimebundle_()["text/html"]
     cells = re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", table)[6:]
     assert cells == [
-        *("all_reduce", "3", "0.006 MB", "70%", "10.0 µs", "4.2 GB/s"),
+        *("all_reduce", "3", "6 kB", "70%", "10.0 µs", "4.2 GB/s"),
         *("barrier", "1", "unknown", "0%", "5.0 µs", "unknown"),
     ]
 

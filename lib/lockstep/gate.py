@@ -163,7 +163,7 @@ class Gate:
         return printable("\n".join([repr(self._table()), *self._sentences()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._table(), self._sentences())
+        return with_notes([self._table()], self._sentences())
 
 
 def gate(

@@ -506,7 +506,7 @@ one_way = lockstep.carry_on("one_way", one_way)
 two = {"nproc_per_node": 2, "backend": BACKEND, "show": False}
 job = lockstep.torchrun(sweep, one_way, [4, 2**22], **two)
 small, large = job[0]
-print(f"4 bytes: {1e6 * small:.1f} µs · 2²² bytes: {1e6 * large:.1f} µs")
+print(f"4 bytes: {1e6 * small:,.0f} µs · 2²² bytes: {1e6 * large:,.0f} µs")
 print(lockstep.live(job))
 
 # %% [markdown] id="third-text"
@@ -527,7 +527,7 @@ lockstep.compare(predicted=prediction, measured=1000 * job[0][0], unit="ms")
 #
 # Another program may take a core while you measure, and one point then lies far above its neighbours. So
 # beside your measurement stands one that was recorded on an idle machine, between two H200s that are
-# connected by NVLink, NVIDIA's link between GPUs. Both axes are logarithmic. Dots are the model.
+# connected by NVLink, NVIDIA's link between GPUs. Both axes are logarithmic. Dashed lines are the model.
 
 # %% id="fit" tags=["varies"]
 SIZES = [4**power for power in range(1, 13)]  # 4 B to 16 MiB
@@ -914,7 +914,7 @@ lockstep.play.cost(
 
 # %% id="model-misses"
 for size, took in nvlink_points[::2]:
-    print(f"{size:>13,} B: the line says {nvlink(size) / took - 1:+.0%}")
+    print(f"{size:>13,} B: the line says {nvlink(size) / took - 1:+z.0%}")
 
 # %% [markdown] id="model-misses-text"
 # Against the fitted line the points are on it while the time is flat. Around 1 MB the line is too high, from

@@ -120,7 +120,7 @@ def seconds(cuda, step, repeats=30):
 #
 # A serving engine makes one token at a time. Here are 8 sequences, 24 layers of width 512: per layer a product
 # (8 × 512) · (512 × 512), a relu and a sum. Each of these kernels takes the device 1 to 3 µs. Each *launch* takes the
-# host what the machine's line above says, (more for a product). So the device waits for the host.
+# host what the machine's line above says (more for a product). So the device waits for the host.
 # **Predict:** how many µs does a forward pass take?
 
 # %% id="bound-prediction" tags=["prediction"]
@@ -713,8 +713,8 @@ for one in steps:
     gain[one["width"], one["batch"]] = one["eager_us"] / one["replay_us"]
 widths, batches = ({key[place]: None for key in gain} for place in (0, 1))
 rows = [[w, *(f"{gain[w, batch]:.2f}" for batch in batches)] for w in widths]
-columns = ["width", *(f"{batch} rows" for batch in batches)]
-display(lockstep.table("Times as fast as eager", columns, rows, stamp=stamp))
+title = "Times as fast as eager, by width and by rows of the batch"
+display(lockstep.table(title, ["width", *batches], rows, stamp=stamp))
 trained = {
     f"training, width {one['width']}": one["eager_us"] / one["replay_us"]
     for one in recording.content["training"]
@@ -985,7 +985,7 @@ ok, said = [], []
 for host, ways in times.items():
     spread = ways["replay"]["p99"] / quiet["p50"]
     ok.append(spread <= 1.2)
-    said.append(f"{host}: p99 is {spread:.2f} times the quiet p50")
+    said.append(f"{host}: p99 is {spread:.3g} times the quiet p50")
 lockstep.claim(
     "A graph makes the latency of a step steady.",
     guess=guess,

@@ -75,8 +75,8 @@ count = len(trace.where(Kind.COMMUNICATION, rank=0))
 lockstep.compare(predicted=prediction, measured=count)
 
 # %% [markdown] id="first-explained"
-# Below the cell is the timeline: a group of lanes for each rank. Scroll to zoom, and find the three
-# steps, and in each of them the four all-reduces below "gradients".
+# Below the cell is the timeline: a group of lanes for each rank. Click it, scroll to zoom, and find the
+# three steps, and in each of them the four all-reduces below "gradients".
 #
 # ### Which steps to record
 #
@@ -538,8 +538,14 @@ lockstep.check("diagnoses", diagnoses)
 
 # %% id="diagnoses-library"
 # what the library guesses of the same traces, without their names
+rows, stamps = [], []
 for letter in "ABCDEF":
-    print(f"{letter}: {case(letter).cause()}")
+    found = case(letter).cause()
+    who = "all alike" if found.rank is None else f"rank {found.rank}"
+    rows.append([letter, who, found.word, f"{found.share:.0%}", found.because])
+    stamps.append(case(letter).provenance)
+columns = ["case", "who", "cause", "of a step", "because"]
+lockstep.table("What the library guesses", columns, rows, stamp=stamps)
 
 # %% [markdown] id="gate-text"
 # ## 7 · Prove it

@@ -1,25 +1,36 @@
 """A class at once: N real kernels on this machine, each with ranks of its own.
 
     python tests/bench/together.py 30
+    python tests/bench/together.py 10 --hub
 
-All kernels run the same cell of 4 ranks at the same time: first with everything to be started, then
-again. Prints how long it took until the last had its result, the memory of all (PSS: a page that n
-processes share counts once), and whether anybody saw another's ranks.
+The second has each kernel in a learner's own server of a JupyterHub, which `make test-hub` installs
+(for root each learner is a user of the system). All run the same cell of 4 ranks at the same time:
+first with everything to be started, then again, then with ranks that stay. Prints how long it took
+until the last had its result, the memory of all with those ranks (PSS: a page that n processes
+share counts once), and whether anybody saw another's ranks.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psutil
 from jupyter_client.manager import KernelManager
 from lockstep.course.execute import memory
 from lockstep.words import binary
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import hub
 
 PATIENCE = 600
 LOAD = "%load_ext lockstep\nimport lockstep"
@@ -31,10 +42,18 @@ import torch.distributed as dist
 x = torch.full((1,), {mark}.0)
 dist.all_reduce(x)
 x.item()"""
-TELL = "print('sums', sorted(set(job.results)), 'of', len(job.results))"
+STAY = """\
+def add(number):
+    import torch, torch.distributed as dist
+    x = torch.full((1,), number)
+    dist.all_reduce(x)
+    return x.item()
+world = lockstep.World(4)
+stayed = world.run(add, {mark}.0)"""
+TELL = "print('sums', {*job.results, *stayed.results}, 'of', len(job.results))"
 
 
-class Learner:
+class Kernel:
     """A kernel, and who asks it."""
 
     def __init__(self, number: int, folder: str):
@@ -63,15 +82,74 @@ class Learner:
         self.client.execute_interactive(code, timeout=PATIENCE, output_hook=hear)
         return time.perf_counter() - began, "".join(printed)
 
+    def memory(self) -> int:
+        return memory(self.manager.provisioner.pid)
+
     def end(self) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
 
 
-def together(pool: ThreadPoolExecutor, learners: list[Learner], what: str, code: str) -> None:
+class Visitor:
+    """A kernel in a server of the hub."""
+
+    def __init__(self, mark: int, learner: hub.Learner):
+        self.mark, self.learner = mark, learner
+
+    def run(self, code: str) -> tuple[float, str]:
+        reply = self.learner.run(code)
+        if reply.error:
+            raise RuntimeError(f"kernel {self.mark}: {reply.error}")
+        return reply.seconds, reply.text
+
+    def memory(self) -> int:
+        return sum(process.memory_full_info().pss for process in self.learner.processes())
+
+
+@contextlib.contextmanager
+def kernels(count: int, pool: ThreadPoolExecutor) -> Iterator[list[Kernel]]:
+    with tempfile.TemporaryDirectory(prefix="ls-") as folder:
+        learners = list(pool.map(lambda number: Kernel(number, folder), range(count)))
+        try:
+            list(pool.map(Kernel.ready, learners))
+            yield learners
+        finally:
+            list(pool.map(Kernel.end, learners))
+
+
+@contextlib.contextmanager
+def visitors(count: int) -> Iterator[list[Visitor]]:
+    names = [f"learner{number}" for number in range(count)]
+    with hub.serving(names) as served:
+        yield [Visitor(number + 1, one) for number, one in enumerate(served.come(names))]
+
+
+@contextlib.contextmanager
+def least_free(found: list[int]) -> Iterator[None]:
+    """The least memory that the machine has meanwhile, whoever takes it."""
+    over = threading.Event()
+
+    def look() -> None:
+        least = psutil.virtual_memory().available
+        while not over.wait(0.1):
+            least = min(least, psutil.virtual_memory().available)
+        found.append(least)
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
+
+
+def together(
+    pool: ThreadPoolExecutor, learners: list[Kernel] | list[Visitor], what: str, code: str
+) -> None:
     """All run a cell at once; prints how long they took."""
     began = time.perf_counter()
-    took = list(pool.map(lambda one: one.run(code.format(mark=one.mark))[0], learners))
+    took = list(pool.map(lambda one: one.run(code.replace("{mark}", str(one.mark)))[0], learners))
     print(
         f"{what}: all after {time.perf_counter() - began:.1f} s; "
         f"one takes {statistics.median(took):.1f} s, {min(took):.1f} to {max(took):.1f} s",
@@ -79,35 +157,38 @@ def together(pool: ThreadPoolExecutor, learners: list[Learner], what: str, code:
     )
 
 
-def main(count: int) -> int:
+def main(count: int, on_hub: bool) -> int:
     print(f"{count} kernels, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
-    with tempfile.TemporaryDirectory(prefix="ls-") as folder, ThreadPoolExecutor(count) as pool:
-        free = psutil.virtual_memory().available
-        began = time.perf_counter()
-        learners = list(pool.map(lambda number: Learner(number, folder), range(count)))
-        try:
-            list(pool.map(Learner.ready, learners))
-            print(f"kernels: all ready after {time.perf_counter() - began:.1f} s", flush=True)
-            together(pool, learners, "import lockstep", LOAD)
-            together(pool, learners, "first cell of 4 ranks", CELL)
-            together(pool, learners, "the same again", CELL)
-            together(pool, learners, "and again", CELL)
-            used = [memory(one.manager.provisioner.pid) for one in learners]
-            taken = free - psutil.virtual_memory().available
-            print(
-                f"memory: {binary(sum(used))} of all, {binary(int(statistics.median(used)))} a "
-                f"kernel with its warm parent; the machine has {binary(taken)} less",
-                flush=True,
-            )
-            strangers = 0
-            for one in learners:
-                said = one.run(TELL)[1].strip()
-                strangers += said != f"sums [{4.0 * one.mark}] of 4"
-            print(f"kernels that saw anything but their own 4 ranks: {strangers}")
-        finally:
-            list(pool.map(Learner.end, learners))
+    free, least = psutil.virtual_memory().available, []
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        stack.enter_context(least_free(least))
+        learners = stack.enter_context(visitors(count) if on_hub else kernels(count, pool))
+        print(f"kernels: all ready after {time.perf_counter() - began:.1f} s", flush=True)
+        together(pool, learners, "import lockstep", LOAD)
+        together(pool, learners, "first cell of 4 ranks", CELL)
+        together(pool, learners, "the same again", CELL)
+        together(pool, learners, "and again", CELL)
+        together(pool, learners, "4 ranks that stay", STAY)
+        used = [one.memory() for one in learners]
+        said = [one.run(TELL)[1].strip() for one in learners]
+    what = "server, kernel" if on_hub else "kernel"
+    print(
+        f"memory: {binary(sum(used))} of all, {binary(int(statistics.median(used)))} a learner "
+        f"({what}, warm parent, 4 ranks); at most {binary(free - least[0])} less were free"
+    )
+    own = [f"sums {{{4.0 * one.mark}}} of 4" for one in learners]
+    strangers = sum(one != right for one, right in zip(said, own, strict=True))
+    print(f"kernels that saw anything but their own 4 ranks: {strangers}")
     return int(strangers > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 30))
+    parser = argparse.ArgumentParser(description="A class at once.")
+    parser.add_argument("count", type=int, nargs="?", default=30)
+    parser.add_argument("--hub", action="store_true", help="on a JupyterHub")
+    given = parser.parse_args()
+    if given.hub and (reason := hub.why_not()):
+        sys.exit(reason)
+    sys.exit(main(given.count, given.hub))

@@ -43,6 +43,10 @@ class Table:
         rule = "  ".join("─" * width for width in self._widths())
         return "\n".join([self.caption, head, rule, *rows, *map(str, self.stamps)])
 
+    def without_stamp(self) -> Table:
+        """The same where another table that stands below it has the stamp of both."""
+        return Table(self.caption, self.columns, self.rows, None, right=self._right)
+
     def lines(self) -> list[str]:
         """The names of the columns, and the rows, aligned: what a terminal lists."""
         return [
@@ -58,6 +62,10 @@ class Table:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         left = 'style="text-align:left"'
+        # Names of rows keep their words whole where there is room, and leave room for numbers.
+        longest = max((len(row[0]) for row in self.rows), default=0)
+        wide = f"min-width:min({longest + 1}ch,12em,30vw)"
+        named = f'style="text-align:left;overflow-wrap:anywhere;{wide}"'
         number = 'style="text-align:right;font-variant-numeric:tabular-nums"'
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         looks = [
@@ -70,7 +78,7 @@ class Table:
         )
         body = "".join(
             "<tr>"
-            f'<th scope="row" {left}>{html.escape(row[0])}</th>'
+            f'<th scope="row" {named}>{html.escape(row[0])}</th>'
             + "".join(
                 f"<td {look}>{html.escape(cell)}</td>"
                 for look, cell in zip(looks[1:], row[1:], strict=True)
@@ -82,10 +90,11 @@ class Table:
         stamps = "".join(f"<div {small}>{html.escape(str(stamp))}</div>" for stamp in self.stamps)
         return {
             "text/plain": repr(self),
-            # What is wider than the page scrolls by itself, by keyboard, too.
-            "text/html": '<div tabindex="0" role="group" style="overflow-x:auto" '
+            # What is wider than the page scrolls by itself, by keyboard, too. The caption does not.
+            "text/html": f'<div style="font-size:var(--jp-ui-font-size1,13px)">'
+            f"{html.escape(self.caption)}</div>"
+            f'<div tabindex="0" role="group" style="overflow-x:auto" '
             f'aria-label="{html.escape(self.caption)}"><table>'
-            f'<caption style="text-align:left">{html.escape(self.caption)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{stamps}",
         }
 

@@ -6,7 +6,8 @@ import html
 import re
 import time
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..machine import in_notebook
@@ -40,6 +41,16 @@ class Panel:
         now = time.perf_counter()
         if now >= self._next:
             self._next = now + max(_EVERY, 5 * self._draw(self._picture(outputs, seconds)))
+
+    @contextmanager
+    def waiting(self, job: Job) -> Iterator[None]:
+        """Say at once why nothing of this job is to be seen yet; an error takes that back."""
+        self._draw(job)
+        try:
+            yield
+        except BaseException:
+            self._handle.update({"text/plain": ""}, raw=True)
+            raise
 
     def end(self, job: Job, report: bool) -> None:
         from IPython import get_ipython

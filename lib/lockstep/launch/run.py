@@ -22,6 +22,7 @@ from .cell import Cell
 from .cluster.found import meant
 from .cluster.slurm import Allocation, Slurm
 from .engines.elastic import Elastic
+from .engines.supervised import parent
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
 from .job import Job, Outcome, Plan
@@ -153,7 +154,6 @@ class World:
                 self._end = weakref.finalize(self, ranks.leave)
                 self._ranks, self._torn_down = ranks, False
             try:
-                self._ranks.start()
                 job = _run(self._ranks, plan, task, options)
                 self._bound = set(job.bound)
                 return job
@@ -385,7 +385,6 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
                 plan = replace(plan, asides=(*plan.asides, on.where(plan.nproc // on.count)))
             nodes = _nodes(plan, setting, options, on)
             with Ranks(plan.nproc, nodes, setting) as ranks:
-                ranks.start()
                 job = _run(ranks, plan, task, options)
                 if job.ok and when != "off":
                     assert isinstance(nodes[0], LocalNode)
@@ -442,6 +441,9 @@ def _setting(plan: Plan, options: Options) -> Setting:
     return Setting(options.env, directory, list(sys.path), logs, plan.logs)
 
 
+_LOADS = "the first ranks of a kernel wait until PyTorch is loaded"
+
+
 def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     behind = options.show and task.last and kept.when(plan) == "behind"
 
@@ -451,6 +453,10 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     display: Panel | Lines | Silence = Silence()
     if options.show:
         display = Panel(picture) if in_notebook() else Lines(plan.hidden)
+    with ExitStack() as stack:
+        if isinstance(display, Panel) and options.on is None and not parent.has_answered:
+            stack.enter_context(display.waiting(Job.of(plan, Outcome(notes=(_LOADS,)))))
+        ranks.start()
 
     def look(outputs: Sequence[Output], seconds: float) -> None:
         nonlocal behind

@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..looks import SERIES
 from ..words import in_one_line, number
 from .widget import Playable
 
 _WIDE, _HIGH, _EDGE = 330, 64, 26  # of a number line, in pixels
-_YOURS, _REAL = "#0072B2", "#D55E00"
+_REAL = SERIES[0]  # as a chart's first measurement; the learner's own has a line round it alone
 _THEMES = {"light": ("#1a1a1a", "#ffffff"), "dark": ("#e6e6e6", "#111111")}  # ink and paper
 # Outputs follow JupyterLab's theme; elsewhere the light one shows, on its own paper.
 _SWITCH = (
@@ -131,8 +132,10 @@ def _drawn(
     for place, (name, value) in enumerate(marks.items()):
         at, above = x(value), place == 0
         tip, back = (middle - 2, middle - 11) if above else (middle + 2, middle + 11)
-        colour = _YOURS if above else _REAL
-        parts.append(f'<path d="M{at} {tip}L{at - 5} {back}H{at + 5}Z" fill="{colour}"/>')
+        filled, edge = (paper, ink) if above else (_REAL, _REAL)
+        parts.append(
+            f'<path d="M{at} {tip}L{at - 5} {back}H{at + 5}Z" fill="{filled}" stroke="{edge}"/>'
+        )
         said = html.escape(in_one_line(f"{name} {number(value)} {unit}".rstrip()))
         half = 3.3 * len(said)  # of its width, about
         text_x = round(min(max(at, half + 2), _WIDE - half - 2), 1)

@@ -580,6 +580,18 @@ def one_way(nbytes, repeats):
     return statistics.mean(trips[1:]) / 2
 
 
+# %% one_way: mean-there-and-back
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8)
+    trips = []
+    for _ in range(repeats + 1):
+        begin = now()
+        for rank in (0, 1):
+            dist.send(x, 1 - rank) if dist.get_rank() == rank else dist.recv(x, rank)
+        trips.append(now() - begin)
+    return sum(trips) / len(trips)
+
+
 # %% one_way: no-warm-up
 def one_way(nbytes, repeats):
     x = torch.zeros(nbytes, dtype=torch.uint8)

@@ -386,6 +386,10 @@ _STATISTICS: dict[str, tuple[Statistic, ...]] = {
         lambda trips: statistics.mean(trips[1:]) / 2,
         lambda trips: sum(trips[1:]) / len(trips) / 2,
     ),
+    "mean-there-and-back": (
+        lambda trips: statistics.mean(trips),
+        lambda trips: statistics.mean(trips[1:]),
+    ),
     "minimum": (lambda trips: min(trips[1:]) / 2,),
     "maximum": (lambda trips: max(trips[1:]) / 2,),
     "not-sorted": (lambda trips: trips[1:][len(trips[1:]) // 2] / 2,),

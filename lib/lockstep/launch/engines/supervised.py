@@ -171,6 +171,12 @@ class WarmParent:
     def pid(self) -> int | None:
         return self._current.pid if self._current is not None else None
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the one that runs has started something, and so has imported torch."""
+        current = self._current
+        return current is not None and current.lives and current.has_answered
+
 
 def _environment_of_parent() -> dict[str, str]:
     environment = dict(os.environ)

@@ -18,7 +18,9 @@ function render({ model, el }) {
     const field = make("input", { type: "text", size: 8, value: answer });
     field.setAttribute("aria-label", label);
     field.setAttribute("inputmode", "decimal");
-    field.onkeydown = (event) => event.key === "Enter" && ask(field.value);
+    field.onkeydown = (event) => {
+      if (event.key === "Enter") ask(field.value); // a false returned would swallow the key
+    };
     form.append(field, makeButton("compare", "compare", () => ask(field.value)));
   }
 

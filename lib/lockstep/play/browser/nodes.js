@@ -18,7 +18,7 @@ const STYLE = `
 .lockstep-play select option{color:CanvasText;background:Canvas}
 .lockstep-play button{cursor:pointer}
 .lockstep-play button:disabled{opacity:.45;cursor:default}
-.lockstep-play input[type=range]{margin:0;accent-color:#0072B2;min-width:0}
+.lockstep-play input[type=range]{margin:0;accent-color:var(--jp-brand-color1,#1976d2);min-width:0}
 .lockstep-play :focus-visible{outline:2px solid #56B4E9;outline-offset:1px}
 .lockstep-play svg{display:block;max-width:100%;font:12px system-ui,sans-serif}
 .lockstep-play svg text{fill:currentColor}

@@ -5,7 +5,7 @@ import { percent } from "./words.js";
 
 export const isNarrow = (root) => root.clientWidth < 600;
 // The width of the labels, in CSS pixels, as are all sizes but where "device" is said.
-export const leftOf = (root) => (isNarrow(root) ? 92 : 168);
+export const leftOf = (root) => (isNarrow(root) ? 116 : 168);
 
 export const HELP =
   "Arrow keys pan and scroll, + and − zoom, as W A S D do; Home shows all, / searches, Enter goes to the " +
@@ -24,6 +24,7 @@ const STYLE = `
 .lockstep-timeline button{cursor:pointer}
 .lockstep-timeline :focus-visible{outline:2px solid #56B4E9;outline-offset:-1px}
 .lockstep-timeline input{width:15em;max-width:45%}
+.lockstep-timeline .ls-buttons{display:flex;gap:6px}
 .lockstep-timeline .ls-found{min-width:7em;color:var(--muted)}
 .lockstep-timeline canvas{display:block}
 .lockstep-timeline .ls-body{position:relative;overflow-x:hidden;overflow-y:auto;display:grid;
@@ -38,7 +39,9 @@ const STYLE = `
 .lockstep-timeline .ls-label small{margin-left:auto;color:var(--muted);font-size:11px;flex:none}
 .lockstep-timeline.ls-narrow .ls-label small{display:none}
 .lockstep-timeline.ls-narrow .ls-lane{padding-left:8px}
+.lockstep-timeline.ls-narrow .ls-found{min-width:0}
 .lockstep-timeline .ls-rank{font-weight:600}
+.lockstep-timeline.ls-narrow .ls-rank{font-size:11px;padding-left:2px;gap:2px}
 .lockstep-timeline .ls-lane{padding-left:16px}
 .lockstep-timeline .ls-tip{position:absolute;z-index:9;max-width:30em;pointer-events:none;
   background:var(--paper);border:1px solid var(--ink);border-radius:4px;padding:4px 8px;
@@ -78,7 +81,8 @@ export function makeNodes(head) {
   const zoomOut = makeButton("−", "zoom out");
   const all = makeButton("all", "show all");
   const title = make("span", { className: "ls-title", textContent: head.title });
-  const bar = make("div", { className: "ls-bar" }, title, field, found, zoomIn, zoomOut, all);
+  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all);
+  const bar = make("div", { className: "ls-bar" }, title, field, found, buttons);
 
   const axis = make("canvas", { className: "ls-axis" });
   axis.setAttribute("aria-hidden", "true");

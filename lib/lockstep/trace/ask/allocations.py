@@ -10,12 +10,12 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import in_one_line, printable
+from ...words import in_one_line
 from ..intervals import Times
 from ..joins import innermost
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
-from .wording import with_notes
+from .wording import in_text, with_notes
 
 _EVENT = "[memory]"
 _NOWHERE = "no operator"
@@ -89,14 +89,10 @@ class Allocations:
     curves: dict[tuple[int, int], tuple[Times, Times]] = field(repr=False, compare=False)
 
     def __str__(self) -> str:
-        usage, operators = self._tables()
-        above = repr(usage).removesuffix(f"\n{self.stamp}")
-        return printable("\n".join([above, "", repr(operators), *self.notes]))
+        return in_text(self._tables(), self.notes)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        usage, operators = self._tables()
-        below = with_notes(operators, self.notes)
-        return {f: text + "\n" + below[f] for f, text in usage._repr_mimebundle_().items()}
+        return with_notes(self._tables(), self.notes)
 
     def _tables(self) -> tuple[Table, Table]:
         usage = table(

@@ -11,14 +11,14 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import milliseconds, printable
+from ...words import milliseconds
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, covered, join, union
 from ..joins import computes_on_host, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
 from ..unseen import damaged, doubtful, unseen
-from .wording import with_notes
+from .wording import in_text, with_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +114,40 @@ class Breakdown:
         known = ", ".join(str(spent.step) for spent in self.steps if spent.rank == rank)
         raise TraceError(f"rank {rank} has no step {step} in this breakdown; it has: {known}")
 
-    def by_step(self) -> Table:
-        """The table of every rank and step, to be shown."""
-        return self._table(self.steps)
+    def by_step(self, *, shares: bool = False) -> Table:
+        """The table of every rank and step, in milliseconds or in shares, to be shown."""
+        times, parts = self._tables(self.steps)
+        return parts if shares else times
 
     def __str__(self) -> str:
-        shown = repr(self._table(self.totals))
-        return printable("\n".join([*self._first(), shown, *self.notes]))
+        return in_text(self._tables(self.totals), [*self._first(), *self.notes])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._table(self.totals), [*self._first(), *self.notes])
+        return with_notes(self._tables(self.totals), [*self._first(), *self.notes])
 
     def _first(self) -> list[str]:
         return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]
 
-    def _table(self, every: Sequence[Spent]) -> Table:
-        columns = ["rank", "step"] if every is self.steps else ["rank", "steps"]
-        columns += ["length", "compute", "exposed communication", "exposed copies"]
-        columns += ["host-bound", "dependency", "other idle", "communication", "overlap"]
-        rows = [[_whose(spent), self._step(spent), *_cells(spent)] for spent in every]
-        return table(
-            f"breakdown{self._without()} · ms", columns, rows, stamp=self.stamp, right=True
-        )
+    def _tables(self, every: Sequence[Spent]) -> list[Table]:
+        """Milliseconds, and the same as shares: a cell has one number."""
+        heads = ["rank", "step" if every is self.steps else "steps"]
+        who = [[_whose(spent), self._step(spent)] for spent in every]
+        return [
+            table(
+                f"breakdown{self._without()} · ms",
+                [*heads, "length", *_PARTS, "communication"],
+                [[*own, *_times(spent)] for own, spent in zip(who, every, strict=True)],
+                stamp=self.stamp,
+                right=True,
+            ),
+            table(
+                "shares of the length · overlapped: of the communication",
+                [*heads, *_PARTS, "overlapped"],
+                [[*own, *_shares(spent)] for own, spent in zip(who, every, strict=True)],
+                stamp=self.stamp,
+                right=True,
+            ),
+        ]
 
     def _step(self, spent: Spent) -> str:
         if spent.step is None:
@@ -160,25 +172,27 @@ def _whose(spent: Spent) -> str:
     return str(spent.rank) if spent.device == NONE else f"{spent.rank}, GPU {spent.device}"
 
 
-def _cells(spent: Spent) -> list[str]:
-    shares = [
-        spent.compute,
-        spent.exposed,
-        spent.copies,
-        spent.host_bound,
-        spent.dependency,
-        spent.other,
-    ]
-    overlap = (
-        "no communication" if spent.overlap is None else f"{spent.overlap:.1%} of communication"
-    )
-    length = max(spent.length, 1)
-    return [
-        milliseconds(spent.length),
-        *(f"{milliseconds(share)} ({share / length:.1%})" for share in shares),
-        milliseconds(spent.communication),
-        overlap,
-    ]
+_PARTS = (
+    *("compute", "exposed communication", "exposed copies"),
+    *("host-bound", "dependency", "other idle"),
+)
+
+
+def _parts(spent: Spent) -> list[int]:
+    """Of `_PARTS`, which make up the length."""
+    busy = [spent.compute, spent.exposed, spent.copies]
+    return [*busy, spent.host_bound, spent.dependency, spent.other]
+
+
+def _times(spent: Spent) -> list[str]:
+    times = [spent.length, *_parts(spent), spent.communication]
+    return [milliseconds(time) for time in times]
+
+
+def _shares(spent: Spent) -> list[str]:
+    shares = [part / max(spent.length, 1) for part in _parts(spent)]
+    of_communication = "–" if spent.overlap is None else f"{spent.overlap:.1%}"
+    return [*(f"{share:.1%}" for share in shares), of_communication]
 
 
 def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...models.cost import bus_factor
-from ...words import in_one_line, microseconds, printable
+from ...words import in_one_line, microseconds, printable, quantity
 from ..intervals import Intervals, covered, subtract, union
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
@@ -230,10 +230,10 @@ class Collectives:
                 (
                     _LABELS.get(operation, operation),
                     f"{np.count_nonzero(here):,}",
-                    f"{np.median(self.bytes[known]) / 1e6:,.3f} MB" if known.any() else "unknown",
+                    _middle(self.bytes[known], "B"),
                     f"{waited[here].sum() / max(1, spent[here].sum()):.0%}",
                     _time(int(np.median(self.transfer[here]))),
-                    f"{np.median(speed):,.1f} GB/s" if len(speed) else "unknown",
+                    _middle(1e9 * speed, "B/s"),
                 )
             )
         return rows
@@ -435,6 +435,10 @@ def _time(nanoseconds: int) -> str:
     if nanoseconds < 1_000_000:
         return f"{microseconds(nanoseconds, 1)} µs"
     return f"{nanoseconds / 1e6:,.2f} ms"
+
+
+def _middle(values: Column, unit: str) -> str:
+    return quantity(float(np.median(values)), unit) if len(values) else "unknown"
 
 
 def _many(count: int, what: str) -> str:

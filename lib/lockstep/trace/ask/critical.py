@@ -238,7 +238,7 @@ class CriticalPath:
         columns = ("what", "kind", "times", "ms", "of the path")
         caption, *notes = str(self).splitlines()
         shown = table(caption, columns, rows, stamp=self.stamp)
-        return {**with_notes(shown, notes), "text/plain": str(self)}
+        return {**with_notes([shown], notes), "text/plain": str(self)}
 
 
 def critical_path(trace: Slices) -> CriticalPath:

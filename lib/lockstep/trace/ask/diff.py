@@ -184,7 +184,7 @@ class Diff:
         return printable("\n".join([repr(self._table()), *self._sentences()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return with_notes(self._table(), self._sentences())
+        return with_notes([self._table()], self._sentences())
 
 
 def _named(place: str) -> str:

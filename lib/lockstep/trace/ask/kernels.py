@@ -96,7 +96,7 @@ class Kernels:
         return printable("\n".join([repr(self._table()), *self._notes()]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._table(), self._notes())
+        return with_notes([self._table()], self._notes())
 
     def _table(self) -> Table:
         what = "kernel" if self.by == "name" else self.by
@@ -111,15 +111,15 @@ class Kernels:
                 "share",
                 "mean",
                 "median",
-                "least to most of a rank",
+                "least of a rank",
+                "most of a rank",
                 "streams",
             ],
             [
                 [
                     *(name, f"{group.count:,}", milliseconds(group.total), f"{group.share:.1%}"),
                     *(microseconds(group.mean, 2), microseconds(group.median, 2)),
-                    f"{milliseconds(min(group.by_rank.values()))} to "
-                    f"{milliseconds(max(group.by_rank.values()))}",
+                    *(milliseconds(pick(group.by_rank.values())) for pick in (min, max)),
                     ", ".join(map(str, group.streams)),
                 ]
                 for name, group in zip(names, self.groups, strict=True)

@@ -11,14 +11,14 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import microseconds, milliseconds, printable
+from ...words import microseconds, milliseconds
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps
 from ..unseen import LAUNCHES, refuse_unseen
-from .wording import with_notes
+from .wording import in_text, with_notes
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")
@@ -120,14 +120,10 @@ class Launches:
     def __str__(self) -> str:
         if not self.queues:
             return "nothing was launched on a GPU"
-        calls, queues = self._tables()
-        above = repr(calls).removesuffix(f"\n{self.stamp}")
-        return printable("\n".join([above, "", repr(queues), *self.notes]))
+        return in_text(self._tables(), self.notes)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        calls, queues = self._tables()
-        below = with_notes(queues, self.notes)
-        return {form: text + "\n" + below[form] for form, text in calls._repr_mimebundle_().items()}
+        return with_notes(self._tables(), self.notes)
 
     def _tables(self) -> tuple[Table, Table]:
         calls = table(
@@ -150,13 +146,16 @@ class Launches:
         )
         queues = table(
             "queue of the GPU · depth: median / 90th percentile / largest · ms",
-            ["rank", "length", "queued", "nothing queued", "host-bound", "stretches", "longest"],
+            [
+                *("rank", "length", "queued", "nothing queued", "share", "host-bound", "share"),
+                *("stretches", "longest"),
+            ],
             [
                 [
                     *(one.rank, milliseconds(one.length)),
                     " / ".join(f"{depth:,}" for depth in one.depth),
-                    f"{milliseconds(one.empty)} ({one.empty / max(one.length, 1):.1%})",
-                    f"{milliseconds(one.host_bound)} ({one.share:.1%})",
+                    *(milliseconds(one.empty), f"{one.empty / max(one.length, 1):.1%}"),
+                    *(milliseconds(one.host_bound), f"{one.share:.1%}"),
                     *(f"{one.stretches:,}", milliseconds(one.longest)),
                 ]
                 for one in self.queues

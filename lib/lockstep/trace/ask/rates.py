@@ -12,12 +12,12 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import in_one_line, milliseconds, printable
+from ...words import in_one_line, milliseconds
 from ..joins import launched_in, on_device
 from ..shapes import Input, inputs_in, refuse_without_shapes
 from ..slices import NONE, Column, Kind, Slices
 from ..unseen import refuse_unseen
-from .wording import shortened, with_notes
+from .wording import in_text, shortened, with_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +86,12 @@ class Rates:
     stamp: Stamp
 
     def __str__(self) -> str:
-        operators, copies = self._tables()
-        shown = []
-        if self.operators:
-            shown.append(repr(operators).removesuffix(f"\n{self.stamp}"))
-        if self.copies:
-            shown.append(repr(copies).removesuffix(f"\n{self.stamp}"))
-        return printable("\n".join([*shown, str(self.stamp), *self.notes]))
+        return in_text(self._tables(), self.notes)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        operators, copies = self._tables()
-        below = with_notes(copies, self.notes)
-        return {f: text + "\n" + below[f] for f, text in operators._repr_mimebundle_().items()}
+        return with_notes(self._tables(), self.notes)
 
-    def _tables(self) -> tuple[Table, Table]:
+    def _tables(self) -> list[Table]:
         top = self.operators[:_TOP]
         operators = table(
             f"what kernels achieve, {len(top)} of {len(self.operators)} operators and shapes · ms",
@@ -129,7 +121,7 @@ class Rates:
             stamp=self.stamp,
             right=True,
         )
-        return operators, copies
+        return [one for one in (operators, copies) if one.rows] or [operators]
 
 
 _TOP = 15

@@ -54,7 +54,7 @@ class Serving:
         return printable("\n".join([repr(self._table()), *self.notes]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._table(), self.notes)
+        return with_notes([self._table()], self.notes)
 
     def _table(self) -> Table:
         heads = ["rank", "phase", "passes", "requests", "tokens", "tokens/s", "median", "length"]

@@ -9,13 +9,13 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import microseconds, milliseconds, printable
+from ...words import microseconds, milliseconds
 from ..device import DeviceTimes
 from ..intervals import covered
 from ..joins import launch_of, on_device, pieces
 from ..slices import NONE, Column, Slices, TraceError
 from ..unseen import refuse_unseen
-from .wording import shortened, with_notes
+from .wording import in_text, shortened, with_notes
 
 US = 1_000
 
@@ -83,28 +83,25 @@ class Streams:
         )
 
     def __str__(self) -> str:
-        streams, outliers = self._tables()
-        above = repr(streams).removesuffix(f"\n{self.stamp}")
-        return printable("\n".join([above, "", repr(outliers), *self._notes()]))
+        return in_text(self._tables(), self._notes())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        streams, outliers = self._tables()
-        below = with_notes(outliers, self._notes())
-        return {f: text + "\n" + below[f] for f, text in streams._repr_mimebundle_().items()}
+        return with_notes(self._tables(), self._notes())
 
     def _notes(self) -> list[str]:
         short, call, late = (microseconds(limit, 1) for limit in self.limits)
         return [f"limits: short below {short} µs, long calls over {call} µs, late over {late} µs"]
 
     def _tables(self) -> tuple[Table, Table]:
-        heads = ["rank", "stream", "kernels, copies", "busy", "alone", "idle: host-bound"]
+        heads = ["rank", "stream", "kernels, copies", "busy", "share", "alone"]
         streams = table(
             "streams · ms",
-            [*heads, "dependency", "other", "gaps", "longest"],
+            [*heads, "idle: host-bound", "dependency", "other", "gaps", "longest"],
             [
                 [
                     *(one.rank, _whose(one), f"{one.count:,}"),
-                    f"{milliseconds(one.busy)} ({one.busy / max(one.busy + one.idle, 1):.1%})",
+                    milliseconds(one.busy),
+                    f"{one.busy / max(one.busy + one.idle, 1):.1%}",
                     *(milliseconds(one.alone), milliseconds(one.host_bound)),
                     *(milliseconds(one.dependency), milliseconds(one.other)),
                     *(f"{one.gaps:,}", milliseconds(one.longest)),

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import in_one_line, milliseconds, printable
+from ...words import in_one_line, milliseconds
 from ..slices import NONE, Column, Slices, TraceError
 from .collectives import Collectives
-from .wording import with_notes
+from .wording import in_text, with_notes
 
 ONE, SEVERAL, UNKNOWN = "one host", "several hosts", "hosts unknown"
 
@@ -72,24 +72,19 @@ class Traffic:
     stamp: Stamp
 
     def __str__(self) -> str:
-        reaches, exchanges = self._tables()
-        shown = [repr(one) for one in (reaches, *([exchanges] if self.exchanges else []))]
-        shown[:-1] = [one.removesuffix(f"\n{self.stamp}") + "\n" for one in shown[:-1]]
-        return printable("\n".join([*shown, *self.notes]))
+        return in_text(self._tables(), self.notes)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        reaches, exchanges = self._tables()
-        below = with_notes(exchanges, self.notes)
-        return {f: text + "\n" + below[f] for f, text in reaches._repr_mimebundle_().items()}
+        return with_notes(self._tables(), self.notes)
 
-    def _tables(self) -> tuple[Table, Table]:
+    def _tables(self) -> list[Table]:
         reaches = table(
             "collectives by the hosts of their groups · ms, summed over ranks",
-            ["group lies on", "operation", "times", "time", "waited", "MB", "bus GB/s"],
+            ["group lies on", "operation", "times", "time", "waited", "share", "MB", "bus GB/s"],
             [
                 [
                     *(one.where, one.operation, f"{one.times:,}", milliseconds(one.time)),
-                    f"{milliseconds(one.waited)} ({one.waited / max(one.time, 1):.0%})",
+                    *(milliseconds(one.waited), f"{one.waited / max(one.time, 1):.0%}"),
                     f"{one.bytes / 1e6:,.3f}",
                     "" if np.isnan(one.bus_bandwidth) else f"{one.bus_bandwidth:,.1f}",
                 ]
@@ -114,7 +109,7 @@ class Traffic:
             stamp=self.stamp,
             right=True,
         )
-        return reaches, exchanges
+        return [reaches, exchanges] if self.exchanges else [reaches]
 
 
 def _share(part: int, one: Exchange) -> str:

@@ -13,14 +13,21 @@ _WIDTH = 72
 _NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
 
 
-def with_notes(shown: Table, notes: Sequence[str]) -> dict[str, str]:
-    """What a notebook draws of a table and the sentences below it."""
-    bundle = shown._repr_mimebundle_()
-    below = "".join(f"<div>{html.escape(note)}</div>" for note in notes)
-    return {
-        "text/plain": printable("\n".join([bundle["text/plain"], *notes])),
-        "text/html": bundle["text/html"] + below,
-    }
+def in_text(tables: Sequence[Table], notes: Sequence[str]) -> str:
+    """Tables of one stamp, which stands once, below the last, and sentences below them."""
+    *above, last = tables
+    return printable(
+        "\n".join([*(f"{one.without_stamp()!r}\n" for one in above), repr(last), *notes])
+    )
+
+
+def with_notes(tables: Sequence[Table], notes: Sequence[str]) -> dict[str, str]:
+    """The same as a notebook draws it."""
+    *above, last = tables
+    shown = [*(one.without_stamp() for one in above), last]
+    drawn = [one._repr_mimebundle_()["text/html"] for one in shown]
+    drawn += [f'<div style="overflow-wrap:anywhere">{html.escape(note)}</div>' for note in notes]
+    return {"text/plain": in_text(tables, notes), "text/html": "".join(drawn)}
 
 
 def shortened(name: str, width: int = _WIDTH) -> str:

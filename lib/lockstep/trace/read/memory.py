@@ -115,11 +115,13 @@ class Memory:
         return printable("\n".join([*self._sentences(), "alive at the peak:", *most]))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        top = self.at_peak[:10]
+        said = any(one.category for one in top)  # else the column would be empty
         rows = [
-            (one.where, one.category, f"{one.count:,}", binary(one.bytes))
-            for one in self.at_peak[:10]
+            (one.where, *([one.category] * said), f"{one.count:,}", binary(one.bytes))
+            for one in top
         ]
-        columns = ("alive at the peak", "category", "allocations", "bytes")
+        columns = ("alive at the peak", *(["category"] * said), "allocations", "bytes")
         shown = table("; ".join(self._sentences()), columns, rows, stamp=self.stamp)
         return {**shown._repr_mimebundle_(), "text/plain": str(self)}
 
@@ -148,9 +150,9 @@ class Memory:
             axes.set_xlabel("ms" if self.timed else "events of the allocator")
             axes.set_ylabel(name)
             axes.set_ylim(bottom=0)
-            axes.legend(frameon=False, fontsize=8)
+            canvas.legend(loc="outside upper left", ncols=5, frameon=False, fontsize=8)
 
-        alt = "Memory of " + "; ".join(self._sentences()) + "."
+        alt = f"Memory of GPU {self.device} over time. " + "; ".join(self._sentences()) + "."
         return figure(draw, alt=alt, stamp=stamp or self.stamp)
 
 
