@@ -6,6 +6,7 @@ import os
 import random
 import time
 import tomllib
+from collections import OrderedDict, namedtuple
 from fractions import Fraction
 from pathlib import Path
 
@@ -570,6 +571,20 @@ def test_differences():
         assert judging.values.difference(other, x).kind == kind
     assert judging.same(3, judging.Number(3.0)) and not judging.same(True, judging.Number(1.0))
     assert not judging.same(True, 1) and not judging.same(1, 1.0)
+
+
+def test_kin_of_tuples_lists_and_dicts_are_seen_as_those():
+    class Loud(list):
+        def __iter__(self):
+            raise AssertionError("an answer's object was asked")
+
+    pair = namedtuple("pair", "x y")
+    assert judging.values.see(pair(1, OrderedDict(a=2))) == (1, {"a": 2})
+    assert judging.values.see(Loud([1, 2])) == [1, 2]
+
+
+def test_a_plain_tensor_is_no_view_whose_base_dynamo_would_guard():
+    assert not judging.values.make(Tensor.of([1.0] * 4, shape=(2, 2)))._is_view()
 
 
 def test_to_look_at_a_tensor_of_the_virtual_gpu_orders_nothing() -> None:

@@ -49,6 +49,18 @@ def test_function_gives_results_and_output_of_each_rank():
     assert job.backend == "gloo" and job.device == "CPU" and job.report == ""
 
 
+def asked(function):
+    return function(16), function.__globals__ is vars(sys.modules["__main__"])
+
+
+def test_what_main_defines_is_of_the_ranks_main_also_as_an_argument():
+    """Dynamo looks there for what a function that it inlines has for globals."""
+    main = {"__name__": "__main__"}
+    exec("import math\ndef root(x): return math.sqrt(x)", main)
+    assert launch(asked, main["root"], nproc_per_node=1, init=False).results == [(4.0, True)]
+    assert launch(main["root"], 9, nproc_per_node=1, init=False).results == [3.0]
+
+
 def test_function_that_makes_its_own_group(tmp_path):
     def by_itself():
         dist.init_process_group("gloo")

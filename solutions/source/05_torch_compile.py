@@ -1123,6 +1123,9 @@ for name, f in {"no pass": plain, "two passes": moved}.items():
     with torch.profiler.record_function(name):
         f(*given)
 
+# %% id="overlap-close"
+pair.close()  # ends its two ranks: each holds a compiler in memory
+
 # %% [markdown] id="ddp-text"
 # ## Further: DDP's graphs
 #

@@ -39,6 +39,7 @@ class Sink(Protocol):
 class _Pickler(cloudpickle.Pickler):
     """Functions of the notebook stay functions of one namespace: they see what the cell binds.
 
+    That holds of all that say they are of `__main__`: Dynamo looks there for their globals.
     The text of the cell that defined a function travels with it, so that the receiver can show
     its lines.
     """
@@ -47,6 +48,7 @@ class _Pickler(cloudpickle.Pickler):
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._texts: dict[str, str | None] = {}  # one object for each cell: it is pickled once
         self._mark: dict[str, Any] = {}
+        self._one_namespace = namespace is not None
         if namespace is not None:
             self.globals_ref[id(namespace)] = self._mark
 
@@ -61,6 +63,10 @@ class _Pickler(cloudpickle.Pickler):
                 return NotImplemented
             make, parts = self.dispatch_table[types.CodeType](obj)
             return _code_of_cell, (name, text, make, parts)
+        if self._one_namespace and isinstance(obj, types.FunctionType):
+            if obj.__globals__.get("__name__") == "__main__":
+                self.globals_ref[id(obj.__globals__)] = self._mark
+            return super().reducer_override(obj)
         kind: type = type(obj)
         if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:  # torch.ops is so
             return _named, (str(obj.__name__),)

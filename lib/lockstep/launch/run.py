@@ -291,11 +291,9 @@ def _function_task(
     plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Task:
     content = {"kind": "function", "function": function, "args": args, "kwargs": kwargs}
-    namespace = getattr(function, "__globals__", {})
-    main = namespace if namespace.get("__name__") == "__main__" else None
     parts = {"the function": function}
     parts |= {f"argument {i}": value for i, value in enumerate(args)} | kwargs
-    return _pack(content, plan, parts, main)
+    return _pack(content, plan, parts, vars(sys.modules["__main__"]))
 
 
 def _cell_task(plan: Plan, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:

@@ -1,6 +1,11 @@
 """Right answers to the exercises of lab 05, in other ways than the solution's."""
 
+import functools
+from collections import namedtuple
+
+import numpy as np
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 
 # %% traffic: sets-as-it-goes
@@ -27,6 +32,30 @@ def traffic(operations, kept, size):
     outside = set().union(*(inputs for inputs, _ in operations)) - produced
     apart = [size * (len(frozenset(inputs)) + 1) for inputs, _ in operations]
     return sum(apart), size * (len(outside) + len(kept))
+
+
+# %% traffic: a-class
+class Traffic:
+    def __call__(self, operations, kept, size):
+        made = dict.fromkeys(output for _, output in operations)
+        read = dict.fromkeys(name for inputs, _ in operations for name in inputs)
+        outside = [name for name in read if name not in made]
+        eager = sum(len(dict.fromkeys(inputs)) + 1 for inputs, _ in operations)
+        return eager * size, (len(outside) + len(kept)) * size
+
+
+traffic = Traffic()
+
+
+# %% traffic: a-named-tuple
+Bytes = namedtuple("Bytes", "apart fused")
+
+
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    outside = {name for inputs, _ in operations for name in inputs} - made
+    apart = size * sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return Bytes(apart, size * (len(outside) + len(kept)))
 
 
 # %% adjust: cond
@@ -63,6 +92,30 @@ def adjust(x):
 # %% adjust: by-a-bool-as-number
 def adjust(x):
     return x * (4 - 3.5 * (x.sum() > 0)) + x.gt(0).sum()
+
+
+# %% adjust: a-class
+class Adjust:
+    def __call__(self, x):
+        return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()
+
+
+adjust = Adjust()
+
+
+# %% adjust: a-partial-without-gradients
+@torch.no_grad()
+def by_factors(half, four, x):
+    return torch.where(x.sum() > 0, x * half, x * four) + (x > 0).sum()
+
+
+adjust = functools.partial(by_factors, 0.5, 4)
+
+
+# %% adjust: compiled-already
+@torch.compile
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()
 
 
 # %% serve: while-rows-are-left
@@ -123,6 +176,15 @@ def serve(model, x, sizes):
         filler = rows[-1:].repeat(room - rows.size(0), *[1] * (x.dim() - 1))
         out.extend(model(torch.vstack([rows, filler]))[: rows.size(0)])
     return torch.stack(out)
+
+
+# %% serve: pads-all-with-nan
+def serve(model, x, sizes):
+    whole, rest = divmod(len(x), sizes[-1])
+    plan = [sizes[-1]] * whole + [size for size in sizes if size >= rest][:1] * bool(rest)
+    padded = x.new_full((sum(plan), *x.shape[1:]), torch.nan)
+    padded[: len(x)] = x
+    return torch.cat([*map(model, padded.split(plan))])[: len(x)]
 
 
 # %% by_block: torch-compile-each
@@ -187,6 +249,19 @@ def by_block(model, backend):
     return model
 
 
+# %% by_block: dynamic
+def by_block(model, backend):
+    compiled = functools.partial(torch.compile, backend=backend, dynamic=True)
+    return functools.partial(functools.reduce, lambda x, f: f(x), [*map(compiled, model)])
+
+
+# %% by_block: of-the-class-itself
+def by_block(model, backend):
+    kind = type(model[0])
+    kind.forward = torch.compile(kind.forward, backend=backend)
+    return model
+
+
 # %% beside: mm
 def beside(x, a, b, group):
     total = torch.ops._c10d_functional.all_reduce.default(x, "sum", group)
@@ -223,6 +298,41 @@ def beside(x, a, b, group):
     return wait(started).add(product)
 
 
+# %% beside: a-partial
+def summed_by(how, x, a, b, group):
+    started = torch.ops._c10d_functional.all_reduce(x, how, group)
+    product = torch.tensordot(a, b, 1)
+    product += torch.ops._c10d_functional.wait_tensor(started)
+    return product
+
+
+beside = functools.partial(summed_by, "sum")
+
+
+# %% beside: bmm
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = torch.bmm(a[None], b[None])[0]
+    return ops.wait_tensor(started) + product
+
+
+# %% beside: row-by-row
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = torch.stack([row @ b for row in a])
+    return ops.wait_tensor(started) + product
+
+
+# %% beside: by-broadcasting
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce_(x.clone(), "sum", group)
+    product = (a[:, :, None] * b).sum(1)
+    return ops.wait_tensor(started) + product
+
+
 # %% bound: einsum
 def bound(x, w, u):
     return torch.einsum("ik,kj->ij", x.abs(), w.abs()) * (len(w) * u)
@@ -232,6 +342,18 @@ def bound(x, w, u):
 def bound(x, w, u):
     terms = (x[:, :, None] * w[None]).abs()
     return terms.sum(1) * terms.shape[1] * u
+
+
+# %% bound: norm
+def bound(x, w, u):
+    return len(w) * u * torch.linalg.vector_norm(x.unsqueeze(-1) * w, ord=1, dim=1)
+
+
+# %% bound: loops
+def bound(x, w, u):
+    terms = x.size(-1)
+    sums = [[sum(abs(p * q) for p, q in zip(r, c, strict=True)) for c in w.T] for r in x]
+    return torch.stack([torch.stack(row) for row in sums]) * u * terms
 
 
 # %% blocks_needed: set
@@ -258,3 +380,20 @@ def blocks_needed(mask, length, block):
         for a in side
         for b in side
     )
+
+
+# %% blocks_needed: numpy
+def blocks_needed(mask, length, block):
+    everywhere = range(length)
+    table = np.array([[mask(q, k) for k in everywhere] for q in everywhere])
+    return table.reshape(length // block, block, -1, block).any((1, 3)).sum()
+
+
+# %% blocks_needed: create-block-mask
+def blocks_needed(mask, length, block):
+    everywhere = range(length)
+    table = torch.tensor([[bool(mask(q, k)) for k in everywhere] for q in everywhere])
+    made = create_block_mask(
+        lambda _, __, q, k: table[q, k], None, None, length, length, "cpu", BLOCK_SIZE=block
+    )
+    return int(made.to_dense().sum())

@@ -1,6 +1,8 @@
 """Right answers to the exercises of lab 06, in other ways than the solution's."""
 
 import bisect
+import copy
+import functools
 from functools import reduce
 from itertools import accumulate
 
@@ -148,6 +150,28 @@ def captured(cuda, work, x):
     running = serve()
     next(running)
     return running.send
+
+
+# %% captured: make-graphed-callables
+def captured(cuda, work, x):
+    graphed = cuda.make_graphed_callables(work, (x.clone(),))
+    return lambda new: graphed(new).clone()
+
+
+# %% captured: a-partial
+def replayed(static, g, out, new):
+    static.copy_(new)
+    g.replay()
+    return torch.empty_like(out).copy_(out)
+
+
+def captured(cuda, work, x):
+    static = torch.empty_like(x).copy_(x)
+    work(static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+    return functools.partial(replayed, static, g, out)
 
 
 # %% graphed_training: restores-by-load-state-dict
@@ -299,6 +323,57 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     return step
 
 
+# %% graphed_training: a-twin-warms-up
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    xs, ys = x.clone(), y.clone()
+    twin = copy.deepcopy(model)
+
+    def work(model, optimizer):
+        optimizer.zero_grad()
+        loss = loss_of(model(xs), ys)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work(model, optimizer)
+
+    def step(x, y):
+        torch._foreach_copy_([xs, ys], [x, y])
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: without-its-optimizer
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    xs, ys = x.clone(), y.clone()
+    rate = optimizer.param_groups[0]["lr"]
+
+    def gradients():
+        loss = loss_of(model(xs), ys)
+        return loss, torch.autograd.grad(loss, [*model.parameters()])
+
+    gradients()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g), torch.enable_grad():
+        loss, found = gradients()
+        with torch.no_grad():
+            for p, one in zip(model.parameters(), found, strict=True):
+                p.sub_(one, alpha=rate)
+
+    def step(x, y):
+        xs.copy_(x)
+        ys.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
 # %% clipped: minimum
 def clipped(x, limit):
     x = x * (limit / x.norm()).clamp(max=1)
@@ -331,6 +406,18 @@ def clipped(x, limit):
     clips = (norm > limit).to(x.dtype)
     x = x * (clips * (limit / norm) + (1 - clips))
     return (x * (x > 0.5)).sum() + (x * (x < -0.5)).sum()
+
+
+# %% clipped: hardshrink
+def clipped(x, limit):
+    scaled = x * (limit / x.norm()).clamp(max=1.0)
+    return torch.nn.functional.hardshrink(scaled, 0.5).sum()
+
+
+# %% clipped: renorm
+clipped = lambda x, limit: (  # noqa: E731
+    lambda y: torch.einsum("i,i->", y, (y.abs() > 0.5).to(y.dtype))
+)(torch.renorm(x[None], 2, 0, limit)[0])
 
 
 # %% by_size: an-input-for-each
@@ -438,3 +525,20 @@ class BySize:
 
 def by_size(cuda, work, width, sizes):
     return BySize(cuda, work, width, sizes)
+
+
+# %% by_size: make-graphed-callables
+def by_size(cuda, work, width, sizes):
+    pool = cuda.graph_pool_handle()
+    inputs = {size: torch.zeros(size, width, device="cuda") for size in sizes}
+    graphed = {
+        size: cuda.make_graphed_callables(work, (x.clone(),), pool=pool)
+        for size, x in inputs.items()
+    }
+
+    def run(x):
+        size = min(filter(len(x).__le__, sizes))
+        inputs[size][: len(x)] = x
+        return graphed[size](inputs[size])[: len(x)].clone()
+
+    return run

@@ -5,6 +5,7 @@ import math
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 
 # %% traffic: no-writes
@@ -92,6 +93,31 @@ def adjust(x):
     return chosen + (x > 0).sum()
 
 
+# %% adjust: other-branch
+def adjust(x):
+    return torch.where(x.sum() > 0, x * 4, x / 2) + (x > 0).sum()
+
+
+# %% adjust: zero-sum
+def adjust(x):
+    return torch.where(x.sum() < 0, x * 4, x / 2) + (x > 0).sum()
+
+
+# %% adjust: place-by-place
+def adjust(x):
+    return torch.where(x > 0, x / 2, x * 4) + (x > 0).sum()
+
+
+# %% adjust: counted-by-itself
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0)
+
+
+# %% adjust: sum-for-count
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + x.clamp(min=0).sum()
+
+
 # %% serve: own-size
 def serve(model, x, sizes):
     return model(x)
@@ -150,6 +176,30 @@ def serve(model, x, sizes):
     return model(torch.cat([x, padding]))[: len(x)]
 
 
+# %% serve: not-called
+def serve(model, x, sizes):
+    return x * 2 + 1
+
+
+# %% serve: no-tensor
+def serve(model, x, sizes):
+    results = []
+    for part in x.split(sizes[-1]):
+        size = next(size for size in sizes if size >= len(part))
+        padding = x.new_zeros(size - len(part), *x.shape[1:])
+        results.append(model(torch.cat([part, padding]))[: len(part)])
+    return results
+
+
+# %% serve: rows-missing
+def serve(model, x, sizes):
+    for part in x.split(sizes[-1]):
+        size = next(size for size in sizes if size >= len(part))
+        padding = x.new_zeros(size - len(part), *x.shape[1:])
+        result = model(torch.cat([part, padding]))[: len(part)]
+    return result
+
+
 # %% by_block: one-large-graph
 def by_block(model, backend):
     return torch.compile(model, backend=backend)
@@ -193,6 +243,34 @@ def by_block(model, backend):
         block.compile(backend=backend)
 
 
+# %% by_block: same-block
+def by_block(model, backend):
+    parts = []
+    for block in model:
+        parts.append(torch.compile(lambda x: block(x), backend=backend))  # noqa: B023
+    return torch.nn.Sequential(*map(_Module, parts))
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+# %% by_block: several-graphs
+def by_block(model, backend):
+    @torch.compile(backend=backend)
+    def run(parameters, x):
+        return torch.func.functional_call(model[0], parameters, (x,))
+
+    def all_of_it(x):
+        for block in model:
+            x = run(dict(block.named_parameters()), x)
+        return x
+
+    return all_of_it
+
+
 # %% beside: waits-at-once
 def beside(x, a, b, group):
     ops = torch.ops._c10d_functional
@@ -230,6 +308,33 @@ def beside(x, a, b, group):
     return total + product
 
 
+# %% beside: product-summed
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensor(ops.all_reduce(x + a @ b, "sum", group))
+
+
+# %% beside: no-wait
+def beside(x, a, b, group):
+    started = torch.ops._c10d_functional.all_reduce(x, "sum", group)
+    return started + a @ b
+
+
+# %% beside: waits-again
+def beside(x, a, b, group):
+    started = functional.all_reduce(x, "sum", group)
+    product = a @ b
+    return functional.wait_tensor(started) + product
+
+
+# %% beside: other-collective
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_gather_into_tensor(x, dist.get_world_size(), group)
+    product = a @ b
+    return ops.wait_tensor(started).unflatten(0, (-1, len(x))).sum(0) + product
+
+
 # %% bound: no-terms
 def bound(x, w, u):
     return u * (x.abs() @ w.abs())
@@ -243,6 +348,16 @@ def bound(x, w, u):
 # %% bound: root-of-terms
 def bound(x, w, u):
     return x.shape[1] ** 0.5 * u * (x.abs() @ w.abs())
+
+
+# %% bound: other-count
+def bound(x, w, u):
+    return len(x) * u * (x.abs() @ w.abs())
+
+
+# %% bound: no-u
+def bound(x, w, u):
+    return x.shape[1] * (x.abs() @ w.abs())
 
 
 # %% blocks_needed: pairs

@@ -75,6 +75,31 @@ def last_end(kernels, launch, latency, gap):
     return [number * launch + latency for number in range(len(kernels))]
 
 
+# %% last_end: gap-after-the-last
+def last_end(kernels, launch, latency, gap):
+    end = 0.0
+    for number, duration in enumerate(kernels):
+        end = max(number * launch + latency, end) + duration + gap
+    return end
+
+
+# %% last_end: begin-of-the-last
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        begin = max(number * launch + latency, end + gap)
+        end = begin + duration
+    return begin
+
+
+# %% last_end: latency-again
+def last_end(kernels, launch, latency, gap):
+    end = 0.0
+    for number, duration in enumerate(kernels):
+        end = max(number * launch, end) + latency + duration
+    return end
+
+
 # %% captured: no-replay
 def captured(cuda, work, x):
     static = x.clone()
@@ -232,6 +257,22 @@ def captured(cuda, work, x):
         static.copy_(new)
         g.replay()
         return out.tolist()
+
+    return run
+
+
+# %% captured: changes-new
+def captured(cuda, work, x):
+    static = x.clone()
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return new.copy_(out)
 
     return run
 
@@ -485,6 +526,121 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     return step
 
 
+# %% graphed_training: no-step
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: starts-anew
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+
+    def restore():
+        with torch.no_grad():
+            for p, old in zip(model.parameters(), saved, strict=True):
+                p.copy_(old)
+
+    def step(x, y):
+        restore()
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    restore()
+    return step
+
+
+# %% graphed_training: half-stale
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+
+    def step(x, y):
+        x_static.copy_(x)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: several-steps
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        for _ in range(3):
+            loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
 # %% clipped: waits-in-capture
 def clipped(x, limit):
     norm = x.norm()
@@ -561,6 +717,36 @@ def clipped(x, limit):
 def clipped(x, limit):
     x = x * torch.clamp(limit / x.norm(), max=1.0)
     return torch.where(x.abs() > 0.5, x, 0.0)
+
+
+# %% clipped: scales-the-small
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), min=1.0)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
+# %% clipped: each-by-itself
+def clipped(x, limit):
+    x = x.clamp(-limit, limit)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
+# %% clipped: other-norm
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.abs().sum(), max=1.0)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
+# %% clipped: small-kept
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() > 0.5, 0.0, x).sum()
+
+
+# %% clipped: sizes-added
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() > 0.5, x.abs(), 0.0).sum()
 
 
 # %% by_size: type

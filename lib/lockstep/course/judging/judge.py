@@ -89,6 +89,7 @@ class Judged:
         """
         if not callable(answer):
             raise self._wrong("no-function", name=self.name, got=kind(answer))
+        answer = _uncompiled(answer)
         trials = _sure(lambda: list(self._trials(draw)))
         found: list[Run] = []
         for run in runs(answer, self._play, trials):
@@ -268,6 +269,17 @@ class Judged:
                 if before := run.steps[rank][0].before:  # some answers take no argument
                     known["had"] = show(before[self._in_place or 0])
         return WrongAnswer(mistake, self.words.say(mistake, known | more))
+
+
+def _uncompiled(answer: Any) -> Any:
+    """What torch.compile was given: what it made of that cannot travel. One that torch.compiler
+    has disabled stays so."""
+    while not hasattr(answer, "_torchdynamo_disable"):
+        inside = getattr(answer, "_torchdynamo_orig_callable", getattr(answer, "_orig_mod", answer))
+        if inside is answer:
+            break
+        answer = inside
+    return answer
 
 
 def _sure(what: Callable[[], Any]) -> Any:

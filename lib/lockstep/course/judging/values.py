@@ -1,7 +1,8 @@
 """Values as plain data: what a rank is given, what it ended up with, and how the two differ.
 
-A tensor becomes its dtype, its shape and its numbers; a built-in value is built anew; of anything
-else there is its type and a text. So no object of an answer is ever asked whether it is right.
+A tensor becomes its dtype, its shape and its numbers; a built-in value is built anew (a namedtuple
+as a tuple); of anything else there is its type and a text. So no object of an answer is ever asked
+whether it is right.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _made(value: Tensor) -> Any:
 
     flat = torch.tensor(value.numbers, dtype=getattr(torch, value.dtype))
     if not value.strided:
-        return flat.reshape(value.shape)
+        return flat.reshape(value.shape).clone()  # a tensor of its own: Dynamo guards views' bases
     last_first = flat.new_zeros(*reversed(value.shape), 2)[..., 0]  # every other element
     view = last_first.permute(*reversed(range(len(value.shape))))
     view.copy_(flat.reshape(value.shape))
@@ -106,10 +107,13 @@ def see(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, Fraction, str, bytes):
         return value
-    if kind in (list, tuple) and depth < _DEEPEST:
-        return kind(see(one, depth + 1) for one in value)
-    if kind is dict and depth < _DEEPEST:
-        return {see(k, depth + 1): see(one, depth + 1) for k, one in value.items()}
+    if depth < _DEEPEST:
+        if isinstance(value, list):
+            return [see(one, depth + 1) for one in list.__iter__(value)]
+        if isinstance(value, tuple):
+            return tuple(see(one, depth + 1) for one in tuple.__iter__(value))
+        if isinstance(value, dict):
+            return {see(k, depth + 1): see(one, depth + 1) for k, one in dict.items(value)}
     return Other(kind.__name__)
 
 

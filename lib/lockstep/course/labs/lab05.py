@@ -6,13 +6,14 @@ so a trial takes moments and needs no compiler.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..judging import Run, Tensor, Trial, judged
-from ..judging.values import make
+from ..judging.values import kind, make
 
 Sign = Callable[[Run, int], bool]
 _PATIENCE = 60.0  # seconds: the first compilation of a process loads much
@@ -130,7 +131,12 @@ def _named(t: Trial) -> int:
     return len({name for inputs, output in t.operations for name in (*inputs, output)})
 
 
-traffic.gives("no-writes", _counts(lambda t: _eager(t) - len(t.operations), _read))
+traffic.gives(
+    "no-writes",
+    _counts(lambda t: _eager(t) - len(t.operations), _read),
+    _counts(lambda t: _eager(t) - len(t.operations), lambda t: _read(t) + len(t.kept)),
+    _counts(_eager, _read),
+)
 traffic.gives("last-only", _counts(_eager, lambda t: _read(t) + 1))
 traffic.gives(
     "between-written",
@@ -178,7 +184,8 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
 def adjust(draw: random.Random) -> Iterator[Trial]:
     """`adjust(x)`: half of x or four times it, by its sum, and how many are positive added."""
     for length in draw.sample(range(3, 9), 2):
-        batches = [[*_quarters(draw, length - 1, sign), 0.0] for sign in (1, -1, 1)]
+        batches = [[*_quarters(draw, length - 1, sign), 0.0] for sign in (1, -1, 0, 1)]
+        batches.append([-abs(number) for number in batches[0]])
         values = [Tensor.of(_adjusted(batch)) for batch in batches]
         yield Trial(
             1,
@@ -191,41 +198,61 @@ def adjust(draw: random.Random) -> Iterator[Trial]:
 
 
 def _quarters(draw: random.Random, length: int, sign: int) -> list[float]:
-    """Numbers that halves and fourfolds are exact of; their sum has this sign."""
+    """Numbers that halves and fourfolds are exact of; their sum has this sign, or is 0."""
     while True:
         numbers = [draw.choice((-1, 1)) * draw.randint(1, 40) / 4 for _ in range(length)]
-        if sum(numbers) * sign > 0:
+        if _sign(sum(numbers)) == sign:
             return numbers
 
 
-def _adjusted(batch: Sequence[float], by: int | None = None) -> list[float]:
-    sign = sum(batch) if by is None else by
-    positive = sum(number > 0 for number in batch)
-    return [number * (0.5 if sign > 0 else 4) + positive for number in batch]
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
 
 
-def _one_branch(run: Run, rank: int) -> bool:
-    values = run.got(rank)["values"]
-    batches = run.trial.batches
-    return any(values == [Tensor.of(_adjusted(batch, by)) for batch in batches] for by in (1, -1))
+Batch = Sequence[float]
 
 
-def _without_count(run: Run, rank: int) -> bool:
-    plain = [
-        Tensor.of([n * (0.5 if sum(batch) > 0 else 4) for n in batch])
-        for batch in run.trial.batches
-    ]
-    return bool(run.got(rank)["values"] == plain)
+def _is_positive(batch: Batch, _: float) -> bool:
+    return sum(batch) > 0
 
 
-def _with_zero(run: Run, rank: int) -> bool:
-    one_more = [[n + batch.count(0) for n in _adjusted(batch)] for batch in run.trial.batches]
-    return bool(run.got(rank)["values"] == [Tensor.of(numbers) for numbers in one_more])
+def _positive(batch: Batch, _: float) -> int:
+    return sum(one > 0 for one in batch)
 
 
-adjust.shows("one-branch", _one_branch)
-adjust.shows("no-count", _without_count)
-adjust.shows("zero-counted", _with_zero)
+def _adjusted(
+    batch: Batch,
+    halves: Callable[[Batch, float], bool] = _is_positive,
+    plus: Callable[[Batch, float], float] = _positive,
+) -> list[float]:
+    """`halves` and `plus` say of a number of the batch whether it is halved, what is added."""
+    return [one * (0.5 if halves(batch, one) else 4) + plus(batch, one) for one in batch]
+
+
+def _made_by(*ways: Callable[[Batch], list[float]]) -> Sign:
+    """All results are those of one of these ways."""
+    return lambda run, rank: any(
+        run.got(rank)["values"] == [Tensor.of(way(batch)) for batch in run.trial.batches]
+        for way in ways
+    )
+
+
+def _chosen_by(*halves: Callable[[Batch, float], bool]) -> Sign:
+    return _made_by(*(functools.partial(_adjusted, halves=one) for one in halves))
+
+
+def _counting(plus: Callable[[Batch, float], float]) -> Sign:
+    return _made_by(functools.partial(_adjusted, plus=plus))
+
+
+adjust.shows("one-branch", _chosen_by(lambda batch, _: True, lambda batch, _: False))
+adjust.shows("other-branch", _chosen_by(lambda batch, _: sum(batch) <= 0))
+adjust.shows("zero-sum", _chosen_by(lambda batch, _: sum(batch) >= 0))
+adjust.shows("place-by-place", _chosen_by(lambda _, number: number > 0))
+adjust.shows("no-count", _counting(lambda batch, _: 0))
+adjust.shows("zero-counted", _counting(lambda batch, _: sum(one >= 0 for one in batch)))
+adjust.shows("counted-by-itself", _counting(lambda _, number: number > 0))
+adjust.shows("sum-for-count", _counting(lambda batch, _: sum(one for one in batch if one > 0)))
 adjust.shows("nothing-captured", _has("graphs", lambda got, right: got == 0))
 adjust.shows(
     "breaks",
@@ -328,13 +355,13 @@ def _too_large(run: Run, rank: int) -> Any:
 
 
 def _other_split(run: Run, rank: int) -> Any:
-    """As few calls, and less padding, but the largest batches are not full."""
+    """As few calls, but the largest batches are not full."""
     pairs = zip(run.trial.rows, run.got(rank)["sizes"], run.right(rank)["sizes"], strict=True)
     return next(
         (
             {"n": n, "used": one, "best": two}
             for n, one, two in pairs
-            if len(one) == len(two) and sum(one) < sum(two) and _right(run, rank, "values")
+            if len(one) == len(two) and one != two and _right(run, rank, "values")
         ),
         False,
     )
@@ -352,6 +379,26 @@ def _more_calls(run: Run, rank: int) -> Any:
     )
 
 
+def _too_few_rows(run: Run, rank: int) -> Any:
+    pairs = zip(run.got(rank)["values"], run.trial.rows, strict=True)
+    return next(
+        (
+            {"n": n, "rows": one.shape[0]}
+            for one, n in pairs
+            if isinstance(one, Tensor) and one.shape and one.shape[0] < n
+        ),
+        False,
+    )
+
+
+def _no_tensor(run: Run, rank: int) -> Any:
+    values = run.got(rank)["values"]
+    return next(({"kind": kind(one)} for one in values if not isinstance(one, Tensor)), False)
+
+
+serve.shows("not-called", lambda run, rank: not any(run.got(rank)["sizes"]))
+serve.shows("no-tensor", _no_tensor)
+serve.shows("rows-missing", _too_few_rows)
 serve.shows("padding-kept", _padding_kept)
 serve.shows("own-size", _other_sizes)
 serve.shows("more-calls", _more_calls)
@@ -392,19 +439,28 @@ def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any
 def by_block(draw: random.Random) -> Iterator[Trial]:
     """`by_block(model, backend)`: equal blocks, of which one is compiled, and all run its code."""
     for count in draw.sample((3, 5, 6), 2):
-        gains = [draw.choice((0.5, 1.0, 2.0, -1.0)) for _ in range(count)]
-        numbers = [draw.randint(-8, 8) / 2 for _ in range(6)]
-        right = numbers
-        for gain in gains:
-            right = [max(0.0, number * gain) + 1 for number in right]
+        while True:
+            gains = [draw.choice((0.5, 1.0, 2.0, -1.0)) for _ in range(count)]
+            numbers = [draw.randint(-8, 8) / 2 for _ in range(6)]
+            right = _stacked(numbers, gains)
+            alone = [_stacked(numbers, [gain] * count) for gain in (gains[0], gains[-1])]
+            if right not in alone:
+                break
         yield Trial(
             1,
             given=[(Tensor.of(numbers), gains)],
             right=[{"values": Tensor.of(right), "graphs": 1, "runs": count, "calls": [3]}],
             patience=_PATIENCE,
-            facts={"count": count},
+            facts={"count": count, "alone": [Tensor.of(one) for one in alone]},
             like=f"{count} blocks",
         )
+
+
+def _stacked(numbers: list[float], gains: Sequence[float]) -> list[float]:
+    """What the blocks make of these numbers, one block after the other."""
+    for gain in gains:
+        numbers = [max(0.0, number * gain) + 1 for number in numbers]
+    return numbers
 
 
 def _stack(**parts: Callable[[Run], Any]) -> Sign:
@@ -416,6 +472,7 @@ def _stack(**parts: Callable[[Run], Any]) -> Sign:
 
 
 by_block.shows("no-model", lambda run, rank: not isinstance(run.got(rank)["values"], Tensor))
+by_block.shows("same-block", lambda run, rank: run.got(rank)["values"] in run.trial.alone)
 by_block.shows("not-compiled", _stack(graphs=lambda run: 0))
 by_block.shows(
     "one-large-graph", _stack(graphs=lambda run: 1, calls=lambda run: [3 * run.trial.count])
@@ -430,6 +487,14 @@ by_block.shows(
     ),
 )
 by_block.shows("a-graph-each", _stack(graphs=lambda run: run.trial.count))
+by_block.shows(
+    "several-graphs",
+    lambda run, rank: (
+        _right(run, rank, "values")
+        and run.got(rank)["graphs"] > 1
+        and {"graphs": run.got(rank)["graphs"]}
+    ),
+)
 
 
 # ── beside ───────────────────────────────────────────────────────────────────────────────────
@@ -443,25 +508,45 @@ def _beside(answer: Any, x: Tensor, a: Tensor, b: Tensor) -> dict[str, Any]:
     answer.through(lambda f: torch.compile(f, backend=graphs, dynamic=False))
     group = dist.group.WORLD.group_name  # type: ignore[union-attr]
     values = answer(make(x), make(a), make(b), group)
-    order = [_kind(node) for graph in graphs.graphs for node in graph.nodes]
     return {
         "values": values,
         "graphs": len(graphs.graphs),
         "breaks": graphs.breaks,
-        "order": [kind for kind in order if kind],
+        "order": [step for graph in graphs.graphs for step in _steps(graph)],
     }
 
 
-def _kind(node: Any) -> str:
-    """Of a node of Dynamo's graph: "start", "product", "wait", or ""."""
-    target = str(getattr(node.target, "__name__", node.target))
-    if node.op not in ("call_function", "call_method"):
-        return ""
-    if target.split(".")[0] in ("matmul", "mm", "addmm", "linear", "einsum", "__matmul__", "dot"):
-        return "product"
-    if "wait_tensor" in target or "wait_tensor" in str(node.target):
-        return "wait"
-    return "start" if "all_reduce" in target or "all_reduce" in str(node.target) else ""
+def _steps(graph: Any) -> list[str]:
+    """What Dynamo's graph does: "start", "product", "wait".
+
+    A product is told by what it is made of, whatever it is called: of two inputs that are not
+    summed, and of no sum. Its nodes in a row are one.
+    """
+    made_of: dict[Any, set[Any]] = {}  # of a node: the graph's inputs and starts behind it
+    for node in graph.nodes:
+        behind = set().union(*(made_of[one] for one in node.all_input_nodes))
+        own = {node} if node.op == "placeholder" or _is(node, "all_reduce") else set()
+        made_of[node] = behind | own
+    starts = {node for node in graph.nodes if _is(node, "all_reduce")}
+    summed = set().union(*(made_of[node] for node in starts))
+    found: list[str] = []
+    for node in graph.nodes:
+        if node in starts:
+            found.append("start")
+        elif _is(node, "wait_tensor"):
+            found.append("wait")
+        elif node.op != "output" and len(made_of[node] - summed) > 1 and not made_of[node] & starts:
+            found.append("product")
+    return [
+        step
+        for step, alike in itertools.groupby(found)
+        for _ in (alike if step != "product" else range(1))
+    ]
+
+
+def _is(node: Any, name: str) -> bool:
+    """Whether a node calls this collective operation, or its form that writes into its input."""
+    return node.op.startswith("call") and name in f"{node.target} {node.name}"
 
 
 @judged("beside", lab="05", play=_beside, called="the result")
@@ -493,7 +578,8 @@ def beside(draw: random.Random) -> Iterator[Trial]:
                 "alone": [
                     Tensor.of(map(sum, zip(one, own, strict=True)), shape=square)
                     for one, own in zip(mine, products, strict=True)
-                ]
+                ],
+                "all_summed": Tensor.of(map(sum, zip(total, *products, strict=True)), shape=square),
             },
         )
 
@@ -517,8 +603,16 @@ beside.shows(
         and {"graphs": run.got(rank)["graphs"]}
     ),
 )
-beside.shows("waits-at-once", _order("start", "wait", "product"))
+beside.shows(
+    "product-summed", lambda run, rank: bool(run.got(rank)["values"] == run.trial.all_summed)
+)
+beside.shows("no-wait", lambda run, rank: run.got(rank)["order"] == ["start", "product"])
+beside.shows(
+    "waits-at-once",
+    _has("order", lambda got, _: got in (["start", "wait"], ["start", "wait", "product"])),
+)
 beside.shows("starts-late", _order("product", "start", "wait"))
+beside.shows("other-collective", _has("order", lambda got, _: "start" not in got))
 beside.shows("waits-again", _has("order", lambda got, _: got.count("wait") > 1))
 
 
@@ -543,6 +637,8 @@ def blocks_needed(draw: random.Random) -> Iterator[Trial]:
             given=[(window, length, block)],
             right=[len(touched)],
             facts={
+                "length": length,
+                "window": window,
                 "side": side,
                 "pairs": len(pairs),
                 "size": block,
@@ -587,9 +683,10 @@ def bound(draw: random.Random) -> Iterator[Trial]:
             [sum(abs(x[i][k] * w[k][j]) for k in range(terms)) for j in range(columns)]
             for i in range(rows)
         ]
-        signed = [
-            [abs(sum(x[i][k] * w[k][j] for k in range(terms))) for j in range(columns)]
+        cancelled = [
+            terms * unit * sum(x[i][k] * w[k][j] for k in range(terms))
             for i in range(rows)
+            for j in range(columns)
         ]
         flat = list(itertools.chain(*sums))
         given = (
@@ -604,15 +701,19 @@ def bound(draw: random.Random) -> Iterator[Trial]:
             right=[Tensor.of([terms * unit * one for one in flat], "float64", shape)],
             facts={
                 "without_terms": Tensor.of([unit * one for one in flat], "float64", shape),
-                "signed": Tensor.of(
-                    [terms * unit * one for one in itertools.chain(*signed)], "float64", shape
-                ),
+                "cancelled": Tensor.of(cancelled, "float64", shape),
+                "signed": Tensor.of(map(abs, cancelled), "float64", shape),
                 "root": Tensor.of([terms**0.5 * unit * one for one in flat], "float64", shape),
+                "by_rows": Tensor.of([rows * unit * one for one in flat], "float64", shape),
+                "by_columns": Tensor.of([columns * unit * one for one in flat], "float64", shape),
+                "without_u": Tensor.of([terms * one for one in flat], "float64", shape),
             },
             like=f"{terms} terms",
         )
 
 
 bound.gives("no-terms", lambda trial: [trial.without_terms])
-bound.gives("cancels", lambda trial: [trial.signed])
+bound.gives("cancels", lambda trial: [trial.signed], lambda trial: [trial.cancelled])
 bound.gives("root-of-terms", lambda trial: [trial.root])
+bound.gives("other-count", lambda trial: [trial.by_rows], lambda trial: [trial.by_columns])
+bound.gives("no-u", lambda trial: [trial.without_u])

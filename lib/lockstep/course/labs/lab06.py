@@ -15,6 +15,7 @@ from ..judging import Noted, Run, Tensor, Trial, judged, same
 from ..judging.values import make
 
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+_MOST_CALLS = 12  # of a warm-up, some more than anyone makes
 _LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch")
 
 
@@ -88,8 +89,19 @@ def _by(function: Callable[[list[float], float, float, float], float]) -> Callab
     return lambda trial: [function(*trial.times)]
 
 
+def _latency_again(kernels: list[float], launch: float, latency: float, gap: float) -> float:
+    """Each kernel begins `latency` after the one before it, too."""
+    end = 0.0
+    for number, duration in enumerate(kernels):
+        end = max(number * launch, end) + latency + duration
+    return end
+
+
 last_end.gives("kernels-only", _by(lambda k, launch, latency, gap: sum(k)))
 last_end.gives("launches-only", _by(lambda k, launch, latency, gap: len(k) * launch))
+last_end.gives("gap-after-the-last", _by(lambda *times: _end(times) + times[3]))
+last_end.gives("begin-of-the-last", _by(lambda *times: _end(times) - times[0][-1]))
+last_end.gives("latency-again", _by(_latency_again))
 last_end.gives("no-latency", _by(lambda k, launch, latency, gap: _end((k, launch, 0.0, gap))))
 last_end.gives("no-gap", _by(lambda k, launch, latency, gap: _end((k, launch, latency, 0.0))))
 last_end.gives("gap-before-the-first", lambda trial: [_end(trial.times, 0.0)])
@@ -175,6 +187,7 @@ def _changed_x(run: Run, rank: int) -> Any:
 
 captured.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
 captured.shows("changes-x", _changed_x)
+captured.shows("changes-new", lambda run, rank: not same(run.got(rank)[2], run.trial.others))
 captured.gives("stale-input", _outs(lambda t: [_worked(t.first)] * len(t.others)))
 captured.gives("overwritten", _outs(lambda t: [_worked(t.others[-1])] * len(t.others)))
 captured.gives("one-late", _outs(lambda t: [*map(_worked, [t.first, *t.others[:-1]])]))
@@ -212,20 +225,15 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
         step = answer(cuda, model, optimizer, lambda out, y: (out - y).square().mean(), *given[0])
         before = _plain(model.weight).flatten().tolist()
         cuda.synchronize()
-        begin, losses, gradients = virtual.perf_counter(), [], []
+        begin, losses = virtual.perf_counter(), []
         for x, y in given[1:] if callable(step) else ():
             losses.append(step(x, y))
         end = virtual.perf_counter()
         cuda.synchronize()
-        if model.weight.grad is not None:
-            gradients = _plain(model.weight.grad).flatten().tolist()
         plain = [float(_plain(one)) if hasattr(one, "cpu") else one for one in losses]
         found = [plain if callable(step) else None, _plain(model.weight).flatten().tolist()]
         made = _calls(list(virtual.trace()), begin, end)
-    return Noted(
-        found,
-        {**_counted(made), "steps": len(losses), "before": before, "gradient": gradients},
-    )
+    return Noted(found, {**_counted(made), "steps": len(losses), "before": before})
 
 
 def _descent(
@@ -257,12 +265,12 @@ def graphed_training(draw: random.Random) -> Iterator[Trial]:
 
         start, rate = some(2), draw.choice((0.05, 0.1))
         batches = [([some(2) for _ in range(rows)], some(rows)) for _ in range(4)]
-        losses, weights, gradient = _descent(start, batches[1:], rate)
+        losses, weights, _ = _descent(start, batches[1:], rate)
         yield Trial(
             0,
             given=[(start, batches, rate)],
             right=[[losses, weights]],
-            facts={"start": start, "batches": batches, "rate": rate, "gradient": gradient},
+            facts={"start": start, "batches": batches, "rate": rate},
             like=f"batches of {rows} rows",
         )
 
@@ -280,12 +288,59 @@ def _stale(trial: Trial) -> Any:
     return [[losses, weights]]
 
 
+def _half_stale(run: Run, rank: int) -> Any:
+    """The first loss is that of one half of the example. (Later the graph may read anything there:
+    nobody holds that tensor, perhaps.)"""
+    (x_old, y_old), (x, y) = run.trial.batches[:2]
+    for name, mixed in (("y", (x, y_old)), ("x", (x_old, y))):
+        losses, _, _ = _descent(run.trial.start, [mixed], run.trial.rate)
+        if _near(run.got(rank)[0][:1], losses):
+            return {"name": name}
+    return False
+
+
+def _first_losses(trial: Trial) -> list[float]:
+    """The loss of each batch with the parameters of the beginning."""
+    return [_descent(trial.start, [one], trial.rate)[0][0] for one in trial.batches[1:]]
+
+
+def _no_step(trial: Trial) -> Any:
+    return [[_first_losses(trial), trial.start]]
+
+
+def _starts_anew(trial: Trial) -> Any:
+    _, weights, _ = _descent(trial.start, trial.batches[-1:], trial.rate)
+    return [[_first_losses(trial), weights]]
+
+
+def _several_steps(run: Run, rank: int) -> Any:
+    """Each batch was trained on more than once."""
+    trial = run.trial
+    for times in (2, 3, 4):
+        batches = [one for one in trial.batches[1:] for _ in range(times)]
+        if _near(run.got(rank)[1], _descent(trial.start, batches, trial.rate)[1]):
+            return {"times": times}
+    return False
+
+
 def _added_up(run: Run, rank: int) -> Any:
-    """The gradient that is left is not that of the last step alone."""
-    noted, trial = run.noted[rank], run.trial
-    untouched = _near(noted["before"], trial.start) and bool(noted["gradient"])
-    _, _, own = _descent(run.got(rank)[1], trial.batches[-1:], trial.rate)
-    return untouched and not _near(noted["gradient"], trial.gradient) and not _near(own, [0, 0])
+    """The weights are those of gradients that are never set to zero: in the steps, or since a
+    warm-up of so many calls."""
+    trial = run.trial
+    return any(_near(run.got(rank)[1], _accumulated(trial, calls)) for calls in range(_MOST_CALLS))
+
+
+def _accumulated(trial: Trial, calls: int) -> list[float]:
+    """Weights after all steps, on gradients that add up since `calls` steps of a warm-up."""
+    total = [0.0] * len(trial.start)
+    weights: list[float] = []
+    for steps in ([trial.batches[0]] * calls, trial.batches[1:]):
+        weights = list(trial.start)  # after the warm-up they are restored
+        for step in steps:
+            gradient = _descent(weights, [step], trial.rate)[2]
+            total = [sum(pair) for pair in zip(total, gradient, strict=True)]
+            weights = [w - trial.rate * g for w, g in zip(weights, total, strict=True)]
+    return weights
 
 
 graphed_training.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
@@ -293,12 +348,16 @@ graphed_training.shows(
     "trained-by-warm-up",
     lambda run, rank: not _near(run.noted[rank]["before"], run.trial.start),
 )
+graphed_training.gives("no-step", _no_step)
+graphed_training.gives("starts-anew", _starts_anew)
 graphed_training.shows("rebound", lambda run, rank: _near(run.got(rank)[1], run.trial.start))
 graphed_training.gives("stale-batch", _stale)
+graphed_training.shows("half-stale", _half_stale)
 graphed_training.gives(
     "loss-overwritten",
     lambda trial: [[[trial.right[0][0][-1]] * len(trial.right[0][0]), trial.right[0][1]]],
 )
+graphed_training.shows("several-steps", _several_steps)
 graphed_training.shows("gradients-add-up", _added_up)
 graphed_training.fails("waits-in-capture", _in_capture)
 graphed_training.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
@@ -336,14 +395,21 @@ def _clipped(answer: Any, inputs: list[Tensor], limit: float) -> Noted:
     return Noted(found, {"changed": changed})
 
 
+def _norm(numbers: Sequence[float]) -> float:
+    return float(sum(one * one for one in numbers) ** 0.5)
+
+
+def _scale(numbers: Sequence[float], limit: float) -> float:
+    return min(limit / _norm(numbers), 1.0)
+
+
 def _clip(
-    numbers: Sequence[float], limit: float, *, clips: Callable[[float], bool] | None = None,
+    numbers: Sequence[float], limit: float, *, scale: Callable[..., float] = _scale,
     large: Callable[[float], bool] = lambda one: abs(one) > 0.5, mask_first: bool = False,
 ) -> list[float]:  # fmt: skip
     """What is kept of the numbers; the sum of it is what is right."""
-    norm = sum(one * one for one in numbers) ** 0.5
-    scale = limit / norm if (clips or (lambda norm: norm > limit))(norm) else 1.0
-    return [scale * one for one in numbers if large(one if mask_first else scale * one)]
+    by = scale(numbers, limit)
+    return [by * one for one in numbers if large(one if mask_first else by * one)]
 
 
 @judged("clipped", lab="06", play=_clipped)
@@ -366,8 +432,7 @@ def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[f
     while True:
         span = 20 if large else 6
         numbers = [draw.choice([n for n in range(-span, span) if n]) / 8 for _ in range(count)]
-        norm = sum(one * one for one in numbers) ** 0.5
-        scale = min(limit / norm, 1.0)
+        norm, scale = _norm(numbers), _scale(numbers, limit)
         near = any(abs(abs(s * one) - 0.5) < 0.02 for one in numbers for s in (scale, 1.0))
         away = norm > 1.1 * limit if large else 0.3 * limit < norm < 0.9 * limit
         kept = [_clip(numbers, limit), _clip(numbers, limit, mask_first=True)]
@@ -382,14 +447,28 @@ def _sums(**how: Any) -> Callable[[Trial], Any]:
 
 
 def _baked(trial: Trial) -> Any:
-    norm = sum(one * one for one in trial.inputs[0]) ** 0.5
-    scale = min(trial.limit / norm, 1.0)
-    return [[sum(scale * one for one in some if abs(scale * one) > 0.5) for some in trial.inputs]]
+    first = _scale(trial.inputs[0], trial.limit)
+    return _sums(scale=lambda numbers, limit: first)(trial)
+
+
+def _each_by_itself(trial: Trial) -> Any:
+    most = trial.limit
+    cut = [[max(-most, min(most, one)) for one in numbers] for numbers in trial.inputs]
+    return [[sum(one for one in numbers if abs(one) > 0.5) for numbers in cut]]
 
 
 clipped.shows("changes-x", lambda run, rank: run.noted[rank]["changed"])
-clipped.gives("always-clips", _sums(clips=lambda norm: True))
-clipped.gives("never-clips", _sums(clips=lambda norm: False))
+clipped.gives("always-clips", _sums(scale=lambda numbers, limit: limit / _norm(numbers)))
+clipped.gives("never-clips", _sums(scale=lambda numbers, limit: 1.0))
+clipped.gives(
+    "scales-the-small", _sums(scale=lambda numbers, limit: max(limit / _norm(numbers), 1.0))
+)
+clipped.gives("each-by-itself", _each_by_itself)
+clipped.gives(
+    "other-norm", _sums(scale=lambda numbers, limit: min(limit / sum(map(abs, numbers)), 1.0))
+)
+clipped.gives("small-kept", _sums(large=lambda one: abs(one) <= 0.5))
+clipped.gives("sizes-added", lambda t: [[sum(map(abs, _clip(o, t.limit))) for o in t.inputs]])
 clipped.gives("no-abs", _sums(large=lambda one: one > 0.5))
 clipped.gives("mask-before-scaling", _sums(mask_first=True))
 clipped.gives("all-numbers", _sums(large=lambda one: True))
