@@ -251,9 +251,8 @@ def _lane_line(until: float) -> str:
 def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: str) -> str:
     left, right = place
     is_waiting = look is WAITING
-    fits = (right - left) * 640 > 7 * len(
-        label
-    )  # pixels, of letters that are 7 wide, where they are 11 high
+    # In pixels, of letters that are 7 wide where they are 11 high.
+    fits = (right - left) * 640 > 7 * len(label)
     ground = hatched(look) if is_waiting else background(look)
     text = (
         f'<span style="background:{look.colour};color:{ink(look.colour)};padding:0 4px;'
