@@ -107,6 +107,8 @@ def test_a_rank_that_lost_its_kernels_is_left_out_and_said_first(lost, why, tmp_
     with pytest.raises(TraceError, match=f"rank 1 has no kernels.*{why}"):
         found.of(1)
     assert why in str(found).splitlines()[0]
+    drawn = found._repr_mimebundle_()["text/html"]
+    assert 0 <= drawn.find("rank 1 has no kernels") < drawn.find("<table")
     assert why in found._repr_mimebundle_()["text/html"]
 
 

@@ -283,8 +283,18 @@ def rows(modes):
 
 COLUMNS = ["model, mode", "step µs", "quartiles", "times as fast", "compile s"]
 COLUMNS += ["warm s", "pays after steps", "kernels", "launches", "MB held"]
+
+
+def shown(title, modes, stamp):
+    """Only the columns of which something is known: a CPU has no launches."""
+    lines = list(rows(modes))
+    known = [i for i in range(len(COLUMNS)) if any(line[i] != "–" for line in lines)]
+    heads, *cells = ([line[i] for i in known] for line in [COLUMNS, *lines])
+    return lockstep.table(title, heads, cells, stamp=stamp)
+
+
 here, stamp = (job[0], lockstep.live(job)) if job.ok else found(job, "modes")
-lockstep.table("Models and modes", COLUMNS, list(rows(here)), stamp=stamp)
+shown("Models and modes", here, stamp)
 
 # %% id="gains-recorded" tags=["plumbing"]
 recording = lockstep.recorded("compile/h200.json")
@@ -295,8 +305,7 @@ gains = {
     for model, one in models.items()
     if mode != "eager"
 }
-title = "Models and modes on an H200"
-lockstep.table(title, COLUMNS, list(rows(modes)), stamp=recording.stamp)
+shown("Models and modes on an H200", modes, recording.stamp)
 
 # %% id="gains-claim"
 near = [name for name, gain in gains.items() if 1.2 <= gain <= 1.4]

@@ -120,10 +120,10 @@ class Breakdown:
         return parts if shares else times
 
     def __str__(self) -> str:
-        return in_text(self._tables(self.totals), [*self._first(), *self.notes])
+        return in_text(self._tables(self.totals), self.notes, self._first())
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(self.totals), [*self._first(), *self.notes])
+        return with_notes(self._tables(self.totals), self.notes, self._first())
 
     def _first(self) -> list[str]:
         return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]

@@ -13,21 +13,26 @@ _WIDTH = 72
 _NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
 
 
-def in_text(tables: Sequence[Table], notes: Sequence[str]) -> str:
-    """Tables of one stamp, which stands once, below the last, and sentences below them."""
+def in_text(tables: Sequence[Table], notes: Sequence[str], first: Sequence[str] = ()) -> str:
+    """Tables of one stamp, which stands once, below the last; sentences above and below them."""
     *above, last = tables
-    return printable(
-        "\n".join([*(f"{one.without_stamp()!r}\n" for one in above), repr(last), *notes])
-    )
+    shown = [*(f"{one.without_stamp()!r}\n" for one in above), repr(last)]
+    return printable("\n".join([*first, *shown, *notes]))
 
 
-def with_notes(tables: Sequence[Table], notes: Sequence[str]) -> dict[str, str]:
+def with_notes(
+    tables: Sequence[Table], notes: Sequence[str], first: Sequence[str] = ()
+) -> dict[str, str]:
     """The same as a notebook draws it."""
     *above, last = tables
     shown = [*(one.without_stamp() for one in above), last]
     drawn = [one._repr_mimebundle_()["text/html"] for one in shown]
-    drawn += [f'<div style="overflow-wrap:anywhere">{html.escape(note)}</div>' for note in notes]
-    return {"text/plain": in_text(tables, notes), "text/html": "".join(drawn)}
+    parts = [*map(_sentence, first), *drawn, *map(_sentence, notes)]
+    return {"text/plain": in_text(tables, notes, first), "text/html": "".join(parts)}
+
+
+def _sentence(said: str) -> str:
+    return f'<div style="overflow-wrap:anywhere">{html.escape(said)}</div>'
 
 
 def shortened(name: str, width: int = _WIDTH) -> str:
