@@ -288,7 +288,8 @@ COLUMNS += ["warm s", "pays after steps", "kernels", "launches", "MB held"]
 def shown(title, modes, stamp):
     """Only the columns of which something is known: a CPU has no launches."""
     lines = list(rows(modes))
-    known = [i for i in range(len(COLUMNS)) if any(line[i] != "–" for line in lines)]
+    columns = range(len(COLUMNS))
+    known = [i for i in columns if any(line[i] != "–" for line in lines)]
     heads, *cells = ([line[i] for i in known] for line in [COLUMNS, *lines])
     return lockstep.table(title, heads, cells, stamp=stamp)
 
