@@ -201,11 +201,15 @@ class Kernel:
         return [path for path in shared if str(path) not in mapped and path.exists()]
 
     def _state(self) -> dict[str, list[str]]:
-        processes = {process.pid: process for process in self.processes()}
+        own = {process.pid: process for process in self.processes()}
         for process in self.process.children(recursive=True):  # zombies have no environment
-            processes[process.pid] = process
+            own[process.pid] = process
+        names = {}
+        for pid, process in own.items():
+            with suppress(psutil.NoSuchProcess):  # gone since
+                names[pid] = process.name()
         return {
-            "process": [f"{pid} {process.name()}" for pid, process in processes.items()],
+            "process": [f"{pid} {name}" for pid, name in names.items()],
             "listener": [str(listener) for listener in self.listeners()],
             "file": self.files(),
         }

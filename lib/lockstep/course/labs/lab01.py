@@ -423,7 +423,10 @@ def _not_alike(run: Run, rank: int) -> Any:
         ended = run.failure in ("", "stuck")  # else a rank may not have come to the others
         if own != theirs and (own[:both] != theirs[:both] or ended):
             said = {"own": _say_made(own), "other": other, "theirs": _say_made(theirs)}
-            return {"alone": run.trial.alone, "alike": sorted(own) == sorted(theirs), **said}
+            # One may have gone on to the second partition when the job was stopped.
+            first = len(run.trial.alone)
+            alike = sorted(own[:first]) == sorted(theirs[:first])
+            return {"alone": run.trial.alone, "alike": alike, **said}
     return False
 
 
