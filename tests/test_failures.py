@@ -645,7 +645,10 @@ def test_nothing_is_left_when_the_kernel_goes(how):
         body = BROOD + "print('ready', flush=True)\ndist.recv(x) if rank else time.sleep(600)"
         kernel.start(cell(body, "--timeout 600"))
         kernel.wait_for(lambda reply: "ready" in reply.shown)
-        children = [p for p in kernel.processes() if p != kernel_itself]
+        children: list[psutil.Process] = []
+        until = time.monotonic() + 20
+        while len(children) < 4 + 4 + 8 and time.monotonic() < until:  # other ranks come later
+            children = [p for p in kernel.processes() if p != kernel_itself]
         assert len(children) >= 4 + 4 + 8  # ranks, data loader workers, sleepers
         if how == "restart":
             kernel.restart()

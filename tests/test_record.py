@@ -240,6 +240,7 @@ def test_the_rank_that_a_program_asks_to_be(tmp_path):
         rank = int(os.environ["RANK"])
         store = dist.FileStore(os.environ["MEET"], 2)
         dist.init_process_group("gloo", store=store, rank=1 - rank, world_size=2)
+        dist.barrier()  # else one may leave while the other still connects
         dist.destroy_process_group()
         dist.init_process_group("gloo", None, None, 2, rank, dist.PrefixStore("again", store))
 
