@@ -1,11 +1,9 @@
 """The README's film of a cell of ranks, taken anew: `python tests/readme_film.py`. Look at it."""
 
 import sys
-import tempfile
 from pathlib import Path
 
-import nbformat
-from browser import serving
+from readme_pictures import opened
 
 FILM = Path(__file__).parents[1] / "labs" / "images" / "ranks.gif"
 MOST = 1_500_000  # bytes
@@ -27,16 +25,11 @@ for step in range(3):
 
 
 def main() -> int:
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
-    notebook.cells = [nbformat.v4.new_code_cell(code, id=name) for name, code in CELLS.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        nbformat.write(notebook, Path(folder) / "readme.ipynb")
-        with serving(Path(folder)) as browser, browser.open("readme.ipynb") as page:
-            for name in ("load", "first"):
-                page.run(name)
-            page.film("ranks", FILM, width=940, height=430)
-            problems = page.problems()
+    with opened(CELLS) as page:
+        for name in ("load", "first"):
+            page.run(name)
+        page.film("ranks", FILM, width=940, height=430)
+        problems = page.problems()
     size = FILM.stat().st_size
     print(f"{FILM}: {size:,} bytes")
     print(*problems, sep="\n")

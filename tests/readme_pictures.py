@@ -2,10 +2,12 @@
 
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
-from browser import serving
+from browser import Page, serving
 
 IMAGES = Path(__file__).parents[1] / "labs" / "images"
 CELLS = {
@@ -26,18 +28,25 @@ lockstep.Timeline(trace, path=trace.critical_path())""",
 PICTURES = {"failing": ["hangs"], "timeline": ["timeline"]}
 
 
-def main() -> int:
+@contextmanager
+def opened(cells: Mapping[str, str]) -> Iterator[Page]:
+    """A notebook of these cells, by name, in JupyterLab."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
-    notebook.cells = [nbformat.v4.new_code_cell(code, id=name) for name, code in CELLS.items()]
+    notebook.cells = [nbformat.v4.new_code_cell(code, id=name) for name, code in cells.items()]
     with tempfile.TemporaryDirectory() as folder:
         nbformat.write(notebook, Path(folder) / "readme.ipynb")
         with serving(Path(folder)) as browser, browser.open("readme.ipynb") as page:
-            page.run_all()
-            for name, cells in PICTURES.items():
-                page.picture(cells, IMAGES / f"{name}.png")
-            page.open_hints()
-            problems = page.problems()
+            yield page
+
+
+def main() -> int:
+    with opened(CELLS) as page:
+        page.run_all()
+        for name, cells in PICTURES.items():
+            page.picture(cells, IMAGES / f"{name}.png")
+        page.open_hints()
+        problems = page.problems()
     print(*problems, sep="\n")
     return bool(problems)
 
