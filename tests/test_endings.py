@@ -9,7 +9,7 @@ import pytest
 from ending_programs import PROGRAMS, Program
 from endings import Expected, Lane
 
-LIMIT = 10.0  # seconds; no program takes a tenth of it
+LIMIT = 60.0  # seconds; one compiles, which has taken more than ten on a busy machine
 CASES = [(name, form) for name, program in PROGRAMS.items() for form in program.forms]
 
 

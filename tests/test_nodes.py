@@ -296,6 +296,25 @@ def test_an_agent_that_is_killed_is_named(hosts):
     assert gone(below)
 
 
+def test_an_agent_that_cannot_go_on_says_why(hosts):
+    """Here it has no room for what it is sent. It must not look as if the notebook had left."""
+    nodes = hosts.up()
+    agent = hosts.agents[1]
+    room = 1 << 20
+    with lockstep.World(1, on=nodes) as world:
+        world.run(abs, -1)
+        agent_process(agent).rlimit(psutil.RLIMIT_FSIZE, (room, room))
+        with pytest.raises(lockstep.JobFailed) as failed:
+            world.run(torch.sum, torch.arange(room), timeout=60)
+    address = hosts.network.hosts[1].address
+    assert f"({address}) is lost: it has failed (OSError: [Errno 27]" in failed.value.job.verdict
+    below = ranks_below(agent)
+    assert agent.wait(30) == 1
+    assert "Traceback" in agent.communicate()[0]
+    assert gone(below)
+    hosts.down()
+
+
 def test_a_host_that_is_cut_off_is_named(hosts, monkeypatch):
     monkeypatch.setattr(remote, "_SILENCE", 2.0)
     nodes = hosts.up()

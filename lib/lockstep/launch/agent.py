@@ -7,12 +7,14 @@ notebook goes, or the agent, its ranks go.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import selectors
 import socket
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,12 +79,26 @@ class _Said:
         self.sum: int | None = None  # of the record's content; None: it must be sent again
 
 
+class _LetGo(Exception):
+    """The notebook is gone."""
+
+
+@contextlib.contextmanager
+def _reaching_the_notebook() -> Iterator[None]:
+    """What fails here fails because the notebook is gone; what fails elsewhere does not."""
+    try:
+        yield
+    except (EOFError, NoMessage, OSError) as error:
+        raise _LetGo from error
+
+
 class _Printed:
     def __init__(self, link: Link, rank: int):
         self._link, self._rank = link, rank
 
     def feed(self, data: bytes) -> None:
-        self._link.post({"did": "printed", "rank": self._rank}, data)
+        with _reaching_the_notebook():
+            self._link.post({"did": "printed", "rank": self._rank}, data)
 
 
 class _Agent:
@@ -99,8 +115,12 @@ class _Agent:
         try:
             while True:
                 self._turn()
-        except (EOFError, NoMessage, OSError):
-            return  # the notebook is gone
+        except _LetGo:
+            return
+        except Exception as error:  # a defect, or a host without files or memory: never in silence
+            with contextlib.suppress(_LetGo):
+                self._post({"did": "failed", "why": f"{type(error).__name__}: {error}"})
+            raise
         finally:
             if self._node is not None:
                 self._node.end(False, lambda: None)
@@ -122,19 +142,28 @@ class _Agent:
             self._on_link()
         while self._link.pending > _MOST_PENDING:
             self._link.wait_to_send(_TICK)
-            self._link.flush()
+            self._flush()
         if time.monotonic() - self._spoke > _BEAT and not self._link.pending:
             self._post({"did": "beat"})
 
     def _post(self, message: dict[str, Any], *attached: Any) -> None:
         self._spoke = time.monotonic()
-        self._link.post(message, *attached)
+        with _reaching_the_notebook():
+            self._link.post(message, *attached)
+
+    def _flush(self) -> None:
+        with _reaching_the_notebook():
+            self._link.flush()
+
+    def _hear(self) -> tuple[dict[str, Any], list[memoryview]] | None:
+        with _reaching_the_notebook():
+            return self._link.hear()
 
     # ── What it is told to do ────────────────────────────────────────────────────────────────
 
     def _on_link(self) -> None:
-        self._link.flush()
-        while (heard := self._link.hear()) is not None:
+        self._flush()
+        while (heard := self._hear()) is not None:
             message, attached = heard
             do = message["do"]
             if do == "clock":

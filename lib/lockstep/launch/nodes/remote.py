@@ -374,10 +374,8 @@ class RemoteNode:
             self._host.link.post(message, *attached)
 
     def _on_link(self) -> None:
-        if self._host.lost:
-            return
         try:
-            while (heard := self._host.link.hear()) is not None:
+            while not self._host.lost and (heard := self._host.link.hear()) is not None:
                 self._heard_at = time.monotonic()
                 self._take_in(*heard)
         except EOFError:
@@ -437,6 +435,8 @@ class RemoteNode:
             if attached:
                 rank.parcel = Parcel(attached[0], message["sizes"])
             rank.state = message["state"]
+        elif did == "failed":
+            self._lose(f"it has failed ({printable(str(message['why']))})")
         elif did != "beat":
             self._answer = message
 
