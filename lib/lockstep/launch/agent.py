@@ -36,7 +36,7 @@ from .place import Place
 from .run import gpu_count
 
 _TICK = 0.1  # seconds between two looks at the records
-_BEAT = 1.0  # seconds after which the agent says that it is there
+_BEAT = 1.0  # seconds after which the agent of a job says that it is there
 _GIVEN = "CUDA_VISIBLE_DEVICES"  # how a queue says which GPUs
 _MOST_PENDING = 8 << 20  # bytes that the notebook has not taken; ranks that print more wait
 
@@ -143,7 +143,9 @@ class _Agent:
         while self._link.pending > _MOST_PENDING:
             self._link.wait_to_send(_TICK)
             self._flush()
-        if time.monotonic() - self._spoke > _BEAT and not self._link.pending:
+        # Between jobs nobody reads what it says, and a link that is full for long is taken for one
+        # whose other end is gone. That the notebook's host has gone TCP finds (keep-alive).
+        if self._is_at_work and time.monotonic() - self._spoke > _BEAT and not self._link.pending:
             self._post({"did": "beat"})
 
     def _post(self, message: dict[str, Any], *attached: Any) -> None:

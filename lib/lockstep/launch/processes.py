@@ -24,7 +24,7 @@ LAST_MOMENT = 2.0  # seconds in which a process that was killed should be gone
 FOLDER = "lockstep-job-"  # how the names of jobs' folders begin
 VARIABLE = "LOCKSTEP_JOB"  # in a rank's environment: the name of its job
 _TRACKER = 1.0  # seconds for multiprocessing to tidy up behind processes that were killed
-_EXEC = 0.1  # seconds in which a program that begins has its environment
+_EXEC = 5.0  # seconds in which a program that begins has its environment, on a busy machine, too
 _ROUNDS = 50  # of stopping what has come since the last look; each round has less to do
 
 
@@ -208,6 +208,10 @@ def _environment(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         while not (found := (folder / "environ").read_bytes()) and time.monotonic() < until:
             os.stat(folder / "exe")  # the kernel's own threads have none, and never will
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+            start, end = int(fields[47]), int(fields[48])  # env_start and env_end of proc(5)
+            if start == end != 0:  # it has none
+                break
             time.sleep(0.001)
     return found
 
