@@ -3,11 +3,19 @@
 import os
 import pickle
 import resource
+import selectors
 import socket
 import struct
 
 import pytest
-from lockstep.launch.channel import MOST_BYTES, Channel, NoMessage, anonymous_file, map_file
+from lockstep.launch.channel import (
+    MOST_BYTES,
+    Channel,
+    NoMessage,
+    anonymous_file,
+    in_turn,
+    map_file,
+)
 
 HEADER = struct.Struct("<4sIH")
 
@@ -124,6 +132,39 @@ def test_the_other_end_is_gone_or_does_not_read(pair):
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux seals files")
+@pytest.mark.parametrize("reused", [False, True])
+def test_what_was_let_go_of_has_no_turn(reused):
+    """A rank's answer and the order to end all ranks may come in the same moment."""
+    with selectors.DefaultSelector() as selector:
+        pairs = [socket.socketpair(socket.AF_UNIX) for _ in range(2)]
+        channels = [Channel(ours) for ours, _ in pairs]
+        heard = []
+
+        def close_the_other(own):
+            (other,) = (one for one in channels if one is not own)
+            number = other.fileno()
+            selector.unregister(other)
+            other.close()
+            if reused:
+                os.dup2(own.fileno(), number)
+                selector.register(number, selectors.EVENT_READ, None)
+            heard.append(own)
+
+        for channel, (_, theirs) in zip(channels, pairs, strict=True):
+            selector.register(
+                channel, selectors.EVENT_READ, lambda own=channel: close_the_other(own)
+            )
+            Channel(theirs).send({"do": "end"})
+        for key in in_turn(selector, 5):
+            key.data()
+        assert len(heard) == 1
+        if reused:
+            (number,) = (key.fd for key in selector.get_map().values() if key.data is None)
+            os.close(number)
+        for end in (heard[0], *(theirs for _, theirs in pairs)):
+            end.close()
+
+
 def test_files_of_fixed_size_cannot_be_cut_short():
     descriptor = anonymous_file("test", 1 << 20)
     memory = map_file(os.dup(descriptor), shared=True)

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from .calls import Reader
-from .channel import NoMessage, anonymous_file
+from .channel import NoMessage, anonymous_file, in_turn
 from .engines.supervised import parent
 from .engines.warm import Warm
 from .errors import LaunchError, refusal
@@ -132,9 +132,8 @@ class _Agent:
             assert self._node is not None
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.pending else 0)
             self._selector.modify(self._link, wanted, self._on_link)
-            for key, _ in self._selector.select(_TICK):
-                if key.fileobj in self._selector.get_map():  # not let go a moment ago
-                    key.data()
+            for key in in_turn(self._selector, _TICK):
+                key.data()
             if self._is_at_work:
                 self._node.poll()
                 self._tell()

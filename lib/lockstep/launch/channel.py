@@ -19,6 +19,7 @@ import fcntl
 import mmap
 import os
 import select
+import selectors
 import signal
 import socket
 import struct
@@ -165,6 +166,16 @@ class Channel:
         self._socket.close()
         _close_all(self._descriptors)
         self._begin()
+
+
+def in_turn(
+    selector: selectors.BaseSelector, patience: float | None
+) -> Iterator[selectors.SelectorKey]:
+    """What is ready within `patience` seconds, one after the other, but for what was let go of
+    since: whoever has its turn may have closed what comes later."""
+    for key, _ in selector.select(patience):
+        if selector.get_map().get(key.fd) == key:
+            yield key
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

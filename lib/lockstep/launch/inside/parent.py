@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import processes
-from ..channel import Channel, NoMessage
+from ..channel import Channel, NoMessage, in_turn
 from ..errors import refusal
 from ..processes import FOLDER, GRACE, LAST_MOMENT, Hunt
 from . import rank, recorder
@@ -111,9 +111,8 @@ class _Parent:
 
     def serve(self) -> None:
         while self._jobs or not self._leaving:
-            for key, _ in self._selector.select(self._patience()):
-                if key.fileobj in self._selector.get_map():  # not let go a moment ago
-                    key.data(key)
+            for key in in_turn(self._selector, self._patience()):
+                key.data(key)
             for job in list(self._jobs):
                 if job.unused_until is not None and time.monotonic() > job.unused_until:
                     self._end(job, gracefully=False)
