@@ -177,6 +177,12 @@ def test_a_world_keeps_its_ranks_and_one_job_runs_at_a_time(nodes):
     assert lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes).results == [1, 1]
 
 
+def test_agents_are_silent_between_jobs(nodes):
+    """Nobody listens then. What is said for half a day fills the link, and that ends it."""
+    lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes)
+    assert not any(host.link.ready(1.5) for host in nodes._hosts)
+
+
 def test_a_script_makes_its_own_group(nodes, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
