@@ -275,6 +275,33 @@ def test_arguments_that_an_answer_may_change(tiny):
     assert lockstep.check("three", lambda a, b: float(a.add_(1))).verdict == "PASS"
 
 
+@pytest.mark.parametrize(
+    ("change", "now"),
+    [
+        (list.clear, "[]"),
+        (list.pop, "[3, 1]"),
+        (list.sort, "[1, 2, 3]"),
+        (lambda numbers: numbers.__setitem__(0, 5), "[5, 1, 2]"),
+    ],
+)
+def test_a_list_that_an_answer_leaves_otherwise_is_a_changed_argument(tiny, change, now):
+    @judged("three", lab="99")
+    def three(draw):
+        yield Trial(0, given=[([3, 1, 2],)], right=[6])
+
+    def summed(numbers):
+        total = sum(numbers)
+        change(numbers)
+        return total
+
+    outcome = lockstep.check("three", summed)
+    assert outcome.mistake == "changed"
+    assert f"argument 1, which the caller still needs: it was [3, 1, 2], and now it is {now}." in (
+        outcome.hint
+    )
+    assert lockstep.check("three", lambda numbers: summed([*numbers])).verdict == "PASS"
+
+
 def test_only_demands_judge_where_anything_may_come_out(tiny):
     @judged("three", lab="99", silent=True)
     def three(draw):

@@ -230,9 +230,9 @@ class Judged:
         for run in found:
             for rank in run.ranks:
                 for step in run.steps[rank]:
-                    for at, (before, after) in enumerate(zip(step.before, step.after, strict=True)):
-                        if at not in self._may_change and not same(after, before):
-                            got, had = show(after), show(before)
+                    for at, (before, left) in enumerate(zip(step.before, step.passed, strict=True)):
+                        if at not in self._may_change and not same(left, before):
+                            got, had = show(left), show(before)
                             raise self._wrong("changed", run, rank, at=at + 1, got=got, had=had)
 
     def _tell_value(self, wrong: list[tuple[Run, int]], contrast: str) -> NoReturn:
