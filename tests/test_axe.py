@@ -8,7 +8,7 @@ import lockstep
 import playwright.sync_api as playwright
 import pytest
 from browser import chromium
-from lockstep import simulated
+from lockstep import compiled, simulated
 from lockstep.course.exercises import Outcome
 from lockstep.launch import view
 from lockstep.timeline import page
@@ -117,6 +117,31 @@ def test_outputs(browser: playwright.Browser, outputs: str, theme: str, width: i
     for says in (f"data-jp-theme-light='{is_light}'", f"data-vscode-theme-kind='vscode-{theme}'"):
         assert is_drawn_for(shown, says) == theme
     # Nothing is wider than the page but what scrolls by itself.
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    shown.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("theme", PAPERS)
+def test_a_compiled_function_fits_its_place(
+    browser: playwright.Browser, theme: str, width: int
+) -> None:
+    """Its four lists are seen at once; what is too long scrolls in its own."""
+    recording = lockstep.recorded("compile/h200.json")
+    seen = compiled.view(compiled.Compiled.of(recording.content["code"]), stamp=recording.stamp)
+    shown = browser.new_page(viewport={"width": width, "height": 900})
+    shown.set_content(
+        f'<body style="{PAPERS[theme]};font:14px sans-serif">'
+        f"{seen._repr_mimebundle_()['text/html']}</body>"
+    )
+    assert violations(shown, PAGES) == []
+    lists = shown.locator(".lockstep-columns > section")
+    assert lists.count() == 4
+    for one in lists.all():
+        box = one.bounding_box()
+        assert box is not None and box["width"] > 100 and box["x"] + box["width"] <= width
+    columns = "document.querySelector('.lockstep-columns')"
+    assert shown.evaluate(f"{columns}.scrollWidth <= {columns}.clientWidth")
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     shown.close()
 
