@@ -76,12 +76,30 @@ def fails() -> None:
     dist.all_reduce(torch.ones(1))
 
 
+def talks() -> None:
+    """By so many operations that their names are longer than a telephone is wide."""
+    import torch
+    import torch.distributed as dist
+
+    x, both = torch.ones(1), [torch.ones(1), torch.ones(1)]
+    first = dist.get_rank() == 0
+    dist.all_reduce(x)
+    dist.all_gather(both, x)
+    dist.reduce_scatter(x, both)
+    dist.broadcast(x, 0)
+    dist.reduce(x, 0)
+    dist.gather(x, both if first else None)
+    dist.scatter(x, both if first else None)
+    dist.barrier()
+
+
 @pytest.fixture(scope="module")
 def outputs() -> str:
     """One of each kind."""
     with pytest.raises(lockstep.JobFailed) as caught:
         lockstep.torchrun(fails, nproc_per_node=2, backend="gloo", show=False)
     job = lockstep.torchrun(lambda: 7, nproc_per_node=2, backend="gloo", show=False)
+    talk = lockstep.torchrun(talks, nproc_per_node=2, backend="gloo", show=False)
     points = [(1e3, 1e-5), (1e6, 1e-3)]
     chart = lockstep.chart(
         {"ring": points},
@@ -101,7 +119,8 @@ def outputs() -> str:
         Outcome("average", "TRY AGAIN", "the sum, not the mean", hints=("look", "again")),
     ]
     texts = [one._repr_mimebundle_()["text/html"] for one in shown]
-    return "".join([view.html(caught.value.job), view.html(job), chart._words(), *texts])
+    jobs = [view.html(one) for one in (caught.value.job, job, talk)]
+    return "".join([*jobs, chart._words(), *texts])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
