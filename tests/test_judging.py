@@ -1,6 +1,7 @@
 """How answers are judged: what is told, what is not, and in which order."""
 
 import datetime
+import functools
 import json
 import os
 import random
@@ -273,6 +274,22 @@ def test_arguments_that_an_answer_may_change(tiny):
     outcome = lockstep.check("three", changing)
     assert outcome.mistake == "changed" and "argument 2" in outcome.hint
     assert lockstep.check("three", lambda a, b: float(a.add_(1))).verdict == "PASS"
+
+
+def test_a_decorator_may_take_an_argument_for_itself(tiny):
+    def in_units(function):
+        @functools.wraps(function)
+        def scaled(a, unit):
+            return function(a) * unit
+
+        return scaled
+
+    @judged("three", lab="99")
+    def three(draw):
+        yield Trial(0, given=[(2, 3.0)], right=[6.0])
+
+    assert lockstep.check("three", in_units(lambda a: a)).verdict == "PASS"
+    assert lockstep.check("three", lambda a: a).mistake == "arguments"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class Judged:
         return self._wrong(
             "arguments",
             name=self.name,
-            written=f"{self.name}{inspect.signature(answer)}",
+            written=f"{self.name}{inspect.signature(answer, follow_wrapped=False)}",
             goal=goal or self.name,
             count=run.job.failures[0].message.rpartition(" ")[2],
         )
