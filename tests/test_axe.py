@@ -8,7 +8,7 @@ import lockstep
 import playwright.sync_api as playwright
 import pytest
 from browser import chromium
-from lockstep import simulated
+from lockstep import compiled, simulated
 from lockstep.course.exercises import Outcome
 from lockstep.launch import view
 from lockstep.timeline import page
@@ -76,12 +76,30 @@ def fails() -> None:
     dist.all_reduce(torch.ones(1))
 
 
+def talks() -> None:
+    """By so many operations that their names are longer than a telephone is wide."""
+    import torch
+    import torch.distributed as dist
+
+    x, both = torch.ones(1), [torch.ones(1), torch.ones(1)]
+    first = dist.get_rank() == 0
+    dist.all_reduce(x)
+    dist.all_gather(both, x)
+    dist.reduce_scatter(x, both)
+    dist.broadcast(x, 0)
+    dist.reduce(x, 0)
+    dist.gather(x, both if first else None)
+    dist.scatter(x, both if first else None)
+    dist.barrier()
+
+
 @pytest.fixture(scope="module")
 def outputs() -> str:
     """One of each kind."""
     with pytest.raises(lockstep.JobFailed) as caught:
         lockstep.torchrun(fails, nproc_per_node=2, backend="gloo", show=False)
     job = lockstep.torchrun(lambda: 7, nproc_per_node=2, backend="gloo", show=False)
+    talk = lockstep.torchrun(talks, nproc_per_node=2, backend="gloo", show=False)
     points = [(1e3, 1e-5), (1e6, 1e-3)]
     chart = lockstep.chart(
         {"ring": points},
@@ -101,7 +119,8 @@ def outputs() -> str:
         Outcome("average", "TRY AGAIN", "the sum, not the mean", hints=("look", "again")),
     ]
     texts = [one._repr_mimebundle_()["text/html"] for one in shown]
-    return "".join([view.html(caught.value.job), view.html(job), chart._words(), *texts])
+    jobs = [view.html(one) for one in (caught.value.job, job, talk)]
+    return "".join([*jobs, chart._words(), *texts])
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -117,6 +136,31 @@ def test_outputs(browser: playwright.Browser, outputs: str, theme: str, width: i
     for says in (f"data-jp-theme-light='{is_light}'", f"data-vscode-theme-kind='vscode-{theme}'"):
         assert is_drawn_for(shown, says) == theme
     # Nothing is wider than the page but what scrolls by itself.
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    shown.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("theme", PAPERS)
+def test_a_compiled_function_fits_its_place(
+    browser: playwright.Browser, theme: str, width: int
+) -> None:
+    """Its four lists are seen at once; what is too long scrolls in its own."""
+    recording = lockstep.recorded("compile/h200.json")
+    seen = compiled.view(compiled.Compiled.of(recording.content["code"]), stamp=recording.stamp)
+    shown = browser.new_page(viewport={"width": width, "height": 900})
+    shown.set_content(
+        f'<body style="{PAPERS[theme]};font:14px sans-serif">'
+        f"{seen._repr_mimebundle_()['text/html']}</body>"
+    )
+    assert violations(shown, PAGES) == []
+    lists = shown.locator(".lockstep-columns > section")
+    assert lists.count() == 4
+    for one in lists.all():
+        box = one.bounding_box()
+        assert box is not None and box["width"] > 100 and box["x"] + box["width"] <= width
+    columns = "document.querySelector('.lockstep-columns')"
+    assert shown.evaluate(f"{columns}.scrollWidth <= {columns}.clientWidth")
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
     shown.close()
 

@@ -13,7 +13,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lockstep import compiled, simulated, torchrun
-from lockstep.compiled import CannotCompile, Compiled, Kernel, Node, found, require, variables, view
+from lockstep.compiled import (
+    CannotCompile,
+    Compiled,
+    Findings,
+    Kernel,
+    Node,
+    found,
+    require,
+    variables,
+    view,
+)
 from lockstep.record import compile as recorder
 
 ATTACK = "<script>alert('\"&')</script>"
@@ -139,6 +149,33 @@ def _look_without_compiler():
 
     os.environ["CXX"] = "no-such-compiler"
     return compiled.look(lambda x: x, 1)
+
+
+def test_findings_are_read_in_words_and_handed_over_as_they_are():
+    one = {"seconds": 1.23e-4, "ways": ["C++", "library"], "bytes": 524288, "more": 1}
+    two = {"seconds": 2.0, "compile_seconds": 3.54321}
+    named = {
+        "seconds": "a step",
+        "compile_seconds": "compiling",
+        "ways": "kernels",
+        "bytes": "moved",
+    }
+    shown = repr(Findings({"eager": {"dense": one}, "default": {"dense": two}}, **named))
+    assert shown.splitlines() == [
+        "dense, eager: a step 123 µs · kernels C++, library · moved 524,288",
+        "dense, default: a step 2 s · compiling 3.54 s",
+    ]
+    assert repr(Findings([one, two], compile_seconds="compiling", bytes="bytes")).splitlines() == [
+        "bytes 524,288",
+        "compiling 3.54 s",
+    ]
+    job = torchrun(_find, [one, two], nproc_per_node=1, init=False, show=False)
+    assert str(job).splitlines()[0] == "rank 0 → │ a step 123 µs"
+    assert found(job, "blocks")[0] == [one, two]
+
+
+def _find(content):
+    return Findings(content, seconds="a step")
 
 
 # ── Its folder ───────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
 """How answers are judged: what is told, what is not, and in which order."""
 
 import datetime
+import functools
 import json
 import os
 import random
@@ -273,6 +274,49 @@ def test_arguments_that_an_answer_may_change(tiny):
     outcome = lockstep.check("three", changing)
     assert outcome.mistake == "changed" and "argument 2" in outcome.hint
     assert lockstep.check("three", lambda a, b: float(a.add_(1))).verdict == "PASS"
+
+
+def test_a_decorator_may_take_an_argument_for_itself(tiny):
+    def in_units(function):
+        @functools.wraps(function)
+        def scaled(a, unit):
+            return function(a) * unit
+
+        return scaled
+
+    @judged("three", lab="99")
+    def three(draw):
+        yield Trial(0, given=[(2, 3.0)], right=[6.0])
+
+    assert lockstep.check("three", in_units(lambda a: a)).verdict == "PASS"
+    assert lockstep.check("three", lambda a: a).mistake == "arguments"
+
+
+@pytest.mark.parametrize(
+    ("change", "now"),
+    [
+        (list.clear, "[]"),
+        (list.pop, "[3, 1]"),
+        (list.sort, "[1, 2, 3]"),
+        (lambda numbers: numbers.__setitem__(0, 5), "[5, 1, 2]"),
+    ],
+)
+def test_a_list_that_an_answer_leaves_otherwise_is_a_changed_argument(tiny, change, now):
+    @judged("three", lab="99")
+    def three(draw):
+        yield Trial(0, given=[([3, 1, 2],)], right=[6])
+
+    def summed(numbers):
+        total = sum(numbers)
+        change(numbers)
+        return total
+
+    outcome = lockstep.check("three", summed)
+    assert outcome.mistake == "changed"
+    assert f"argument 1, which the caller still needs: it was [3, 1, 2], and now it is {now}." in (
+        outcome.hint
+    )
+    assert lockstep.check("three", lambda numbers: summed([*numbers])).verdict == "PASS"
 
 
 def test_only_demands_judge_where_anything_may_come_out(tiny):

@@ -145,7 +145,7 @@ prediction = 2  # x is read once, the result written once
 # %% id="fusion"
 # %%torchrun --world compiler --may-fail --into job
 import torch
-from lockstep.compiled import look
+from lockstep.compiled import Findings, look
 from lockstep.record.compile import FUSION
 
 x = torch.randn(256, 256)
@@ -157,7 +157,7 @@ for function in FUSION:
         "moved": seen.moved[0],
         "square_bytes": x.nbytes,
     }
-result
+Findings(result, kernels="kernels", moved="bytes moved")
 
 # %% id="fusion-measured"
 fused, stamp = found(job, "fusion")
@@ -241,11 +241,11 @@ for name in names:
 # Tables of gains say 10, 20, 30 % for attention, a whole model, an MLP. **Guess**, of three models.
 
 # %% id="gains-guess" tags=["guess"]
-guess = "depends"
+guess = "does not hold"
 
 # %% id="gains" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
-from lockstep.compiled import require
+from lockstep.compiled import Findings, require
 from lockstep.record.compile import Sizes, by_model
 
 require()
@@ -255,7 +255,8 @@ sizes = Sizes(
     experts=(64, 32, 4),
     dtype="float32",
 )
-{mode: by_model(sizes, mode) for mode in ("eager", "default")}
+took = {mode: by_model(sizes, mode) for mode in ("eager", "default")}
+Findings(took, seconds="a step", compile_seconds="compiling")
 
 
 # %% id="gains-table" tags=["plumbing", "varies"]
@@ -294,7 +295,7 @@ def shown(title, modes, stamp):
     return lockstep.table(title, heads, cells, stamp=stamp)
 
 
-here, stamp = (job[0], lockstep.live(job)) if job.ok else found(job, "modes")
+here, stamp = found(job, "modes")
 shown("Models and modes", here, stamp)
 
 # %% id="gains-recorded" tags=["plumbing"]
@@ -828,11 +829,16 @@ guess = "does not hold"
 
 # %% id="grow" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
-from lockstep.compiled import require
+from lockstep.compiled import Findings, require
 from lockstep.record.compile import blocks
 
 require()
-blocks((1, 2))
+Findings(
+    blocks((1, 2)),
+    blocks="blocks",
+    flat_seconds="as one graph",
+    regional_seconds="block by block",
+)
 
 
 # %% id="grow-table" tags=["varies"]

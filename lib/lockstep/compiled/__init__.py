@@ -2,12 +2,13 @@
 
 from .look import Compiled, Kernel, Node, look
 from .view import View, view
-from .workshop import CPU_ALONE, CannotCompile, found, require, variables, workshop
+from .workshop import CPU_ALONE, CannotCompile, Findings, found, require, variables, workshop
 
 __all__ = [
     "CPU_ALONE",
     "CannotCompile",
     "Compiled",
+    "Findings",
     "Kernel",
     "Node",
     "View",

@@ -25,9 +25,11 @@ _SHOWN = 48  # characters of a line in the picture
 _DASHES = ("-", "--", ":", "-.")  # of kernels, beside their colours
 _STYLE = """
 .lockstep-compiled .lockstep-columns{display:grid;gap:0 1em;
-grid-template-columns:repeat(3,auto) minmax(16em,1fr);
-overflow-x:auto;font-family:var(--jp-code-font-family,monospace);font-size:85%}
-.lockstep-compiled ol{list-style:none;margin:0;padding:0}
+grid-template-columns:repeat(3,minmax(0,auto)) minmax(16em,1fr);
+font-family:var(--jp-code-font-family,monospace);font-size:85%}
+.lockstep-compiled section{min-width:0}
+.lockstep-compiled ol{list-style:none;margin:0;padding:0;overflow-x:auto}
+.lockstep-compiled section:not(:last-child) li{width:max-content;min-width:100%}
 .lockstep-compiled label{display:block;white-space:pre;padding:1px 4px;cursor:pointer;
 border-left:4px solid transparent}
 .lockstep-compiled section:last-child label{white-space:normal;overflow-wrap:anywhere}

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..launch import Job, World, gpu_count
 from ..launch.processes import FOLDER
 from ..machine import compiler, python_headers
 from ..stamps import Stamp, live, recorded
+from ..words import number, quantity
 
 RECORDING = "compile/cpu.json"
 # A pool of processes that compile, or of threads that compute, costs more than it brings to small
@@ -81,11 +83,46 @@ def variables(folder: Path) -> dict[str, str]:
     return own if gpu_count() else own | CPU_ALONE
 
 
+class Findings:
+    """What a rank found, for the notebook, shown in words: a line for each dict that holds no
+    other, with what it has of these names: `Findings(took, seconds="a step")`."""
+
+    def __init__(self, content: Any, **names: str):
+        self.content, self._names = content, names
+
+    def __repr__(self) -> str:
+        return "\n".join(self._line(name, one) for name, one in _each(self.content))
+
+    def _line(self, name: str, one: dict[str, Any]) -> str:
+        known = [key for key in self._names if one.get(key) is not None]
+        said = " · ".join(f"{self._names[key]} {_said(key, one[key])}" for key in known)
+        return f"{name}: {said}" if name else said
+
+
+def _each(content: Any, *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The dicts that hold no other, with the names that lead to them: "dense, eager"."""
+    if isinstance(content, list):
+        for one in content:
+            yield from _each(one, *names)
+    elif any(isinstance(one, dict) for one in content.values()):
+        for name, one in content.items():
+            yield from _each(one, name, *names)
+    else:
+        yield ", ".join(names), content
+
+
+def _said(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return quantity(value, "s") if key.endswith("seconds") else number(value)
+
+
 def found(job: Job, key: str) -> tuple[Any, Stamp]:
     """What a job's only rank has found, with its stamp; where it could not compile, what was
     recorded under this key on another machine's CPU.
     """
     if job.ok:
-        return job[0], live(job)
+        value = job[0]
+        return value.content if isinstance(value, Findings) else value, live(job)
     recording = recorded(RECORDING)
     return recording.content[key], recording.stamp

@@ -308,7 +308,7 @@ def _legend(used: dict[Look, set[str]]) -> str:
         ground = hatched(look) if look is WAITING else background(look)
         names = f": {', '.join(sorted(operations))}" if operations - {look.label} else ""
         parts.append(
-            '<span style="white-space:nowrap"><span style="display:inline-block;width:22px;'
+            '<span><span style="display:inline-block;width:22px;'
             f"height:10px;vertical-align:-1px;background:{ground};"
             f'border:1px solid {look.colour}"></span> {_escape(look.label + names)}</span>'
         )

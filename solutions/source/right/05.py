@@ -356,6 +356,13 @@ def bound(x, w, u):
     return torch.stack([torch.stack(row) for row in sums]) * u * terms
 
 
+# %% bound: an-outer-product-a-term
+class bound:
+    def __new__(cls, x, w, u):
+        products = [torch.outer(a, b).abs_() for a, b in zip(x.T, w, strict=True)]
+        return torch.stack(products).sum(0) * (len(products) * u)
+
+
 # %% blocks_needed: set
 def blocks_needed(mask, length, block):
     everywhere = range(length)

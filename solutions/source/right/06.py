@@ -56,6 +56,31 @@ def last_end(kernels, launch, latency, gap):
     return list(ends)[-1]
 
 
+# %% last_end: a-queue-of-its-own
+def last_end(kernels, launch, latency, gap):
+    waiting, number, end = kernels.copy(), 0, -gap
+    while waiting:
+        end = max(number * launch + latency, end + gap) + waiting.pop(0)
+        number += 1
+    return end
+
+
+# %% last_end: the-latest-of-all-chains
+def last_end(kernels, launch, latency, gap):
+    count = len(kernels)
+    return max(
+        first * launch + latency + sum(kernels[first:]) + (count - 1 - first) * gap
+        for first in range(count)
+    )
+
+
+# %% last_end: a-tensor
+def last_end(kernels, launch, latency, gap):
+    numbers = torch.arange(len(kernels), dtype=torch.float64)
+    left = torch.tensor(kernels, dtype=torch.float64).flip(0).cumsum(0).flip(0)
+    return (numbers * launch + latency + left + numbers.flip(0) * gap).max()
+
+
 # %% captured: a-class
 class Captured:
     def __init__(self, cuda, work, x):

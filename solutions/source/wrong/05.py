@@ -352,7 +352,33 @@ def bound(x, w, u):
 
 # %% bound: other-count
 def bound(x, w, u):
-    return len(x) * u * (x.abs() @ w.abs())
+    return w.shape[1] * u * (x.abs() @ w.abs())
+
+
+# %% bound: one-sided
+def bound(x, w, u):
+    return w.size(0) * u * (x.abs() @ w)
+
+
+# %% bound: u-twice
+def bound(x, w, u):
+    return x.shape[1] * ((x * u).abs() @ (w * u).abs())
+
+
+# %% bound: exact
+def bound(x, w, u):
+    part = x.shape[1] * u
+    return part / (1 - part) * (x.abs() @ w.abs())
+
+
+# %% bound: larger
+def bound(x, w, u):
+    return x.shape[1] * u * torch.outer(x.norm(dim=1), w.norm(dim=0))
+
+
+# %% bound: value
+def bound(x, w, u):
+    return x @ w + x.shape[1] * u * (x.abs() @ w.abs())
 
 
 # %% bound: no-u

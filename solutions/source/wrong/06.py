@@ -67,7 +67,66 @@ def last_end(kernels, launch, latency, gap):
 
 # %% last_end: value
 def last_end(kernels, launch, latency, gap):
-    return sum(kernels) + len(kernels) * launch
+    return launch + latency + max(kernels) + len(kernels) * gap
+
+
+# %% last_end: no-queue
+def last_end(kernels, launch, latency, gap):
+    return max(number * launch + latency + one for number, one in enumerate(kernels))
+
+
+# %% last_end: all-at-once
+def last_end(kernels, launch, latency, gap):
+    return latency + sum(kernels) + gap * (len(kernels) - 1)
+
+
+# %% last_end: gap-always
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for number, duration in enumerate(kernels[1:], start=1):
+        end = max(number * launch + latency, end) + gap + duration
+    return end
+
+
+# %% last_end: earlier-of-two
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for number, duration in enumerate(kernels[1:], start=1):
+        end = min(number * launch + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: slow-host
+def last_end(kernels, launch, latency, gap):
+    host, end = 0.0, -gap
+    for duration in kernels:
+        host += latency
+        end = max(host, end + gap) + duration
+        host += launch
+    return end
+
+
+# %% last_end: larger-for-each
+def last_end(kernels, launch, latency, gap):
+    *others, last = kernels
+    return latency + sum(max(launch, one + gap) for one in others) + last
+
+
+# %% last_end: rounded
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = max(number * launch + latency, end + gap) + duration
+    return int(end)
+
+
+# %% last_end: changed
+def last_end(kernels, launch, latency, gap):
+    number, end = 0, -gap
+    while kernels:
+        end = max(number * launch + latency, end + gap) + kernels.pop(0)
+        number += 1
+    return end
 
 
 # %% last_end: type
@@ -131,12 +190,64 @@ def captured(cuda, work, x):
 
 # %% captured: stale-input
 def captured(cuda, work, x):
-    warm(cuda, work, x)
+    static = torch.zeros_like(x)
+    warm(cuda, work, static)
     g = cuda.CUDAGraph()
     with cuda.graph(g):
-        out = work(x)
+        out = work(static)
 
     def run(new):
+        nonlocal static
+        static = new
+        g.replay()
+        return out.clone()
+
+    return run
+
+
+# %% captured: same-result
+def captured(cuda, work, x):
+    static = x.clone()
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+    result = out.clone()
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return result
+
+    return run
+
+
+# %% captured: returns-input
+def captured(cuda, work, x):
+    static = x.clone()
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return static.clone()
+
+    return run
+
+
+# %% captured: adds-up
+def captured(cuda, work, x):
+    static = torch.zeros_like(x)
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        static.add_(new)
         g.replay()
         return out.clone()
 

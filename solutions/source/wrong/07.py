@@ -66,6 +66,53 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return sum(step % cycle >= wait + warmup for step in range(last))
 
 
+# %% recorded_steps: only-warm-up
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = ["off"] * wait + ["warmup"] * warmup + ["active"] * active
+    plan = (cycle * (repeat or steps))[:steps]
+    return [step for step, what in enumerate(plan) if what == "warmup"]
+
+
+# %% recorded_steps: without-warm-up
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + active
+    last = min(steps, warmup + repeat * cycle) if repeat else steps
+    return [step for step in range(warmup, last) if (step - warmup) % cycle >= wait]
+
+
+# %% recorded_steps: whole-cycles-only
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    cycles = min(repeat or steps, steps // cycle)
+    first = wait + warmup
+    return [n * cycle + first + step for n in range(cycles) for step in range(active)]
+
+
+# %% recorded_steps: first-missing
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if step % cycle > wait + warmup]
+
+
+# %% recorded_steps: one-cycle-more
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle, kept = wait + warmup + active, []
+    for step in range(steps):
+        if repeat and step // cycle > repeat:
+            break
+        if step % cycle >= wait + warmup:
+            kept.append(step)
+    return kept
+
+
+# %% recorded_steps: thrown-away
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if step % cycle < wait + warmup]
+
+
 # %% offsets: behind
 def offsets(ends):
     return [statistics.median(row[0] - row[r] for row in ends) for r in range(len(ends[0]))]

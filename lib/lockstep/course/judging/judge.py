@@ -107,7 +107,7 @@ class Judged:
         return self._wrong(
             "arguments",
             name=self.name,
-            written=f"{self.name}{inspect.signature(answer)}",
+            written=f"{self.name}{inspect.signature(answer, follow_wrapped=False)}",
             goal=goal or self.name,
             count=run.job.failures[0].message.rpartition(" ")[2],
         )
@@ -230,9 +230,9 @@ class Judged:
         for run in found:
             for rank in run.ranks:
                 for step in run.steps[rank]:
-                    for at, (before, after) in enumerate(zip(step.before, step.after, strict=True)):
-                        if at not in self._may_change and not same(after, before):
-                            got, had = show(after), show(before)
+                    for at, (before, left) in enumerate(zip(step.before, step.passed, strict=True)):
+                        if at not in self._may_change and not same(left, before):
+                            got, had = show(left), show(before)
                             raise self._wrong("changed", run, rank, at=at + 1, got=got, had=had)
 
     def _tell_value(self, wrong: list[tuple[Run, int]], contrast: str) -> NoReturn:

@@ -211,7 +211,8 @@ class Watched:
 def _require_fit(answer: Any, args: tuple[Any, ...]) -> None:
     """Raise WrongArguments where an answer takes other arguments than these."""
     try:
-        signature = inspect.signature(answer)
+        # A decorator may give the function that it wraps fewer arguments, or more.
+        signature = inspect.signature(answer, follow_wrapped=False)
     except (TypeError, ValueError):  # what is written in C may have none
         return
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -679,6 +680,30 @@ blocks_needed.gives("all-blocks", lambda t: [t.side**2])
 # ── bound ────────────────────────────────────────────────────────────────────────────────────
 
 
+Rows = Sequence[Sequence[float]]
+
+
+def _sums(
+    x: Rows,
+    w: Rows,
+    factor: float,
+    size: Callable[[float], float] = abs,
+    other: Callable[[float], float] = abs,
+) -> Tensor:
+    """`factor` times the product of what `size` makes of x and `other` of w."""
+    columns = list(zip(*w, strict=True))
+    numbers = [
+        factor * sum(size(a) * other(b) for a, b in zip(row, column, strict=True))
+        for row in x
+        for column in columns
+    ]
+    return Tensor.of(numbers, "float64", (len(x), len(columns)))
+
+
+def _sizes(tensor: Tensor) -> Tensor:
+    return Tensor.of(map(abs, tensor.numbers), tensor.dtype, tensor.shape)
+
+
 @judged("bound", lab="05", silent=True, further=True)
 def bound(draw: random.Random) -> Iterator[Trial]:
     """`bound(x, w, u)`: how far sums of products, in any order, can be from the exact ones."""
@@ -686,34 +711,28 @@ def bound(draw: random.Random) -> Iterator[Trial]:
         x = [[draw.randint(-8, 8) / 2 for _ in range(terms)] for _ in range(rows)]
         w = [[draw.randint(-8, 8) / 4 for _ in range(columns)] for _ in range(terms)]
         unit = 2.0 ** -draw.choice((8, 11, 24))
-        sums = [
-            [sum(abs(x[i][k] * w[k][j]) for k in range(terms)) for j in range(columns)]
-            for i in range(rows)
-        ]
-        cancelled = [
-            terms * unit * sum(x[i][k] * w[k][j] for k in range(terms))
-            for i in range(rows)
-            for j in range(columns)
-        ]
-        flat = list(itertools.chain(*sums))
+        part = terms * unit
+        sums = functools.partial(_sums, x, w)
         given = (
             Tensor.of(itertools.chain(*x), "float64", (rows, terms)),
             Tensor.of(itertools.chain(*w), "float64", (terms, columns)),
             unit,
         )
-        shape = (rows, columns)
         yield Trial(
             1,
             given=[given],
-            right=[Tensor.of([terms * unit * one for one in flat], "float64", shape)],
+            right=[sums(part)],
             facts={
-                "without_terms": Tensor.of([unit * one for one in flat], "float64", shape),
-                "cancelled": Tensor.of(cancelled, "float64", shape),
-                "signed": Tensor.of(map(abs, cancelled), "float64", shape),
-                "root": Tensor.of([terms**0.5 * unit * one for one in flat], "float64", shape),
-                "by_rows": Tensor.of([rows * unit * one for one in flat], "float64", shape),
-                "by_columns": Tensor.of([columns * unit * one for one in flat], "float64", shape),
-                "without_u": Tensor.of([terms * one for one in flat], "float64", shape),
+                "terms": terms,
+                "without_terms": sums(unit),
+                "cancelled": sums(part, float, float),
+                "signed": _sizes(sums(part, float, float)),
+                "sizes_of_x": sums(part, abs, float),
+                "sizes_of_w": sums(part, float, abs),
+                "root": sums(terms**0.5 * unit),
+                "without_u": sums(terms),
+                "u_twice": sums(part * unit),
+                "exact": sums(part / (1 - part)),
             },
             like=f"{terms} terms",
         )
@@ -722,5 +741,31 @@ def bound(draw: random.Random) -> Iterator[Trial]:
 bound.gives("no-terms", lambda trial: [trial.without_terms])
 bound.gives("cancels", lambda trial: [trial.signed], lambda trial: [trial.cancelled])
 bound.gives("root-of-terms", lambda trial: [trial.root])
-bound.gives("other-count", lambda trial: [trial.by_rows], lambda trial: [trial.by_columns])
+bound.gives(
+    "one-sided",
+    lambda trial: [trial.sizes_of_x],
+    lambda trial: [trial.sizes_of_w],
+    lambda trial: [_sizes(trial.sizes_of_x)],
+    lambda trial: [_sizes(trial.sizes_of_w)],
+)
 bound.gives("no-u", lambda trial: [trial.without_u])
+bound.gives("u-twice", lambda trial: [trial.u_twice])
+bound.gives("exact", lambda trial: [trial.exact])
+
+
+def _other_count(run: Run, rank: int) -> Any:
+    """Another number than that of the terms stands before all sums."""
+    pairs = list(zip(run.got(rank).numbers, run.trial.without_terms.numbers, strict=True))
+    counts = [got / one for got, one in pairs if one]
+    if not counts or counts[0] <= 0 or not all(math.isclose(n, counts[0]) for n in counts):
+        return False
+    return {"count": f"{counts[0]:.4g}"}
+
+
+def _larger(run: Run, rank: int) -> Any:
+    pairs = zip(run.got(rank).numbers, run.right(rank).numbers, strict=True)
+    return all(got >= right * (1 - 1e-6) for got, right in pairs)
+
+
+bound.shows("other-count", _other_count)
+bound.shows("larger", _larger)

@@ -5,13 +5,14 @@ Answers run on the virtual GPU, whatever the machine has: there a graph can be l
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ... import virtual
 from ...trace import Kind, Slice
-from ..judging import Noted, Run, Tensor, Trial, judged, same
+from ..judging import Noted, Number, Run, Tensor, Trial, judged, same
 from ..judging.values import make
 
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
@@ -82,7 +83,8 @@ def last_end(draw: random.Random) -> Iterator[Trial]:
         ("one kernel", (some(1, 5, 9), launch, latency, gap)),
     ]
     for like, times in plans:
-        yield Trial(0, given=[times], right=[_end(times)], facts={"times": times}, like=like)
+        right = [Number(_end(times))]
+        yield Trial(0, given=[times], right=right, facts={"times": times}, like=like)
 
 
 def _by(function: Callable[[list[float], float, float, float], float]) -> Callable[[Trial], Any]:
@@ -94,6 +96,36 @@ def _latency_again(kernels: list[float], launch: float, latency: float, gap: flo
     end = 0.0
     for number, duration in enumerate(kernels):
         end = max(number * launch, end) + latency + duration
+    return end
+
+
+def _host_waits_for_each(times: Times, end: float) -> float:
+    """The host launches a kernel when the one before it has ended. end: of what was before all."""
+    kernels, _, latency, gap = times
+    host = 0.0
+    for duration in kernels:
+        host = end = max(host + latency, end + gap) + duration
+    return end
+
+
+def _no_queue(kernels: list[float], launch: float, latency: float, gap: float) -> list[float]:
+    """When each kernel would end on a device that is always free."""
+    return [number * launch + latency + one for number, one in enumerate(kernels)]
+
+
+def _gap_on_top(kernels: list[float], launch: float, latency: float, gap: float) -> float:
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = max(number * launch + latency, end) + gap * bool(number) + duration
+    return end
+
+
+def _earlier(times: Times, first: float) -> float:
+    """first: when the first kernel begins."""
+    kernels, launch, latency, gap = times
+    end = first - gap
+    for number, duration in enumerate(kernels):
+        end = min(number * launch + latency, end + gap) + duration
     return end
 
 
@@ -118,8 +150,42 @@ last_end.gives(
     ),
 )
 last_end.gives(
+    "larger-for-each",
+    _by(lambda k, launch, latency, gap: latency + sum(max(launch, one + gap) for one in k)),
+    _by(
+        lambda k, launch, latency, gap: (
+            latency + sum(max(launch, one + gap) for one in k[:-1]) + k[-1]
+        )
+    ),
+)
+last_end.gives(
+    "no-queue",
+    _by(lambda *times: _no_queue(*times)[-1]),
+    _by(lambda *times: max(_no_queue(*times))),
+)
+last_end.gives("all-at-once", _by(lambda k, _, latency, gap: _end((k, 0.0, latency, gap))))
+last_end.gives("gap-always", _by(_gap_on_top))
+last_end.gives(
+    "earlier-of-two",
+    lambda trial: [_earlier(trial.times, trial.times[2])],
+    lambda trial: [_earlier(trial.times, 0.0)],
+)
+last_end.gives(
+    "slow-host",
+    _by(lambda k, launch, latency, gap: _end((k, launch + latency, latency, gap))),
+)
+last_end.gives(
     "one-after-the-other",
     _by(lambda k, launch, latency, gap: sum(launch + latency + one for one in k)),
+    _by(lambda k, launch, latency, gap: sum(k) + len(k) * launch),
+    _by(lambda k, launch, latency, gap: sum(k) + len(k) * launch + latency),
+    _by(lambda k, launch, latency, gap: sum(k) + (len(k) - 1) * (launch + gap) + latency),
+    _by(lambda k, launch, latency, gap: sum(k) + len(k) * launch + (len(k) - 1) * gap + latency),
+    lambda trial: [_host_waits_for_each(trial.times, -trial.times[3])],
+    lambda trial: [_host_waits_for_each(trial.times, 0.0)],
+)
+last_end.gives(
+    "rounded", lambda trial: [int(_end(trial.times))], lambda trial: [round(_end(trial.times))]
 )
 
 
@@ -129,12 +195,12 @@ last_end.gives(
 def _captured(answer: Any, first: Tensor, others: list[Tensor]) -> Noted:
     import torch
 
-    calls, factor = 0, None
+    calls, factor, reads = 0, None, None
     with virtual.device("H200") as cuda:
 
         def work(x: Any) -> Any:
-            nonlocal calls, factor
-            calls += 1
+            nonlocal calls, factor, reads
+            calls, reads = calls + 1, x.detach()
             if factor is None:  # a copy from the host, which no graph can have
                 factor = torch.tensor([3.0], dtype=x.dtype).to("cuda")
             return x * factor + 1
@@ -142,12 +208,13 @@ def _captured(answer: Any, first: Tensor, others: list[Tensor]) -> Noted:
         x, news = make(first).to("cuda"), [make(one).to("cuda") for one in others]
         run = answer(cuda, work, x)
         cuda.synchronize()
-        built, begin = calls, virtual.perf_counter()
+        # Held here, what the graph reads stays what it is, whatever the answer lets go.
+        built, static, begin = calls, reads, virtual.perf_counter()
         got = [run(new) for new in news] if callable(run) else None
         end = virtual.perf_counter()
         found = [None if got is None else [*map(_plain, got)], _plain(x), [*map(_plain, news)]]
-        made = _calls(list(virtual.trace()), begin, end)
-    noted = {**_counted(made), "steps": len(news), "again": calls - built}
+        made, static = _calls(list(virtual.trace()), begin, end), _plain(static)
+    noted = {**_counted(made), "steps": len(news), "again": calls - built, "static": static}
     return Noted(found, noted)
 
 
@@ -185,10 +252,43 @@ def _changed_x(run: Run, rank: int) -> Any:
     return not same(run.got(rank)[1], run.trial.first)
 
 
+def _never_copied_in(run: Run, rank: int) -> Any:
+    """All results are what the graph makes of its input, and none of `others` is in that."""
+    static, results = run.noted[rank]["static"], run.got(rank)[0]
+    if not isinstance(static, Tensor) or any(same(static, one) for one in run.trial.others):
+        return False
+    return all(same(one, _worked(static)) for one in results)
+
+
+def _same_result(run: Run, rank: int) -> Any:
+    """All results are one, though the last of `others` is where the graph reads."""
+    first, *more = run.got(rank)[0]
+    return all(same(one, first) for one in more) and same(
+        run.noted[rank]["static"], run.trial.others[-1]
+    )
+
+
+def _added(trial: Trial, start: Sequence[float]) -> list[Tensor]:
+    """Results where each input is added to what was there."""
+    sums = itertools.accumulate(
+        (one.numbers for one in trial.others),
+        lambda some, others: [a + b for a, b in zip(some, others, strict=True)],
+        initial=start,
+    )
+    return [_worked(_like(trial.first, one)) for one in list(sums)[1:]]
+
+
 captured.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
 captured.shows("changes-x", _changed_x)
 captured.shows("changes-new", lambda run, rank: not same(run.got(rank)[2], run.trial.others))
-captured.gives("stale-input", _outs(lambda t: [_worked(t.first)] * len(t.others)))
+captured.shows("stale-input", _never_copied_in)
+captured.shows("same-result", _same_result)
+captured.gives("returns-input", _outs(lambda t: t.others))
+captured.gives(
+    "adds-up",
+    _outs(lambda t: _added(t, t.first.numbers)),
+    _outs(lambda t: _added(t, [0] * len(t.first.numbers))),
+)
 captured.gives("overwritten", _outs(lambda t: [_worked(t.others[-1])] * len(t.others)))
 captured.gives("one-late", _outs(lambda t: [*map(_worked, [t.first, *t.others[:-1]])]))
 captured.fails("no-warm-up", _in_capture)

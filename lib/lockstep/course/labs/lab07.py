@@ -33,7 +33,8 @@ def _guess(function: Callable[..., Any]) -> Callable[[Trial], list[Any]]:
 @judged("recorded_steps", lab="07", silent=True)
 def recorded_steps(draw: random.Random) -> Iterator[Trial]:
     """`recorded_steps(wait, warmup, active, repeat, steps)`: the numbers of the recorded steps."""
-    wait, warmup, active = draw.sample(range(1, 5), 3)
+    active = draw.randint(2, 4)  # so that a loop can end within it
+    wait, warmup = draw.sample([count for count in range(1, 5) if count != active], 2)
     cycle = wait + warmup + active
     for waits, repeat, steps in (
         (wait, 1, cycle + 1),
@@ -56,14 +57,73 @@ def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> l
     ]
 
 
+def _after(first: int, steps: Sequence[int], end: int) -> list[int]:
+    """Steps of a loop whose cycles begin `first` steps later."""
+    return [first + step for step in steps if first + step < end]
+
+
 recorded_steps.gives(
     "with-warm-up",
     _guess(lambda wait, warmup, active, *rest: _recorded(wait, 0, warmup + active, *rest)),
 )
 recorded_steps.gives(
+    "only-warm-up",
+    _guess(
+        lambda wait, warmup, active, *rest: [
+            step
+            for step in _recorded(wait, 0, warmup + active, *rest)
+            if step % (wait + warmup + active) < wait + warmup
+        ]
+    ),
+)
+recorded_steps.gives(
     "without-wait",
     _guess(lambda wait, warmup, active, *rest: _recorded(0, warmup, active, *rest)),
     _guess(lambda wait, warmup, active, *rest: _recorded(0, warmup, active + wait, *rest)),
+    _guess(
+        lambda wait, warmup, active, repeat, steps: _after(
+            wait, _recorded(0, warmup, active, repeat, steps), steps
+        )
+    ),
+)
+recorded_steps.gives(
+    "without-warm-up",
+    _guess(lambda wait, warmup, active, *rest: _recorded(wait, 0, active, *rest)),
+    _guess(
+        lambda wait, warmup, active, repeat, steps: _after(
+            warmup, _recorded(wait, 0, active, repeat, steps), steps
+        )
+    ),
+)
+recorded_steps.gives(
+    "whole-cycles-only",
+    _guess(
+        lambda wait, warmup, active, repeat, steps: _recorded(
+            wait, warmup, active, repeat, steps - steps % (wait + warmup + active)
+        )
+    ),
+)
+recorded_steps.gives(
+    "first-missing",
+    _guess(lambda wait, warmup, active, *rest: _recorded(wait, warmup + 1, active - 1, *rest)),
+)
+recorded_steps.gives(
+    "one-cycle-more",
+    _guess(
+        lambda wait, warmup, active, repeat, steps: _recorded(
+            wait, warmup, active, repeat and repeat + 1, steps
+        )
+    ),
+)
+recorded_steps.gives(
+    "thrown-away",
+    _guess(
+        lambda *given: [
+            step
+            for step in range(min(given[4], sum(given[:3]) * (given[3] or given[4])))
+            if step not in _recorded(*given)
+        ]
+    ),
 )
 recorded_steps.gives(
     "repeat-ignored",
@@ -82,6 +142,11 @@ recorded_steps.gives(
     _guess(
         lambda wait, warmup, active, repeat, steps: _recorded(
             wait, warmup, active, repeat, max(steps, (wait + warmup + active) * repeat)
+        )
+    ),
+    _guess(  # to the end of the cycle that the loop ends in
+        lambda wait, warmup, active, repeat, steps: _recorded(
+            wait, warmup, active, repeat, steps + -steps % (wait + warmup + active)
         )
     ),
 )
