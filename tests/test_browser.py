@@ -164,15 +164,69 @@ def test_a_chart_is_drawn_and_its_text_follows_the_theme(browser: Browser, tree:
                 assert int(fill.removeprefix("rgba(").removeprefix("rgb(").split(",")[0]) in inks
         assert "A line that rises." in opened.shown("chart")
         assert "a model of rings" in opened.shown("chart")
-        point, hover = page.locator(".scatterlayer path.point").first, page.locator(".hovertext")
-        for _ in range(20):  # a chart that is drawn anew forgets the mouse
-            page.mouse.move(0, 0)
-            point.hover(force=True)
-            with suppress(playwright.TimeoutError):
-                hover.wait_for(timeout=1000)
-                break
-        assert "1 kB: 20 µs (10 µs to 30 µs)" in (hover.text_content(timeout=1000) or "")
+        assert "1 kB: 20 µs (10 µs to 30 µs)" in said_of_point(page, 0)
         assert opened.problems() == []
+
+
+def said_of_point(page: playwright.Page, number: int) -> str:
+    point, hover = page.locator(".scatterlayer path.point"), page.locator(".hovertext")
+    for _ in range(20):  # a chart that is drawn anew forgets the mouse
+        page.mouse.move(0, 0)
+        point.nth(number).hover(force=True)
+        with suppress(playwright.TimeoutError):
+            hover.wait_for(timeout=1000)
+            break
+    return hover.text_content(timeout=1000) or ""
+
+
+# ── Large letters ────────────────────────────────────────────────────────────────────────────
+
+DRAWN_IN_LETTERS = {
+    "chart": CHART,
+    "figure": "stamp = lockstep.simulated('a test')\n"
+    "lockstep.figure(lambda canvas: None, alt='Nothing.', size=(3, 2), stamp=stamp)",
+    "timeline": "from lockstep.trace import Kind, Slice, Trace\n"
+    "slices = [Slice(0, 'main', 'compute', 0, 1000, Kind.COMPUTE)]\n"
+    "lockstep.Timeline(Trace.from_slices(slices, stamp=stamp))",
+    "ring": "lockstep.play.collective('ring', 2)",
+    "line": "lockstep.compare(3, 4)",
+}
+HEIGHTS = """() => Object.fromEntries(Object.entries({
+    chart: '.js-plotly-plot .xtick text',
+    figure: 'figure img.lockstep-light',
+    timeline: '.ls-stamp',
+    axis: '.ls-axis',
+    row: '.ls-rows',
+    ring: '.lockstep-play svg text',
+    line: 'img[src^="data:image/svg"].lockstep-light',
+}).map(([name, what]) => [name, document.querySelector(what)?.getBoundingClientRect().height]))"""
+FITS = """() => [...document.querySelectorAll('.js-plotly-plot .bg, .lockstep-play svg, .ls-rows')]
+    .every(node => node.getBoundingClientRect().right
+        <= node.closest('.jp-OutputArea-child').getBoundingClientRect().right + 1)"""
+
+
+def test_what_is_drawn_grows_with_jupyterlabs_letters(browser: Browser, tree: Path) -> None:
+    """Charts, pictures, timelines and models, without being drawn beyond the page."""
+    with browser.open(write(tree, "large.ipynb", DRAWN_IN_LETTERS)) as opened:
+        opened.run_all()
+        opened.open_hints()
+        assert opened.problems() == []
+        page = opened.tab
+        usual = page.evaluate(HEIGHTS)
+        opened.enlarge(7)
+        try:
+            page.wait_for_function(
+                f"usual => Object.entries(({HEIGHTS})()).every(([name, height]) =>"
+                " Math.abs(height / usual[name] - 20 / 13) < 0.06)"
+                f" && ({FITS})()",
+                arg=usual,
+            )
+            assert "1 GB: 4 ms (3 ms to 6 ms)" in said_of_point(page, 1)
+        finally:
+            opened.enlarge(-7)  # it is the server's, and the next page's
+        page.wait_for_function(
+            f"usual => JSON.stringify(({HEIGHTS})()) === JSON.stringify(usual)", arg=usual
+        )
 
 
 # ── First contact ────────────────────────────────────────────────────────────────────────────

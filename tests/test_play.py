@@ -514,6 +514,29 @@ def test_it_fits_into_narrow_windows_and_both_themes(
     assert opened.problems == []
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_pictures_grow_with_letters_and_still_fit(
+    context: playwright.BrowserContext, name: str
+) -> None:
+    opened = Opened(context, MADE[name]())
+    texts = opened.page.locator("svg[role=img]:visible text")
+    usual = texts.first.bounding_box()
+    opened.page.evaluate(
+        "() => document.documentElement.style.setProperty('--jp-code-font-size', '26px')"
+    )
+    for width in (1024, 420):
+        opened.page.set_viewport_size({"width": width, "height": 700})
+        opened.frame()
+        opened.frame()  # what watches the size is told after the first
+        large = texts.first.bounding_box()
+        assert usual is not None and large is not None
+        assert large["height"] == pytest.approx(2 * usual["height"], abs=2)
+        rights = texts.evaluate_all("all => all.map(n => n.getBoundingClientRect().right)")
+        assert max(rights) <= width - 6
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.problems == []
+
+
 @pytest.mark.parametrize("name", ["ring of 8", "cost", "pipeline"])
 def test_a_page_that_is_laid_out_passes_through_every_width(
     context: playwright.BrowserContext, name: str
