@@ -310,7 +310,7 @@ def test_the_command_fails_and_writes_what_ci_reads(tmp_path, capsys):
     assert failed == {"step time", "exposed communication", "launches"}
     text = markdown.read_text()
     assert text.startswith("before\n### lockstep gate: FAILED")
-    assert "| step time | 4.257 ms | 5.296 ms | +24.4% |" in text
+    assert "| step time | 4.257 ms | 5.296 ms | +24.4 % |" in text
     assert "recorded · NVIDIA H200" in text
 
 
