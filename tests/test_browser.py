@@ -229,6 +229,33 @@ def test_what_is_drawn_grows_with_jupyterlabs_letters(browser: Browser, tree: Pa
         )
 
 
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────
+
+TABLE = """import lockstep
+columns = ["rank", *(f"column {number}" for number in range(9))]
+rows = [[f"rank {rank}", *(f"{number:,} ms" for number in range(9))] for rank in range(3)]
+lockstep.table("wide", columns, rows, stamp=lockstep.simulated("a test"))"""
+SCROLLED = """() => {
+    const box = document.querySelector('.jp-OutputArea [role=group]');
+    const lefts = () => [...box.querySelectorAll('tr > :first-child, tr > :last-child')]
+        .map(cell => cell.getBoundingClientRect().left);
+    const before = lefts();
+    box.scrollLeft = box.scrollWidth;
+    return lefts().map((left, at) => before[at] - left);
+}"""
+
+
+def test_the_names_of_rows_stay_while_a_table_is_scrolled(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "table.ipynb", {"table": TABLE})) as page:
+        page.run_all()
+        assert page.problems() == []
+        page.tab.set_viewport_size({"width": 700, "height": 700})
+        moved = page.tab.evaluate(SCROLLED)
+        assert len(moved) == 8  # of a head and three rows, the first cell and the last
+        assert moved[::2] == [0, 0, 0, 0]
+        assert min(moved[1::2]) > 100
+
+
 # ── First contact ────────────────────────────────────────────────────────────────────────────
 
 
