@@ -314,6 +314,14 @@ def test_the_command_fails_and_writes_what_ci_reads(tmp_path, capsys):
     assert "recorded · NVIDIA H200" in text
 
 
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_what_cannot_be_written(tmp_path, capsys, option):
+    folder = str(folder_of(tmp_path / "runs"))
+    assert main(["gate", folder, folder, option, str(tmp_path)]) == 2
+    said = f"lockstep gate: {tmp_path} cannot be written: it is a folder; name a file\n"
+    assert capsys.readouterr().err == said
+
+
 def test_the_command_passes_what_did_not_grow(capsys):
     assert main(["gate", str(DATA / "starved"), str(DATA / "data-parallel-after")]) == 0
     assert "lockstep gate: passed" in capsys.readouterr().out
