@@ -1476,7 +1476,7 @@ lockstep.claim(
     "A step that takes 5 % longer than the last one was made slower.",
     guess=guess,
     verdict={0: "does not hold", len(apart): "holds"}.get(len(calm), "depends"),
-    because=", ".join(f"{name} {100 * one:.1f} %" for name, one in apart.items()),
+    because=", ".join(f"{who} {100 * one:.1f} %" for who, one in apart.items()),
     stamp=overhead.stamp,
 )
 
