@@ -396,6 +396,10 @@ class Page:
         )
         self._page.wait_for_function(THEME_IS_ON, arg=theme, polling=50)
 
+    def enlarge(self, by: int) -> None:
+        """Have the letters of code so many pixels larger, as JupyterLab's menu does."""
+        self._page.evaluate(ENLARGE, by)
+
     def screenshot(self, path: Path, theme: str = LIGHT) -> None:
         """The whole notebook as one picture, from its title on."""
         self.turn(theme)
@@ -504,6 +508,21 @@ START_CELL = f"""cell => {{
     window.cellIsOver = false;
     ({RUN_CELL})(cell).then(() => {{ window.cellIsOver = true; }});
 }}"""
+
+# A step that is not yet saved when the next one is made would be lost.
+ENLARGE = """async by => {
+    const {commands, serviceManager} = window.jupyterapp;
+    const command = by < 0 ? 'apputils:decr-font-size' : 'apputils:incr-font-size';
+    const css = () => getComputedStyle(document.body).getPropertyValue('--jp-code-font-size');
+    const saved = async () =>
+        (await serviceManager.settings.fetch('@jupyterlab/apputils-extension:themes')).raw;
+    for (let step = 0; step < Math.abs(by); step++) {
+        const wanted = `${parseFloat(css()) + Math.sign(by)}px`;
+        await commands.execute(command, {key: 'code-font-size'});
+        while (css() !== wanted || !(await saved()).includes(`"code-font-size": "${wanted}"`))
+            await new Promise(requestAnimationFrame);
+    }
+}"""
 
 SETTING = """async ([plugin, name]) => {
     const {serviceManager} = window.jupyterapp;

@@ -164,15 +164,96 @@ def test_a_chart_is_drawn_and_its_text_follows_the_theme(browser: Browser, tree:
                 assert int(fill.removeprefix("rgba(").removeprefix("rgb(").split(",")[0]) in inks
         assert "A line that rises." in opened.shown("chart")
         assert "a model of rings" in opened.shown("chart")
-        point, hover = page.locator(".scatterlayer path.point").first, page.locator(".hovertext")
-        for _ in range(20):  # a chart that is drawn anew forgets the mouse
-            page.mouse.move(0, 0)
-            point.hover(force=True)
-            with suppress(playwright.TimeoutError):
-                hover.wait_for(timeout=1000)
-                break
-        assert "1 kB: 20 µs (10 µs to 30 µs)" in (hover.text_content(timeout=1000) or "")
+        assert "1 kB: 20 µs (10 µs to 30 µs)" in said_of_point(page, 0)
         assert opened.problems() == []
+
+
+def said_of_point(page: playwright.Page, number: int) -> str:
+    point, hover = page.locator(".scatterlayer path.point"), page.locator(".hovertext")
+    for _ in range(20):  # a chart that is drawn anew forgets the mouse
+        page.mouse.move(0, 0)
+        point.nth(number).hover(force=True)
+        with suppress(playwright.TimeoutError):
+            hover.wait_for(timeout=1000)
+            break
+    return hover.text_content(timeout=1000) or ""
+
+
+# ── Large letters ────────────────────────────────────────────────────────────────────────────
+
+DRAWN_IN_LETTERS = {
+    "chart": CHART,
+    "figure": "stamp = lockstep.simulated('a test')\n"
+    "lockstep.figure(lambda canvas: None, alt='Nothing.', size=(3, 2), stamp=stamp)",
+    "timeline": "from lockstep.trace import Kind, Slice, Trace\n"
+    "slices = [Slice(0, 'main', 'compute', 0, 1000, Kind.COMPUTE)]\n"
+    "lockstep.Timeline(Trace.from_slices(slices, stamp=stamp))",
+    "ring": "lockstep.play.collective('ring', 2)",
+    "line": "lockstep.compare(3, 4)",
+}
+HEIGHTS = """() => Object.fromEntries(Object.entries({
+    chart: '.js-plotly-plot .xtick text',
+    figure: 'figure img.lockstep-light',
+    timeline: '.ls-stamp',
+    axis: '.ls-axis',
+    row: '.ls-rows',
+    ring: '.lockstep-play svg text',
+    line: 'img[src^="data:image/svg"].lockstep-light',
+}).map(([name, what]) => [name, document.querySelector(what)?.getBoundingClientRect().height]))"""
+FITS = """() => [...document.querySelectorAll('.js-plotly-plot .bg, .lockstep-play svg, .ls-rows')]
+    .every(node => node.getBoundingClientRect().right
+        <= node.closest('.jp-OutputArea-child').getBoundingClientRect().right + 1)"""
+
+
+def test_what_is_drawn_grows_with_jupyterlabs_letters(browser: Browser, tree: Path) -> None:
+    """Charts, pictures, timelines and models, without being drawn beyond the page."""
+    with browser.open(write(tree, "large.ipynb", DRAWN_IN_LETTERS)) as opened:
+        opened.run_all()
+        opened.open_hints()
+        assert opened.problems() == []
+        page = opened.tab
+        usual = page.evaluate(HEIGHTS)
+        opened.enlarge(7)
+        try:
+            page.wait_for_function(
+                f"usual => Object.entries(({HEIGHTS})()).every(([name, height]) =>"
+                " Math.abs(height / usual[name] - 20 / 13) < 0.06)"
+                f" && ({FITS})()",
+                arg=usual,
+            )
+            assert "1 GB: 4 ms (3 ms to 6 ms)" in said_of_point(page, 1)
+        finally:
+            opened.enlarge(-7)  # it is the server's, and the next page's
+        page.wait_for_function(
+            f"usual => JSON.stringify(({HEIGHTS})()) === JSON.stringify(usual)", arg=usual
+        )
+
+
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────
+
+TABLE = """import lockstep
+columns = ["rank", *(f"column {number}" for number in range(9))]
+rows = [[f"rank {rank}", *(f"{number:,} ms" for number in range(9))] for rank in range(3)]
+lockstep.table("wide", columns, rows, stamp=lockstep.simulated("a test"))"""
+SCROLLED = """() => {
+    const box = document.querySelector('.jp-OutputArea [role=group]');
+    const lefts = () => [...box.querySelectorAll('tr > :first-child, tr > :last-child')]
+        .map(cell => cell.getBoundingClientRect().left);
+    const before = lefts();
+    box.scrollLeft = box.scrollWidth;
+    return lefts().map((left, at) => before[at] - left);
+}"""
+
+
+def test_the_names_of_rows_stay_while_a_table_is_scrolled(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "table.ipynb", {"table": TABLE})) as page:
+        page.run_all()
+        assert page.problems() == []
+        page.tab.set_viewport_size({"width": 700, "height": 700})
+        moved = page.tab.evaluate(SCROLLED)
+        assert len(moved) == 8  # of a head and three rows, the first cell and the last
+        assert moved[::2] == [0, 0, 0, 0]
+        assert min(moved[1::2]) > 100
 
 
 # ── First contact ────────────────────────────────────────────────────────────────────────────

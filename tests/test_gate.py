@@ -310,8 +310,16 @@ def test_the_command_fails_and_writes_what_ci_reads(tmp_path, capsys):
     assert failed == {"step time", "exposed communication", "launches"}
     text = markdown.read_text()
     assert text.startswith("before\n### lockstep gate: FAILED")
-    assert "| step time | 4.257 ms | 5.296 ms | +24.4% |" in text
+    assert "| step time | 4.257 ms | 5.296 ms | +24.4 % |" in text
     assert "recorded · NVIDIA H200" in text
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_what_cannot_be_written(tmp_path, capsys, option):
+    folder = str(folder_of(tmp_path / "runs"))
+    assert main(["gate", folder, folder, option, str(tmp_path)]) == 2
+    said = f"lockstep gate: {tmp_path} cannot be written: it is a folder; name a file\n"
+    assert capsys.readouterr().err == said
 
 
 def test_the_command_passes_what_did_not_grow(capsys):

@@ -237,12 +237,12 @@ def test_a_pipeline_says_its_bubble_and_what_is_kept() -> None:
         asked = {**made.first(), "stages": stages - 2, "microbatches": microbatches - 1}
         shown = made.answer(asked)
         bubble = cost.bubble(stages, microbatches)
-        assert f"bubble {bubble:.1%}" in shown["said"]
+        assert f"bubble {100 * bubble:.1f} %" in shown["said"]
         kept = pipeline.kept(gpipe(0, stages, microbatches))
         assert [lane["end"] for lane in shown["lanes"]] == [f"keeps {kept}"] * stages
         assert all(len(lane["boxes"]) == 2 * microbatches for lane in shown["lanes"])
     slow = made.answer({**made.first(), "backward": 3})["said"]  # a backward takes twice as long
-    assert "bubble 27.3% of all time, 33 units of time" in slow
+    assert "bubble 27.3 % of all time, 33 units of time" in slow
     asked = {"schedule": "blank", "microbatches": 3}
     said = json.loads(reply(made, json.dumps(asked)))["problem"]
     assert said == "blank of 4 stages and 4 microbatches raises NotImplementedError: "
@@ -330,7 +330,7 @@ def test_what_came_out_is_hidden_until_there_is_an_answer(monkeypatch: pytest.Mo
             assert "1 of 3" not in shown
     shown = card.answer({"answer": "1e3 GB/s"})
     assert shown["rows"] == [
-        ("", "predicted 1,000 GB/s · measured 1,230 GB/s · as predicted, within 25%")
+        ("", "predicted 1,000 GB/s · measured 1,230 GB/s · as predicted, within 25 %")
     ]
     assert (shown["sign"], shown["isOver"]) == ("✓", True)
     assert card.answer({"answer": "17"})["sign"] == "✗"
@@ -450,10 +450,10 @@ def test_it_plays_to_its_end(context: playwright.BrowserContext, motion: str) ->
 def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.BrowserContext) -> None:
     made = play.pipeline({"GPipe": gpipe, NASTY: gpipe})
     opened = Opened(context, made)
-    assert opened.text(".ls-said").startswith("GPipe: bubble 27.3%")
+    assert opened.text(".ls-said").startswith("GPipe: bubble 27.3 %")
     opened.page.get_by_label("microbatches").focus()
     opened.page.keyboard.press("Home")
-    opened.page.get_by_text("GPipe: bubble 75.0%").wait_for()
+    opened.page.get_by_text("GPipe: bubble 75.0 %").wait_for()
     assert opened.page.evaluate("document.activeElement.ariaValueText") == "1"
     assert opened.page.locator("svg title").all_text_contents() == ["F0", "B0"] * 4
     opened.page.evaluate("window.answers = false")
@@ -461,7 +461,7 @@ def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.Browse
     opened.page.get_by_text("The kernel is busy, or gone").wait_for()
     opened.page.evaluate("window.answers = true")
     opened.choose("schedule", NASTY)
-    opened.page.get_by_text(f"{NASTY}: bubble 60.0%").wait_for()
+    opened.page.get_by_text(f"{NASTY}: bubble 60.0 %").wait_for()
     assert opened.page.locator("img").count() == 0
     assert opened.problems == []
 
@@ -511,6 +511,29 @@ def test_it_fits_into_narrow_windows_and_both_themes(
         )
         assert max(right for right, _ in texts) <= 414
         assert {fill for _, fill in texts} == {ink}
+    assert opened.problems == []
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_pictures_grow_with_letters_and_still_fit(
+    context: playwright.BrowserContext, name: str
+) -> None:
+    opened = Opened(context, MADE[name]())
+    texts = opened.page.locator("svg[role=img]:visible text")
+    usual = texts.first.bounding_box()
+    opened.page.evaluate(
+        "() => document.documentElement.style.setProperty('--jp-code-font-size', '26px')"
+    )
+    for width in (1024, 420):
+        opened.page.set_viewport_size({"width": width, "height": 700})
+        opened.frame()
+        opened.frame()  # what watches the size is told after the first
+        large = texts.first.bounding_box()
+        assert usual is not None and large is not None
+        assert large["height"] == pytest.approx(2 * usual["height"], abs=2)
+        rights = texts.evaluate_all("all => all.map(n => n.getBoundingClientRect().right)")
+        assert max(rights) <= width - 6
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
     assert opened.problems == []
 
 

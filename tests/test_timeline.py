@@ -758,6 +758,43 @@ def test_all_of_eight_ranks_are_seen(context: playwright.BrowserContext, tmp_pat
     assert found.problems == []
 
 
+LETTERS = "size => document.documentElement.style.setProperty('--jp-code-font-size', size)"
+
+
+def test_rows_grow_with_letters_and_fold_what_then_has_no_room(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    trace = Trace.from_slices(list(busy_threads(2)), stamp=MODEL)
+    found = Opened(context, tmp_path / "letters.html", page(trace))
+    stream = found.page.get_by_text("stream 7").first
+    folded = found.page.locator(".ls-label[aria-expanded=false]")
+
+    def look(size: str) -> tuple[float, float, int]:
+        """The height of a row, of all that is seen, and how many lanes are folded."""
+        found.page.evaluate(LETTERS, size)
+        for _ in range(3):  # the page is laid out, the change is noticed, all is drawn
+            found.data()
+        row = stream.locator("..").bounding_box()
+        body = found.page.locator(".ls-body").bounding_box()
+        assert row is not None and body is not None
+        drawn = found.do("return t.placeOf(t.rows[1].first).h;")
+        assert drawn == pytest.approx(row["height"], abs=0.1)
+        return row["height"], body["height"], folded.count()
+
+    usual = look("13px")
+    large = look("26px")
+    assert large[0] == 2 * usual[0]
+    assert large[1] <= 562 < 2 * usual[1]
+    assert large[2] > usual[2] == 0
+    assert found.page.locator(".ls-axis").evaluate("axis => axis.offsetHeight") == 44
+    assert look("13px") == usual
+    # What one has unfolded stays so, however large letters are.
+    found.page.evaluate(LETTERS, "26px")
+    folded.first.click()
+    assert look("30px")[2] == look("13px")[2] == large[2] - 1
+    assert found.problems == []
+
+
 def busy_threads(ranks: int) -> Iterator[Slice]:
     """Two streams, a thread with a deep stack, and three threads in which next to nothing is."""
     for rank in range(ranks):

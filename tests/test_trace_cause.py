@@ -35,7 +35,7 @@ def test_recordings(name):
 def test_the_headline_of_a_thrashing_allocator_speaks_of_memory():
     _, sections = summary.of(DATA / "cases" / "emptied")
     said = sections[0][1]
-    assert "38% of its steps the host is in cudaMalloc and cudaFree" in said
+    assert "38 % of its steps the host is in cudaMalloc and cudaFree" in said
     assert "CUDA graph" not in said
 
 
@@ -164,4 +164,4 @@ def test_what_has_no_word_is_not_called_computing():
         rows.append(Slice(0, "thread 1", f"ProfilerStep#{step}", at, 100 * US, Kind.STEP))
         rows.append(Slice(0, "stream 7", "gemm", at, 30 * US, Kind.COMPUTE, 7))
     found = Trace.from_slices(rows).cause()
-    assert str(found) == "no word for it: other idle takes 70% of a step"
+    assert str(found) == "no word for it: other idle takes 70 % of a step"

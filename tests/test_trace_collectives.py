@@ -129,7 +129,7 @@ def test_a_straggler_is_charged_with_what_it_was_doing():
     ]
     assert found.doing(0) == straggler.doing
     assert str(found) == (
-        "1 collective, 1.05 ms summed over ranks, of which 950.0 µs (90%) waiting for others\n"
+        "1 collective, 1.05 ms summed over ranks, of which 950.0 µs (90 %) waiting for others\n"
         "rank 1 came last 1 time and cost the others 950.0 µs; meanwhile: sleep (device idle) "
         "500.0 µs; slow gemm 200.0 µs; read data (device idle) 200.0 µs\n"
         "all_reduce #0 in all: waited 950.0 µs for rank 1, transfer 50.0 µs"
@@ -178,8 +178,8 @@ def test_the_costliest_straggler_comes_first_in_words_and_table():
     table = found._repr_mimebundle_()["text/html"]
     cells = re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", table)[6:]
     assert cells == [
-        *("all_reduce", "3", "6 kB", "70%", "10.0 µs", "4.2 GB/s"),
-        *("barrier", "1", "unknown", "0%", "5.0 µs", "unknown"),
+        *("all_reduce", "3", "6 kB", "70 %", "10.0 µs", "4.2 GB/s"),
+        *("barrier", "1", "unknown", "0 %", "5.0 µs", "unknown"),
     ]
 
 

@@ -74,10 +74,22 @@ def test_what_cannot_be_read(tmp_path, capsys, what):
     assert "folder" in output.err
 
 
-def test_a_page_that_cannot_be_written(tmp_path, capsys):
-    folder, page = str(DATA / "experts"), tmp_path / "no" / "page.html"
-    assert main(["trace", folder, "--html", str(page)]) == 2
-    assert str(page) in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "name", "instead"),
+    [
+        ("--html", "no/page.html", "its folder is not there; make it first"),
+        ("--html", "folder", "it is a folder; name a file"),
+        ("--perfetto", "folder", "it is a folder; name a file"),
+        ("--csv", "file", "it is a file; name a folder"),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, capsys, option, name, instead):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    assert main(["trace", str(DATA / "experts"), option, str(tmp_path / name)]) == 2
+    said = f"lockstep trace: {tmp_path / name} cannot be written: {instead}\n"
+    assert capsys.readouterr().err == said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_answers_as_json_and_csv(tmp_path, capsys):

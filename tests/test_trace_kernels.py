@@ -104,7 +104,7 @@ def test_kernels_by_the_step_they_were_launched_in():
     assert groups(found) == {"step 3": (3, 7), "step 4": (3, 56)}
     assert found.unattributed == 64 + 128
     assert found.unattributed_share == 192 / 255
-    assert "unattributed: 75.3%" in str(found)
+    assert "unattributed: 75.3 %" in str(found)
 
 
 def test_kernels_by_the_innermost_annotation_around_their_launch():

@@ -505,7 +505,7 @@ def test_a_packed_file_that_is_damaged(tmp_path: Path) -> None:
         (b"\x80\x03not json", "cannot be read as a trace"),
         (b'{"schemaVersion": 1, "trac', "cannot be read as a trace"),
         (b'{"a": 1}', "no trace"),
-        (b'{"traceEvents": []}', "no slices among its 0 events"),
+        (b'{"traceEvents": []}', "no slices among its 0 events: did the run reach a step"),
         (kf.text([]).encode(), "no slices of threads or streams"),
     ],
 )

@@ -314,11 +314,11 @@ def program(*, gaps: int = 0, late: int = 0, talk: int = 0, copy: int = 0) -> li
 @pytest.mark.parametrize(
     ("what", "first", "last"),
     [
-        ({}, "Computation holds the steps back: it takes 100.0% of the time", "kernels()"),
-        ({"gaps": 100_000}, "The host holds the steps back: for 50.0% of the", "launches()"),
-        ({"late": 100_000}, "Dependencies hold the steps back: for 50.0% of", "critical_path()"),
-        ({"talk": 100_000}, "Communication holds the steps back: 50.0% of the", "all ranks"),
-        ({"copy": 100_000}, "Copies hold the steps back: for 50.0% of the time", "pinned"),
+        ({}, "Computation holds the steps back: it takes 100.0 % of the time", "kernels()"),
+        ({"gaps": 100_000}, "The host holds the steps back: for 50.0 % of the", "launches()"),
+        ({"late": 100_000}, "Dependencies hold the steps back: for 50.0 % of", "critical_path()"),
+        ({"talk": 100_000}, "Communication holds the steps back: 50.0 % of the", "all ranks"),
+        ({"copy": 100_000}, "Copies hold the steps back: for 50.0 % of the time", "pinned"),
     ],
 )
 def test_three_sentences_say_what_holds_the_step_back(what, first, last, tmp_path):

@@ -88,7 +88,7 @@ def test_rates_of_operators_and_copies(tmp_path):
     )
     assert moved.bandwidth == pytest.approx(20.0)
     assert (found.time, found.known) == (11_700, 11_000)
-    assert "94.0% of the kernels' 0.012 ms" in str(found)
+    assert "94.0 % of the kernels' 0.012 ms" in str(found)
 
 
 def test_values_beside_the_shapes_are_read(tmp_path):

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import json
 import os
 import shlex
@@ -426,8 +427,11 @@ def _trace(arguments: argparse.Namespace) -> int:
                 )
     except BrokenPipeError:
         raise
-    except (TraceError, OSError) as error:
+    except TraceError as error:
         print(printable(f"lockstep trace: {error}"), file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(printable(f"lockstep trace: {_unwritten(error)}"), file=sys.stderr)
         return 2
     return 0
 
@@ -446,10 +450,31 @@ def _gate(arguments: argparse.Namespace) -> int:
                 file.write(found.markdown())
     except BrokenPipeError:
         raise
-    except (GateError, TraceError, OSError) as error:
+    except (GateError, TraceError) as error:
         print(printable(f"lockstep gate: {error}"), file=sys.stderr)
         return 2
+    except OSError as error:
+        print(printable(f"lockstep gate: {_unwritten(error)}"), file=sys.stderr)
+        return 2
     return 0 if found.passed else 1
+
+
+# Of what was to be written; what cannot be read is a TraceError.
+_INSTEAD = {
+    errno.EISDIR: "it is a folder; name a file",
+    errno.EEXIST: "it is a file; name a folder",
+    errno.ENOTDIR: "a part of it is a file, and no folder; name another place",
+    errno.ENOENT: "its folder is not there; make it first",
+    errno.EACCES: "you may not write there; name another place",
+    errno.ENOSPC: "the disk is full; make room, or name another place",
+}
+
+
+def _unwritten(error: OSError) -> str:
+    if error.filename is None:
+        return str(error)
+    why = _INSTEAD.get(error.errno or 0, error.strerror)
+    return f"{error.filename2 or error.filename} cannot be written: {why}"
 
 
 if __name__ == "__main__":

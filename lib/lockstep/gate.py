@@ -22,7 +22,7 @@ from .trace.ask.wording import shortened, with_notes
 from .trace.joins import launch_of, on_device
 from .trace.slices import NONE
 from .trace.unseen import damaged
-from .words import in_one_line, milliseconds, printable, ranks_text
+from .words import in_one_line, milliseconds, percent, printable, ranks_text
 
 Run = str | Path | Trace | Recording
 _ENOUGH = 8  # values on either side from which the rank test's normal approximation holds
@@ -68,7 +68,7 @@ class Measure:
 
     def __str__(self) -> str:
         before, after = (_quantity(self.name, one) for one in self.medians)
-        growth = "from nothing" if math.isinf(self.growth) else f"{self.growth:+.1%}"
+        growth = "from nothing" if math.isinf(self.growth) else percent(self.growth, 1, sign=True)
         verdict = "grew" if self.grew else "did not grow beyond noise"
         said = f"{self.name} {verdict}: {before} → {after} ({growth}; {_likely(self.chance)})"
         return printable("; ".join([said, *self.blame]))
@@ -147,7 +147,7 @@ class Gate:
         rows = []
         for one in self.measures:
             before, after = (_quantity(one.name, value) for value in one.medians)
-            growth = "from nothing" if math.isinf(one.growth) else f"{one.growth:+.1%}"
+            growth = "from nothing" if math.isinf(one.growth) else percent(one.growth, 1, sign=True)
             grew = "GREW" if one.grew else "ok"
             rows.append((one.name, before, after, growth, _likely(one.chance), grew))
         verdict = "passed" if self.passed else "FAILED"

@@ -42,6 +42,11 @@ def megabytes(count: float) -> str:
     return f"{count / 1e6:.0f}"
 
 
+def percent(share: float, places: int = 0, *, sign: bool = False) -> str:
+    """25 % of 0.25; with one place 25.0 %, with a sign +25 %."""
+    return f"{100 * share:{'+' if sign else ''}.{places}f} %"
+
+
 Units = Sequence[tuple[str, float]]  # names and sizes, the largest first
 NANOSECONDS: Units = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 BYTES: Units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("bytes", 1))

@@ -876,11 +876,12 @@ def worst(line, points):
 
 
 miss, at = worst(nvlink, nvlink_points)
+off = f"{100 * miss:.0f} %"
 lockstep.claim(
     "Latency plus bytes over bandwidth says what a message takes, within 25 %.",
     guess=guess,
     verdict="holds" if miss <= 0.25 else "does not hold",
-    because=f"two H200s: {miss:.0%} off at {at:,} B, and less at other sizes",
+    because=f"two H200s: {off} off at {at:,} B, and less at other sizes",
     stamp=recording.stamp,
 )
 
@@ -895,7 +896,7 @@ job = lockstep.torchrun(
 )
 line = lockstep.cost.fit(SIZES, job[0])
 miss, at = worst(line, list(zip(SIZES, job[0], strict=True)))
-print(f"here: {miss:.0%} off at {at:,} B")
+print(f"here: {100 * miss:.0f} % off at {at:,} B")
 print(lockstep.live(job))
 
 # %% [markdown] id="message-dials-text"
@@ -914,7 +915,8 @@ lockstep.play.cost(
 
 # %% id="model-misses"
 for size, took in nvlink_points[::2]:
-    print(f"{size:>13,} B: the line says {nvlink(size) / took - 1:+z.0%}")
+    more = 100 * (nvlink(size) / took - 1)
+    print(f"{size:>13,} B: the line says {more:+z.0f} %")
 
 # %% [markdown] id="model-misses-text"
 # Against the fitted line the points are on it while the time is flat. Around 1 MB the line is too high, from

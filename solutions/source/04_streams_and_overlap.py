@@ -351,9 +351,9 @@ lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 
 # %% id="hidden"
-share = (before.result - after.result) / communication
+share = 100 * (before.result - after.result) / communication
 rows = [["one after the other", f"{before.result:.2f}", "0 %"]]
-rows.append(["beside each other", f"{after.result:.2f}", f"{share:.0%}"])
+rows.append(["beside each other", f"{after.result:.2f}", f"{share:.0f} %"])
 title = f"A collective of {communication:.2f} ms"
 lockstep.table(title, ["how", "step, ms", "hidden"], rows, stamp=after.stamp)
 
@@ -735,7 +735,7 @@ seen = on_gpu(every_size, values=False, ranks=2)
 best = min(seen.result, key=seen.result.get)
 message = ALPHA + LAYERS * BETA  # one at the end, of which nothing is hidden
 rows = [
-    [size, f"{us:,.0f}", f"{(seen.result[LAYERS] - us) / message:.0%}"]
+    [size, f"{us:,.0f}", f"{100 * (seen.result[LAYERS] - us) / message:.0f} %"]
     for size, us in seen.result.items()
 ]
 columns = ["layers a bucket", "all done, µs"]
@@ -780,7 +780,7 @@ for hooked in (False, True):
     total, overlap = spent.communication / 1e3, spent.overlapped / 1e3
     us = [f"{total:,.0f}", f"{total - overlap:,.0f}"]
     how = "each gradient in its hook" if hooked else "all after the backward"
-    rows.append([how, *us, f"{overlap / total:.0%}"])
+    rows.append([how, *us, f"{100 * overlap / total:.0f} %"])
 columns = ["how", "all-reduces, µs", "of it exposed", "overlapped"]
 lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
@@ -864,7 +864,7 @@ best = {
 for what, name in best.items():
     way = ways[name]
     us = way["seconds"] * 1e6, way["communication_us"], way["exposed_us"]
-    share = f"{way['hidden']:.0%}"
+    share = f"{100 * way['hidden']:.0f} %"
     rows.append([what, name, *(f"{one:,.0f}" for one in us), share])
 columns = ["", "how", "step, µs", "all-reduces, by the trace"]
 columns += ["of it exposed", "hidden"]
@@ -1210,7 +1210,8 @@ for both in zip(*plain.values(), strict=True):
     cells = [both[0]["max_ctas"] or "default"]
     for n, row in zip(plain, both, strict=True):
         ms = [row["seconds"][way] * 1e3 for way in ("all-reduce", TOGETHER)]
-        cells += [f"{ms[0]:.2f}", f"{ms[1]:.2f}", f"{hidden(n, row):.0%}"]
+        share = f"{100 * hidden(n, row):.0f} %"
+        cells += [f"{ms[0]:.2f}", f"{ms[1]:.2f}", share]
     rows.append(cells)
 for n in plain:
     columns += [f"{n} GPUs: all-reduce alone, ms"]
@@ -1232,7 +1233,7 @@ lockstep.claim(
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(
         f"{n} GPUs, max_ctas {[ctas(row) for row in limited[n]]}: "
-        + ", ".join(f"{one:.0%}" for one in some)
+        + ", ".join(f"{100 * one:.0f} %" for one in some)
         for n, some in shares.items()
     ),
     stamp=stamps,
@@ -1257,7 +1258,7 @@ for n, rows in of_gpus.items():
 rows = []
 for way in of_gpus[2][0]["seconds"]:
     if way.startswith("together"):
-        cells = [f"{hidden(n, row, way):.0%}" for n, row in defaults]
+        cells = [f"{100 * hidden(n, row, way):.0f} %" for n, row in defaults]
         rows.append([way.removeprefix("together, "), *cells])
 title = "Hidden, of the all-reduce, by priority"
 lockstep.table(title, columns, rows, stamp=stamps)
@@ -1295,7 +1296,7 @@ for one in recordings:
     for apart, collective in COLLECTIVES.items():
         fused = "fused " + apart.replace(", then", " and")
         us = [s[name] * 1e6 for name in (collective, apart, fused)]
-        share = f"{(us[1] - us[2]) / us[0]:.0%}"
+        share = f"{100 * (us[1] - us[2]) / us[0]:.0f} %"
         cells = [f"{part:.0f}" for part in us]
         rows.append([apart, one.content["world_size"], *cells, share])
 columns = ["what", "GPUs", "collective alone, µs"]

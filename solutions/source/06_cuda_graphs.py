@@ -182,7 +182,7 @@ computes = sum(durations) / (kernels[-1][1] - kernels[0][0])
 queue = plain.trace.launches().queue(0)
 depth, waits = queue.depth[0], queue.stretches
 rows = [
-    ["the device computes, of the step's time", f"{computes:.0%}"],
+    ["the device computes, of the step's time", f"{100 * computes:.0f} %"],
     ["kernels in the queue, median", depth],
     ["times that the device waited for a launch, set-up included", waits],
 ]

@@ -542,7 +542,8 @@ rows, stamps = [], []
 for letter in "ABCDEF":
     found = case(letter).cause()
     who = "all alike" if found.rank is None else f"rank {found.rank}"
-    rows.append([letter, who, found.word, f"{found.share:.0%}", found.because])
+    share = f"{100 * found.share:.0f} %"
+    rows.append([letter, who, found.word, share, found.because])
     stamps.append(case(letter).provenance)
 columns = ["case", "who", "cause", "of a step", "because"]
 lockstep.table("What the library guesses", columns, rows, stamp=stamps)
@@ -795,7 +796,8 @@ for title, (part, operations, moved) in counted.items():
         roof = max(operations / 989e12, moved / 4.8e12)
         bound = "arithmetic" if operations / 989e12 == roof else "memory"
         row = [title, f"{operations / moved:.3g}", f"{roof * 1e6:.1f}", bound]
-        row += [f"{one.median / 1e3:.1f}", f"{roof * 1e9 / one.median:.0%}"]
+        of_roof = f"{100 * roof * 1e9 / one.median:.0f} %"
+        row += [f"{one.median / 1e3:.1f}", of_roof]
         lines.append(row)
 head = ["kernel", "operations a byte", "roof in µs", "bound by"]
 lockstep.table(
@@ -827,7 +829,7 @@ for title, (part, operations, moved) in counted.items():
     reached[title] = roof / min(times)
 over = [title for title, share in reached.items() if share > 1]
 verdicts = {0: "holds", len(reached): "does not hold"}
-said = [f"{name} {share:.0%}" for name, share in reached.items()]
+said = [f"{name} {100 * share:.0f} %" for name, share in reached.items()]
 lockstep.claim(
     "No kernel is faster than its roof.",
     guess=guess,
@@ -890,7 +892,7 @@ for title, one in kernels.items():
     time = one["gpu__time_duration.sum"]
     row = [one["ranges"][0], title, f"{time / 1e3:.1f}", f"{moved / 1e6:.1f}"]
     row += [f"{done / 1e9:.2f}", f"{done / moved:.0f}"]
-    row += [f"{one[DRAM]:.0f}%", f"{one[SM]:.0f}%"]
+    row += [f"{one[DRAM]:.0f} %", f"{one[SM]:.0f} %"]
     lines.append(row)
 head = ["range", "kernel", "µs", "MB moved", "10⁹ operations"]
 head += ["operations a byte", "memory", "SMs"]
@@ -945,7 +947,7 @@ right, said = [], []
 for title in ("linear, up", "GELU", "linear, down"):
     of_memory, of_sms = kernels[title][DRAM], kernels[title][SM]
     right.append((of_memory > of_sms) == (title == "GELU"))
-    said.append(f"{title} {of_memory:.0f}% and {of_sms:.0f}%")
+    said.append(f"{title} {of_memory:.0f} % and {of_sms:.0f} %")
 lockstep.claim(
     "Memory limits activations, and arithmetic limits large linear layers.",
     guess=guess,
@@ -1098,7 +1100,7 @@ shares = {name: recording(name).collectives().share for name in names}
 large = [name for name, share in shares.items() if share > 0.5]
 small = [name for name, share in shares.items() if share < 0.1]
 verdicts = {len(large): "does not hold", len(small): "holds"}
-said = [f"{name} {share:.0%}" for name, share in shares.items()]
+said = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
 lockstep.claim(
     "A collective's time in the profile is what the network takes.",
     guess=guess,
@@ -1118,8 +1120,9 @@ mine = moe.breakdown().of(0)
 lines = []
 for part in parts:
     time = getattr(mine, part)
-    lines.append([part, f"{time / 3e6:.3f}", f"{time / mine.length:.1%}"])
-lines.append(["all of it", f"{mine.length / 3e6:.3f}", "100.0%"])
+    share = f"{100 * time / mine.length:.1f} %"
+    lines.append([part, f"{time / 3e6:.3f}", share])
+lines.append(["all of it", f"{mine.length / 3e6:.3f}", "100.0 %"])
 lockstep.table(
     "A step of rank 0",
     ["part", "ms of a step", "of the step"],
@@ -1185,7 +1188,7 @@ for name in ("data-parallel-before", "data-parallel-after", "slow-rank"):
     chain = trace.critical_path().by_kind
     path = chain["compute"] / sum(chain.values())
     shares[name] = busy, path
-    said.append(f"{name} {busy:.0%} and {path:.0%}")
+    said.append(f"{name} {100 * busy:.0f} % and {100 * path:.0f} %")
 on_path = [name for name, (busy, path) in shares.items() if path > busy / 2]
 verdicts = {0: "does not hold", len(shares): "holds"}
 lockstep.claim(
@@ -1337,7 +1340,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if min(later.values()) == 1 else "depends",
     because="kernels that end after their launch: "
-    + ", ".join(f"{name} {share:.1%}" for name, share in later.items()),
+    + ", ".join(f"{name} {100 * share:.1f} %" for name, share in later.items()),
     stamp=lockstep.recorded("traces/data-parallel-before").stamp,
 )
 
@@ -1358,11 +1361,12 @@ for name in ("data-parallel-before", "data-parallel-after"):
     hidden[name] = [1 - one.exposed / one.communication for one in totals]
 by_hand, ddp = hidden.values()
 most, least = max(by_hand), min(ddp)
+said = f"{100 * least:.0f} % or more of it with DDP"
 lockstep.claim(
     "DDP reduces gradients while the backward pass goes on.",
     guess=guess,
     verdict="holds" if most < 0.1 and least > 0.5 else "does not hold",
-    because=f"hidden: {least:.0%} or more of it with DDP, {most:.0%} by hand",
+    because=f"hidden: {said}, {100 * most:.0f} % by hand",
     stamp=lockstep.recorded("traces/data-parallel-after").stamp,
 )
 
@@ -1382,7 +1386,7 @@ for name in ("data-parallel-after", "slow-rank"):
     totals = recording(name).breakdown(skip=1).totals
     lengths[name] = [one.length for one in totals]
 longer = [slow / one - 1 for one, slow in zip(*lengths.values(), strict=True)]
-said = [f"rank {rank} {share:.0%}" for rank, share in enumerate(longer)]
+said = [f"rank {rank} {100 * share:.0f} %" for rank, share in enumerate(longer)]
 lockstep.claim(
     "One slow rank makes the steps of all ranks longer.",
     guess=guess,
@@ -1472,7 +1476,7 @@ lockstep.claim(
     "A step that takes 5 % longer than the last one was made slower.",
     guess=guess,
     verdict={0: "does not hold", len(apart): "holds"}.get(len(calm), "depends"),
-    because=", ".join(f"{name} {share:.1%}" for name, share in apart.items()),
+    because=", ".join(f"{who} {100 * one:.1f} %" for who, one in apart.items()),
     stamp=overhead.stamp,
 )
 

@@ -207,7 +207,7 @@ lockstep.check("most_kept", most_kept)
 most_kept = lockstep.carry_on("most_kept", most_kept)
 rows = []
 for m in (4, 8, 16, 32):
-    idle = f"{lockstep.cost.bubble(4, m):.1%}"
+    idle = f"{100 * lockstep.cost.bubble(4, m):.1f} %"
     rows.append([m, idle, most_kept(gpipe(0, 4, m))])
 lockstep.table(
     "GPipe with 4 stages",
@@ -451,8 +451,8 @@ for _ in range(3):  # in turn, the best of three: other programs disturb both
         computed[name] = plan(each, NPROC, 8, backward=2).idle
 gains = [idle["GPipe"] - idle["1F1B"] for idle in (computed, measured)]
 faster = sum(gain > 0.05 for gain in gains)  # by the model, and as measured
-said = [f"{n}: idle {computed[n]:.1%} computed" for n in schedules]
-said += [f"{n}: idle {measured[n]:.1%} measured" for n in schedules]
+said = [f"{n}: idle {100 * computed[n]:.1f} % computed" for n in schedules]
+said += [f"{n}: idle {100 * measured[n]:.1f} % measured" for n in schedules]
 lockstep.claim(
     "1F1B makes the pipeline faster than GPipe.",
     guess=guess,
@@ -853,9 +853,10 @@ lockstep.compare(predicted=prediction, measured=sends(chunked))
 # %% id="chunks-measured" tags=["varies"]
 rows = []
 for name, chunks, job in ("1F1B", 1, plain), ("2 chunks a rank", 2, chunked):
-    bubble = f"{lockstep.cost.bubble(NPROC, m, chunks):.1%}"
+    bubble = f"{100 * lockstep.cost.bubble(NPROC, m, chunks):.1f} %"
     most = max(stage["saved"] for stage in job.results)
-    rows.append([name, bubble, f"{idle_share(job):.1%}", sends(job), most])
+    idle = f"{100 * idle_share(job):.1f} %"
+    rows.append([name, bubble, idle, sends(job), most])
 columns = ["schedule", "idle by the formula", "idle, measured"]
 columns += ["messages", "kept at most"]
 stamp = lockstep.live(chunked)
@@ -1040,9 +1041,10 @@ m = 2 * NPROC
 full_job = best_of_three(run_three_ways, one_f_one_b, m, joined)
 zero_job = best_of_three(run_three_ways, zero_bubble, m, third, SplitStage)
 bubbles = lockstep.cost.bubble(NPROC, m), lockstep.cost.zero_bubble(NPROC, m)
+measured = idle_share(full_job), idle_share(zero_job)
 rows = [
-    ["1F1B", f"{bubbles[0]:.1%}", f"{idle_share(full_job):.1%}"],
-    ["ZB-H1", f"{bubbles[1]:.1%}", f"{idle_share(zero_job):.1%}"],
+    ["1F1B", f"{100 * bubbles[0]:.1f} %", f"{100 * measured[0]:.1f} %"],
+    ["ZB-H1", f"{100 * bubbles[1]:.1f} %", f"{100 * measured[1]:.1f} %"],
 ]
 columns = ["schedule", "idle by the formula", "idle, measured"]
 stamp = lockstep.live(zero_job)

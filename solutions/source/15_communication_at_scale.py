@@ -657,7 +657,9 @@ change = {
 }
 falls = [after < before for before, after in change.values()]
 otherwise = "depends" if any(falls) else "does not hold"
-said = [f"{name}: {a:.1%} to {b:.1%}" for name, (a, b) in change.items()]
+said = []
+for name, (one, other) in change.items():
+    said.append(f"{name}: {100 * one:.1f} % to {100 * other:.1f} %")
 lockstep.claim(
     "The more GPUs, the less each of them gets done.",
     guess=guess,
@@ -818,7 +820,7 @@ lockstep.claim(
     guess=guess,
     verdict="does not hold" if off else "holds",
     because=f"of {len(lost)} sizes it is more than 10 % slower at {len(off)}"
-    + "".join(f"; {size:,} bytes: {part:.0%}" for size, part in off.items()),
+    + "".join(f"; {size:,} bytes: {100 * x:.0f} %" for size, x in off.items()),
     stamp=[file.stamp for file in files.values()],
 )
 
@@ -889,7 +891,7 @@ lockstep.claim(
     verdict="holds" if not near["ring"] else otherwise,
     because=f"NCCL's time lies on the ring's at {near['ring']} sizes from 1 MB "
     f"on and on the tree's at {near['tree']}, of 2 and 4 GPUs; it is at most "
-    f"{max(worse):.0%} above the faster of the two",
+    f"{100 * max(worse):.0f} % above the faster of the two",
     stamp=[files[n, "NCCL's choice"].stamp for n in (2, 4)],
 )
 

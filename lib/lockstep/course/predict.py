@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from ..play.cards import Card, images, number_line
 from ..stamps import Stamp, required
-from ..words import in_one_line, number
+from ..words import in_one_line, number, percent
 
 _LONGEST = 60  # characters of a wrong answer that are shown
 _CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
@@ -42,7 +42,7 @@ class Comparison:
             return "as predicted" if self.predicted == self.value else "not as predicted"
         ratio = self.value / self.predicted
         if abs(ratio - 1) <= _CLOSE:
-            return f"as predicted, within {_CLOSE:.0%}"
+            return f"as predicted, within {percent(_CLOSE)}"
         return f"{ratio:.2g} times the prediction"
 
     @property

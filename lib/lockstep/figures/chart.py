@@ -38,13 +38,20 @@ _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
 # Plotly draws with the colours that it is told, on a paper of either theme: a grey that can be
 # read on both. JupyterLab's theme then has the last word, by a style in the words' output.
 _GREY, _FAINT = "#797979", "rgba(127,127,127,0.3)"
+# The quotient of two lengths, which only new browsers divide.
+_ENLARGED = "tan(atan2(var(--jp-code-font-size,13px),13px))"
 _HEIGHT, _INCHES = 460, 7.0  # of plotly's chart in pixels, of the picture's width
 _CHART = ".jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-words)"
 _STYLE = (
     f"<style>{_CHART} .main-svg text:not(.hoverlayer *)"
     "{fill:var(--jp-ui-font-color1)!important}"
     # While it is drawn anew, as after a change of the theme, what stands below must not move.
-    f"{_CHART} .jp-RenderedPlotly{{min-height:{_HEIGHT}px}}</style>"
+    f"{_CHART} .jp-RenderedPlotly{{min-height:{_HEIGHT}px;"
+    # Plotly's letters are as large as it was told. Where JupyterLab's are enlarged, so is the whole
+    # chart, and has less width to be drawn in (`flex` beside the cell's number, `width` below it).
+    f"--by:{_ENLARGED};transform:scale(var(--by));transform-origin:0 0;"
+    "flex:calc(1/var(--by)) 1 0;width:calc(100%/var(--by));"
+    f"margin-bottom:calc({_HEIGHT}px*(var(--by) - 1))}}</style>"
 )
 
 

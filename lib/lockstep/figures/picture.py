@@ -65,7 +65,7 @@ class Figure:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         images = "".join(
             f'<img class="lockstep-{theme}" alt="{html.escape(self.alt)}" '
-            f'style="max-width:100%;width:{self._width}px" '
+            f'style="max-width:100%;width:{growing(self._width)}" '
             f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
             for theme, png in self._pictures.items()
         )
@@ -88,6 +88,11 @@ def figure(
     size: inches. Raises ValueError where alt is empty.
     """
     return Figure(draw, alt=alt, stamp=stamp, size=size)
+
+
+def growing(pixels: int) -> str:
+    """A length in CSS, which JupyterLab's letters take with them where they are enlarged."""
+    return f"calc(var(--jp-code-font-size,13px)*{pixels}/13)"
 
 
 def wrapped(stamp: str, width: float) -> str:

@@ -119,7 +119,8 @@ class CollectiveFit:
             f"{self.operation} on {ranks} ranks: launch "
             f"{_seconds(self.launch, self.launch_error)}, α = "
             f"{_seconds(self.alpha, self.alpha_error)} a round, bus bandwidth "
-            f"{_gigabytes(self.beta, self.beta_error)}; median deviation {self.deviation:.1%}"
+            f"{_gigabytes(self.beta, self.beta_error)}; median deviation "
+            f"{100 * self.deviation:.1f} %"
         )
 
 

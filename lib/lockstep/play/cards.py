@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..figures.picture import growing
 from ..looks import SERIES
 from ..words import in_one_line, number
 from .widget import Playable
@@ -93,7 +94,7 @@ def images(sources: Mapping[str, str], alt: str) -> str:
     """HTML of the image that fits the theme, "" without one."""
     drawn = "".join(
         f'<img class="lockstep-{theme}" alt="{html.escape(alt)}" src="{source}" '
-        'style="max-width:100%">'
+        f'style="max-width:100%;width:{growing(_WIDE)}">'
         for theme, source in sources.items()
     )
     return f"{_SWITCH}<div>{drawn}</div>" if drawn else ""

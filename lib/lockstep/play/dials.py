@@ -14,7 +14,7 @@ from ..models import cost as costs
 from ..models import overlap as overlaps
 from ..models import pipeline as pipelines
 from ..stamps import Stamp, each, simulated
-from ..words import in_one_line, quantity
+from ..words import in_one_line, percent, quantity
 from .widget import Playable
 
 Schedule = Callable[[int, int, int], Sequence[str]]
@@ -292,8 +292,8 @@ def pipeline(
 
     def said(values: Mapping[str, Any], plan: pipelines.Plan, kept: Sequence[int]) -> str:
         return (
-            f"{values['schedule']}: bubble {plan.idle:.1%} of all time, {plan.length:.4g} units "
-            "of time (a forward is 1); activations kept at once, by rank: "
+            f"{values['schedule']}: bubble {percent(plan.idle, 1)} of all time, {plan.length:.4g} "
+            "units of time (a forward is 1); activations kept at once, by rank: "
             f"{', '.join(map(str, kept))}."
         )
 
@@ -363,8 +363,8 @@ def overlap(
         return (
             f"{count} {'bucket' if count == 1 else 'buckets'}: all-reduces take "
             f"{quantity(own.communication, 's')} together; {quantity(own.exposed, 's')} comes "
-            f"after the backward ({own.exposed / own.end:.0%} of all time). The least comes after "
-            f"it with buckets of about {quantity(best, 'B')}: "
+            f"after the backward ({percent(own.exposed / own.end)} of all time). The least comes "
+            f"after it with buckets of about {quantity(best, 'B')}: "
             f"{quantity(played(values, best).exposed, 's')}."
         )
 

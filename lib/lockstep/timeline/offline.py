@@ -14,10 +14,12 @@ from .script import script
 
 # The browser is told to ask nobody for anything, whatever a trace may hold.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+# Letters are as large as the reader has told the browser; the timeline asks as in JupyterLab.
 _STYLE = """
-body{margin:1.5em auto;max-width:110em;padding:0 1em;font:14px/1.5 system-ui,sans-serif;
+:root{--jp-code-font-size:.8125rem}
+body{margin:1.5em auto;max-width:110em;padding:0 1em;font:.875rem/1.5 system-ui,sans-serif;
   color:#1a1a1a;background:#fff}
-pre{overflow-x:auto;font-size:13px}
+pre{overflow-x:auto;font-size:var(--jp-code-font-size)}
 @media(prefers-color-scheme:dark){body{color:#e6e6e6;background:#111}}
 """
 

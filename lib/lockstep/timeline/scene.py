@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import looks
+from .. import looks, words
 from ..looks import GROUPS, Look
 from ..stamps import Stamp
 from ..trace import Kind, Trace, TraceError
@@ -693,8 +693,8 @@ def summary(scene: Scene) -> str:
         for at, group in enumerate(scene.groups):
             shares.append((f"are in {group}", [(one.groups[at], one.span) for one in times]))
         label = f"{part.label}: " if part.label else ""
-        words = ", ".join(f"{what} {_range(values)}" for what, values in shares)
-        said += [f"{label}ranks {words} of the time"] if words else []
+        told = ", ".join(f"{what} {_range(values)}" for what, values in shares)
+        said += [f"{label}ranks {told} of the time"] if told else []
     return ". ".join(said) + "."
 
 
@@ -708,4 +708,4 @@ def _share(one: tuple[int, int]) -> float:
 
 
 def percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "–"
+    return words.percent(part / whole, 1) if whole else "–"

@@ -13,6 +13,7 @@ from typing import Any
 
 from ... import virtual
 from ...trace import Kind, Slice
+from ...words import percent
 from ..judging import Noted, Run, Tensor, Trial, judged
 from ..judging.values import make
 
@@ -415,7 +416,7 @@ def prefetch(draw: random.Random) -> Iterator[Trial]:
 
 def _shown(run: Run, rank: int) -> Any:
     share = run.noted[rank]["hidden"]
-    return len(run.right(rank)) > 1 and share < _HIDDEN and {"share": f"{share:.0%}"}
+    return len(run.right(rank)) > 1 and share < _HIDDEN and {"share": percent(share)}
 
 
 def _too_much(run: Run, rank: int) -> Any:

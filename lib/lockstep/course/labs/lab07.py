@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...stamps import recorded
 from ...trace import Kind, Trace
+from ...words import percent
 from ..judging import Number, Run, Trial, judged
 
 US = 1_000  # nanoseconds
@@ -595,7 +596,7 @@ def _share(run: Run, _: int) -> Any:
         run,
         lambda letter, rank, cause, share, right: (
             not right.least <= share <= right.most
-            and {"share": f"{float(share):.0%}", "way": "less" if share > right.most else "more"}
+            and {"share": percent(float(share)), "way": "less" if share > right.most else "more"}
         ),
     )
 

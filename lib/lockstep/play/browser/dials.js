@@ -1,7 +1,7 @@
 // Dials, and what a model says for them. All numbers come from Python.
 
 import { make, makeChoice, makeRoot, svg } from "./nodes.js";
-import { BUSY, connect, foldStill, hasRoom, onWidth } from "./widget.js";
+import { BUSY, connect, foldStill, hasRoom, onWidth, roomIn } from "./widget.js";
 import { drawChart, legendOfChart } from "./chart.js";
 import { drawLanes, legendOfLanes } from "./lanes.js";
 
@@ -63,7 +63,7 @@ function render({ model, el }) {
 
   function draw() {
     if (!now || !hasRoom(box)) return;
-    const width = box.clientWidth;
+    const width = roomIn(box);
     lanes.style.display = now.lanes ? "" : "none";
     chart.style.display = now.chart ? "" : "none";
     if (now.lanes) drawLanes(lanes, now, width, name);
@@ -93,7 +93,7 @@ function render({ model, el }) {
     },
     (isBusy) => isBusy && (said.textContent = BUSY),
   );
-  const ends = [onWidth(box, draw), foldStill(el), () => kernel.end()];
+  const ends = [onWidth(root, draw), foldStill(el), () => kernel.end()];
   return () => ends.forEach((end) => end());
 }
 

@@ -7,7 +7,8 @@ const STYLE = `
   --faint:color-mix(in srgb,currentColor 16%,transparent);
   --soft:color-mix(in srgb,currentColor 7%,transparent);
   --paper:var(--jp-layout-color0,Canvas);
-  color:var(--jp-content-font-color1,inherit);font:13px/1.4 system-ui,sans-serif;
+  color:var(--jp-content-font-color1,inherit);
+  font:var(--jp-code-font-size,13px)/1.4 system-ui,sans-serif;
   box-sizing:border-box;width:100%;padding:4px;container-type:inline-size}
 .lockstep-play *{box-sizing:border-box}
 .lockstep-play .ls-title{font-weight:600;overflow-wrap:anywhere}
@@ -21,23 +22,24 @@ const STYLE = `
 .lockstep-play input[type=range]{margin:0;accent-color:var(--jp-brand-color1,#1976d2);min-width:0}
 .lockstep-play :focus-visible{outline:2px solid #56B4E9;outline-offset:1px}
 .lockstep-play svg{display:block;max-width:100%;font:12px system-ui,sans-serif}
+.lockstep-play svg[role=img]{width:100%;height:auto}
 .lockstep-play svg text{fill:currentColor}
 .lockstep-play .ls-scrub{flex:1 1 120px}
 .lockstep-play .ls-said{min-height:2.8em;padding:4px 0;overflow-wrap:anywhere}
 .lockstep-play .ls-counts{display:flex;flex-wrap:wrap;gap:2px 18px;padding:2px 0;
   font-variant-numeric:tabular-nums}
-.lockstep-play .ls-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(260px,1fr));
+.lockstep-play .ls-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(20em,100%),1fr));
   gap:4px 24px;padding:4px 0}
 .lockstep-play .ls-dials label{display:grid;grid-template-columns:8.5em 1fr 5.5em;gap:8px}
 .lockstep-play .ls-dials output{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .lockstep-play .ls-legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:2px 0}
 .lockstep-play .ls-legend span{display:inline-flex;gap:6px;align-items:center}
-.lockstep-play .ls-foot{font-size:12px;padding-top:2px;overflow-wrap:anywhere}
-.lockstep-play .ls-shown img{max-width:100%}
+.lockstep-play .ls-foot{font-size:calc(12em/13);padding-top:2px;overflow-wrap:anywhere}
+.lockstep-play .ls-shown img{max-width:100%;width:calc(330em/13)}
 .lockstep-play .lockstep-dark,[data-jp-theme-light="false"] .lockstep-play .lockstep-light{display:none}
 [data-jp-theme-light="false"] .lockstep-play .lockstep-dark{display:inline}
 .lockstep-play [hidden]{display:none!important}
-@container (max-width:330px){
+@container (max-width:25.4em){
   .lockstep-play .ls-dials label{grid-template-columns:7em 1fr 4.5em;gap:5px}
 }
 `;

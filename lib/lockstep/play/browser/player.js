@@ -1,7 +1,7 @@
 // Plays messages round by round.
 
 import { make, makeButton, makeChoice, makeRoot, svg } from "./nodes.js";
-import { BUSY, connect, foldStill, hasRoom, onWidth } from "./widget.js";
+import { BUSY, connect, foldStill, hasRoom, onWidth, roomIn } from "./widget.js";
 import { drawStage } from "./stage.js";
 
 const ROUND = 1100; // ms of a round
@@ -36,7 +36,7 @@ function render({ model, el }) {
 
   function draw() {
     if (!film || !hasRoom(box)) return;
-    drawStage(picture, film, time, box.clientWidth);
+    drawStage(picture, film, time, roomIn(box));
     root.dataset.time = time;
   }
 
@@ -149,7 +149,7 @@ function render({ model, el }) {
     },
     (isBusy) => isBusy && (said.textContent = BUSY),
   );
-  const ends = [onWidth(box, draw), foldStill(el), () => kernel.end(), () => stop()];
+  const ends = [onWidth(root, draw), foldStill(el), () => kernel.end(), () => stop()];
   return () => ends.forEach((end) => end());
 }
 

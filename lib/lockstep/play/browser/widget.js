@@ -47,11 +47,15 @@ export function foldStill(el) {
   };
 }
 
-// In less than that, in pixels, nothing can be drawn: a page that is laid out passes through such
-// widths, and before that the node is on no page.
-export const hasRoom = (node) => node.clientWidth >= 160;
+// A picture is drawn as if letters were as large as usual, 13 pixels, and then grows with them: so
+// wide it is drawn.
+export const roomIn = (node) => (node.clientWidth * 13) / parseFloat(getComputedStyle(node).fontSize);
 
-// Draw when there is a width, and whenever it changes.
+// In less than that nothing can be drawn: a page that is laid out passes through such widths, and
+// before that the node is on no page.
+export const hasRoom = (node) => roomIn(node) >= 160;
+
+// Draw when there is a width, and whenever it changes, or the height, as it does with the letters.
 export function onWidth(node, draw) {
   const observer = new ResizeObserver(() => node.clientWidth && draw(node.clientWidth));
   observer.observe(node);

@@ -2,32 +2,33 @@
 
 import { xOf } from "./view.js";
 
-const AXIS = 22; // its height
+const HEIGHT = 22;
 
 export function drawAxis(timeline) {
-  const { view, width, ratio, colours, left } = timeline;
+  const { view, width, ratio, colours, left, enlarged } = timeline;
   const { axis } = timeline.nodes;
   const all = width + left;
-  const [W, H] = [Math.round(all * ratio), AXIS * ratio];
+  const high = HEIGHT * enlarged;
+  const [W, H] = [Math.round(all * ratio), Math.round(high * ratio)];
   if (axis.width !== W || axis.height !== H) Object.assign(axis, { width: W, height: H });
-  axis.style.cssText = `width:${all}px;height:${AXIS}px`;
+  axis.style.cssText = `width:${all}px;height:${high}px`;
   const context = axis.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, all, AXIS);
-  context.font = "11px system-ui, sans-serif";
+  context.clearRect(0, 0, all, high);
+  context.font = `${11 * enlarged}px system-ui, sans-serif`;
   context.textBaseline = "middle";
   context.fillStyle = colours.muted;
   context.strokeStyle = colours.muted;
-  context.fillText("time", 4, AXIS / 2);
+  context.fillText("time", 4, high / 2);
   context.beginPath();
-  const { step, inUnit } = ticksOf(view, width);
+  const { step, inUnit } = ticksOf(view, width / enlarged);
   for (let tick = Math.ceil(view.t0 / step); tick * step <= view.t1; tick++) {
     const x = left + xOf(timeline, tick * step);
-    context.moveTo(x, AXIS - 5);
-    context.lineTo(x, AXIS);
+    context.moveTo(x, high - 5);
+    context.lineTo(x, high);
     const text = inUnit(tick * step);
     const wide = context.measureText(text).width;
-    if (x + wide / 2 < all) context.fillText(text, Math.max(x - wide / 2, left), AXIS / 2 - 2);
+    if (x + wide / 2 < all) context.fillText(text, Math.max(x - wide / 2, left), high / 2 - 2);
   }
   context.stroke();
 }

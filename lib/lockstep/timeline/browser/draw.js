@@ -69,7 +69,7 @@ function drawLines(timeline, image, scroll) {
 }
 
 // tone: which tiles, "full" or "dim". name: called for slices that have room for one.
-function drawRow({ view, tiles }, image, row, { top, bottom }, tone, name) {
+function drawRow({ view, tiles, enlarged }, image, row, { top, bottom }, tone, name) {
   const W = image.stride;
   const per = (view.t1 - view.t0) / W;
   const X = (t) => (t - view.t0) / per;
@@ -82,7 +82,7 @@ function drawRow({ view, tiles }, image, row, { top, bottom }, tone, name) {
     let x1 = Math.min(Math.max(Math.round(xb), Math.round(xa) + 1), W);
     if (xb - xa >= 4 && x1 < W) x1 -= 1; // so that neighbours can be told apart
     fill(image, x0, y0, x1, y1, tiles[row.kind[i]][tone]);
-    if (name && x1 - x0 >= 22 * image.ratio) name(i, x0, x1);
+    if (name && x1 - x0 >= 22 * enlarged * image.ratio) name(i, x0, x1);
   });
   drawCover(image, cover, per, row.kinds.map((kind) => tiles[kind]), { top, bottom }, tone);
 }
@@ -118,8 +118,8 @@ function drawCover(image, cover, per, tiles, { top, bottom }, tone) {
 // ── Names ────────────────────────────────────────────────────────────────────────────────────
 
 function drawNames(timeline, context, texts) {
-  const { scene, search, tiles, colours, ratio } = timeline;
-  context.font = `${rowHeight(scene) >= 24 ? 12 : 11}px system-ui, sans-serif`;
+  const { scene, search, tiles, colours, ratio, enlarged } = timeline;
+  context.font = `${(rowHeight(scene) >= 24 ? 12 : 11) * enlarged}px system-ui, sans-serif`;
   context.textBaseline = "middle";
   const one = context.measureText("n").width;
   for (const { i, x0, x1, top, bottom } of texts.slice(0, 600)) {

@@ -4,7 +4,7 @@ import { make } from "./nodes.js";
 import { rowOf } from "./scene.js";
 import { percent } from "./words.js";
 
-const HIGHEST = 560; // of the lanes before they scroll
+const HIGHEST = 560; // of the lanes before they scroll, however large letters are
 
 const rankKey = (row) => `${row.part} ${row.rank}`;
 const quietKey = (row) => `${rankKey(row)} quiet`;
@@ -15,7 +15,7 @@ export const rowHeight = ({ rows }) => (rows.length <= 14 ? 26 : rows.length <= 
 
 // So that all ranks are seen at once: deep call stacks are folded first, then lanes of threads in
 // which next to nothing happens, then all of threads, then all but each rank's first line.
-export function foldedAtFirst(scene) {
+function foldedAtFirst(scene, enlarged) {
   const { rows } = scene;
   const choices = [
     [],
@@ -30,7 +30,7 @@ export function foldedAtFirst(scene) {
   for (const [at, keys] of choices.entries()) {
     for (const key of keys) folded.add(key);
     if (isPair && at < 4) continue;
-    if (linesOf(scene, folded).height <= HIGHEST) break;
+    if (linesOf(scene, folded, enlarged).height <= HIGHEST) break;
   }
   return folded;
 }
@@ -38,8 +38,9 @@ export function foldedAtFirst(scene) {
 // ── Which lines there are ────────────────────────────────────────────────────────────────────
 
 export function layOut(timeline) {
-  const { scene, view, nodes } = timeline;
-  const { lines, height } = linesOf(scene, view.folded);
+  const { scene, view, nodes, enlarged } = timeline;
+  if (!view.hasChosen) view.folded = foldedAtFirst(scene, enlarged);
+  const { lines, height } = linesOf(scene, view.folded, enlarged);
   const shown = Math.min(height, HIGHEST);
   Object.assign(timeline, { lines, shown });
   nodes.body.style.height = `${shown + 2}px`;
@@ -49,12 +50,13 @@ export function layOut(timeline) {
   timeline.redraw();
 }
 
-function linesOf(scene, folded) {
+function linesOf(scene, folded, enlarged) {
   const { head, rows } = scene;
   const high = rowHeight(scene);
   const lines = [];
   let y = 0;
-  const add = (line, h) => {
+  const add = (line, usual) => {
+    const h = usual * enlarged;
     lines.push({ ...line, y, h });
     y += h;
   };
@@ -93,7 +95,7 @@ function linesOf(scene, folded) {
       const label = `${names.length} ${which}${names.length === 1 ? "" : "s"}`;
       add({ what: "more", key: more, label, names }, 16);
     }
-    y += 4;
+    y += 4 * enlarged;
   }
   return { lines, height: y };
 }
@@ -148,6 +150,7 @@ export function listenToLabels(timeline) {
   const act = (event) => {
     const key = event.target.closest("button")?.dataset.key;
     if (key === undefined) return;
+    view.hasChosen = true;
     if (!view.folded.delete(key)) view.folded.add(key);
     layOut(timeline);
     [...nodes.labels.querySelectorAll("button")].find((one) => one.dataset.key === key)?.focus();
@@ -168,6 +171,9 @@ export function unfold(timeline, i) {
   const { folded } = timeline.view;
   const row = rowOf(timeline.scene, i);
   const keys = [rankKey(row), threadsKey(row), quietKey(row), ...(row.level ? [laneKey(row)] : [])];
-  if (keys.filter((key) => folded.delete(key)).length) layOut(timeline);
+  if (keys.filter((key) => folded.delete(key)).length) {
+    timeline.view.hasChosen = true;
+    layOut(timeline);
+  }
   return timeline.lines.find((one) => one.row === row);
 }

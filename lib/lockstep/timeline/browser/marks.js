@@ -35,7 +35,7 @@ function drawFrame(timeline, context, scroll, i) {
 
 // The part of a slice that waits, hatched, with the time where there is room.
 function drawWait(timeline, context, scroll, { i, until }) {
-  const { scene, width, colours } = timeline;
+  const { scene, width, colours, enlarged } = timeline;
   const place = placeOf(timeline, i, scroll);
   if (!place) return;
   const x0 = Math.max(place.x0, 0);
@@ -58,7 +58,7 @@ function drawWait(timeline, context, scroll, { i, until }) {
   }
   context.stroke();
   const text = `waits ${inWords(until - scene.columns.start[i])}`;
-  context.font = "11px system-ui, sans-serif";
+  context.font = `${11 * enlarged}px system-ui, sans-serif`;
   const wide = context.measureText(text).width + 6;
   if (wide < x1 - x0 - 4) {
     context.fillStyle = colour;

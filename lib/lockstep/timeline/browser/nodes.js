@@ -3,9 +3,13 @@
 
 import { percent } from "./words.js";
 
-export const isNarrow = (root) => root.clientWidth < 600;
-// The width of the labels, in CSS pixels, as are all sizes but where "device" is said.
-export const leftOf = (root) => (isNarrow(root) ? 116 : 168);
+// How much larger than usual letters are: sizes in pixels are of the usual ones, and all that letters
+// stand in grows with them. Those are CSS pixels, but where "device" is said.
+export const enlargedOf = (root) => parseFloat(getComputedStyle(root).fontSize) / 12;
+export const isNarrow = (root, enlarged) => root.clientWidth < 600 * enlarged;
+// The width of the labels.
+export const leftOf = (root, enlarged) =>
+  isNarrow(root, enlarged) ? Math.min(116 * enlarged, 0.4 * root.clientWidth) : 168 * enlarged;
 
 export const HELP =
   "Arrow keys pan and scroll, + and − zoom, as W A S D do; Home shows all, / searches, Enter goes to the " +
@@ -14,11 +18,12 @@ export const HELP =
 
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
-  position:relative;color:var(--ink);background:var(--paper);font:12px/1.4 system-ui,sans-serif;
+  position:relative;color:var(--ink);background:var(--paper);
+  font:calc(var(--jp-code-font-size,13px)*12/13)/1.4 system-ui,sans-serif;
   box-sizing:border-box;width:100%;padding:4px}
 .lockstep-timeline *{box-sizing:border-box}
 .lockstep-timeline .ls-bar{display:flex;flex-wrap:wrap;gap:6px;align-items:center;padding:2px 0 6px}
-.lockstep-timeline .ls-title{font-weight:600;font-size:13px;margin-right:auto;overflow-wrap:anywhere}
+.lockstep-timeline .ls-title{font-weight:600;font-size:calc(13em/12);margin-right:auto;overflow-wrap:anywhere}
 .lockstep-timeline button,.lockstep-timeline input{font:inherit;color:inherit;
   background:var(--soft);border:1px solid var(--line);border-radius:4px;padding:2px 8px;margin:0}
 .lockstep-timeline button{cursor:pointer}
@@ -35,13 +40,14 @@ const STYLE = `
 .lockstep-timeline .ls-label{position:absolute;left:0;right:4px;padding:0 2px 0 4px;display:flex;
   gap:4px;align-items:center;white-space:nowrap;overflow:hidden;border:0;background:none;
   text-align:left;border-radius:0}
+.lockstep-timeline .ls-label [aria-hidden]{flex:none}
 .lockstep-timeline .ls-label span{overflow:hidden;text-overflow:ellipsis}
-.lockstep-timeline .ls-label small{margin-left:auto;color:var(--muted);font-size:11px;flex:none}
+.lockstep-timeline .ls-label small{margin-left:auto;color:var(--muted);font-size:calc(11em/12);flex:none}
 .lockstep-timeline.ls-narrow .ls-label small{display:none}
 .lockstep-timeline.ls-narrow .ls-lane{padding-left:8px}
 .lockstep-timeline.ls-narrow .ls-found{min-width:0}
 .lockstep-timeline .ls-rank{font-weight:600}
-.lockstep-timeline.ls-narrow .ls-rank{font-size:11px;padding-left:2px;gap:2px}
+.lockstep-timeline.ls-narrow .ls-rank{font-size:calc(11em/12);padding-left:2px;gap:2px}
 .lockstep-timeline .ls-lane{padding-left:16px}
 .lockstep-timeline .ls-tip{position:absolute;z-index:9;max-width:30em;pointer-events:none;
   background:var(--paper);border:1px solid var(--ink);border-radius:4px;padding:4px 8px;

@@ -47,7 +47,7 @@ function tilesOf(kinds, paper, ratio) {
 function legendOf({ head, total }, tiles, ratio) {
   const shown = head.legend.map((kind) => {
     const swatch = make("canvas", { width: 24 * ratio, height: 12 * ratio, ariaHidden: "true" });
-    swatch.style.cssText = "width:24px;height:12px";
+    swatch.style.cssText = "width:2em;height:1em";
     const image = new ImageData(swatch.width, swatch.height);
     const pixels = new Uint32Array(image.data.buffer);
     const all = { pixels, stride: swatch.width, ratio };

@@ -2,8 +2,8 @@
 
 import { draw } from "./draw.js";
 import { listenToField, listenToKeys } from "./keyboard.js";
-import { foldedAtFirst, layOut, listenToLabels } from "./lines.js";
-import { isNarrow, leftOf, makeNodes } from "./nodes.js";
+import { layOut, listenToLabels } from "./lines.js";
+import { enlargedOf, isNarrow, leftOf, makeNodes } from "./nodes.js";
 import { listenToButtons, listenToPointer, listenToWheel } from "./pointer.js";
 import { busy } from "./rows.js";
 import { noSearch } from "./search.js";
@@ -22,13 +22,15 @@ export function mount(el, scene, earlier) {
     el,
     nodes,
     scene,
-    view: { t0, t1, folded: foldedAtFirst(scene), selected: -1, range: null }, // what the user has changed
+    // What the user has changed; until one has chosen what is folded, that is what has no room.
+    view: { t0, t1, folded: new Set(), hasChosen: false, selected: -1, range: null },
     search: noSearch(),
     joined: nothingJoined(), // with what is selected
     lines: [],
     shown: 0, // the height of the lines that are seen at once
     width: 0, // of the canvas
     left: 0, // of it, the labels' width
+    enlarged: 1, // letters, against their usual size
     ratio: 1, // device pixels in a CSS pixel
     colours: {},
     tiles: {},
@@ -42,7 +44,7 @@ export function mount(el, scene, earlier) {
   listenToKeys(timeline);
   listenToWheel(timeline);
   listenToPointer(timeline);
-  watchWidth(timeline);
+  watchSize(timeline);
   watchTheme(timeline);
   sayHelp(timeline);
   layOut(timeline);
@@ -59,25 +61,34 @@ function onceAFrame(timeline) {
     isDue = true;
     requestAnimationFrame(() => {
       isDue = false;
-      if (!timeline.signal.aborted && timeline.width) draw(timeline);
+      if (timeline.signal.aborted) return;
+      measure(timeline);
+      if (timeline.width) draw(timeline);
     });
   };
 }
 
-function watchWidth(timeline) {
+// What the page gives: the size of letters, which it may change at any time, and the width.
+function measure(timeline) {
   const { root, body, canvas } = timeline.nodes;
-  const resized = new ResizeObserver(() => {
-    timeline.left = leftOf(root);
-    root.classList.toggle("ls-narrow", isNarrow(root));
-    root.style.setProperty("--left", `${timeline.left}px`);
-    const scrollbar = body.offsetWidth - body.clientWidth;
-    const wanted = Math.max(root.clientWidth - 8 - timeline.left - scrollbar, 100);
-    if (wanted === timeline.width) return;
-    timeline.width = wanted;
-    canvas.style.width = `${wanted}px`;
-    timeline.redraw();
-  });
-  resized.observe(root);
+  if (!root.clientWidth) return; // not on a page, or not seen
+  const enlarged = enlargedOf(root);
+  if (enlarged !== timeline.enlarged) {
+    timeline.enlarged = enlarged;
+    layOut(timeline);
+  }
+  timeline.left = leftOf(root, enlarged);
+  root.classList.toggle("ls-narrow", isNarrow(root, enlarged));
+  root.style.setProperty("--left", `${timeline.left}px`);
+  const scrollbar = body.offsetWidth - body.clientWidth;
+  timeline.width = Math.max(root.clientWidth - 8 - timeline.left - scrollbar, 100);
+  canvas.style.width = `${timeline.width}px`;
+}
+
+// Letters of another size make it higher or lower, so that this is told of them, too.
+function watchSize(timeline) {
+  const resized = new ResizeObserver(timeline.redraw);
+  resized.observe(timeline.nodes.root);
   timeline.signal.addEventListener("abort", () => resized.disconnect());
 }
 

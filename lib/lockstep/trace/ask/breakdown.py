@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import milliseconds
+from ...words import milliseconds, percent
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, covered, join, union
 from ..joins import computes_on_host, launch_of, on_device, pieces
@@ -191,8 +191,8 @@ def _times(spent: Spent) -> list[str]:
 
 def _shares(spent: Spent) -> list[str]:
     shares = [part / max(spent.length, 1) for part in _parts(spent)]
-    of_communication = "–" if spent.overlap is None else f"{spent.overlap:.1%}"
-    return [*(f"{share:.1%}" for share in shares), of_communication]
+    of_communication = "–" if spent.overlap is None else percent(spent.overlap, 1)
+    return [*(percent(share, 1) for share in shares), of_communication]
 
 
 def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
@@ -311,8 +311,8 @@ def _notes(rank: int, own: Sequence[Step], work: DeviceTimes, bounds: Times) -> 
     between = int(sum(after.start - before.end for before, after in pairwise(own)))
     if between * 100 > (length := int(bounds[-1] - bounds[0])):
         notes.append(
-            f"rank {rank}: {between / length:.1%} of the time is between its step annotations, and "
-            "counts to the step before"
+            f"rank {rank}: {percent(between / length, 1)} of the time is between its step "
+            "annotations, and counts to the step before"
         )
     lost = int(np.count_nonzero(~work.known))
     if lost:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...words import milliseconds, printable
+from ...words import milliseconds, percent, printable
 from ..intervals import covered, union
 from ..joins import launch_of, on_device
 from ..slices import NONE, Slices, TraceError
@@ -60,7 +60,7 @@ class Cause:
             why = "nothing but computing" if self.share < LITTLE else "no word for it"
             return printable(f"{why}: {self.because}")
         whose = "all ranks alike" if self.rank is None else f"rank {self.rank}"
-        return printable(f"{self.word}, {whose}, {self.share:.0%} of a step: {self.because}")
+        return printable(f"{self.word}, {whose}, {percent(self.share)} of a step: {self.because}")
 
 
 def cause(trace: Slices, *, skip: int = 0) -> Cause:
@@ -122,7 +122,7 @@ def _late(
         return _share(own, part) - statistics.median(_share(one, part) for one in others)
 
     part = max(_OWN, key=more)
-    said = f"the others wait {waits:.0%} of their steps more than rank {own.rank}"
+    said = f"the others wait {percent(waits)} of their steps more than rank {own.rank}"
     if part == "host_bound":
         late = _host(trace, found, own, others)
         because = f"{late.because}; {said}"
@@ -141,13 +141,13 @@ def _alike(trace: Slices, found: Breakdown, own: Spent) -> Cause:
     """Nobody is late: by what takes most besides computing."""
     shares = {part: _share(own, part) for part in _PARTS}
     part = max(shares, key=lambda one: shares[one])
-    said = f"{shares[part]:.0%} of a step"
+    said = f"{percent(shares[part])} of a step"
     if shares[part] < LITTLE or part not in ("host_bound", "exposed"):
         return Cause("", None, shares[part], f"{_PARTS[part]} takes {said}")
     if part == "host_bound":
         return _host(trace, found, own, [one for one in found.totals if one.rank != own.rank])
     if len(trace.ranks) > 1:
-        late = f"no rank is late; {collectives(trace).share:.0%} of it is waiting"
+        late = f"no rank is late; {percent(collectives(trace).share)} of it is waiting"
     else:
         late = "whether it waits for another rank, the trace of one rank does not tell"
     return Cause(
@@ -162,8 +162,8 @@ def _host(trace: Slices, found: Breakdown, own: Spent, others: Sequence[Spent]) 
     met, share = launches(trace), _share(own, "host_bound")
     queue, gaps = met.queue(own.rank), met.stretches[own.rank]
     said = (
-        f"the GPU waits for its host {share:.0%} of a step, in {queue.stretches} gaps of at most "
-        f"{milliseconds(queue.longest)} ms"
+        f"the GPU waits for its host {percent(share)} of a step, in {queue.stretches} gaps of at "
+        f"most {milliseconds(queue.longest)} ms"
     )
     before = {one.rank: _before_steps(trace, found, met, one.rank) for one in (own, *others)}
     if before[own.rank] > queue.share / 2:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...models.cost import bus_factor
-from ...words import in_one_line, microseconds, printable, quantity
+from ...words import in_one_line, microseconds, percent, printable, quantity
 from ..intervals import Intervals, covered, subtract, union
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
@@ -203,7 +203,7 @@ class Collectives:
         below = f", none below {_time(self.resolution)} counted" if self.resolution else ""
         return (
             f"{_many(len(self), 'collective')}, {_time(self.duration)} summed over ranks, of which "
-            f"{_time(self.waiting)} ({self.share:.0%}) waiting for others{below}"
+            f"{_time(self.waiting)} ({percent(self.share)}) waiting for others{below}"
         )
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -231,7 +231,7 @@ class Collectives:
                     _LABELS.get(operation, operation),
                     f"{np.count_nonzero(here):,}",
                     _middle(self.bytes[known], "B"),
-                    f"{waited[here].sum() / max(1, spent[here].sum()):.0%}",
+                    percent(waited[here].sum() / max(1, spent[here].sum())),
                     _time(int(np.median(self.transfer[here]))),
                     _middle(1e9 * speed, "B/s"),
                 )

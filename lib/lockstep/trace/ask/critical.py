@@ -37,7 +37,7 @@ import numpy as np
 
 from ...figures.table import table
 from ...stamps import Stamp, simulated
-from ...words import milliseconds, printable
+from ...words import milliseconds, percent, printable
 from ..intervals import covered, union
 from ..joins import innermost, launch_of
 from ..matching import match
@@ -194,14 +194,14 @@ class CriticalPath:
 
     def _shares(self) -> str:
         whole = max(self.last - self.first, 1)
-        return ", ".join(f"{100 * ns / whole:.0f} % {kind}" for kind, ns in self.by_kind.items())
+        return ", ".join(f"{percent(ns / whole)} {kind}" for kind, ns in self.by_kind.items())
 
     def __str__(self) -> str:
         whole = max(self.last - self.first, 1)
         rank, most = next(iter(self.by_rank.items()))
         lines = [
             f"critical path of {milliseconds(whole)} ms: {self._shares()}",
-            f"most of it on rank {rank} ({100 * most / whole:.0f} %), which is there for "
+            f"most of it on rank {rank} ({percent(most / whole)}), which is there for "
             + ", ".join(f"{milliseconds(ns)} ms {kind}" for kind, ns in self.on(rank).items()),
             "the longest: "
             + "; ".join(
@@ -231,7 +231,7 @@ class CriticalPath:
                 kind,
                 f"{count:,}",
                 milliseconds(ns),
-                f"{100 * ns / whole:.1f} %",
+                percent(ns / whole, 1),
             )
             for kind, name, count, ns in self.top()
         ]

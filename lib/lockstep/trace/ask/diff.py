@@ -13,7 +13,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import milliseconds, printable
+from ...words import milliseconds, percent, printable
 from ..joins import innermost, launch_of, on_device
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps
@@ -150,10 +150,10 @@ class Diff:
             if one.delta or one.before.count * one.per[1] != one.after.count * one.per[0]
         ]
         (before, after), (long, short) = self.total, self.step
-        percent = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
+        growth = f" ({percent((after - before) / before, 1, sign=True)})" if before else ""
         caption = (
             f"{self.what} of a rank's step: {milliseconds(before)} → {milliseconds(after)} ms"
-            f"{percent}; the step itself: {milliseconds(long)} → {milliseconds(short)} ms"
+            f"{growth}; the step itself: {milliseconds(long)} → {milliseconds(short)} ms"
         )
         columns = (
             "work",

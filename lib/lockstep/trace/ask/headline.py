@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...words import in_one_line, milliseconds, ranks_text
+from ...words import in_one_line, milliseconds, percent, ranks_text
 from ..slices import Slices, TraceError
 from .breakdown import Breakdown, Spent, breakdown
 from .cause import DRIVER, LITTLE, within
@@ -48,11 +48,12 @@ def _by_how_much(found: Breakdown, what: str) -> str:
     def of(one: Spent) -> float:
         return float(getattr(one, what)) / max(one.length, 1)
 
-    said = f"{_share(found, what):.1%} of the time"
+    said = f"{percent(_share(found, what), 1)} of the time"
     if len(found.totals) < 2:
         return said
     most, least = max(found.totals, key=of), min(found.totals, key=of)
-    return f"{said} ({of(least):.1%} to {of(most):.1%}; most on {ranks_text([most.rank])})"
+    apart = f"{percent(of(least), 1)} to {percent(of(most), 1)}"
+    return f"{said} ({apart}; most on {ranks_text([most.rank])})"
 
 
 def _communication(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ def _communication(trace: Slices, found: Breakdown, met: Collectives | str) -> t
             "that several ranks have recorded.",
             "Load the traces of all ranks of one group together.",
         )
-    part = f"{met.share:.0%} of the communication is waiting for the rank that comes last"
+    part = f"{percent(met.share)} of the communication is waiting for the rank that comes last"
     if met.share < 0.5 or not met.stragglers:
         return (
             first,
@@ -96,15 +97,16 @@ def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str,
     )
     if (share := within(trace, found, queue.rank, DRIVER)[0]) > LITTLE:
         look = (
-            f"For {share:.0%} of its steps the host is in cudaMalloc and cudaFree: keep tensors' "
-            "sizes alike from step to step, and what empties PyTorch's cache out of the steps."
+            f"For {percent(share)} of its steps the host is in cudaMalloc and cudaFree: keep "
+            "tensors' sizes alike from step to step, and what empties PyTorch's cache out of the "
+            "steps."
         )
     return (
         f"The host holds the steps back: for {_by_how_much(found, 'host_bound')} the GPU idles "
         "because what runs next has not been launched.",
         f"On rank {queue.rank} that happens {queue.stretches:,} times, for "
         f"{milliseconds(queue.longest)} ms at most; nothing is queued for "
-        f"{queue.empty / max(queue.length, 1):.0%} of its time.",
+        f"{percent(queue.empty / max(queue.length, 1))} of its time.",
         look,
     )
 
@@ -140,7 +142,7 @@ def _nothing(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[s
 def _compute(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
     return (
         f"Computation holds the steps back: it takes {_by_how_much(found, 'compute')}, and nothing "
-        f"else more than {LITTLE:.0%}.",
+        f"else more than {percent(LITTLE)}.",
         _largest(trace),
         "Look at kernels(), by_phase() and by_annotation(): only faster or fewer kernels help.",
     )
@@ -151,7 +153,9 @@ def _largest(trace: Slices) -> str:
     if not groups:
         return "Nothing ran on a GPU: these are times of CPUs."
     name = in_one_line(shortened(groups[0].name))
-    return f"The GPUs' largest share, {groups[0].share:.1%}, is {groups[0].count:,} × {name}."
+    return (
+        f"The GPUs' largest share, {percent(groups[0].share, 1)}, is {groups[0].count:,} × {name}."
+    )
 
 
 _SENTENCES = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import microseconds, milliseconds, printable
+from ...words import microseconds, milliseconds, percent, printable
 from ..intervals import union
 from ..joins import by_thread, launch_of, launched_in, on_device
 from ..shapes import shapes_of
@@ -117,7 +117,7 @@ class Kernels:
             ],
             [
                 [
-                    *(name, f"{group.count:,}", milliseconds(group.total), f"{group.share:.1%}"),
+                    *(name, f"{group.count:,}", milliseconds(group.total), percent(group.share, 1)),
                     *(microseconds(group.mean, 2), microseconds(group.median, 2)),
                     *(milliseconds(pick(group.by_rank.values())) for pick in (min, max)),
                     ", ".join(map(str, group.streams)),
@@ -131,7 +131,9 @@ class Kernels:
     def _notes(self) -> list[str]:
         if self.by == "name":
             return []
-        return [f"unattributed: {self.unattributed_share:.1%} of {milliseconds(self.total)} ms"]
+        return [
+            f"unattributed: {percent(self.unattributed_share, 1)} of {milliseconds(self.total)} ms"
+        ]
 
 
 def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import microseconds, milliseconds
+from ...words import microseconds, milliseconds, percent
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, on_device, pieces
@@ -154,8 +154,8 @@ class Launches:
                 [
                     *(one.rank, milliseconds(one.length)),
                     " / ".join(f"{depth:,}" for depth in one.depth),
-                    *(milliseconds(one.empty), f"{one.empty / max(one.length, 1):.1%}"),
-                    *(milliseconds(one.host_bound), f"{one.share:.1%}"),
+                    *(milliseconds(one.empty), percent(one.empty / max(one.length, 1), 1)),
+                    *(milliseconds(one.host_bound), percent(one.share, 1)),
                     *(f"{one.stretches:,}", milliseconds(one.longest)),
                 ]
                 for one in self.queues

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import in_one_line, milliseconds
+from ...words import in_one_line, milliseconds, percent
 from ..joins import launched_in, on_device
 from ..shapes import Input, inputs_in, refuse_without_shapes
 from ..slices import NONE, Column, Kind, Slices
@@ -150,8 +150,8 @@ def rates(trace: Slices) -> Rates:
         refuse_without_shapes(with_shapes, around)
     known = sum(one.time for one in found)
     note = (
-        f"{known / max(time, 1):.1%} of the kernels' {milliseconds(time)} ms: the other operators' "
-        "work does not follow from shapes, or no operator launched them"
+        f"{percent(known / max(time, 1), 1)} of the kernels' {milliseconds(time)} ms: the other "
+        "operators' work does not follow from shapes, or no operator launched them"
         if with_shapes
         else "the operators have no shapes (record_shapes=True), so their work is not known"
     )

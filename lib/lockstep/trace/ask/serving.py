@@ -8,7 +8,7 @@ from typing import Any
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import milliseconds, printable
+from ...words import milliseconds, percent, printable
 from ..slices import NONE, Slices, TraceError
 from ..steps import steps
 from .breakdown import Spent, breakdown
@@ -68,10 +68,10 @@ class Serving:
                     *(("not said", "") if one.tokens == NONE else _tokens(one)),
                     *(milliseconds(one.median), milliseconds(one.length)),
                     *(
-                        f"{share / max(one.length, 1):.1%}"
+                        percent(share / max(one.length, 1), 1)
                         for share in (one.compute, one.exposed, one.copies, one.idle)
                     ),
-                    f"{one.host_bound / max(one.length, 1):.1%}",
+                    percent(one.host_bound / max(one.length, 1), 1),
                 ]
                 for one in self.passes
             ],

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import microseconds, milliseconds
+from ...words import microseconds, milliseconds, percent
 from ..device import DeviceTimes
 from ..intervals import covered
 from ..joins import launch_of, on_device, pieces
@@ -101,7 +101,7 @@ class Streams:
                 [
                     *(one.rank, _whose(one), f"{one.count:,}"),
                     milliseconds(one.busy),
-                    f"{one.busy / max(one.busy + one.idle, 1):.1%}",
+                    percent(one.busy / max(one.busy + one.idle, 1), 1),
                     *(milliseconds(one.alone), milliseconds(one.host_bound)),
                     *(milliseconds(one.dependency), milliseconds(one.other)),
                     *(f"{one.gaps:,}", milliseconds(one.longest)),

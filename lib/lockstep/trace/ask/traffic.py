@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...figures.table import Table, table
 from ...stamps import Stamp
-from ...words import in_one_line, milliseconds
+from ...words import in_one_line, milliseconds, percent
 from ..slices import NONE, Column, Slices, TraceError
 from .collectives import Collectives
 from .wording import in_text, with_notes
@@ -84,7 +84,7 @@ class Traffic:
             [
                 [
                     *(one.where, one.operation, f"{one.times:,}", milliseconds(one.time)),
-                    *(milliseconds(one.waited), f"{one.waited / max(one.time, 1):.0%}"),
+                    *(milliseconds(one.waited), percent(one.waited / max(one.time, 1))),
                     f"{one.bytes / 1e6:,.3f}",
                     "" if np.isnan(one.bus_bandwidth) else f"{one.bus_bandwidth:,.1f}",
                 ]
@@ -113,7 +113,7 @@ class Traffic:
 
 
 def _share(part: int, one: Exchange) -> str:
-    return "unknown" if part == NONE else f"{part / max(int(one.matrix.sum()), 1):.1%}"
+    return "unknown" if part == NONE else percent(part / max(int(one.matrix.sum()), 1), 1)
 
 
 def traffic(trace: Slices, met: Collectives, ranks_per_host: int | None = None) -> Traffic:

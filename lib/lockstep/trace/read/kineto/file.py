@@ -70,7 +70,9 @@ def read(path: Path) -> File:
     if lost := join_halves(rows):
         notes.append(f"{_count(lost, 'event')} of begin or end without the other half left out")
     if not rows.pieces:
-        because = f" ({'; '.join(notes)})" if notes else ""
+        because = ": did the run reach a step that its profiler's schedule records?"
+        if notes:
+            because = f" ({'; '.join(notes)})"
         raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{because}")
     file = _finish(rows, path, text.about, notes)
     return replace(file, about=file.about | ({"damage": damage} if damage else {}))
