@@ -1481,8 +1481,8 @@ same
 # %% id="random-claim"
 same, said = job[0] if job.ok else {}, "nothing could be compiled here"
 if same:
-    said = f"the same as eager code: {same[False]:.0%} of the places; "
-    said += f"with fallback_random: {same[True]:.0%}"
+    said = f"the same as eager code: {100 * same[False]:.0f} % of the places; "
+    said += f"with fallback_random: {100 * same[True]:.0f} %"
 lockstep.claim(
     "With the same seed, compiled code draws the same random numbers.",
     guess=guess,
