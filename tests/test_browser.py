@@ -235,6 +235,10 @@ TABLE = """import lockstep
 columns = ["rank", *(f"column {number}" for number in range(9))]
 rows = [[f"rank {rank}", *(f"{number:,} ms" for number in range(9))] for rank in range(3)]
 lockstep.table("wide", columns, rows, stamp=lockstep.simulated("a test"))"""
+IS_TOO_WIDE = """() => {
+    const box = document.querySelector('.jp-OutputArea [role=group]');
+    return box.scrollWidth > box.clientWidth + 100;
+}"""
 SCROLLED = """() => {
     const box = document.querySelector('.jp-OutputArea [role=group]');
     const lefts = () => [...box.querySelectorAll('tr > :first-child, tr > :last-child')]
@@ -250,6 +254,7 @@ def test_the_names_of_rows_stay_while_a_table_is_scrolled(browser: Browser, tree
         page.run_all()
         assert page.problems() == []
         page.tab.set_viewport_size({"width": 700, "height": 700})
+        page.tab.wait_for_function(IS_TOO_WIDE)  # JupyterLab lays itself out a moment later
         moved = page.tab.evaluate(SCROLLED)
         assert len(moved) == 8  # of a head and three rows, the first cell and the last
         assert moved[::2] == [0, 0, 0, 0]
