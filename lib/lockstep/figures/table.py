@@ -62,19 +62,22 @@ class Table:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         left = 'style="text-align:left"'
-        # Names stay in sight when the rest is scrolled, on the paper of their row where it has one.
-        stays = "position:sticky;left:0;background:inherit;backdrop-filter:blur(8px)"
+        # Names stay in sight when the rest is scrolled, and leave the lines between rows in sight.
+        # Where nothing is known of the paper, which must cover what is scrolled, `left` is no
+        # length, and they do not stay.
+        stays = "position:sticky;left:calc(var(--jp-border-width)*0);background-clip:padding-box"
         # Names of rows keep their words whole where there is room, and leave room for numbers.
         longest = max((len(row[0]) for row in self.rows), default=0)
         wide = f"min-width:min({longest + 1}ch,12em,30vw)"
-        named = f'style="text-align:left;{stays};overflow-wrap:anywhere;{wide}"'
+        named = f'style="text-align:left;background:inherit;{stays};overflow-wrap:anywhere;{wide}"'
         number = 'style="text-align:right;font-variant-numeric:tabular-nums"'
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         looks = [
             number if at and (self._right or all(map(_NUMBER.fullmatch, cells))) else left
             for at, cells in enumerate(columns)
         ]
-        heads = [f'style="text-align:left;{stays}"', *looks[1:]]
+        paper = "background:var(--jp-layout-color0)"
+        heads = [f'style="text-align:left;{paper};{stays}"', *looks[1:]]
         head = "".join(
             f'<th scope="col" {heads[at]}>{html.escape(name)}</th>'
             for at, name in enumerate(self.columns)
