@@ -67,9 +67,10 @@ def cuda_state():
     stats = torch.cuda.memory_stats()
     return found | {
         "allocator": {k: v for k, v in stats.items() if v},
-        "cuda seed": torch.cuda.initial_seed(), "current": torch.cuda.current_device(),
+        # Of each process it is another, by chance; 1 is what CHANGES' job has set.
+        "cuda seed is 1": torch.cuda.initial_seed() == 1,
+        "current": torch.cuda.current_device(),
         "stream": torch.cuda.current_stream() == torch.cuda.default_stream(),
         "matmul": torch.backends.cuda.matmul.allow_tf32,
-        "cublas": torch._C._cuda_getCurrentBlasHandle is not None,
     }
 """

@@ -47,6 +47,12 @@ def on(gpus: int, what, *args, show: bool = False):
     return torchrun(what, *args, nproc_per_node=gpus, backend="nccl", show=show)
 
 
+def test_a_traced_job_that_only_uses_the_cpu_says_so(gpus):
+    """PyTorch's profiler makes a context on a GPU that is there; nothing was computed on it."""
+    job = torchrun(lambda: 1, nproc_per_node=2, backend="gloo", trace=True, show=False)
+    assert str(job.stamp) == "live · 2 ranks · gloo · CPU"
+
+
 def backward_after(virtual_first: bool) -> list[float]:
     import lockstep
     import torch

@@ -419,7 +419,7 @@ def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):
 
 
 # Programs that stand here before they are timed, on purpose.
-NOT_YET = {"virtual-unseen"}
+NOT_YET: set[str] = set()
 # Written by tests/programs_06.py, for tests.
 BY_TESTS = {"virtual/graphs-h200.json"}
 # Of before `lockstep record`: it has keys of its own for what the manifest says.
@@ -598,12 +598,14 @@ def test_the_course_is_executed_and_its_table_written_notebook_by_notebook(tmp_p
         gpus=False,
     )
     (done,) = record([two], 2, tmp_path / "data", "typed")
-    rows = done.results[-1].content
-    assert [row["notebook"] for row in rows] == ["solutions/00_one.ipynb", "solutions/02_bad.ipynb"]
-    assert [row["state"] for row in rows][1] == "failed" and "ZeroDivision" in rows[1]["problems"][
-        0
+    one, bad = (result.content for result in done.results)
+    assert [row["notebook"] for row in (*one, *bad)] == [
+        "solutions/00_one.ipynb",
+        "solutions/02_bad.ipynb",
     ]
-    (entry,) = entries(tmp_path / "data")
+    assert bad[0]["state"] == "failed" and "ZeroDivision" in bad[0]["problems"][0]
+    entry, other = entries(tmp_path / "data")
+    assert [Path(each["file"]).name for each in (entry, other)] == ["00_one.json", "02_bad.json"]
     assert entry["ranks"] == 2 and entry["versions"]["torch"]
     text = course.table(tmp_path / "data")
     assert "NPROC=2: " in text and entry["date"] in text and "0 of 0 checks; **failed**" in text
@@ -615,8 +617,9 @@ def test_a_notebook_that_hangs_leaves_its_time_to_the_others(tmp_path):
         notebook = nbformat.v4.new_notebook()
         notebook.cells.append(nbformat.v4.new_code_cell(code, metadata={"tags": ["parameters"]}))
         nbformat.write(notebook, tmp_path / "labs" / f"{name}.ipynb")
-    *_, last = course.run(replace(MACHINE, gpus=()), 1, ["labs"], where=tmp_path, limit=20)
-    slow, quick = last.content
+    machine = replace(MACHINE, gpus=())
+    both = course.run(machine, 1, ["labs"], where=tmp_path, limit=20)
+    (slow,), (quick,) = (result.content for result in both)
     assert slow["state"] == "failed" and "it took longer than 20 s" in slow["problems"][0]
     assert 20 < slow["seconds"] < 100
     assert "longer" not in str(quick["problems"])
@@ -637,9 +640,12 @@ def test_the_most_memory_of_any_gpu_is_noted_for_each_notebook(tmp_path, monkeyp
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    *_, last = course.run(MACHINE, 1, ["labs"], where=tmp_path)
-    assert last.file == "course/h200-x1.json"
-    assert [one["peak_gpu_memory_bytes"] for one in last.content] == [300 << 20] * 2
+    both = list(course.run(MACHINE, 1, ["labs"], where=tmp_path))
+    assert [one.file for one in both] == [
+        f"course/h200-x1/{it}.json" for it in ("00_one", "01_two")
+    ]
+    rows = [row for result in both for row in result.content]
+    assert [row["peak_gpu_memory_bytes"] for row in rows] == [300 << 20] * 2
     assert asked.read_text().endswith("-i 2,3\n")
 
 
@@ -662,9 +668,11 @@ def test_the_table_of_the_course_has_a_column_for_each_machine(tmp_path, monkeyp
     ]:
         machine = replace(MACHINE, gpus=(H200,) * gpus)
         monkeypatch.setattr("lockstep.machine.probe", lambda machine=machine: machine)
-        name = f"course/h200-x{gpus}.json"
-        one = replace(experiment(Result(name, "a", rows)), name="course")
-        list(record([one], gpus, tmp_path, "typed"))
+        by_lab: dict[str, list] = {}
+        for each in rows:
+            by_lab.setdefault(Path(each["notebook"]).stem, []).append(each)
+        found = [Result(f"course/h200-x{gpus}/{lab}.json", "a", it) for lab, it in by_lab.items()]
+        list(record([replace(experiment(*found), name="course")], gpus, tmp_path, "typed"))
     head, _, a, b, every, _, first, second = course.table(tmp_path).splitlines()
     assert head == "| solution | 1 NVIDIA H200, each lab's NPROC | 2 NVIDIA H200, NPROC=2 |"
     assert a.startswith("| 00_a | 12 s; 2.0 GB, GPU 3.2 GB; 5 of 5 checks | 10 s; 2.0 GB, GPU 1.1")
@@ -675,6 +683,48 @@ def test_the_table_of_the_course_has_a_column_for_each_machine(tmp_path, monkeyp
     assert ". Not run: 02, " in second and second.endswith(
         "The 2 blank labs take 15 s; of them failed: 01_b."
     )
+
+
+def test_a_lab_is_recorded_anew_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data, name = tmp_path / "data", "course/cpu-x2/{}.json"
+    monkeypatch.setattr("lockstep.machine.probe", lambda: replace(MACHINE, gpus=()))
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells.append(nbformat.v4.new_code_cell("NPROC = 4", metadata={"tags": ["parameters"]}))
+    for kind in ("solutions", "labs"):
+        (tmp_path / kind).mkdir()
+        for lab in ("00_one", "01_two"):
+            nbformat.write(notebook, tmp_path / kind / f"{lab}.ipynb")
+    list(record(find(["course"]), 2, data, "typed"))
+    before = {lab: (data / name.format(lab)).read_text() for lab in ("00_one", "01_two")}
+    notebook.cells.append(nbformat.v4.new_code_cell("1 / 0"))
+    for lab in ("00_one", "01_two"):
+        nbformat.write(notebook, tmp_path / "labs" / f"{lab}.ipynb")
+    assert main(["record", "course/1", "-n", "2", "--to", str(data)]) == 0
+    assert (data / name.format("00_one")).read_text() == before["00_one"]
+    solution, lab = json.loads((data / name.format("01_two")).read_text())
+    assert "ZeroDivision" in str(lab["problems"])
+    assert "ZeroDivision" not in str(solution["problems"])
+    said = {Path(one["file"]).stem: one["command"] for one in entries(data)}
+    assert said["00_one"] == "typed" and "course/1" in said["01_two"]
+    assert manifest.doubts(data) == []
+    for wrong, why in {
+        "course/9": "has no lab 9",
+        "overlap/2": "no parts",
+        "1/course": "no exp",
+    }.items():
+        with pytest.raises(CannotRecord, match=why):
+            list(record(find([wrong]), None, data, "typed"))
+
+
+def test_labs_that_were_recorded_under_other_conditions_say_so(tmp_path, monkeypatch):
+    for lab, driver in (("00_a", "580"), ("01_b", "590")):
+        machine = replace(MACHINE, driver=driver)
+        monkeypatch.setattr("lockstep.machine.probe", lambda machine=machine: machine)
+        found = Result(f"course/h200-x4/{lab}.json", "a", [row(f"solutions/{lab}.ipynb", 9.0, 5)])
+        list(record([replace(experiment(found), name="course")], 4, tmp_path, "typed"))
+    *_, said = course.table(tmp_path).splitlines()
+    assert ": 00: 20" in said and "driver 580; 01: 20" in said and "driver 590. Not run: 02" in said
 
 
 def test_the_table_in_the_readme_is_that_of_the_recordings():

@@ -197,7 +197,9 @@ def _main(argv: list[str]) -> int:
         "Without a name: list them. Exit code: 1 if one failed, 2 where one cannot be recorded "
         "here, else 0.",
     )
-    record.add_argument("names", nargs="*", metavar="NAME", help="experiments")
+    record.add_argument(
+        "names", nargs="*", metavar="NAME", help="experiments; course/02 is lab 02 of that one"
+    )
     record.add_argument(
         "--all", action="store_true", help="all that this machine can, and say what it cannot"
     )

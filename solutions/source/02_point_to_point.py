@@ -121,12 +121,12 @@ print(*WAYS, sep="\n")
 
 # %% id="waits-table" tags=["plumbing"]
 def column(backend):
-    said = {}
-    options = {**two_gloo, "backend": backend}
-    for name, way in WAYS.items():
-        job = lockstep.torchrun(host_seconds, *way, **options)
-        waits = job[0] > 0.1
-        said[name] = "waits for the other rank" if waits else "returns at once"
+    job = lockstep.torchrun(
+        lambda: {name: host_seconds(*way) for name, way in WAYS.items()},
+        **{**two_gloo, "backend": backend},
+    )
+    says = {True: "waits for the other rank", False: "returns at once"}
+    said = {name: says[seconds > 0.1] for name, seconds in job[0].items()}
     return said, lockstep.live(job)
 
 
@@ -150,7 +150,8 @@ lockstep.table(
 # **What changes under NCCL.** Every call only queues work on the GPU's stream, and `wait()` makes the
 # *stream* wait, not the host. The waiting is still there, on the GPU, where you do
 # not see it. (The first message between two ranks is another matter: it makes their connection, and
-# both must come.)
+# both must come.) A group that is made with its GPU (`device_id`), as Lockstep's are, has one queue for messages
+# and collectives, in the order of the calls; where you make one yourself, PyTorch warns of that.
 
 # %% [markdown] id="deadlock-text"
 # ### A deadlock of sends
@@ -651,9 +652,9 @@ def arrivals(job):
 # %% id="relay-run" tags=["varies"]
 relay = lockstep.carry_on("relay", relay)
 job = lockstep.torchrun(
-    lambda: relay(torch.zeros(4_000_000, device=lockstep.device()), 4),
+    lambda: relay(torch.zeros(4_000_000), 4),
     nproc_per_node=NPROC,
-    backend=BACKEND,
+    backend="gloo",
     show=False,
 )
 trace, groups = arrivals(job)
@@ -663,8 +664,9 @@ lockstep.Timeline(trace, title="16 MB in four pieces", groups=groups)
 # The timeline is made from the record of the calls. A piece is drawn on the rank that receives it, from the
 # time when both sides had begun until it was there; before that the receiver waits. Follow piece 0 from
 # rank to rank: the last rank has it while the others still receive later ones. That is a **pipeline**;
-# in lab 10 each rank has some layers of a model, and the pieces are parts of a batch. (Under NCCL the record
-# says when the host *queued* a call; what the GPU did when is in a trace, `%%torchrun --trace`.)
+# in lab 10 each rank has some layers of a model, and the pieces are parts of a batch. (This job uses gloo
+# everywhere: under NCCL the record says when the host *queued* a call. What the GPU did when is in a trace,
+# `%%torchrun --trace`.)
 
 # %% [markdown] id="sum-text"
 # ## 4 · What point-to-point is bad at

@@ -99,7 +99,9 @@ EXPERIMENT = Experiment(
     run=run,
     least=2,
     writes={
-        "overlap/async-tp-*.json": ("world_size", "rows", "inner", "columns", "batches", "seconds"),
+        "overlap/async-tp-*.json": (
+            *("world_size", "rows", "inner", "columns", "batches", "seconds", "seconds_ahead"),
+        ),
     },
 )
 

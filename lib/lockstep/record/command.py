@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from .. import machine as machines
@@ -103,12 +104,29 @@ class NotRecorded:
 
 
 def find(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names. Raises CannotRecord for an unknown one."""
+    """The experiments of these names; of one that has parts "course/02" is one of them.
+
+    Raises CannotRecord for an unknown one.
+    """
     known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    found = []
     for name in names:
-        if name not in known:
+        whole, _, part = name.partition("/")
+        if whole not in known:
             raise CannotRecord(f"there is no experiment {name!r}; there are: {', '.join(known)}")
-    return [known[name] for name in names]
+        experiment = known[whole]
+        if part:
+            if experiment.part is None:
+                raise CannotRecord(f"{whole} has no parts, and so no {part!r}: record {whole}")
+            experiment = replace(experiment, run=partial(_run_part, experiment.part, part))
+        found.append(experiment)
+    return found
+
+
+def _run_part(
+    run: Callable[[Machine, int, str], Iterable[Result]], part: str, machine: Machine, nproc: int
+) -> Iterable[Result]:
+    return run(machine, nproc, part)
 
 
 def record(

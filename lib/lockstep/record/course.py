@@ -41,6 +41,10 @@ def _run(machine: Machine, nproc: int) -> Iterator[Result]:
     yield from run(machine, nproc)
 
 
+def _one_lab(machine: Machine, nproc: int, number: str) -> Iterator[Result]:
+    yield from run(machine, nproc, numbers=[number])
+
+
 def run(
     machine: Machine,
     nproc: int,
@@ -49,10 +53,11 @@ def run(
     where: Path | None = None,
     limit: float = LIMIT,
 ) -> Iterator[Result]:
-    """Execute these notebooks (none: all) one after the other; the table after each of them.
+    """Execute these labs (none: all) one after the other; a lab's rows after each of its notebooks.
 
     nproc: the notebooks' NPROC; 1 leaves them their own number. where: they are looked for there.
     limit: seconds for each. What goes wrong in a notebook stands in its row.
+    Raises CannotRecord where there is no such lab.
     """
     try:
         from ..course import execute
@@ -60,11 +65,17 @@ def run(
     except ModuleNotFoundError as missing:
         raise CannotRecord(f"course needs {missing.name}: pip install 'lockstep[labs]'") from None
     parameters = {"NPROC": nproc} if nproc > 1 else {}
-    rows: list[dict[str, Any]] = []
+    labs: dict[str, list[Path]] = {}
+    try:
+        for kind in kinds:
+            for notebook in execute.find(kind, numbers, where or Path.cwd()):
+                labs.setdefault(notebook.stem, []).append(notebook)
+    except execute.BadInput as error:
+        raise CannotRecord(str(error)) from None
     with ExitStack() as stack:
         gpus = stack.enter_context(_gpu_memory()) if machine.gpus else None
-        for kind in kinds:
-            notebooks = execute.find(kind, numbers, where or Path.cwd())
+        for name, notebooks in sorted(labs.items()):
+            rows: list[dict[str, Any]] = []
             for done in execute.run(notebooks, parameters, limit=limit):
                 passed = [one.exercise for one in done.checks if one.verdict == PASS]
                 values = (
@@ -80,7 +91,7 @@ def run(
                 rows.append(dict(zip(ROW, values, strict=True)))
                 said = f"{done.notebook}: {done.state}, {done.seconds:.0f} s, {done.score}"
                 print("\n  ".join([said, *done.problems]), flush=True)
-                yield Result(_file(machine, nproc), _what(nproc), rows)
+                yield Result(f"{_folder(machine, nproc)}/{name}.json", _what(nproc), rows)
 
 
 class _Peak:
@@ -128,15 +139,15 @@ def _gpu_memory() -> Iterator[_Peak]:
         thread.join()
 
 
-def _file(machine: Machine, nproc: int) -> str:
+def _folder(machine: Machine, nproc: int) -> str:
     if not machine.gpus:
-        return f"{FOLDER}/cpu{'' if nproc == 1 else f'-x{nproc}'}.json"
-    return f"{FOLDER}/{gpu_name(machine)}-x{nproc}.json"
+        return f"{FOLDER}/cpu{'' if nproc == 1 else f'-x{nproc}'}"
+    return f"{FOLDER}/{gpu_name(machine)}-x{nproc}"
 
 
 def _what(nproc: int) -> str:
-    ranks = f"with NPROC={nproc}" if nproc > 1 else "with their own NPROC"
-    return f"solutions and labs executed {ranks}, those that it lists: seconds, memory, checks"
+    ranks = f"with NPROC={nproc}" if nproc > 1 else "with its own NPROC"
+    return f"a lab's solution, and the lab, executed {ranks}: seconds, memory, checks"
 
 
 # ── The table ────────────────────────────────────────────────────────────────────────────────
@@ -144,25 +155,30 @@ def _what(nproc: int) -> str:
 
 def table(folder: Path) -> str:
     """Lab by machine, in Markdown, of all that was recorded below `folder`."""
-    entries = [one for one in manifest.read(folder) if one["file"].startswith(f"{FOLDER}/")]
-    if not entries:
+    machines: dict[str, list[dict[str, Any]]] = {}
+    for one in manifest.read(folder):
+        if one["file"].startswith(f"{FOLDER}/"):
+            machines.setdefault(Path(one["file"]).parent.name, []).append(one)
+    if not machines:
         return "Not recorded yet.\n"
-    found = [_by_notebook(folder / entry["file"]) for entry in entries]
+    entries = list(machines.values())
+    found = [_by_notebook(folder, some) for some in entries]
     names = sorted({_name(row) for rows in found for row in rows.values()})
-    heads = [f"{_machine(entry)}, {_ranks(entry)}" for entry in entries]
+    heads = [f"{_machine(one)}, {_ranks(one)}" for one, *_ in entries]
     lines = [f"| solution | {' | '.join(heads)} |", "| --- |" + " --- |" * len(heads)]
     for name in names:
         cells = [_cell(rows.get(f"solutions/{name}")) for rows in found]
         lines.append(f"| {name.removesuffix('.ipynb')} | {' | '.join(cells)} |")
     lines.append(f"| together | {' | '.join(_all(rows) for rows in found)} |")
     lines.append("")
-    for entry, rows in zip(entries, found, strict=True):
-        lines.append(f"- {_machine(entry)}, {_ranks(entry)}: {_conditions(entry)}. {_labs(rows)}")
+    for head, some, rows in zip(heads, entries, found, strict=True):
+        lines.append(f"- {head}: {_conditions(some)}. {_labs(rows)}")
     return "\n".join(lines) + "\n"
 
 
-def _by_notebook(file: Path) -> dict[str, dict[str, Any]]:
-    return {row["notebook"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+def _by_notebook(folder: Path, entries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    texts = [(folder / entry["file"]).read_text(encoding="utf-8") for entry in entries]
+    return {row["notebook"]: row for text in texts for row in json.loads(text)}
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -194,7 +210,17 @@ def _all(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{sum(row['seconds'] for row in solutions):.0f} s; {passed} of {checks} checks"
 
 
-def _conditions(entry: Mapping[str, Any]) -> str:
+def _conditions(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Under which conditions; where not all labs had the same, which labs had which."""
+    labs: dict[str, list[str]] = {}
+    for entry in entries:
+        labs.setdefault(_condition(entry), []).append(Path(entry["file"]).stem[:2])
+    if len(labs) == 1:
+        return next(iter(labs))
+    return "; ".join(f"{', '.join(numbers)}: {said}" for said, numbers in labs.items())
+
+
+def _condition(entry: Mapping[str, Any]) -> str:
     versions = entry["versions"]
     said = [entry["date"], f"{entry['hardware']['cores']} cores"]
     said += [f"PyTorch {versions['torch']}"]
@@ -237,7 +263,8 @@ EXPERIMENT = Experiment(
     minutes=12,
     run=_run,
     gpus=False,
-    writes={f"{FOLDER}/*.json": ROW},
+    part=_one_lab,
+    writes={f"{FOLDER}/*/*.json": ROW},
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,8 +28,14 @@ def profiled(folder: str | None, rank: int) -> Iterator[None]:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities, record_shapes=True) as profiler:
+    profiler = profile(activities=activities, record_shapes=True)
+    with warnings.catch_warnings():  # PyTorch 2.11 says that a second cycle would clear the first
+        warnings.filterwarnings("ignore", ".*Profiler clears events")
+        profiler.start()
+    try:
         yield
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # what the GPU still does belongs to the job
+    finally:
+        profiler.stop()
     profiler.export_chrome_trace(str(Path(folder) / f"rank{rank}.json.gz"))

@@ -246,6 +246,9 @@ class _Rank:
         if backend == "nccl":
             options["device_id"] = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(options["device_id"])
+            # With device_id a send waits its turn among the group's calls: lab 02 says so, and
+            # PyTorch need not in every cell.
+            os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
         dist.init_process_group(backend, **options)
 
     def _serve_store(self) -> None:
@@ -425,8 +428,21 @@ def _refuse_a_scarce_gpu(device: int) -> None:
 
 
 def _device_name() -> str:
+    """The GPU's name, if this rank has used it: a profiler makes a context on any that is there."""
     torch = sys.modules["torch"]
-    return str(torch.cuda.get_device_name()) if torch.cuda.is_initialized() else "CPU"
+    cuda, dist = torch.cuda, torch.distributed
+    if not cuda.is_initialized():
+        return "CPU"
+    communicates = dist.is_initialized() and "nccl" in dist.get_backend()
+    return str(cuda.get_device_name()) if communicates or _has_had_memory(cuda) else "CPU"
+
+
+def _has_had_memory(cuda: Any) -> bool:
+    """Whether PyTorch has ever asked a GPU for memory."""
+    with contextlib.suppress(RuntimeError):  # allocators of others count nothing
+        stats = map(cuda.memory_stats, range(cuda.device_count()))
+        return any(one.get("num_device_alloc", 0) for one in stats)
+    return True
 
 
 def describe(error: BaseException) -> dict[str, Any]:
