@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections import defaultdict
 from dataclasses import replace
 
@@ -39,6 +40,11 @@ def of(job: Job) -> Slices:
         if job.device not in ("", "CPU") and not any(lane.on_device for lane in trace.lanes):
             why = "the profiler saw nothing of the GPU; --env KINETO_LOG_LEVEL=2 shows what it says"
             trace = trace.derive(notes=(*trace.notes, why))
+        if job.nodes == 1:  # PyTorch 2.11 writes no host down where no GPU was at work
+            host = platform.node()
+            trace = trace.derive(
+                about={rank: {"host": host, **says} for rank, says in trace.about.items()}
+            )
         return _with_calls(trace, job.calls)
     if not any(job.calls):
         raise TraceError(
