@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,7 @@ _EVERY = 0.1  # seconds between two looks
 _STILL = 0.4  # seconds without any movement before ranks are judged
 _STILL_IN_SETUP = 1.0  # the same while a group is being made, which is slow on a busy machine
 _STILL_UNMET = 5.0  # the same where all ranks are there and should find each other
+_POLLING = 0.05  # of a core for each rank: those that look for each other may look now and then
 _STILL_LEAVING = 60.0  # the same where ranks are done and a thread of theirs, say, is not
 _STILL_ON_GPU = 1.0  # the same on GPUs, where a rank that waits may well use its processor
 _STILL_FOR_GPU = 3.0  # the same where each GPU waits for others, and ranks for theirs, it seems
@@ -37,6 +39,7 @@ class StandstillWatch:
         self._certain: Verdict | None = None
         self._likely: Verdict | None = None  # certain once it is clear that none moves
         self._patience = _STILL
+        self._may_poll = False
 
     def look(self, ranks: Mapping[int, Seen]) -> Verdict | None:
         """What is wrong with the ranks, once that is certain; call it as often as you like."""
@@ -60,12 +63,24 @@ class StandstillWatch:
         if any(seen.reader.on_gpu for seen in ranks.values()):
             return self._likely if now - self._still_since >= self._patience else None
         used = self._processor_time()
-        if used is None or used != self._used:
+        if self._may_poll:
+            moved = used is not None and not self._only_polled(used, now)
+        else:
+            moved = used is None or used != self._used
+        if moved:
             self._quiet_since, self._used = now, used
-        return self._likely if now - self._quiet_since >= self._patience else None
+        quiet = used is not None and now - self._quiet_since >= self._patience
+        return self._likely if quiet else None
+
+    def _only_polled(self, used: tuple[int, ...], now: float) -> bool:
+        """Whether the ranks have used no more since it is quiet than such as look now and then."""
+        if self._used is None or len(used) != len(self._used):
+            return False
+        seconds = (sum(used) - sum(self._used)) / os.sysconf("SC_CLK_TCK")
+        return seconds <= _POLLING * (now - self._quiet_since) * len(used)
 
     def _judge(self, ranks: Mapping[int, Seen]) -> None:
-        self._judged = True
+        self._judged, self._may_poll = True, False
         agree(seen.reader for seen in ranks.values())
         self._certain = diagnose.mismatch(ranks)
         self._likely = (
@@ -84,5 +99,6 @@ class StandstillWatch:
         if self._likely is None and not any(seen.reader.on_gpu for seen in ranks.values()):
             # NCCL takes seconds to make a group, and says nothing meanwhile.
             self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET
+            self._may_poll = self._likely is not None
         if self._likely is None:
             self._likely, self._patience = diagnose.cannot_leave(ranks), _STILL_LEAVING
