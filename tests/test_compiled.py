@@ -230,6 +230,22 @@ def test_its_rank_compiles_alone_and_for_one_set_of_instructions():
     assert sets <= {"avx2", "asimd"}, "each more is a compilation before the first one"
 
 
+def _warned_of_cuda():
+    from unittest.mock import patch
+
+    require()
+    with patch("torch.cuda.is_available", lambda: False), patch.dict("os.environ", CUDA_HOME="/"):
+        from torch.utils import cpp_extension
+
+        return cpp_extension._find_cuda_home()
+
+
+def test_a_cuda_whose_gpus_are_hidden_is_no_news():
+    job = torchrun(_warned_of_cuda, nproc_per_node=1, init=False, show=False)
+    assert job[0] == "/", "this PyTorch looks for CUDA in another way"
+    assert job.output(0) == ""
+
+
 # ── On a rank ────────────────────────────────────────────────────────────────────────────────
 
 

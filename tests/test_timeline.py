@@ -17,7 +17,7 @@ from browser import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.looks import GROUPS
-from lockstep.stamps import simulated
+from lockstep.stamps import Stamp, simulated
 from lockstep.timeline import Timeline, page
 from lockstep.timeline import picture as picture_module
 from lockstep.timeline import widget as widget_module
@@ -189,6 +189,11 @@ def test_a_comparison_starts_each_trace_at_its_own_zero() -> None:
         "timeline 'sizes': before: 1 rank, 1 lane, 1 slice; after: 1 rank, 1 lane, 1 slice\n"
         "simulated · before: another; after: two streams"
     )
+
+
+def test_what_one_live_rank_says_is_not_of_each_rank() -> None:
+    calm = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=Stamp("live", "a GPU"))
+    assert repr(Timeline(calm)) == "timeline: 1 rank, no communication\nlive · a GPU"
 
 
 def test_only_the_ranks_that_are_asked_for() -> None:

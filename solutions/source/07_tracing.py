@@ -76,7 +76,8 @@ lockstep.compare(predicted=prediction, measured=count)
 
 # %% [markdown] id="first-explained"
 # Below the cell is the timeline: a group of lanes for each rank. Click it, scroll to zoom, and find the
-# three steps, and in each of them the four all-reduces below "gradients".
+# three steps, and in each of them the four all-reduces below "gradients". (On GPUs step 0 is nearly all of the
+# picture: kernels are loaded, NCCL connects. Zoom into its right end for the others.)
 #
 # ### Which steps to record
 #
@@ -580,7 +581,7 @@ lockstep.compare(predicted=prediction, measured=grew)
 # %% [markdown] id="nccl-text"
 # ## What changes under NCCL
 #
-# | here, with gloo | with NCCL |
+# | with gloo, on a CPU | with NCCL |
 # | --- | --- |
 # | operators are the work, on threads | kernels are, on streams; the host only launches them |
 # | one clock for the ranks of a host | GPU times differ a little: by 5 to 11 µs in the recording of section 2 |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import tempfile
@@ -54,6 +55,8 @@ def _settle() -> None:
 
     config.compile_threads = config.decide_compile_threads()
     config.cpp.vec_isa_ok = True  # every compiler of today knows AVX2
+    # It warns of a CUDA without a GPU: just that is meant where a notebook hides the GPUs.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     sets: list[Any] = cpu_vec_isa.supported_vec_isa_list
     sets[:] = [one for one in sets if not str(one).startswith("avx512")]
 

@@ -674,7 +674,8 @@ def _communications(trace: Trace) -> str:
         )
     groups = by_value(said)
     if len(groups) == 1:
-        return f"{groups[0][1] or 'no communication'} on each rank"
+        what = groups[0][1] or "no communication"
+        return what if len(trace.ranks) == 1 else f"{what} on each rank"
     return "; ".join(f"{what or 'no communication'} on {who}" for who, what in groups)
 
 
