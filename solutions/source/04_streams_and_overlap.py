@@ -51,7 +51,7 @@ def _on_rank(program, args, values):
             result, trace = program(cuda, *args), lockstep.virtual.trace()
             return result, trace, [str(one) for one in lockstep.virtual.races()]
     program(torch.cuda, *args)  # the first call loads kernels
-    result = program(torch.cuda, *args)  # without a profiler: it takes time, too
+    result = program(torch.cuda, *args)  # no profiler: it takes time, too
     second = torch.profiler.schedule(wait=0, warmup=1, active=1)
     with torch.profiler.profile(schedule=second) as profiler:
         program(torch.cuda, *args)
@@ -216,7 +216,9 @@ def waiting(cuda):
 
 
 seen = on_gpu(waiting)
-rows = [[op, f"{us:.1f}", "waits" if us > 500 else ""] for op, us in seen.result]
+rows = []
+for op, us in seen.result:
+    rows.append([op, f"{us:.1f}", "waits" if us > 500 else ""])
 columns = ["line", "host, µs", ""]
 display(lockstep.table("Which lines wait", columns, rows, stamp=seen.stamp))
 seen.compare(prediction, sum(us > 500 for _, us in seen.result))
@@ -733,7 +735,7 @@ LAYERS, COMPUTE = 12, 15
 
 
 def every_size(cuda):
-    sizes = 1, *range(1, LAYERS + 1)  # the first is warm-up: its time is replaced
+    sizes = 1, *range(1, LAYERS + 1)  # 1 twice: the first is a warm-up
     return {size: backward(cuda, LAYERS, size, COMPUTE) for size in sizes}
 
 
@@ -870,10 +872,11 @@ best = {
     "the largest share": max(tried, key=lambda name: tried[name]["hidden"]),
     "the quickest step": min(tried, key=lambda name: tried[name]["seconds"]),
 }
-nothing, after = (ways[best[one]]["seconds"] for one in ("nothing sent", "after"))
+nothing, after = ways["no communication"], ways["after the backward"]
+sending = after["seconds"] - nothing["seconds"]
 for what, name in best.items():
     way = ways[name]
-    gained = (after - way["seconds"]) / (after - nothing)
+    gained = (after["seconds"] - way["seconds"]) / sending
     cells = [f"{way['seconds'] * 1e6:,.0f}"]
     for part in ("communication_us", "exposed_us"):
         cells.append(f"{way[part]:,.0f}" if part in way else "–")
@@ -1149,8 +1152,10 @@ def experts(cuda, count):
         cuda.synchronize()
         begin = lockstep.virtual.perf_counter()
         for expert in range(8):
-            stream = cuda.stream(streams[expert % count]) if count else nullcontext()
-            with stream:
+            here = nullcontext()
+            if count:
+                here = cuda.stream(streams[expert % count])
+            with here:
                 tokens @ weights
         cuda.synchronize()
         took = lockstep.virtual.perf_counter() - begin
