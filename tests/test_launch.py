@@ -70,6 +70,17 @@ def test_function_that_makes_its_own_group(tmp_path):
     assert launch(dist.is_initialized, init=False).results == [False, False]
 
 
+def test_that_gpus_are_too_few_is_said_of_ranks_with_a_group_alone(monkeypatch):
+    """Others use what they say themselves."""
+
+    def by_itself():
+        dist.init_process_group("gloo")
+
+    monkeypatch.setattr("lockstep.launch.run.gpu_count", lambda: 1)
+    assert "1 GPU, fewer than the 2 ranks" in launch(dist.get_rank).note
+    assert launch(dist.is_initialized, init=False).note == launch(by_itself).note == ""
+
+
 def test_failed_job_has_no_results():
     job = launch(int, "no number", may_fail=True)
     assert not job.ok and "ValueError: invalid literal" in job.report

@@ -18,7 +18,7 @@
 # Lab 00 comes first: it shows the cells, the strips under them, and the checks.
 
 # %% id="parameters" tags=["parameters"]
-NPROC = 4  # ranks in this notebook
+NPROC = 4  # ranks in this notebook, 2 at least
 BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 
 # %% id="load"

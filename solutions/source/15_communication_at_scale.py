@@ -25,7 +25,8 @@ BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 # %load_ext lockstep
 import lockstep
 
-print(NPROC, "ranks, backend:", BACKEND)
+RANKS = max(4, 1 << (NPROC.bit_length() - 1))  # 4 at least, a power of two
+print(f"{NPROC} ranks asked for, {RANKS} in the live sweep; backend: {BACKEND}")
 
 # %% [markdown] id="price-text"
 # ## 1 · Two numbers, and what they miss
@@ -253,14 +254,15 @@ def shift(x):
         work.wait()
 
 
-# The largest power of two in NPROC, 4 at least.
-RANKS = max(4, 1 << (NPROC.bit_length() - 1))
+# From 1 kB; a call on GPUs costs so much that β needs more than 16 MB to show.
+on_gpus = BACKEND != "gloo" and lockstep.gpu_count() >= RANKS
+largest = 28 if on_gpus else 24  # 256 MB, or 16 MB
+SIZES = [1 << power for power in range(10, largest + 1, 2)]
 ranks = {"nproc_per_node": RANKS, "backend": BACKEND, "show": False}
-SIZES = [1 << power for power in range(10, 25, 2)]  # 1 kB to 16 MB
 fit_job = lockstep.torchrun(sweep, {"shift": shift}, SIZES, **ranks)
 points = fit_job[0]["shift"]
 line = lockstep.cost.fit([p[0] for p in points], [p[1] for p in points])
-print(f"RANKS is {RANKS}", line, lockstep.live(fit_job), sep="\n")
+print(line, lockstep.live(fit_job), sep="\n")
 
 # %% id="cross-prediction" tags=["prediction"]
 # your number, or crossing(…) / 1000

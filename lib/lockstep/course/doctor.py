@@ -82,7 +82,8 @@ class Diagnosis:
 def held_in_reserve(machine: Machine) -> int | None:
     """Bytes of its GPU that a rank in reserve holds, the most of any; None where that is unknown.
 
-    Ranks make their contexts and their group, and the driver is asked before and meanwhile.
+    Ranks make their contexts and their group, and the driver is asked before and meanwhile. Where
+    it then says no more than before, others have given back what they held: that is unknown, too.
     """
     from ..launch import JobFailed, LaunchError, torchrun
 
@@ -95,7 +96,8 @@ def held_in_reserve(machine: Machine) -> int | None:
         found = job.results[0]
     except (JobFailed, LaunchError):
         return None
-    return max(0, *(after - then for after, then in zip(found, before, strict=True)))
+    most = max(after - then for after, then in zip(found, before, strict=True))
+    return most if most > 0 else None
 
 
 def _in_use_beside() -> list[int]:
@@ -237,7 +239,7 @@ def _reserve(reserved: int | None) -> Finding | None:
     return Finding(
         "ok",
         f"Ranks in reserve hold {_gib(reserved)} of each GPU between cells",
-        "None. LOCKSTEP_RESERVE=off does without; unused, they end after ten minutes",
+        "LOCKSTEP_RESERVE=off does without; unused, they end after ten minutes",
     )
 
 

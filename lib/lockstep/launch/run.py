@@ -325,7 +325,7 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
     holds traces of another job.
     """
     each, backend, note = _size(options)
-    asides, folders = [options.note, note], []
+    asides, folders = [options.note, note if makes_group else ""], []
 
     def temporary() -> Path:
         folders.append(tempfile.TemporaryDirectory(prefix="lockstep-"))
