@@ -239,3 +239,16 @@ GOING_ON = {
 @pytest.mark.parametrize("programs", GOING_ON.values(), ids=GOING_ON)
 def test_ranks_of_which_one_may_go_on_are_left_alone(programs):
     assert deadlock(queued(*programs), on_gpus=True) is None
+
+
+def test_mutual_sends_are_a_suspicion_for_small_ones_find_room_on_the_way():
+    crosswise = queued("sA1 wsA1 rA1 wrA1", "sA0 wsA0 rA0 wrA0")
+    assert between_groups(crosswise) is None
+    verdict = between_groups(crosswise, suspected=True)
+    assert verdict is not None and verdict.ranks == (0, 1)
+    assert "The ranks wait for each other's messages: rank 0 called send #0" in verdict.sentence
+    assert "let one side of each pair receive first" in verdict.sentence
+    by_turns = queued("sA1 wsA1 rA1 wrA1", "rA0 wrA0 sA0 wsA0")
+    around = queued("sA1 wsA1 rA2 wrA2", "sA2 wsA2 rA0 wrA0", "sA0 wsA0 rA1 wrA1")
+    assert between_groups(by_turns, suspected=True) is None
+    assert (verdict := between_groups(around, suspected=True)) and verdict.ranks == (0, 1, 2)

@@ -589,9 +589,14 @@ def test_ranks_that_ignore_signals_are_ended_too(kernel, run):
 
 # ── A rank dies ──────────────────────────────────────────────────────────────────────────────
 
+THROWS = "_ZSt20__throw_out_of_rangePKc"  # std::__throw_out_of_range(char const*)
 DEATHS = {
     "killed": ("os.kill(os.getpid(), 9)", ["ended by SIGKILL", "out of memory"]),
     "segfault": ("import ctypes; ctypes.string_at(0)", ["ended by SIGSEGV", "this cell, line 6"]),
+    "C++ exception": (
+        f"import ctypes; ctypes.CDLL('libstdc++.so.6').{THROWS}(b'no such\\nGPU')",
+        ["ended by SIGABRT, for nobody caught this C++ exception: no such GPU", "line 6"],
+    ),
     "abort": ("os.abort()", ["ended by SIGABRT", "this cell, line 6"]),
     "terminated": ("os.kill(os.getpid(), 15); time.sleep(60)", ["ended by SIGTERM"]),
     "os._exit": ("os._exit(7)", ["left by os._exit(7)"]),

@@ -248,7 +248,10 @@ class Ranks:
             failure = report.raised(rank.rank, rank.reply)
         elif rank.state == "dead":
             frames = report.parse_stack(rank.stack)
-            failure = report.died(rank.rank, rank.code, rank.peak, now, frames, bool(rank.starved))
+            said = self._outputs[rank.rank].text
+            failure = report.died(
+                rank.rank, rank.code, rank.peak, now, frames, said, bool(rank.starved)
+            )
         elif rank.state == "coming":
             failure = report.Failure(rank.rank, kind, "had not come up yet", now)
         elif rank.state == "done" or kind == "failed":

@@ -225,7 +225,8 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
     for its send to begin, and so do those that a root sends to, and a root that others send to.
     (Who sends may be done before that: a small message has room on the way.) Where that makes a
     circle over all ranks, none in it can ever end.
-    suspected: as if all calls were waited for at once, which no record of a GPU tells.
+    suspected: as if all calls were waited for at once, and no message had room on the way: no
+    record of a GPU tells.
     """
     after: dict[_Queued, dict[_Queued, None]] = {}  # what waits for it
     waits_for: dict[_Queued, int] = {}
@@ -236,7 +237,7 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
         own = orders[rank] = {}
         last: dict[object, dict[_Queued, None]] = {}  # on a stream, or of a group
         for call, awaiting in seen.reader.queued():
-            at, needed = _queued(call)
+            at, needed = _queued(call, suspected)
             if awaiting is not None:
                 if at in own:
                     last.setdefault(awaiting, {})[at] = None
@@ -272,8 +273,11 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
 _Queued: TypeAlias = tuple[Group, tuple[str | int | None, ...], int]
 
 
-def _queued(call: Call) -> tuple[_Queued, list[_Queued]]:
-    """A rank's part of a call, and the parts of others that must have begun before it can end."""
+def _queued(call: Call, meets: bool) -> tuple[_Queued, list[_Queued]]:
+    """A rank's part of a call, and the parts of others that must have begun before it can end.
+
+    meets: who sends waits for who receives, so that a message is one thing to both.
+    """
     group, operation, number = call.group, call.operation, call.number
 
     def part(*way: str | int | None) -> _Queued:
@@ -281,6 +285,8 @@ def _queued(call: Call) -> tuple[_Queued, list[_Queued]]:
 
     if operation in POINT_TO_POINT:
         _, source, target = _pair(call)
+        if meets:
+            return part("message", source, target, call.tag), []
         sent = part("send", source, target, call.tag)
         if operation == "send":
             return sent, []
@@ -375,6 +381,8 @@ def _tell_of_circle(
     )
     if len({group for group, _, _ in circle}) > 1:
         what, mend = "The order between groups differs", _ONE_ORDER
+    elif suspected:
+        what, mend = "The ranks wait for each other's messages", _BY_TURNS
     else:
         what, mend = "The ranks wait for each other's messages", _SEND_FIRST
     return Verdict(
@@ -386,6 +394,10 @@ def _tell_of_circle(
 _ONE_ORDER = (
     "Ranks that share several groups must call their collectives in the same order, over all "
     "these groups together."
+)
+_BY_TURNS = (
+    "A send that finds no room on the way ends when its recv has begun, as large ones do: let one "
+    "side of each pair receive first, or use batch_isend_irecv."
 )
 _SEND_FIRST = (
     "A recv ends when its send has begun: let one side of each pair send first, or use "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...machine import packages
-from ...words import megabytes, ranks_text
+from ...words import megabytes, printable, ranks_text
 
 Frame = tuple[str, int, str, str]  # file, line number, function, source line (may be "")
 
@@ -79,16 +79,20 @@ def died(
     peak: int,
     at: float,
     frames: Sequence[Frame],
+    output: str,
     starved: bool = False,
 ) -> Failure:
     """A rank whose process ended without a word: exit code, or minus the signal's number.
 
-    starved: the kernel ended it because memory was used up, and the verdict says so.
+    output: what it had printed. starved: the kernel ended it because memory was used up, and the
+    verdict says so.
     """
     if starved:
         message = "ended by the kernel (SIGKILL), for memory"
     elif code is None:
         message = "its process is gone"
+    elif code == -signal.SIGABRT and (thrown := uncaught(output)):
+        message = f"ended by SIGABRT, for nobody caught this C++ exception: {thrown}"
     elif code < 0:
         number = signal.Signals(-code)
         message = f"ended by {number.name}: {_LIKELY.get(number, 'a signal')}"
@@ -97,6 +101,18 @@ def died(
     if peak:
         message += f" (peak memory {megabytes(peak)} MB)"
     return Failure(rank, "died", message, at, list(frames))
+
+
+# As libstdc++ prints it, and what PyTorch puts behind its own: where it was thrown.
+_THROWN = re.compile(r"^  what\(\):(.*?)(?=^Exception raised from |^frame #|\Z)", re.M | re.S)
+_LONGEST_THROWN = 400  # characters
+
+
+def uncaught(output: str) -> str:
+    """What a C++ exception said that ended the process, in one line; "" if there was none."""
+    found = _THROWN.findall(output)
+    said = " ".join(printable(found[-1]).split()) if found else ""
+    return said if len(said) <= _LONGEST_THROWN else f"{said[:_LONGEST_THROWN]}…"
 
 
 _MOST_REPEATS = 2  # of one frame in a row that are shown
