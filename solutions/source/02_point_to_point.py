@@ -565,7 +565,8 @@ print(recording.stamp)
 # Two numbers give the shape, and the order of magnitude at every size (how well they do, size by size, is a
 # further part, after the recap). And look at what α is on the GPUs: the time stays nearly the same up to
 # 1 MB. Most likely it is PyTorch's and CUDA's launch of the call, on the host, and then a faster wire would
-# change nothing there.
+# change nothing there. (The recorded trips were timed fifty at a time, so their host could launch ahead. If your
+# ranks are on GPUs, each trip waits for its launches, and for Lockstep's record of the call: your α is larger.)
 #
 # ### A chain of links
 #
