@@ -14,6 +14,7 @@ from pathlib import Path
 import lockstep
 import nbformat
 import pytest
+import torch
 from lockstep.course import build
 from lockstep.course import exercises as checks
 from lockstep.course.rules import FEWEST_WRONG_ANSWERS, verify
@@ -119,6 +120,19 @@ def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
         # Other numbers than these are the business of `make judge`, which says how often.
         outcome = lockstep.check(exercise.name, namespace[exercise.name], seed=0)
         assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
+
+
+def test_who_asks_torch_cuda_for_a_gpu_that_is_not_there_is_told_so_by_every_build():
+    """Each build of PyTorch, and each call, has its own words for that."""
+
+    def synchronizes(cuda, work, repeats):
+        torch.cuda.synchronize()
+
+    def as_built_for_cuda(cuda, work, repeats):
+        raise RuntimeError("Found no NVIDIA driver on your system. Please check that you have …")
+
+    for timed in (synchronizes, as_built_for_cuda):
+        assert lockstep.check("timed", timed).mistake == "torch-cuda"
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])

@@ -7,6 +7,7 @@ kernels take 100 µs here, so that small tensors are enough to see what runs bes
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from ..judging import Noted, Run, Tensor, Trial, judged
 from ..judging.values import make
 
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+# What torch.cuda says without a GPU: PyTorch built for the CPU, twice, and for CUDA.
+_NO_GPU = re.compile("dummy base class|not compiled with CUDA|no NVIDIA driver")
 _NEAR = 0.05  # of a time, in which an answer may be wrong
 _HIDDEN = 0.8  # of the copies' time, at least
 _BATCH = 4096  # elements of a batch, float32
@@ -140,7 +143,7 @@ timed.fails(
 )
 timed.fails(
     "torch-cuda",
-    lambda run, rank: any("dummy base class" in one.message for one in run.job.failures),
+    lambda run, rank: any(_NO_GPU.search(one.message) for one in run.job.failures),
 )
 timed.demands("no-events", lambda run, rank: run.noted[rank]["records"] < 2)
 timed.demands(
