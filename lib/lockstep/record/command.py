@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -118,15 +118,9 @@ def find(names: Sequence[str]) -> list[Experiment]:
         if part:
             if experiment.part is None:
                 raise CannotRecord(f"{whole} has no parts, and so no {part!r}: record {whole}")
-            experiment = replace(experiment, run=partial(_run_part, experiment.part, part))
+            experiment = replace(experiment, run=partial(experiment.part, part))
         found.append(experiment)
     return found
-
-
-def _run_part(
-    run: Callable[[Machine, int, str], Iterable[Result]], part: str, machine: Machine, nproc: int
-) -> Iterable[Result]:
-    return run(machine, nproc, part)
 
 
 def record(

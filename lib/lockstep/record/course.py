@@ -41,7 +41,7 @@ def _run(machine: Machine, nproc: int) -> Iterator[Result]:
     yield from run(machine, nproc)
 
 
-def _one_lab(machine: Machine, nproc: int, number: str) -> Iterator[Result]:
+def _one_lab(number: str, machine: Machine, nproc: int) -> Iterator[Result]:
     yield from run(machine, nproc, numbers=[number])
 
 

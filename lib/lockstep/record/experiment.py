@@ -54,7 +54,7 @@ class Experiment:
     it has given before takes that one's place. minutes: about how long it takes. least, most: ranks
     for which it makes sense. ranks: how many it takes where nobody says a number; None for one on
     each GPU. gpus: whether each rank needs a GPU, and NCCL. triton: whether it compiles kernels.
-    part: as `run`, of one of its parts only, whose name it gets, too.
+    part: as `run`, of one of its parts only, whose name it gets first.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Experiment:
     ranks: int | None = None
     gpus: bool = True
     triton: bool = False
-    part: Callable[[Machine, int, str], Iterable[Result]] | None = None
+    part: Callable[[str, Machine, int], Iterable[Result]] | None = None
     writes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property

@@ -59,7 +59,8 @@ programs as labs 04 and 06 have them, step times were 9 % from an H200's (median
 `python -m lockstep.record.virtual` shows them, and by how much a second run of the H200's differed.
 They are worst where the host's own Python takes the time. Of 20 other programs, which were written
 down before any was timed (`python -m lockstep.record.unseen`), half are within 10 %; a softmax over
-long rows, a norm of large tensors and a cross entropy take an H200 up to twice as long.
+long rows, a norm of large tensors, and in graphs a cross entropy and Adam, take an H200 longer, up
+to about twice as long.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
