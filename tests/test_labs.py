@@ -4,7 +4,9 @@ Each notebook is executed once: the solutions in test_notebooks.py, the labs in 
 """
 
 import ast
+import itertools
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ import pytest
 import torch
 from lockstep.course import build
 from lockstep.course import exercises as checks
+from lockstep.course.labs import lab02
 from lockstep.course.rules import FEWEST_WRONG_ANSWERS, verify
 from lockstep.course.source import SourceError, answers
 from lockstep.course.syllabus import LABS
@@ -120,6 +123,21 @@ def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
         # Other numbers than these are the business of `make judge`, which says how often.
         outcome = lockstep.check(exercise.name, namespace[exercise.name], seed=0)
         assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
+
+
+@pytest.mark.parametrize("more", [0.0, 0.0002, 0.001], ids=lambda more: f"{1e6 * more:.0f}us")
+def test_no_two_mistakes_make_the_same_of_the_round_trips_of_one_way(more):
+    """more: what a round trip takes besides its late reply, s."""
+    draw = random.Random(0)
+    for _ in range(100):
+        trips = [late + more for late in lab02._late_replies(draw)[1]]
+        made = {
+            name: [guess(trips) for guess in guesses]
+            for name, guesses in {**lab02._STATISTICS, "right": (lab02._one_way,)}.items()
+        }
+        for one, other in itertools.combinations(made, 2):
+            for a, b in itertools.product(made[one], made[other]):
+                assert abs(a - b) > 0.13 * max(a, b), (one, other, trips)
 
 
 def test_who_asks_torch_cuda_for_a_gpu_that_is_not_there_is_told_so_by_every_build():

@@ -256,11 +256,14 @@ shift.demands("not-a-copy", _not_a_copy)
 
 # ── one_way ──────────────────────────────────────────────────────────────────────────────────
 
-_EARLY, _USUAL = 0.001, 0.003  # seconds by which replies come late
-_NEXT, _CENTRE, _LATE = 0.02, 0.027, 0.034
+_EARLY, _USUAL = 0.0005, 0.0023  # seconds by which replies come late
+_OTHERS = (  # two ways for the others: the first, the one after the usual, the centre, the late
+    (0.092, 0.0125, 0.016, (0.130,)),
+    (0.076, 0.011, 0.0145, (0.084, 0.066)),
+)
 _NEAR = 0.15  # how much what it returned may differ from what the record says
 _ALIKE = 0.15  # and from what a mistake would have made of it
-_QUIET = 0.2  # of what a call must take: how much longer it may take on a quiet machine
+_QUIET = 0.05  # of what a call must take: how much longer it may take on a quiet machine
 
 
 def _names(function: Any, known: set[Any]) -> Iterator[str]:
@@ -321,13 +324,13 @@ def one_way(draw: random.Random) -> Iterator[Trial]:
 
 def _late_replies(draw: random.Random) -> tuple[int, list[float]]:
     """How many round trips to count, and how late each reply comes, such that the median is a usual
-    one. With the first trip, which is late, it would not be, nor are the mean, the ends, and the
-    one in the centre; and all these differ."""
-    half = draw.choice((3, 4))
-    others = [*[_USUAL] * (half - 1), _NEXT, *[_LATE] * (half - 2)]
+    one, and all that the mistakes make of these round trips (_STATISTICS) differs by 20 %."""
+    first, after, centre, late = draw.choice(_OTHERS)
+    usual = [_USUAL] * (len(late) + 1)
+    others = [*usual, after, *late]
     draw.shuffle(others)
-    counted = [_EARLY, *others[: half - 1], _CENTRE, *others[half - 1 :], _EARLY]
-    return len(counted), [_LATE, *counted]
+    counted = [_EARLY, *others[: len(usual)], centre, *others[len(usual) :], _EARLY]
+    return len(counted), [first, *counted]
 
 
 def _each(run: Run, rank: int) -> Iterator[tuple[Step, list[Call], list[Call], int, int]]:
@@ -433,21 +436,22 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
 
 
 def _returned(mistake: str) -> Callable[[Run, int], Any]:
-    """Whether this explains best all that was returned and is not the median of the trips."""
+    """Whether this explains all that was returned, and twice as well as any other mistake does."""
 
     def sign(run: Run, rank: int) -> Any:
         off = _off(run) if rank == 0 else []
+        if not off:
+            return False
         misses = {
             name: min(
                 statistics.median(_miss(got, guess(trips)) for got, trips in off)
                 for guess in guesses
             )
             for name, guesses in _STATISTICS.items()
-            if off
         }
-        best = min(misses, key=misses.__getitem__, default="")
-        told = best if misses and misses[best] < _ALIKE else "not-the-median"
-        return bool(off) and told == mistake and _said(*off[0])
+        best, second, *_ = sorted(misses, key=misses.__getitem__)
+        clear = misses[best] < min(_ALIKE, misses[second] / 2)
+        return mistake == (best if clear else "not-the-median") and _said(*off[0])
 
     return sign
 
