@@ -14,9 +14,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def executed(notebook: Path, folder: Path, **parameters):
-    """By papermill."""
+    """By papermill, which writes the whole notebook after each cell unless told not to."""
     return papermill.execute_notebook(
-        notebook, folder / notebook.name, parameters, cwd=notebook.parent, progress_bar=False
+        notebook,
+        folder / notebook.name,
+        parameters,
+        request_save_on_cell_execute=False,
+        cwd=notebook.parent,
+        progress_bar=False,
     )
 
 

@@ -139,36 +139,44 @@ def _png(
     style |= dict.fromkeys(inked, ink)
     with matplotlib.rc_context(style):
         canvas = Canvas(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(canvas)
+        agg = FigureCanvasAgg(canvas)
         draw(canvas)
         canvas.supxlabel(said, x=0.995, ha="right", fontsize=9)
+        words = f"{alt} {stamp}"
+        if sharpness > 1:
+            canvas.set_dpi(sharpness * _DPI)
+            agg.draw()
+            return _indexed(agg.buffer_rgba(), words)
         file = io.BytesIO()
         # Without matplotlib's own metadata the picture is the same bytes at each execution.
-        metadata = {"Software": None, "Description": f"{alt} {stamp}"}
-        canvas.savefig(file, format="png", dpi=sharpness * _DPI, metadata=metadata)
-    return file.getvalue() if sharpness == 1 else _indexed(file.getvalue(), metadata["Description"])
+        metadata = {"Software": None, "Description": words}
+        canvas.savefig(file, format="png", dpi=_DPI, metadata=metadata)
+    return file.getvalue()
 
 
-def _indexed(png: bytes, words: str | None) -> bytes:
-    """The same in 256 colours, which takes a third of the room: those of most pixels stay exact."""
+def _indexed(pixels: Any, words: str) -> bytes:
+    """A PNG in 256 colours, which takes a third of the room: those of most pixels stay exact.
+
+    pixels: (height, width, 4) bytes, red, green, blue, and 255.
+    """
     import numpy as np
     from PIL import Image, PngImagePlugin
 
-    with Image.open(io.BytesIO(png)) as image:
-        whole = image.convert("RGB")
-    found = whole.getcolors(1 << 24) or []
-    counts = np.array([count for count, _ in found])
-    parts = np.array([colour for _, colour in found], np.float32)
+    whole = np.asarray(pixels).view("<u4")[..., 0] & 0xFFFFFF  # blue, green, red
+    row = whole.ravel()
+    begins = np.append(0, np.flatnonzero(row[1:] != row[:-1]) + 1)  # of pixels that are alike
+    found, at = np.unique(row[begins], return_inverse=True)
+    counts = np.bincount(at, np.diff(begins, append=row.size))
+    parts = np.stack((found & 0xFF, found >> 8 & 0xFF, found >> 16), axis=1).astype(np.float32)
     names = parts.astype(np.int32) @ (1 << 16, 1 << 8, 1)
     kept = parts[np.lexsort((names, -counts))[:256]]
     distance = (kept**2).sum(axis=1) - 2 * parts @ kept.T  # but for what each row has in common
-    order = np.argsort(names)
-    pixels = np.asarray(whole).astype(np.int32) @ (1 << 16, 1 << 8, 1)
-    index = distance.argmin(axis=1).astype(np.uint8)[order]
-    shown = Image.fromarray(index[np.searchsorted(names[order], pixels)])
+    index = np.zeros(1 << 24, np.uint8)  # by colour: as few are there, it takes little memory
+    index[found] = distance.argmin(axis=1)
+    shown = Image.fromarray(index[whole])
     shown.putpalette(kept.astype(np.uint8).tobytes())
     said = PngImagePlugin.PngInfo()
-    said.add_text("Description", words or "")
+    said.add_text("Description", words)
     file = io.BytesIO()
     shown.save(file, "png", optimize=True, pnginfo=said)
     return file.getvalue()

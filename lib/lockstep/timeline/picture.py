@@ -144,9 +144,10 @@ def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
     height, x = np.indices((_HIGH, _COLUMNS))  # of the bottom row 0
     paper = np.array(to_rgb(paper))
     covers = coverage(scene, row, edges)
+    base = {kind: np.array(to_rgb(looks[kind].colour)) for kind in covers}
     # Faintly: something is here. To its height: how much of the pixel's time.
-    most = np.array(list(covers))[np.argmax(np.stack(list(covers.values())), axis=0)]
-    colours = np.array([to_rgb(looks[kind].colour) for kind in most.tolist()])
+    most = np.argmax(np.stack(list(covers.values())), axis=0)
+    colours = np.stack(list(base.values()))[most]
     some = sum(covers.values()) > 0
     image[:, some, :3] = 0.25 * colours[some] + 0.75 * paper
     image[:, some, 3] = 1
@@ -155,10 +156,10 @@ def _areas(axes: Any, scene: Scene, row: Row, y: float, size: float, paper: Any)
     for kind, times in covers.items():
         done += times / np.maximum(widths, 1)
         above = np.where(times > 0, np.maximum(np.round(done * _HIGH), 1), below).astype(np.int64)
-        base = np.array(to_rgb(looks[kind].colour))
         fill = (height >= below) & (height < above)
-        image[fill, :3] = base
-        image[fill & _PATTERNS[looks[kind].pattern](x, height), :3] = 0.55 * base + 0.45 * paper
+        image[fill, :3] = base[kind]
+        marked = fill & _PATTERNS[looks[kind].pattern](x, height)
+        image[marked, :3] = 0.55 * base[kind] + 0.45 * paper
         below = np.maximum(above, below)
     axes.imshow(
         image,

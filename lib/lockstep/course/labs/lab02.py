@@ -263,7 +263,7 @@ _OTHERS = (  # two ways for the others: the first, the one after the usual, the 
 )
 _NEAR = 0.15  # how much what it returned may differ from what the record says
 _ALIKE = 0.15  # and from what a mistake would have made of it
-_QUIET = 0.05  # of what a call must take: how much longer it may take on a quiet machine
+_QUIET = 0.07  # of what a call must take: how much longer it may take on a quiet machine
 
 
 def _names(function: Any, known: set[Any]) -> Iterator[str]:
