@@ -140,6 +140,20 @@ def test_no_two_mistakes_make_the_same_of_the_round_trips_of_one_way(more):
                 assert abs(a - b) > 0.13 * max(a, b), (one, other, trips)
 
 
+def test_not_a_number_is_no_median():
+    def one_way(nbytes, repeats):
+        import torch.distributed as dist
+
+        x = torch.zeros(nbytes, dtype=torch.uint8)
+        for _ in range(repeats + 1):
+            for sender in (0, 1):
+                dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
+        return float("nan")
+
+    outcome = lockstep.check("one_way", one_way)
+    assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", "not-the-median"), str(outcome)
+
+
 def test_who_asks_torch_cuda_for_a_gpu_that_is_not_there_is_told_so_by_every_build():
     """Each build of PyTorch, and each call, has its own words for that."""
 

@@ -428,7 +428,7 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
         if any(_miss(_one_way(trips), other) < 1.5 * _NEAR for other in others):
             continue
         clear += 1
-        if _miss(seconds, _one_way(trips)) > _NEAR:
+        if not _miss(seconds, _one_way(trips)) <= _NEAR:  # nor is NaN near
             off.append((seconds, trips))
     if not clear:
         raise NotJudged("the machine was too busy to measure on it; run the check again")
