@@ -573,6 +573,43 @@ def test_interrupt_while_ranks_come_up(kernel, run):
         assert kernel.leftovers() == []
 
 
+LOST = """\
+import gc, signal, weakref
+class Part:
+    pass
+class Argument:
+    def __reduce__(self):  # when the job's content is packed
+        part = Part()
+        {when}(part, lambda *_: signal.raise_signal(signal.SIGINT))
+        return (list, ())
+def wait(argument):
+    import time
+    time.sleep(600)
+class WithDestructor:
+    def __init__(self, part, then):
+        part.kept = self
+        self.then = then
+    def __del__(self):
+        self.then()
+class WithReference:
+    kept = []
+    def __init__(self, part, then):
+        self.kept.append(weakref.ref(part, then))
+"""
+
+
+@pytest.mark.parametrize("when", ["WithDestructor", "WithReference"])
+def test_interrupt_in_what_python_lets_raise_nothing_is_heard(kernel, run, when):
+    run(LOST.format(when=when))
+    kernel.start("import lockstep\nlockstep.torchrun(wait, Argument(), init=False)")
+    reply = kernel.finish()
+    assert "Interrupt" in reply.error_name
+    assert "Exception ignored" not in reply.shown
+    quick = "before = sys.unraisablehook\nlockstep.torchrun(len, Argument(), init=False)"
+    assert "Interrupt" in run("import sys\n" + quick).error_name, "the job may be over already"
+    assert run("before is sys.unraisablehook").shown == "True"
+
+
 def test_ranks_that_ignore_signals_are_ended_too(kernel, run):
     body = """\
     import signal

@@ -33,6 +33,7 @@ stamps.py
 models
 figures/picture.py  figures/table.py
 figures
+launch/interrupts.py
 launch/channel.py  launch/sources.py  launch/output.py  launch/calls.py  launch/errors.py
 launch/logs.py  launch/processes.py  launch/memory.py  launch/payload.py
 launch/cell.py  launch/options.py  launch/place.py

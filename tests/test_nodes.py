@@ -252,12 +252,16 @@ def test_an_exception_on_the_other_host_comes_with_its_line(nodes):
 
 def test_at_the_time_limit_every_host_tells_where_its_ranks_are(nodes):
     def spin():
+        if dist.get_rank() == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
         while True:
             pass
 
-    job = lockstep.torchrun(spin, nproc_per_node=1, on=nodes, may_fail=True, timeout=6)
+    job = lockstep.torchrun(spin, nproc_per_node=2, on=nodes, may_fail=True, timeout=6)
     assert "The time limit of 6 s has passed." in job.verdict
-    assert [failure.frames[-1][2] for failure in job.failures] == ["spin", "spin"]
+    found = {failure.rank: failure for failure in job.failures}
+    assert [found[rank].frames[-1][2] for rank in range(3)] == ["spin"] * 3
+    assert found[3].message == "stopped by a signal (SIGSTOP) or a debugger"
 
 
 def test_a_rank_that_is_killed_is_named(nodes):

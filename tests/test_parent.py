@@ -174,6 +174,7 @@ def test_a_stopped_rank_ends_like_any_other(apart):
     ranks[0].suspend()
     reply = apart.finish()
     assert f"The time limit of {ENOUGH} s has passed." in reply.error
+    assert "rank 0: stopped by a signal (SIGSTOP) or a debugger, no call so far" in reply.error
     assert not any(runs(rank) for rank in ranks)
     assert "could not be ended" not in reply.shown
 

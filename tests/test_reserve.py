@@ -251,8 +251,9 @@ def test_a_reserve_that_died_or_was_stopped_is_not_used(kernel, fault, whose):
     ready = waiting(kernel)
     victim = ready[1] if whose == "a rank" else kernel.warm_parent
     victim.send_signal(fault)
-    if fault == signal.SIGKILL:
-        psutil.wait_procs([victim], timeout=5)
+    until = time.monotonic() + HANG
+    while runs(victim) and victim.status() != psutil.STATUS_STOPPED:  # a busy machine takes a while
+        assert time.monotonic() < until
     began = time.monotonic()
     assert not set(pids(kernel)) & set(numbers(ready))
     if whose == "a rank":  # else a new parent imports torch, which takes what it takes

@@ -34,7 +34,7 @@ from jupyter_client.manager import AsyncKernelManager
 from tqdm import tqdm
 
 from ..figures.table import Table
-from ..launch.channel import deaf
+from ..launch.interrupts import deaf
 from ..launch.memory import Toll
 from ..material import MATERIAL
 from ..words import in_one_line

@@ -241,7 +241,7 @@ class _Agent:
         moved = False
         for rank in self._node.ranks:
             said = self._said[rank.rank]
-            state = (rank.state, rank.code, rank.stack, id(rank.reply))
+            state = (rank.state, rank.code, rank.stack, rank.is_stopped, id(rank.reply))
             if state != said.state or is_due or whole:
                 moved |= self._tell_record(rank, said, whole or state != said.state)
             if state != said.state:
@@ -268,6 +268,7 @@ class _Agent:
             "peak": rank.peak,
             "stack": rank.stack,
             "starved": rank.starved,
+            "is_stopped": rank.is_stopped,
         }
         if rank.parcel is None:
             self._post(message)

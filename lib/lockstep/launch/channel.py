@@ -20,16 +20,16 @@ import mmap
 import os
 import select
 import selectors
-import signal
 import socket
 import struct
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+
+from .interrupts import deaf
 
 MOST_BYTES = 16 << 20  # of one message
 _MARK = b"lstp"  # a message begins with it
@@ -232,46 +232,6 @@ def _unpack(data: bytearray) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise NoMessage(f"it is a {type(message).__name__}")
     return message
-
-
-# What a notebook may handle in Python, and so may raise an exception between any two lines.
-_SIGNALS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
-    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
-)
-
-
-@contextlib.contextmanager
-def deaf() -> Iterator[None]:
-    """Hold back Ctrl-C for a moment: half a message, or half a clean-up, helps nobody.
-
-    The same for other signals that are handled in Python. A signal mask would not do: a kernel has
-    other threads, and one of them would take the signal.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python handles signals in the main thread only
-        return
-    came: list[int] = []
-    before: dict[int, Any] = {}
-    try:
-        for number in _SIGNALS:
-            handler = signal.getsignal(number)
-            if callable(handler):
-                before[number] = handler
-                signal.signal(number, lambda came_now, _: came.append(came_now))
-        yield
-    finally:
-        try:
-            _handle(before)
-        finally:  # the first to be given back may have raised at once
-            _handle(before)
-        for held in dict.fromkeys(came):
-            signal.raise_signal(held)
-
-
-def _handle(handlers: dict[int, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 # ── Files without a name ─────────────────────────────────────────────────────────────────────

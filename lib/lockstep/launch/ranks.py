@@ -17,10 +17,10 @@ from typing import Any
 
 from ..words import ranks_text
 from .calls import agree
-from .channel import deaf
 from .errors import refusal
 from .explain import diagnose, report
 from .explain.standstill import StandstillWatch
+from .interrupts import deaf
 from .job import End, Outcome
 from .nodes.base import Node, RankState, Setting, Task
 from .nodes.local import LocalNode
@@ -257,9 +257,11 @@ class Ranks:
         elif rank.state == "done" or kind == "failed":
             return None
         else:
-            message = {"stuck": "", "timeout": "still at work", "interrupted": "interrupted"}
+            message = {"stuck": "", "timeout": "still at work", "interrupted": "interrupted"}[kind]
+            if rank.is_stopped:
+                message = "stopped by a signal (SIGSTOP) or a debugger"
             frames = report.parse_stack(rank.stack)
-            failure = report.Failure(rank.rank, kind, message[kind], now, frames)
+            failure = report.Failure(rank.rank, kind, message, now, frames)
         call = rank.reader.blocked_in()
         if call is not None:
             failure.call = f"in {call}"

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..machine import in_notebook, usable_cores
-from .channel import deaf
 from .engines.warm import Warm
 from .errors import LaunchError
+from .interrupts import deaf
 from .job import Plan
 from .nodes.base import Setting
 from .nodes.local import LocalNode

@@ -25,6 +25,7 @@ from .engines.elastic import Elastic
 from .engines.supervised import parent
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
+from .interrupts import insistent
 from .job import Job, Outcome, Plan
 from .live import Lines, Panel, Silence
 from .logs import Logs
@@ -79,6 +80,7 @@ class World:
         self._sent: dict[str, bytes] = {}
         self._bound: set[str] = set()
 
+    @insistent()
     def run(
         self,
         function: Callable[..., Any],
@@ -97,6 +99,7 @@ class World:
             plan = _plan(options, makes_group=not cells.function_initializes(function))
             return self._run(plan, _function_task(plan, function, args, kwargs), options)
 
+    @insistent()
     def run_cell(self, cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
         """Execute a cell on every rank, in the namespace that the world keeps there.
 
@@ -176,6 +179,7 @@ class World:
                 self._allocation = on.allocate(max(self._each))
         return self._allocation
 
+    @insistent()
     def close(self) -> None:
         """End the ranks, which leave as Python does; a later use starts new ones."""
         with self._alone():
@@ -206,6 +210,7 @@ class World:
         return f"<World: {ranks_count(self.nproc)} · {self.backend} · {state}>"
 
 
+@insistent()
 def torchrun(
     what: Callable[..., Any] | str | os.PathLike[str],
     *args: Any,
@@ -270,12 +275,14 @@ def torchrun(
     return _once(plan, _function_task(plan, what, args, kwargs), options)
 
 
+@insistent()
 def run_program(command: Sequence[str], options: Options) -> Job:
     """Run a script (`[path, *arguments]`) or a module (`["-m", name, *arguments]`)."""
     plan = _plan(options, makes_group=False)
     return _once(plan, _program_task(plan, command), options)
 
 
+@insistent()
 def run_cell(cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
     """Run a notebook's cell on fresh ranks; `namespace` is the notebook's."""
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..launch.channel import deaf
+from ..launch.interrupts import deaf
 from ..machine import Machine
 
 ENDING = 60  # seconds for PyTorch's agent to end its ranks

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import processes
-from ..channel import Channel, NoMessage, anonymous_file, deaf
+from ..channel import Channel, NoMessage, anonymous_file
 from ..errors import LaunchError
+from ..interrupts import deaf
 from ..processes import FOLDER, GRACE, LAST_MOMENT
 
 _PARENT = "lockstep.launch.inside.parent"  # the module that it runs

@@ -8,8 +8,9 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..channel import Channel, NoMessage, anonymous_file, deaf
+from ..channel import Channel, NoMessage, anonymous_file
 from ..errors import LaunchError
+from ..interrupts import deaf
 from ..place import Place
 from .base import Arrival, torchrun_environment
 from .supervised import LOOK, PATIENCE, Supervised, farewell

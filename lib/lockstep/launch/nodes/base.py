@@ -81,6 +81,7 @@ class RankState:
     state: "coming", "ready" (one in reserve), "running", "done", "failed", "dead". reply: what it
     said of its job. code: how its process ended. peak: bytes of memory, where known. stack: as
     faulthandler wrote it. starved: what there was of memory, where the kernel ended it for that.
+    is_stopped: by SIGSTOP or a debugger, when it was looked at.
     """
 
     rank: int
@@ -92,6 +93,7 @@ class RankState:
     peak: int = 0
     stack: str = ""
     starved: str = ""
+    is_stopped: bool = False
 
     @classmethod
     def of_nobody(cls, rank: int) -> Self:

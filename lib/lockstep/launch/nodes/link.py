@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..channel import Channel, NoMessage, deaf, framed
+from ..channel import Channel, NoMessage, framed
+from ..interrupts import deaf
 from .seal import Sealed
 
 _PART = 1 << 20  # bytes of one message, of what is attached

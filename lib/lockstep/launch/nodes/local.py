@@ -14,11 +14,12 @@ from typing import Any
 
 from ...machine import usable_cores
 from .. import calls, processes
-from ..channel import Channel, NoMessage, anonymous_file, deaf, map_file
+from ..channel import Channel, NoMessage, anonymous_file, map_file
 from ..engines.base import Arrival, Engine
 from ..engines.warm import Warm
 from ..errors import reason
 from ..inside.rank import STACK_SIGNAL
+from ..interrupts import deaf
 from ..logs import LogFiles
 from ..memory import Toll
 from ..payload import Parcel
@@ -192,7 +193,8 @@ class LocalNode:
     def _ask_for_stacks(self) -> None:
         asked = []
         for slot in self._slots:
-            if slot.state == "running":
+            slot.is_stopped = slot.state == "running" and _is_stopped(slot.pid)
+            if slot.state == "running" and not slot.is_stopped:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(slot.pid, STACK_SIGNAL)
                     asked.append(slot)

@@ -429,7 +429,7 @@ class RemoteNode:
             rank = self._rank(message)
             rank.reply, rank.code = message["reply"], message["code"]
             rank.peak, rank.stack = message["peak"], message["stack"]
-            rank.starved = message["starved"]
+            rank.starved, rank.is_stopped = message["starved"], message["is_stopped"]
             if "at" in rank.reply:
                 rank.reply["at"] -= self._host.ahead
             if attached:
