@@ -21,6 +21,14 @@ from jupyter_client.manager import KernelManager
 HANG = 50.0  # seconds; with the machine for themselves, cells of the tests take a tenth of it
 
 
+def suspend(process: psutil.Process) -> None:
+    """Stop a process; a signal takes a while to arrive on a busy machine."""
+    process.suspend()
+    until = time.monotonic() + HANG
+    while process.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < until, f"{process} cannot be stopped"
+
+
 @dataclass
 class Reply:
     """What a learner sees under a cell."""

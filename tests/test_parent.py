@@ -15,7 +15,7 @@ from pathlib import Path
 import lockstep
 import psutil
 import pytest
-from kernel import HANG, Kernel
+from kernel import HANG, Kernel, suspend
 from lockstep import JobFailed, LaunchError, World, torchrun
 from test_failures import runs
 from test_launch import cell as cell_of
@@ -171,7 +171,7 @@ def test_who_forks_and_leaves_its_session_again_and_again_ends_too(apart, end):
 
 def test_a_stopped_rank_ends_like_any_other(apart):
     ranks = start(apart, READY + "time.sleep(600)", f"--no-init --timeout {ENOUGH}")
-    ranks[0].suspend()
+    suspend(ranks[0])
     reply = apart.finish()
     assert f"The time limit of {ENOUGH} s has passed." in reply.error
     assert "rank 0: stopped by a signal (SIGSTOP) or a debugger, no call so far" in reply.error
@@ -233,7 +233,7 @@ def test_who_never_ends_by_itself_is_killed_and_others_are_served_meanwhile(tmp_
 def test_a_stopped_parent_is_replaced(apart):
     ranks = start(apart, READY + "time.sleep(600)", f"--no-init --timeout {ENOUGH}")
     stopped = apart.warm_parent
-    stopped.suspend()
+    suspend(stopped)
     reply = apart.finish()
     assert f"The time limit of {ENOUGH} s has passed." in reply.error
     assert f"(pid {stopped.pid})" in reply.shown
@@ -241,7 +241,7 @@ def test_a_stopped_parent_is_replaced(apart):
     assert not runs(stopped) and not any(runs(rank) for rank in ranks)
     apart.execute(cell("rank"))
     stopped = apart.warm_parent
-    stopped.suspend()
+    suspend(stopped)
     reply = apart.execute(cell("rank"))
     assert reply.error_name == "LaunchError" and "did not answer" in reply.error
     assert "ranks 0–3 → │ 1" in apart.execute(cell("1")).shown
