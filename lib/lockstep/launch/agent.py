@@ -109,6 +109,7 @@ class _Agent:
         self._is_at_work = False  # ranks do a job
         self._node: LocalNode | None = None
         self._said: dict[int, _Said] = {}
+        self._task: Task | None = None
         self._looked = self._spoke = 0.0
 
     def serve(self) -> None:
@@ -178,6 +179,7 @@ class _Agent:
             elif do == "forget":
                 self._is_at_work = False
                 self._node.forget_task()
+                self._task = None
             elif do == "look":
                 self._node.look()
                 self._tell(whole=True)
@@ -213,13 +215,13 @@ class _Agent:
 
     def _begin(self, message: dict[str, Any], content: memoryview) -> None:
         assert self._node is not None
-        descriptor = anonymous_file("payload")
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        task = Task(descriptor, **message["task"])
+        file = open(anonymous_file("payload"), "wb")  # noqa: SIM115
+        file.write(content)
+        file.flush()
+        self._task = Task(file, **message["task"])
         self._said = {rank.rank: _Said() for rank in self._node.ranks}
         ranks = [rank.rank for rank in self._node.ranks]
-        self._node.begin(task, {rank: _Printed(self._link, rank) for rank in ranks})
+        self._node.begin(self._task, {rank: _Printed(self._link, rank) for rank in ranks})
         self._is_at_work = True
 
     def _end(self, gracefully: bool) -> None:

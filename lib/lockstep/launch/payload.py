@@ -17,7 +17,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import cloudpickle
 
@@ -25,6 +25,7 @@ from ..words import megabytes
 from . import sources
 from .channel import anonymous_file, map_file
 from .errors import CannotSend
+from .interrupts import deaf
 
 _ALIGNMENT = 64
 _SMALL = 1 << 20  # bytes; below it a copy is cheaper than a mapping, which keeps a descriptor
@@ -230,26 +231,27 @@ def digest(value: Any, namespace: dict[str, Any] | None = None) -> bytes:
 
 def write(
     value: Any, namespace: dict[str, Any] | None = None, most: int | None = None
-) -> tuple[int, list[int]]:
-    """Write a value to an anonymous file; returns its descriptor and the sizes of its parts.
+) -> tuple[BinaryIO, list[int]]:
+    """Write a value to an anonymous file; returns that, open, and the sizes of its parts.
 
     Raises CannotSend as `dump` does and where it is more than `most` bytes, OSError when there is
     no memory left for it.
     """
-    descriptor = anonymous_file("payload")
+    with deaf():  # who has the descriptor must own it
+        file = open(anonymous_file("payload"), "wb")  # noqa: SIM115
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            buffers = dump(value, file, namespace)
-            sizes = [file.tell(), *(buffer.nbytes for buffer in buffers)]
-            if most is not None and sum(sizes) > most:
-                raise CannotSend(f"it is {megabytes(sum(sizes))} MB")
-            for buffer in buffers:
-                file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
-                file.write(buffer)
+        buffers = dump(value, file, namespace)
+        sizes = [file.tell(), *(buffer.nbytes for buffer in buffers)]
+        if most is not None and sum(sizes) > most:
+            raise CannotSend(f"it is {megabytes(sum(sizes))} MB")
+        for buffer in buffers:
+            file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+            file.write(buffer)
+        file.flush()
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
-    return descriptor, sizes
+    return file, sizes
 
 
 class Parcel:

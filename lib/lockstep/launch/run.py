@@ -374,12 +374,12 @@ def _pack(
     """Pickle a task; where that fails, say which of its parts is to blame."""
     content["trace"] = None if plan.profiles is None else str(plan.profiles)
     try:
-        descriptor, sizes = payload.write(content, namespace, cells.MOST_BYTES)
+        file, sizes = payload.write(content, namespace, cells.MOST_BYTES)
     except CannotSend:
         cells.blame(parts)
     except OSError as error:
         raise refusal(error) from error
-    return Task(descriptor, sizes, plan.backend)
+    return Task(file, sizes, plan.backend)
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────

@@ -50,10 +50,9 @@ class _Taking:
         said: dict[str, Any] = {"kind": type(answer).__name__, "callable": callable(answer)}
         content = b""
         try:
-            descriptor, sizes = payload.write(answer, most=_MOST)
-            with open(descriptor, "rb") as file:
-                file.seek(0)
-                content, said["sizes"] = file.read(), sizes
+            file, said["sizes"] = payload.write(answer, most=_MOST)
+            with file:
+                content = os.pread(file.fileno(), file.tell(), 0)
         except Exception as error:
             said["problem"] = f"{type(error).__name__}: {error}"[:500]
         except BaseException as error:  # what the launcher raises is no Exception

@@ -326,13 +326,14 @@ class _Rank:
         if value is None:
             return reply, []
         try:
-            descriptor, reply["sizes"] = payload.write(value)
+            file, reply["sizes"] = payload.write(value)
         except (CannotSend, OSError) as error:
             reply["unsent"] = (
                 f"a {type(value).__name__} that cannot leave its rank: {_shortened(str(error))}"
             )
             return reply, []
-        return reply, [descriptor]
+        with file:  # files in Python are closed when the rank leaves, which comes before it sends
+            return reply, [os.dup(file.fileno())]
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, BinaryIO, Protocol, Self
 
 from ..calls import Reader
 from ..logs import Logs
@@ -35,7 +34,7 @@ class Task:
     Use as a context manager, which lets go of the content.
     """
 
-    descriptor: int  # of the file with the content
+    content: BinaryIO
     sizes: list[int]  # of its parts
     backend: str | None  # of the default group that the ranks make first; None: they make none
     may_leave: bool = False  # a script may end its process by itself
@@ -46,15 +45,7 @@ class Task:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def __del__(self) -> None:  # of one that an exception kept from its `with`
-        self._close()
-
-    def _close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self.content.close()
 
 
 @dataclass(frozen=True)

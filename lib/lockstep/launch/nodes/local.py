@@ -215,8 +215,10 @@ class LocalNode:
     # ── What arrives ─────────────────────────────────────────────────────────────────────────
 
     def _on_arrival(self) -> None:
-        waiting = self._engine.arrivals()
+        waiting: list[Arrival] = []
         try:
+            with deaf():
+                waiting += self._engine.arrivals()
             while waiting:
                 with deaf():
                     self._admit(waiting.pop(0))
@@ -289,8 +291,9 @@ class LocalNode:
         }
         slot.state = "running"
         with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
-            slot.channel.send(message, [self._task.descriptor])
+            slot.channel.send(message, [self._task.content.fileno()])
 
+    @deaf()  # descriptors come in
     def _on_reply(self, slot: _Slot) -> None:
         assert slot.channel is not None
         try:

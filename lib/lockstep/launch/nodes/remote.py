@@ -335,9 +335,9 @@ class RemoteNode:
         self._heard_at, self._used = time.monotonic(), None
         for rank in self.ranks:
             rank.state, rank.reply, rank.parcel, rank.peak = "running", {}, None, 0
-        size = os.fstat(task.descriptor).st_size
-        told = {name: value for name, value in vars(task).items() if name != "descriptor"}
-        self._post({"do": "begin", "task": told}, os.pread(task.descriptor, size, 0))
+        told = {name: value for name, value in vars(task).items() if name != "content"}
+        file = task.content.fileno()
+        self._post({"do": "begin", "task": told}, os.pread(file, os.fstat(file).st_size, 0))
         while self._host.link.pending and not self._host.lost:
             self._host.link.wait_to_send(0.1)
             self._on_link()
