@@ -52,6 +52,7 @@ class Reserve:
         said = self._when or _checked(os.environ.get(VARIABLE) or None)
         return said or ("between" if plan.backend == "nccl" and in_notebook() else "off")
 
+    @deaf()  # ranks that nobody knows would stay for minutes
     def keep(self, plan: Plan, setting: Setting) -> None:
         """Begin to start ranks for another job like this; waits for nothing that takes long."""
         kind = _kind(plan, setting)
@@ -61,15 +62,17 @@ class Reserve:
         assert plan.backend is not None
         node = LocalNode(Warm(unused=self._idle))
         try:
-            with deaf():
-                node.prepare(Place(0, plan.nproc, plan.nproc), setting, plan.backend)
+            node.prepare(Place(0, plan.nproc, plan.nproc), setting, plan.backend)
         except (LaunchError, OSError):  # the next job says what is wrong, if it still is
             node.end(False, lambda: None)
             return
         self._node, self._kind, self._owner = node, kind, os.getpid()
 
     def take(self, plan: Plan, setting: Setting) -> LocalNode | None:
-        """The ranks for this job, if there are such; others are thrown away: it needs the room."""
+        """The ranks for this job, if there are such; others are thrown away: it needs the room.
+
+        Whether they are still good for one is found out as they start.
+        """
         node = self._node
         if node is None or self._owner != os.getpid():
             return None
@@ -77,13 +80,7 @@ class Reserve:
             self.drop()
             return None
         self._node = None
-        usable = False
-        try:
-            usable = node.use()
-        finally:
-            if not usable:
-                node.end(False, lambda: None)
-        return node if usable else None
+        return node
 
     def drop(self) -> None:
         """Throw it away; its processes end by themselves, and nobody waits for them."""

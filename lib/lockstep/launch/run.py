@@ -25,7 +25,7 @@ from .engines.elastic import Elastic
 from .engines.supervised import parent
 from .engines.warm import Warm
 from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
-from .interrupts import insistent
+from .interrupts import deaf, insistent
 from .job import Job, Outcome, Plan
 from .live import Lines, Panel, Silence
 from .logs import Logs
@@ -152,11 +152,13 @@ class World:
                     again = "this world had failed, so its ranks are new and know no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
-                nodes = _nodes(plan, setting, self._options, self._hosts(plan))
-                ranks = Ranks(self._each, nodes, setting)
-                # for a world that nobody can name any more
-                self._end = weakref.finalize(self, ranks.leave)
-                self._ranks, self._torn_down = ranks, False
+                hosts = self._hosts(plan)
+                with deaf():  # who has taken nodes must give them back
+                    nodes = _nodes(plan, setting, self._options, hosts)
+                    ranks = Ranks(self._each, nodes, setting)
+                    # for a world that nobody can name any more
+                    self._end = weakref.finalize(self, ranks.leave)
+                    self._ranks, self._torn_down = ranks, False
             try:
                 job = _run(self._ranks, plan, task, options)
                 self._bound = set(job.bound)
@@ -389,15 +391,16 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
     when = kept.when(plan) if options.on is None else "off"
     try:
-        with task, _leased(plan, options) as on:
+        with task, _leased(plan, options) as on, ExitStack() as stack:
             if isinstance(on, Allocation):
                 plan = replace(plan, asides=(*plan.asides, on.where(plan.each)))
-            nodes = _nodes(plan, setting, options, on)
-            with Ranks(plan.each, nodes, setting) as ranks:
-                job = _run(ranks, plan, task, options)
-                if job.ok and when != "off":
-                    assert isinstance(nodes[0], LocalNode)
-                    ranks.part(nodes[0])
+            with deaf():  # who has taken nodes must give them back
+                nodes = _nodes(plan, setting, options, on)
+                ranks = stack.enter_context(Ranks(plan.each, nodes, setting))
+            job = _run(ranks, plan, task, options)
+            if job.ok and when != "off":
+                assert isinstance(nodes[0], LocalNode)
+                ranks.part(nodes[0])
     except (JobFailed, JobInterrupted):
         if options.show and when == "between":
             kept.keep(plan, setting)

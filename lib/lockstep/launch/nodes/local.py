@@ -69,11 +69,14 @@ class LocalNode:
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         if self._slots:  # prepared before, for the same place and setting
-            for key in self._selector.get_map().values():
-                selector.register(key.fileobj, selectors.EVENT_READ, key.data)
-            self._selector.close()
-            self._selector = selector
-            return self._place
+            if self._use():
+                for key in self._selector.get_map().values():
+                    selector.register(key.fileobj, selectors.EVENT_READ, key.data)
+                self._selector.close()
+                self._selector = selector
+                return self._place
+            self.end(False, lambda: None)
+            self._engine, self.fate = Warm(), ""
         self._request(place, setting, selector)
         self._confirm()
         self._on_arrival()
@@ -128,8 +131,8 @@ class LocalNode:
         """Of its ranks, as they have said it themselves."""
         return [slot.reader.pid for slot in self._slots]
 
-    def use(self) -> bool:
-        """Whether prepared ranks can do a job; if so `start` comes next, else `end`."""
+    def _use(self) -> bool:
+        """Whether prepared ranks can do a job."""
         assert isinstance(self._engine, Warm)
         if not self._engine.use():
             return False
