@@ -1,6 +1,6 @@
 """Ctrl-C on each line of Lockstep's that a job runs through, one job for each line.
 
-    python tests/each_line.py function|failure|World|reserve|trace [--every 1]
+    python tests/each_line.py function|failure|World|reserve|trace|nodes [--every 1]
 
 After each job another one must work, and no descriptor and no process may be left that was not
 there before. Prints what is left, and on which line Ctrl-C came; the exit status is 1 then.
@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import gc
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -58,12 +61,22 @@ def alone(**options: Any) -> None:
     lockstep.torchrun(add, nproc_per_node=2, show=False, **options)
 
 
+@functools.cache
+def agents() -> lockstep.Nodes:
+    """Two hosts, both of them this one."""
+    nodes = lockstep.Nodes(2)
+    for _ in range(2):
+        subprocess.Popen([sys.executable, "-m", *shlex.split(nodes.command)])
+    return nodes.wait(show=False)
+
+
 JOBS: dict[str, Callable[[], object]] = {
     "function": alone,
     "failure": lambda: lockstep.torchrun(fail, nproc_per_node=2, show=False, may_fail=True),
     "World": in_world,
     "reserve": lambda: lockstep.torchrun(add, nproc_per_node=2),
     "trace": lambda: alone(trace=True),
+    "nodes": lambda: alone(on=agents()),
 }
 
 
@@ -152,7 +165,11 @@ def main() -> int:
     for where in reached:
         faulthandler.dump_traceback_later(STUCK, exit=True)
         said = [interrupt(job, where)]
-        job()
+        try:
+            job()
+        except Exception as error:
+            said.append(f"the next job: {type(error).__name__}: {error}")
+            agents.cache_clear()
         if asked.job == "reserve":
             wait_for_reserve()
         after = settled(before)

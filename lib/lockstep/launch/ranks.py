@@ -36,8 +36,8 @@ Show = Callable[[Sequence[Output], float], None]  # what has come so far, and th
 
 
 class Ranks:
-    """N ranks, some on each of the nodes. Use as a context manager, or call `close()`, even
-    where an exception came before `start()` was done.
+    """N ranks, some on each of the nodes. Call `close()`, even where an exception came before
+    `start()` was done.
     """
 
     closed = True  # until there is something to close
@@ -318,15 +318,6 @@ class Ranks:
                 for node in self._nodes:
                     node.leave()
         self.close()
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.close()
-        finally:  # a signal's handler may have raised before that could begin
-            self.close()
 
     def __del__(self) -> None:
         if not self.closed:

@@ -391,12 +391,14 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
     setting = _setting(plan, options)
     when = kept.when(plan) if options.on is None else "off"
     try:
-        with task, _leased(plan, options) as on, ExitStack() as stack:
+        with task, _leased(plan, options) as on, ExitStack() as again, ExitStack() as stack:
             if isinstance(on, Allocation):
                 plan = replace(plan, asides=(*plan.asides, on.where(plan.each)))
             with deaf():  # who has taken nodes must give them back
                 nodes = _nodes(plan, setting, options, on)
-                ranks = stack.enter_context(Ranks(plan.each, nodes, setting))
+                ranks = Ranks(plan.each, nodes, setting)
+                stack.callback(ranks.close)
+                again.callback(ranks.close)  # for Ctrl-C that comes before the first has begun
             job = _run(ranks, plan, task, options)
             if job.ok and when != "off":
                 assert isinstance(nodes[0], LocalNode)

@@ -70,10 +70,11 @@ class LocalNode:
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         if self._slots:  # prepared before, for the same place and setting
             if self._use():
-                for key in self._selector.get_map().values():
-                    selector.register(key.fileobj, selectors.EVENT_READ, key.data)
-                self._selector.close()
-                self._selector = selector
+                with deaf():
+                    for key in self._selector.get_map().values():
+                        selector.register(key.fileobj, selectors.EVENT_READ, key.data)
+                    self._selector.close()
+                    self._selector = selector
                 return self._place
             self.end(False, lambda: None)
             self._engine, self.fate = Warm(), ""
