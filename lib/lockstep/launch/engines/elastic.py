@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from .. import processes
 from ..channel import Channel, NoMessage
+from ..interrupts import deaf
 from ..place import Place
 from .base import Arrival
 from .supervised import LOOK, Folder, Supervised, python_path
@@ -35,7 +36,8 @@ class Elastic(Supervised):
         # Ranks that an agent starts inherit nothing, so they find us by a path in a folder that
         # is ours alone (0700).
         self._nproc = place.count
-        self._folder = Folder()
+        with deaf():
+            self._folder = Folder()
         address = os.path.join(self._folder.path, "channel")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address)
