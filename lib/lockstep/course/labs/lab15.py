@@ -14,6 +14,7 @@ from ...launch.calls import POINT_TO_POINT
 from ...models import cost
 from ...words import ranks_count, ranks_text
 from ..judging import Number, Numbers, Run, Tensor, Trial, judged, numbers_in
+from .messages import too_small
 from .sums import (
     WIDE,
     add_signs_of_sums,
@@ -321,7 +322,8 @@ def hierarchical(draw: random.Random) -> Iterator[Trial]:
     grids = [(2, 3), (3, 2)]
     draw.shuffle(grids)
     dtypes = ("float64", *draw.sample(WIDE, 2))
-    parts = (6, draw.randint(1, 3), draw.randint(1, 3))  # 6: swapped groups fit, too
+    # 6: swapped groups fit, too. With parts of 1, half of three numbers would be a third of them.
+    parts = (6, draw.randint(2, 4), draw.randint(2, 4))
     for (count, local), dtype, part in zip([grids[0], *grids], dtypes, parts, strict=True):
         nproc = count * local
         ranks = draw.sample(range(nproc), nproc)
@@ -619,6 +621,7 @@ def _not_down(run: Run, rank: int) -> Any:
 
 
 tree.fails("power-of-two-only", _missing_subtree)
+tree.fails("too-small", too_small)
 tree.fails("all-wait", all_wait)
 tree.shows("only-up", _only_up)
 tree.shows("adds-coming-down", added_twice)
