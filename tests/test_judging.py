@@ -28,6 +28,7 @@ from lockstep.course.judging import (
     stores,
     words,
 )
+from lockstep.course.labs.sums import sums
 
 LABS = Path(exercises.__file__).parent / "labs"
 GENERAL = tomllib.loads(Path(words.__file__).with_suffix(".toml").read_text())
@@ -600,6 +601,19 @@ def test_numbers_say_of_what_a_wrong_sum_is_made(dtype):
         assert "rank 2's twice; not in it: rank 1's" in numbers.origin(made[at], at)
     assert numbers.made_of(numbers.of(1)[2], 0) == (2, {0: 0, 1: 1, 2: 0})
     assert numbers.made_of(0.3, 0) is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_digits_that_float32_loses_are_told_and_are_no_factor(monkeypatch, tiny, dtype):
+    def in_float32(x):
+        y = x.float()
+        dist.all_reduce(y)
+        x.copy_(y)
+
+    trial = sums(random.Random(0), 4, dtype, 8)
+    monkeypatch.setattr(tiny, "_trials", lambda draw: [trial])
+    outcome = lockstep.check("tiny", in_float32)
+    assert outcome.mistake == "digits", outcome
 
 
 def test_differences():

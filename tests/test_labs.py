@@ -140,6 +140,18 @@ def test_no_two_mistakes_make_the_same_of_the_round_trips_of_one_way(more):
                 assert abs(a - b) > 0.13 * max(a, b), (one, other, trips)
 
 
+@pytest.mark.parametrize(
+    "begins",
+    [lambda r, n: r % 2, lambda r, n: r < n // 2, lambda r, n: r == 0, lambda r, n: r == n - 1],
+    ids=["odd", "first-half", "first", "last"],
+)
+def test_who_begins_cannot_be_said_by_one_number_in_any_swap(begins):
+    for seed in range(200):
+        trials = list(lab02._swaps(random.Random(seed)))
+        pairs = [(t.nproc, *pair) for t in trials for pair in enumerate(t.partner)]
+        assert any(begins(a, n) == begins(b, n) for n, a, b in pairs), seed
+
+
 def test_not_a_number_is_no_median():
     def one_way(nbytes, repeats):
         import torch.distributed as dist

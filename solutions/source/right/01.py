@@ -102,6 +102,13 @@ def meet(store, rank, world_size, address):
     return store.get("all").decode().split(" ")
 
 
+# %% meet: all-at-once
+def meet(store, rank, world_size, address):
+    keys = [f"address {other}" for other in range(world_size)]
+    store.multi_set([keys[rank]], [address])
+    return [value.decode() for value in store.multi_get(keys)]
+
+
 # %% store_barrier: prefix-store
 def store_barrier(store, name, world_size):
     inside = dist.PrefixStore(name, store)

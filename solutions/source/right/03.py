@@ -4,6 +4,7 @@ from itertools import accumulate
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch.distributed import ReduceOp, irecv, isend
 
 
@@ -301,3 +302,22 @@ def flat_all_reduce(tensors):
     dist.all_reduce(flat)
     for tensor, piece in zip(turned, flat.split([t.numel() for t in turned]), strict=True):
         tensor.data.copy_(piece.reshape(tensor.size()))
+
+
+# %% two_step_all_reduce: functional
+def two_step_all_reduce(x):
+    world = dist.distributed_c10d._get_default_group()
+    part = functional.reduce_scatter_tensor(x, "sum", 0, world)
+    x.copy_(functional.all_gather_tensor(part, 0, world))
+
+
+# %% doubling_all_reduce: waits-for-a-copy-at-the-end
+def doubling_all_reduce(x):
+    rank, n, sending = dist.get_rank(), dist.get_world_size(), []
+    for distance in [1 << k for k in range(20) if 1 << k < n]:
+        buffer = torch.empty_like(x)
+        sending.append(dist.isend(x.clone(), rank ^ distance, tag=distance))
+        dist.recv(buffer, rank ^ distance, tag=distance)
+        x.add_(buffer)
+    for work in sending:
+        work.wait()

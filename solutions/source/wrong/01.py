@@ -625,3 +625,42 @@ class StoreGroup(dist.ProcessGroup):
     def allreduce(self, tensors, opts):
         self.inner.allreduce(tensors, opts).wait()  # type: ignore[attr-defined]
         return DoneWork()
+
+
+# %% make_groups: destroyed
+def make_groups(groups):
+    mine = None
+    for ranks in groups:
+        group = dist.new_group(ranks)
+        if dist.get_rank() in ranks:
+            mine = group
+    dist.destroy_process_group(mine)
+    return mine
+
+
+# %% from_first: global-rank-as-place
+def from_first(x, group):
+    dist.broadcast(x, group_src=dist.get_global_rank(group, 0), group=group)
+    return x
+
+
+# %% StoreGroup: own-twice
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        (x,) = tensors
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        for rank in range(self.size()):
+            other = pickle.loads(self.store.get(f"{self.calls}/{rank}"))
+            if opts.reduceOp == dist.ReduceOp.MAX:
+                x.copy_(torch.maximum(x, other))
+            else:
+                x.add_(other)
+        return DoneWork()

@@ -613,14 +613,6 @@ def flat_all_reduce(tensors):
         tensor += piece.view_as(tensor)
 
 
-# %% flat_all_reduce: digits
-def flat_all_reduce(tensors):
-    flat = torch.cat([tensor.flatten() for tensor in tensors]).bfloat16()
-    dist.all_reduce(flat)
-    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-        tensor.copy_(piece.view_as(tensor))
-
-
 # %% flat_all_reduce: untouched-here
 def flat_all_reduce(tensors):
     flat = torch.cat([tensor.flatten() for tensor in tensors])
@@ -662,3 +654,88 @@ def doubling_all_reduce(x):
     for k in range(n.bit_length() - 1):
         swap(x, rank ^ k, buffer, rank ^ k)
         x.add_(buffer)
+
+
+# %% global_mean: empty-as-one
+def global_mean(values):
+    count = max(len(values), 1)
+    both = torch.tensor([values.sum(), count], dtype=torch.float64)
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: zeros-left-out
+def global_mean(values):
+    both = torch.stack([values.double().sum(), values.count_nonzero().double()])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% two_step_all_reduce: second-too-early
+def two_step_all_reduce(x):
+    part = torch.zeros_like(x.chunk(dist.get_world_size())[0])
+    works = [dist.reduce_scatter_tensor(part, x.clone(), async_op=True)]
+    works.append(dist.all_gather_into_tensor(x, part, async_op=True))
+    for work in works:
+        work.wait()
+
+
+# %% two_step_all_reduce: digits
+def two_step_all_reduce(x):
+    y = x.float()
+    part = torch.empty_like(y.chunk(dist.get_world_size())[0])
+    dist.reduce_scatter_tensor(part, y)
+    dist.all_gather_into_tensor(y, part)
+    x.copy_(y)
+
+
+# %% ring_all_reduce: too-small
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    buffer = torch.empty(len(chunks[0]))
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - step + 1) % n], right, chunks[(rank - step) % n], left)
+
+
+# %% doubling_all_reduce: too-small
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer, distance = torch.empty(x.shape), 1
+    while distance < n:
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x += buffer
+        distance *= 2
+
+
+# %% doubling_all_reduce: changed-while-sent
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer, distance = torch.empty_like(x), 1
+    while distance < n:
+        sending = dist.isend(x, rank ^ distance)
+        dist.recv(buffer, rank ^ distance)
+        x += buffer
+        sending.wait()
+        distance *= 2
+
+
+# %% flat_all_reduce: smaller-type
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).float()
+    dist.all_reduce(flat)
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+# %% flat_all_reduce: mean
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    flat = flat / dist.get_world_size()
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))

@@ -23,8 +23,9 @@ Guess = Callable[[Trial], Sequence[Any] | None]
 Trials = Callable[[random.Random], Iterable[Trial]]
 _FAILURES = {"stuck": "deadlock"}  # others go by their own names
 _MOST_PRINTED = 200  # characters of a rank's last line
-_NEAR = 0.01  # of a number, by which digits that were lost may change it
-_BITS = 11  # of a number of the smaller types
+# By which part of a number the digits that were lost may change it, where it has so many bits left:
+# in a type of 16 bits, and in float32.
+_NEAR = {11: 0.01, 24: 2**-23}
 
 
 class Judged:
@@ -321,7 +322,8 @@ def _factor(wrong: list[Difference]) -> float | None:
         return None
     first = float(pairs[0][0] / pairs[0][1])
     same = all(math.isclose(got / right, first, rel_tol=1e-6) for got, right in pairs)
-    return first if same and first and len({right for _, right in pairs}) > 1 else None
+    told = first and not math.isclose(first, 1, rel_tol=1e-5)  # else digits were lost
+    return first if same and told and len({right for _, right in pairs}) > 1 else None
 
 
 def _near(run: Run, wrong: Difference) -> bool:
@@ -332,8 +334,9 @@ def _near(run: Run, wrong: Difference) -> bool:
     if math.isinf(got):
         return True
     # A sum in which a small part is missing is near, too, and has as many digits as any.
-    few = "numbers" not in run.trial.facts or _bits(got) <= _BITS
-    return few and abs(got - right) <= _NEAR * abs(right)
+    left = 0 if "numbers" not in run.trial.facts else _bits(got)
+    off = abs(got - right)
+    return any(left <= bits and off <= near * abs(right) for bits, near in _NEAR.items())
 
 
 def _bits(value: float) -> int:

@@ -22,7 +22,7 @@ _EVERY = 0.002  # seconds between two looks
 _OWN = "lockstep/"  # before the trial's own keys
 _BUSY, _AWAY, _OVER, _ASKS, _WAITS = b"busy", b"away", b"over", b"asks", b"waits "
 _COUNTED = (
-    "set", "add", "check", "compare_set", "append", "multi_get", "multi_set", "delete_key",
+    "set", "add", "check", "compare_set", "append", "multi_set", "delete_key",
 )  # fmt: skip
 _IN_C = {"delete_key": "deleteKey", "num_keys": "getNumKeys"}  # what C++ calls them
 
@@ -141,6 +141,10 @@ class Watch:
         with self._waiting_for([key], self.real.timeout):
             return self.real.get(key)
 
+    def multi_get(self, keys: list[str]) -> Any:
+        self.wait(keys)
+        return self.real.multi_get(keys)
+
     @contextlib.contextmanager
     def _waiting_for(self, keys: list[str], timeout: datetime.timedelta) -> Iterator[None]:
         if timeout.total_seconds() >= _LONGEST:  # after less it would go on by itself
@@ -196,6 +200,9 @@ def _store() -> type:
 
         def get(self, key: str) -> Any:
             return self._watch.get(key)
+
+        def multi_get(self, keys: list[str]) -> Any:
+            return self._watch.multi_get(keys)
 
         def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
             self._watch.wait(keys, timeout)

@@ -177,7 +177,7 @@ def differences(got: Any, right: Any, place: str = "", start: int = 0) -> Iterat
         else:
             for at, (one, other) in enumerate(zip(got.numbers, right.numbers, strict=True)):
                 where = f"{place}[{_index(at, right.shape)}]" if right.shape else place
-                if not _close(one, other):
+                if not _close(one, other, 1e-9 if right.dtype == "float64" else 1e-5):
                     yield Difference("value", one, other, where, start + at)
     elif isinstance(right, list | tuple):
         if not isinstance(got, list | tuple):
@@ -197,9 +197,10 @@ def differences(got: Any, right: Any, place: str = "", start: int = 0) -> Iterat
         yield Difference("value", got, right, place)
 
 
-def _close(got: Any, right: Any) -> bool:
+def _close(got: Any, right: Any, within: float = 1e-5) -> bool:
+    """within: the part of a number by which two of them may differ. A float32 keeps 6e-8 of it."""
     if isinstance(got, float) or isinstance(right, float):
-        return math.isclose(got, right, rel_tol=1e-5) or (got != got and right != right)
+        return math.isclose(got, right, rel_tol=within) or (got != got and right != right)
     return bool(got == right)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
@@ -354,7 +355,7 @@ axis_groups.shows("unsorted", _unsorted)
 
 
 def _in_use(answer: Any, alone: Groups, groups: Groups) -> Any:
-    """The ranks of the group that was returned, as text, if it works; else what was returned.
+    """The ranks of the group that was returned, if it works; else what was returned.
 
     Ranks that disagree hang sooner or later. In groups of one they do not: what the answer makes
     can be read off those in full.
@@ -367,7 +368,8 @@ def _in_use(answer: Any, alone: Groups, groups: Groups) -> Any:
     rank = dist.get_rank()
     ranks = None
     if isinstance(group, dist.ProcessGroup):
-        ranks = sorted(dist.get_process_group_ranks(group))
+        with contextlib.suppress(KeyError):  # a group that was destroyed has no ranks
+            ranks = sorted(dist.get_process_group_ranks(group))
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, ranks)
     if ranks is None:
@@ -376,8 +378,8 @@ def _in_use(answer: Any, alone: Groups, groups: Groups) -> Any:
         x = torch.tensor([2**rank])
         dist.all_reduce(x, group=group)
         if x.item() != sum(2**other for other in ranks):
-            return (f"{ranks}, which adds up to {x.item()}",)
-    return (str(ranks),)
+            return ({"ranks": f"{ranks}, which adds up to {x.item()}"},)
+    return ({"ranks": str(ranks)},)
 
 
 @judged("make_groups", lab="01", play=_in_use, called="the group", silent=True)
@@ -389,7 +391,7 @@ def make_groups(draw: random.Random) -> Iterator[Trial]:
         yield Trial(
             nproc,
             given=[(alone, groups)] * nproc,
-            right=[(str(sorted(ranks)),) for ranks in mine],
+            right=[({"ranks": str(sorted(ranks))},) for ranks in mine],
             facts={"alone": alone, "groups": groups, "mine": mine},
         )
 
@@ -441,13 +443,14 @@ def _own_first(run: Run, rank: int) -> Any:
 
 
 def _other_members(run: Run, rank: int) -> Any:
-    return {"has": run.got(rank)[0], "mine": run.right(rank)[0]}
+    (got,), (right,) = run.got(rank), run.right(rank)
+    return isinstance(got, dict) and {"has": got.get("ranks"), "mine": right["ranks"]}
 
 
 def _kept(keep: Callable[[Trial, int], list[int]]) -> Guess:
     """A guess: the group of these ranks is returned; new_group gives others -100."""
     return lambda trial: [
-        str(sorted(ranks)) if rank in (ranks := keep(trial, rank)) else -100
+        {"ranks": str(sorted(ranks))} if rank in (ranks := keep(trial, rank)) else -100
         for rank in range(trial.nproc)
     ]
 
@@ -467,8 +470,11 @@ make_groups.gives("nothing-returned", lambda trial: [None] * trial.nproc)
 make_groups.gives("list", _handles)
 make_groups.gives("last-one", _kept(lambda trial, rank: trial.groups[-1]))
 make_groups.gives("first-one", _kept(lambda trial, rank: trial.groups[0]))
-make_groups.gives("everybody", lambda trial: [str(list(range(trial.nproc)))] * trial.nproc)
+make_groups.gives(
+    "everybody", lambda trial: [{"ranks": str(list(range(trial.nproc)))}] * trial.nproc
+)
 make_groups.gives("ranks-only", lambda trial: trial.mine)
+make_groups.gives("destroyed", lambda trial: [Other("ProcessGroup")] * trial.nproc)
 make_groups.shows("other-members", _other_members)
 
 
@@ -543,6 +549,20 @@ def _wrong_sender(run: Run, rank: int) -> Any:
     return root not in (None, mine[0]) and {"mine": mine, "root": root, "first": mine[0]}
 
 
+def _global_rank_as_place(run: Run, rank: int) -> Any:
+    """Whether the first member's number in the world was taken for its place in the group: it
+    raised, or at that place is another member."""
+    mine = run.trial.mine[rank]
+    first = mine[0]
+    raised = any(
+        failure.rank == rank and f"invalid root rank: {first}" in failure.message
+        for failure in run.job.failures
+    )
+    root = next((call.peer for call in _broadcasts(run, rank)), None)
+    another = 0 < first < len(mine) and root == mine[first]
+    return (raised or another) and {"mine": mine, "first": first}
+
+
 def _too_much(run: Run, rank: int) -> Any:
     called = run.operations(rank)
     return called != ["broadcast"] and {"called": ", ".join(called) or "nothing"}
@@ -552,6 +572,7 @@ from_first.fails("group-rank-as-global", _no_member)
 for _declare in (from_first.fails, from_first.shows):
     _declare("everybody-sends", _roots_differ)
     _declare("whole-world", _other_group)
+    _declare("global-rank-as-place", _global_rank_as_place)
 from_first.shows("wrong-sender", _wrong_sender)
 from_first.demands("too-much", _too_much)
 from_first.demands("whole-world", _other_group)
@@ -807,6 +828,22 @@ def _combined(operation: str, *more: float) -> Guess:
     return on_all
 
 
+def _own(times: int) -> Guess:
+    """A guess: in each sum the rank's own tensor is there so often."""
+
+    def on_rank(trial: Trial, rank: int) -> Any:
+        calls = zip(trial.own[rank], trial.results, trial.operations, strict=True)
+        tensors = [
+            right
+            if operation == "MAX"
+            else [a + (times - 1) * b for a, b in zip(right.numbers, own.numbers, strict=True)]
+            for own, right, operation in calls
+        ]
+        return tensors, [True] * len(tensors), True
+
+    return lambda trial: [on_rank(trial, rank) for rank in range(trial.nproc)]
+
+
 def _max_from_zero(trial: Trial) -> list[Any]:
     tensors = [
         [max(0, one) for one in right.numbers] if operation == "MAX" else right
@@ -881,6 +918,7 @@ store_group.gives("always-sums", _combined("SUM"))
 store_group.gives("always-max", _combined("MAX"))
 store_group.gives("max-from-zero", _max_from_zero)
 store_group.gives("mean", _sum_by_ranks)
+store_group.gives("own-twice", _own(2))
 store_group.gives(
     "never-complete",
     lambda t: [(t.results, [False] * len(t.results), True)] * t.nproc,

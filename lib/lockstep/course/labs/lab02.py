@@ -83,16 +83,19 @@ def _zeros(trial: Trial) -> list[Any]:
 
 
 def _pairs(draw: random.Random, nproc: int) -> list[int]:
-    """Each rank's partner: of six, two even ones, two odd ones, and a mixed pair."""
+    """Each rank's partner: of six, two even ones, two odd ones, and a mixed pair. Of more than
+    two, some pair lies in one half of the ranks."""
     even, odd = list(range(0, nproc, 2)), list(range(1, nproc, 2))
-    draw.shuffle(even)
-    draw.shuffle(odd)
     half = nproc // 4
-    pairs = [(even[2 * at], even[2 * at + 1]) for at in range(half)]
-    pairs += [(odd[2 * at], odd[2 * at + 1]) for at in range(half)]
-    pairs += zip(even[2 * half :], odd[2 * half :], strict=True)
-    partner = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
-    return [partner[rank] for rank in range(nproc)]
+    while True:
+        draw.shuffle(even)
+        draw.shuffle(odd)
+        pairs = [(even[2 * at], even[2 * at + 1]) for at in range(half)]
+        pairs += [(odd[2 * at], odd[2 * at + 1]) for at in range(half)]
+        pairs += zip(even[2 * half :], odd[2 * half :], strict=True)
+        if nproc == 2 or any(2 * max(pair) < nproc or 2 * min(pair) >= nproc for pair in pairs):
+            partner = {a: b for pair in pairs for a, b in (pair, pair[::-1])}
+            return [partner[rank] for rank in range(nproc)]
 
 
 def _swaps(draw: random.Random) -> Iterator[Trial]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...launch.calls import POINT_TO_POINT
 from ..judging import Noted, Numbers, Run, Tensor, Trial, judged
 from ..judging.values import make
-from .messages import watched
+from .messages import slow, too_small, watched, writes
 from .sums import (
     BYTES,
     WIDE,
@@ -26,8 +28,14 @@ from .sums import (
     whole,
 )
 
-_REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor")
-_ALL_GATHERS = ("all_gather", "all_gather_into_tensor")
+# The coalesced ones are what functional collectives call.
+_REDUCE_SCATTERS = (
+    "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+_ALL_GATHERS = (
+    "all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced",
+)  # fmt: skip
+_LATE = 0.05  # seconds
 
 
 def _chunked(draw: random.Random) -> Iterator[Trial]:
@@ -63,6 +71,7 @@ def _values(draw: random.Random, counts: list[int], dtype: str) -> Trial:
         [draw.choice((-1, 3)) * draw.randint(1, 99) / 8 + 50 * rank + 20 for _ in range(count)]
         for rank, count in enumerate(counts)
     ]
+    next(filter(None, values))[0] = 0.0  # what looks for values by their not being 0 misses it
     everything = [one for mine in values for one in mine]
     return Trial(
         len(counts),
@@ -128,6 +137,10 @@ global_mean.gives(
 )
 global_mean.gives("divides-by-ranks", _everywhere(lambda v: sum(_all(v)) / len(v)))
 global_mean.gives("not-divided", _everywhere(lambda v: sum(_all(v))))
+global_mean.gives(
+    "empty-as-one", _everywhere(lambda v: sum(_all(v)) / sum(max(1, len(mine)) for mine in v))
+)
+global_mean.gives("zeros-left-out", _everywhere(lambda v: _mean([*filter(None, _all(v))])))
 global_mean.gives("own-mean", lambda trial: [_mean(mine) for mine in trial.values])
 global_mean.gives(
     "divides-by-own", _by_own_count(lambda trial: 1), _by_own_count(lambda trial: trial.nproc)
@@ -160,10 +173,22 @@ global_mean.demands(
 # ── two_step_all_reduce ──────────────────────────────────────────────────────────────────────
 
 
-@judged("two_step_all_reduce", lab="03", in_place=0)
+def _one_late(answer: Any, x: Tensor, late: int) -> None:
+    """One rank comes late, so that no call is over on the others before they go on."""
+    import torch.distributed as dist
+
+    held = make(x)
+    if dist.get_rank() == late:
+        time.sleep(_LATE)
+    answer(held)
+
+
+@judged("two_step_all_reduce", lab="03", play=_one_late, in_place=0)
 def two_step(draw: random.Random) -> Iterator[Trial]:
     """`two_step_all_reduce(x)`: the sum in place, by one reduce_scatter and one all_gather."""
-    yield from _chunked(draw)
+    for trial in _chunked(draw):
+        late = draw.randrange(trial.nproc)
+        yield replace(trial, given=[(*given, late) for given in trial.given])
 
 
 def _called(run: Run, rank: int) -> dict[str, str]:
@@ -199,6 +224,15 @@ def _too_much_in_a_step(run: Run, rank: int) -> Any:
     return False
 
 
+def _second_too_early(run: Run, rank: int) -> Any:
+    """Whether some rank began the second of the two calls before the first was over."""
+    for one in run.ranks:
+        first, *later = run.calls(one)
+        if later and (first.end is None or first.end > later[0].start):
+            return {"who": one, "first": first.operation, "second": later[0].operation}
+    return False
+
+
 two_step.gives(
     "no-gather",
     mixed(lambda trial, rank, r, p: r == rank or p // trial.part == rank),
@@ -206,6 +240,7 @@ two_step.gives(
 )
 two_step.gives("gathers-old", mixed(lambda trial, rank, r, p: p // trial.part == r))
 two_step.shows("turned-round", _turned_round)
+two_step.shows("second-too-early", _second_too_early)
 add_signs_of_sums(two_step)
 two_step.demands("all-reduce", _all_reduced)
 two_step.demands("gathers-first", _gathered_first)
@@ -305,6 +340,7 @@ def _more_than_needed(run: Run, rank: int) -> Any:
     return sent > least and {"sent": sent, "least": least}
 
 
+ring.fails("too-small", too_small)
 ring.fails("all-wait", all_wait)
 ring.shows("half-way", _half_way)
 ring.shows("stops-early", _early)
@@ -324,7 +360,29 @@ ring.demands("whole-tensor", _more_than_needed)
 # ── doubling_all_reduce ──────────────────────────────────────────────────────────────────────
 
 
-@judged("doubling_all_reduce", lab="03", in_place=0)
+def _late_receives(answer: Any, x: Tensor) -> Noted:
+    """The answer, while odd ranks begin to receive late: what they are sent lies with the sender
+    for so long. Notes of each message whether x is what it sends, and when x is written into."""
+    import torch.distributed as dist
+
+    held = make(x)
+    of_x: list[bool] = []
+    written: list[float] = []
+
+    def look(sent: Any) -> None:
+        of_x.append(sent.untyped_storage().data_ptr() == held.untyped_storage().data_ptr())
+
+    late = [_LATE] * (dist.get_rank() % 2 * dist.get_world_size())
+    with (
+        watched("send", look),
+        slow("recv", late),
+        writes(held, lambda: written.append(time.perf_counter())),
+    ):
+        answer(held)
+    return Noted(None, {"of_x": of_x, "written": written})
+
+
+@judged("doubling_all_reduce", lab="03", play=_late_receives, in_place=0)
 def doubling(draw: random.Random) -> Iterator[Trial]:
     """`doubling_all_reduce(x)`: the sum in place, in log2(N) rounds of exchange with a partner."""
     wide = draw.sample(WIDE, 2)
@@ -386,6 +444,17 @@ def _fewer_than_rounds(run: Run, rank: int) -> Any:
     return times < rounds and {"times": times, "rounds": rounds}
 
 
+def _changed_while_sent(run: Run, rank: int) -> Any:
+    """Whether some rank wrote into x before a message that sends it was over."""
+    for one in run.ranks:
+        seen = run.noted[one]
+        for call, of_x in zip(run.sends(one), seen["of_x"], strict=False):
+            end = math.inf if call.end is None else call.end
+            if of_x and any(call.start < at < end for at in seen["written"]):
+                return {"who": one, "call": call}
+    return False
+
+
 def _own_partner(run: Run, rank: int) -> Any:
     own = [call for call in run.calls(rank) if call.peer == rank]
     return bool(own) and {"call": own[0]}
@@ -393,9 +462,11 @@ def _own_partner(run: Run, rank: int) -> Any:
 
 doubling.fails("to-itself", _own_partner)
 doubling.fails("one-sided", _one_sided)
+doubling.fails("too-small", too_small)
 doubling.fails("all-wait", all_wait)
 doubling.fails("same-side", _same_side)
 doubling.gives("sends-the-start", mixed(lambda trial, rank, r, p: (r ^ rank).bit_count() < 2))
+doubling.shows("changed-while-sent", _changed_while_sent)
 doubling.shows("same-partner", _same_partner)
 doubling.shows("not-added", _not_added)
 doubling.shows("added-to-itself", added_to_itself)
@@ -406,6 +477,7 @@ add_signs_of_sums(doubling)
 doubling.demands("uses-a-collective", only_messages)
 doubling.demands("too-many-rounds", _too_many_rounds)
 doubling.demands("fewer-than-rounds", _fewer_than_rounds)
+doubling.demands("changed-while-sent", _changed_while_sent)
 
 
 # ── flat_all_reduce ──────────────────────────────────────────────────────────────────────────
@@ -454,6 +526,12 @@ def _padded(run: Run, rank: int) -> Any:
     return sent > run.trial.size and {"sent": sent}
 
 
+def _smaller_type(run: Run, rank: int) -> Any:
+    sent, dtypes = sum(call.bytes for call in run.calls(rank)), {c.dtype for c in run.calls(rank)}
+    smaller = sent < run.trial.size and run.trial.numbers.dtype not in dtypes
+    return smaller and {"sent": sent, "dtype": ", ".join(dtypes)}
+
+
 def _of_others(run: Run, rank: int) -> Any:
     """Whether all wrong numbers are sums, but of other places."""
     made = makings(run, rank)
@@ -490,5 +568,7 @@ flat.shows("gaps", _gaps)
 flat.shows("left-out", _left_out)
 add_signs_of_sums(flat)
 flat.shows("of-others", _of_others)
+flat.shows("smaller-type", _smaller_type)
 flat.demands("one-call-each", _several_calls)
 flat.demands("padded", _padded)
+flat.demands("smaller-type", _smaller_type)

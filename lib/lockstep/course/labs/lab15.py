@@ -14,6 +14,7 @@ from ...launch.calls import POINT_TO_POINT
 from ...models import cost
 from ...words import ranks_count, ranks_text
 from ..judging import Number, Numbers, Run, Tensor, Trial, judged, numbers_in
+from .messages import too_small
 from .sums import (
     WIDE,
     add_signs_of_sums,
@@ -321,8 +322,9 @@ def hierarchical(draw: random.Random) -> Iterator[Trial]:
     grids = [(2, 3), (3, 2)]
     draw.shuffle(grids)
     dtypes = ("float64", *draw.sample(WIDE, 2))
-    parts = (6, draw.randint(1, 3), draw.randint(1, 3))  # 6: swapped groups fit, too
-    for (count, local), dtype, part in zip([grids[0], *grids], dtypes, parts, strict=True):
+    # 6: swapped groups fit, too, and half of x is more than one of the three parts.
+    parts = (6, draw.randint(1, 3), draw.randint(1, 3))
+    for (count, local), dtype, part in zip([(2, 3), *grids], dtypes, parts, strict=True):
         nproc = count * local
         ranks = draw.sample(range(nproc), nproc)
         nodes = [sorted(ranks[at : at + local]) for at in range(0, nproc, local)]
@@ -399,12 +401,13 @@ def _too_much_across(run: Run, rank: int) -> Any:
 
 
 def _swapped(run: Run, rank: int) -> Any:
-    """Whether x was cut and put together across nodes, and its parts were added up inside."""
+    """Whether x was cut across nodes, and inside its parts were added up, if it came to that."""
     across = {call.operation.split("_tensor")[0] for call in _across(run, rank)}
     node = sorted(run.trial.node[rank])
     inside = {c.operation for c in run.calls(rank) if sorted(c.group.ranks) == node}
     cut = any(one.startswith("reduce_scatter") for one in across)
-    return cut and "all_reduce" in inside and _too_much_across(run, rank)
+    added = "all_reduce" in inside or (run.failure and not inside)
+    return cut and added and _too_much_across(run, rank)
 
 
 def _leaders_only(run: Run, rank: int) -> Any:
@@ -619,6 +622,7 @@ def _not_down(run: Run, rank: int) -> Any:
 
 
 tree.fails("power-of-two-only", _missing_subtree)
+tree.fails("too-small", too_small)
 tree.fails("all-wait", all_wait)
 tree.shows("only-up", _only_up)
 tree.shows("adds-coming-down", added_twice)

@@ -50,6 +50,26 @@ def watched(operation: str, look: Callable[[Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def writes(tensor: Any, note: Callable[[], Any]) -> Iterator[None]:
+    """On a rank: `note()` before each operation of PyTorch that writes into the tensor's memory."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    memory = tensor.untyped_storage().data_ptr()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            named = kwargs or {}
+            into = [one for one in (*args[:1], named.get("out")) if isinstance(one, torch.Tensor)]
+            if func._schema.is_mutable and memory in {t.untyped_storage().data_ptr() for t in into}:
+                note()
+            return func(*args, **named)
+
+    with Watch():
+        yield
+
+
+@contextlib.contextmanager
 def slow(operation: str, pauses: Sequence[float]) -> Iterator[None]:
     """On a rank: so many seconds pass before each next "send" or "recv" begins."""
     import time

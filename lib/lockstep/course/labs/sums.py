@@ -53,6 +53,16 @@ def picked(pick: Callable[[list[float]], float]) -> Callable[[Trial], list[list[
     return everywhere
 
 
+def _mean(whole_part: Callable[[float], int]) -> Callable[[Trial], list[list[float]]]:
+    """A guess: the sum by the number of ranks, of which integers keep the whole part."""
+
+    def everywhere(trial: Trial) -> list[list[float]]:
+        cut = whole_part if trial.numbers.dtype == "int64" else float
+        return [[float(cut(one / trial.nproc)) for one in trial.numbers.total]] * trial.nproc
+
+    return everywhere
+
+
 def add_signs_of_sums(one: Judged) -> None:
     """What comes out where not everything was added up, or not once."""
     one.gives("without-own", mixed(lambda trial, rank, r, p: r != rank))
@@ -61,7 +71,7 @@ def add_signs_of_sums(one: Judged) -> None:
         mixed(lambda trial, rank, r, p: 1 + (r == rank)),
         mixed(lambda trial, rank, r, p: trial.nproc + (r == rank)),
     )
-    one.gives("mean", mixed(lambda trial, rank, r, p: 1 / trial.nproc))
+    one.gives("mean", _mean(int), _mean(math.floor))
     one.gives("times-ranks", mixed(lambda trial, rank, r, p: trial.nproc))
     one.gives(
         "neighbour-only",
