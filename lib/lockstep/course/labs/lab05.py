@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..judging import Run, Tensor, Trial, judged
+from ..judging import Run, Tensor, Trial, judged, takes
 from ..judging.values import kind, make
 
 Sign = Callable[[Run, int], bool]
@@ -425,7 +425,7 @@ def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any
     model = torch.nn.Sequential(*map(Block, gains))
     with torch.no_grad():
         returned = answer(model, graphs)
-        if not callable(returned):
+        if not takes(returned, x):
             return {"values": None, "graphs": 0, "runs": 0, "calls": []}
         values = returned(make(x))
     return {
