@@ -919,15 +919,15 @@ def interleaved(rank, ranks, chunks, microbatches):
 
 # %% interleaved: incomplete
 def interleaved(rank, ranks, chunks, microbatches):
-    total = chunks * microbatches
-    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
-    forwards = [f"F{number}.{chunk * ranks + rank}" for number, chunk in where]
-    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
-    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, total)
-    order = forwards[:warm]
+    groups = range(0, microbatches, ranks)
+    order = [(g + n, c) for g in groups for c in range(chunks) for n in range(ranks)]
+    forwards = [f"F{n}.{c}" for n, c in order]
+    backwards = [f"B{n}.{chunks - 1 - c}" for n, c in order]
+    warm = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks  # may be more than there are
+    steps = forwards[:warm]
     for forward, backward in zip(forwards[warm:], backwards, strict=False):
-        order += [forward, backward]
-    return order + backwards[total - warm :]
+        steps += [forward, backward]
+    return steps + backwards[len(forwards) - warm :]
 
 
 # %% interleaved: no-steps

@@ -736,7 +736,8 @@ def _halves(answer: Any, weights: Tensor, x: Tensor, grad: Tensor, before: Tenso
     y = linear(mine).tanh()
     got = answer(y, mine, list(parameters), make(grad))
     too_early = bool(computed)
-    first, later = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
+    halves: Any = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
+    first, later = halves
 
     def held() -> Any:
         grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
@@ -889,7 +890,8 @@ def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
 def interleaved(draw: random.Random) -> Iterator[Trial]:
     """`interleaved(rank, ranks, chunks, microbatches)`: a schedule of several chunks a rank."""
     odd = draw.choice((3, 5))
-    for ranks, chunks, microbatches in ((4, 2, 8), (odd, 3, 2 * odd), (2, draw.choice((2, 4)), 6)):
+    few = draw.choice((2, 4))
+    for ranks, chunks, microbatches in ((4, 2, 8), (odd, 3, 2 * odd), (2, few, 6), (5, 2, 5)):
         yield Trial(
             0,
             given=[(ranks, chunks, microbatches)],
