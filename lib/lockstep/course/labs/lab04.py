@@ -340,7 +340,7 @@ def bucket_size(draw: random.Random) -> Iterator[Trial]:
         lambda best, costs: best == 1,
         lambda best, costs: best == costs[0],
         lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
-        lambda best, costs: 1 < best < costs[0] and best != _best_by(_in_turn, costs),
+        lambda best, costs: best > 1 and _best_by(_in_turn, costs) not in (1, best, costs[0]),
     ]
     for wanted in kinds:
         while True:

@@ -676,15 +676,17 @@ def _needed(
 @judged("blocks_needed", lab="05", play=_count_blocks, silent=True, further=True)
 def blocks_needed(draw: random.Random) -> Iterator[Trial]:
     """`blocks_needed(mask, length, block)`: blocks of an attention matrix with anything in them."""
-    for windowed in (True, True, False):
+    for blocks in (0, 1, None):  # which a window has, at least
         block = draw.choice((3, 4, 5))
         side = draw.randint(4, 6)
-        length, window = block * side, draw.randint(1, 2 * block) if windowed else 0
+        length, window = block * side, 0
+        if blocks is not None:
+            window = draw.randint(max(1, blocks * block), (blocks + 1) * block - 1)
         mask = _window(window) if window else _within(block)
         touched = _needed(mask, side, block, range(block))
         rule = (
             f"each token sees itself and the {window} before it"
-            if windowed
+            if window
             else f"every {block}th token, from token 1 on, sees itself and such tokens after it"
         )
         yield Trial(
