@@ -75,6 +75,18 @@ def timed(cuda, work, repeats):
     return first.elapsed_time(last) / repeats * 1000
 
 
+# %% timed: reversed
+def timed(cuda, work, repeats):
+    work()
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    last.synchronize()
+    return last.elapsed_time(first) / repeats
+
+
 # %% timed: not-reached
 def timed(cuda, work, repeats):
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -188,14 +200,81 @@ def ordered(cuda, x, left, right):
 
 # %% ordered: host-waits
 def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
     x.mul_(10)
-    cuda.synchronize()
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+        left_done = left.record_event()
+    with cuda.stream(right):
+        b = x + 3
+        right_done = right.record_event()
+    while not (left_done.query() and right_done.query()):
+        pass
+    return a + b
+
+
+# %% ordered: not-in-place
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x = x * 10
+    left.wait_stream(now)
+    right.wait_stream(now)
     with cuda.stream(left):
         a = x * 2
     with cuda.stream(right):
         b = x + 3
-    cuda.synchronize()
+    now.wait_stream(left)
+    now.wait_stream(right)
     return a + b
+
+
+# %% ordered: between-left-and-right
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x.mul_(2)
+    with cuda.stream(right):
+        b = x.add_(3)
+    now.wait_stream(left)
+    now.wait_stream(right)
+    return a + b
+
+
+# %% ordered: stream-not-used
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    one, other = cuda.Stream(), cuda.Stream()
+    one.wait_stream(now)
+    other.wait_stream(now)
+    with cuda.stream(one):
+        a = x * 2
+    with cuda.stream(other):
+        b = x + 3
+    now.wait_stream(one)
+    now.wait_stream(other)
+    return a + b
+
+
+# %% ordered: sum-elsewhere
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+        right.wait_stream(left)
+        total = a + b
+    now.wait_stream(right)
+    return total
 
 
 # %% ordered: not-beside
@@ -242,6 +321,28 @@ def ordered(cuda, x, left, right):
 # %% collective_on_side: never-launched
 def collective_on_side(cuda, side, collective, x):
     def wait():
+        cuda.current_stream().wait_stream(side)
+
+    return wait
+
+
+# %% collective_on_side: not-called
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        x.mul_(4)
+        done = side.record_event()
+    return lambda: done.wait(cuda.current_stream())
+
+
+# %% collective_on_side: launched-late
+def collective_on_side(cuda, side, collective, x):
+    ready = cuda.current_stream().record_event()
+
+    def wait():
+        with cuda.stream(side):
+            ready.wait()
+            collective(x)
         cuda.current_stream().wait_stream(side)
 
     return wait
@@ -490,6 +591,15 @@ def bucket_size(layers, compute, alpha, beta):
         for number in range(1, count + 1):
             sent = max(sent, number * size * compute) + alpha + size * beta
         return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: in-turn
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        buckets = [min(size, layers - first) for first in range(0, layers, size)]
+        return sum(max(many * compute, alpha + many * beta) for many in buckets)
 
     return min(range(1, layers + 1), key=end)
 

@@ -22,6 +22,15 @@ def traffic(operations, kept, size):
     return sum(len(set(inputs)) + 1 for inputs, _ in operations) * size, (len(read) + 1) * size
 
 
+# %% traffic: last-written-too
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    made = {result for _, result in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    written = {*kept, operations[-1][1]}
+    return each * size, (len(read) + len(written)) * size
+
+
 # %% traffic: between-written
 def traffic(operations, kept, size):
     eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
@@ -116,6 +125,28 @@ def adjust(x):
 # %% adjust: sum-for-count
 def adjust(x):
     return torch.where(x.sum() > 0, x / 2, x * 4) + x.clamp(min=0).sum()
+
+
+# %% adjust: value
+def adjust(x):
+    positive = (x > 0).sum(-1, keepdim=True)
+    return torch.where(x.sum() > 0, x / 2, x * 4) + positive
+
+
+# %% adjust: dtype
+def adjust(x):
+    return (torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()).float()
+
+
+# %% serve: dtype
+def serve(model, x, sizes):
+    parts = []
+    for part in x.split(sizes[-1]):
+        size = next(size for size in sizes if size >= len(part))
+        padded = torch.zeros(size, *x.shape[1:])
+        padded[: len(part)] = part
+        parts.append(model(padded)[: len(part)])
+    return torch.cat(parts)
 
 
 # %% serve: own-size
@@ -405,6 +436,30 @@ def blocks_needed(mask, length, block):
 def blocks_needed(mask, length, block):
     starts = range(0, length, block)
     return sum(mask(i, j) for i in starts for j in starts)
+
+
+# %% blocks_needed: corners-only
+def blocks_needed(mask, length, block):
+    starts = range(0, length, block)
+    ends = (0, block - 1)
+    return sum(
+        any(mask(q + down, k + across) for down in ends for across in ends)
+        for q in starts
+        for k in starts
+    )
+
+
+# %% blocks_needed: below-the-diagonal
+def blocks_needed(mask, length, block):
+    count = 0
+    for row in range(length // block):
+        for column in range(row + 1):
+            count += any(
+                mask(row * block + q, column * block + k)
+                for q in range(block)
+                for k in range(block)
+            )
+    return count
 
 
 # %% blocks_needed: all-blocks

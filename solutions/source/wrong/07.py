@@ -341,6 +341,12 @@ def chance(before, after):
     return sum(one <= sum(after) for one in ways) / len(ways)
 
 
+# %% chance: each-once
+def chance(before, after):
+    ways = set(itertools.combinations(sorted(before + after), len(after)))
+    return sum(sum(one) >= sum(after) for one in ways) / len(ways)
+
+
 # %% chance: both-sides
 def chance(before, after):
     values = before + after

@@ -62,6 +62,19 @@ def most_kept(steps):
     return max((int(step[1:]) for step in steps), default=0)
 
 
+# %% most_kept: last-numbers
+def most_kept(steps):
+    forward = backward = -1
+    most = 0
+    for step in steps:
+        if step[0] == "F":
+            forward = int(step[1:])
+        else:
+            backward = int(step[1:])
+        most = max(most, forward - backward)
+    return most
+
+
 # %% most_kept: one-more
 def most_kept(steps):
     kept, most = set(), 0
@@ -906,15 +919,15 @@ def interleaved(rank, ranks, chunks, microbatches):
 
 # %% interleaved: incomplete
 def interleaved(rank, ranks, chunks, microbatches):
-    total = chunks * microbatches
-    where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
-    forwards = [f"F{number}.{chunk * ranks + rank}" for number, chunk in where]
-    backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
-    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, total)
-    order = forwards[:warm]
+    groups = range(0, microbatches, ranks)
+    order = [(g + n, c) for g in groups for c in range(chunks) for n in range(ranks)]
+    forwards = [f"F{n}.{c}" for n, c in order]
+    backwards = [f"B{n}.{chunks - 1 - c}" for n, c in order]
+    warm = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks  # may be more than there are
+    steps = forwards[:warm]
     for forward, backward in zip(forwards[warm:], backwards, strict=False):
-        order += [forward, backward]
-    return order + backwards[total - warm :]
+        steps += [forward, backward]
+    return steps + backwards[len(forwards) - warm :]
 
 
 # %% interleaved: no-steps
@@ -1062,6 +1075,17 @@ def split_backward(y, x, weights, grad):
     return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
 
 
+# %% split_backward: first-weight-only
+def split_backward(y, x, weights, grad):
+    first = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+
+    def later():
+        (more,) = torch.autograd.grad(y, weights[0], grad)
+        weights[0].grad = more if weights[0].grad is None else weights[0].grad + more
+
+    return first, later
+
+
 # %% split_backward: never
 def split_backward(y, x, weights, grad):
     def later():
@@ -1073,6 +1097,12 @@ def split_backward(y, x, weights, grad):
 # %% split_backward: one-half
 def split_backward(y, x, weights, grad):
     return torch.autograd.grad(y, x, grad, retain_graph=True)[0], torch.zeros_like(weights[0])
+
+
+# %% split_backward: wants-arguments
+def split_backward(y, x, weights, grad):
+    first = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+    return first, lambda optimizer: y.backward(grad, inputs=weights)
 
 
 # %% split_backward: raised

@@ -38,7 +38,7 @@ gives no verdict.
 
 from .judge import Judged, judged
 from .numbers import Numbers
-from .running import Noted, Run, Step, Trial
+from .running import Noted, Run, Step, Trial, takes
 from .values import Number, Other, Tensor, numbers_in, same
 
 __all__ = [
@@ -54,4 +54,5 @@ __all__ = [
     "judged",
     "numbers_in",
     "same",
+    "takes",
 ]

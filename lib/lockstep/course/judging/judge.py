@@ -249,6 +249,9 @@ class Judged:
         run, rank, difference = every[at]
         difference = narrowed(difference)
         said["got"], said["right"] = show_both(difference.got, difference.right)
+        if difference.kind != "value":  # within what a play has put together
+            mistake = difference.kind
+            said["got"], said["right"] = kind(difference.got), kind(difference.right)
         said |= {"place": self._called + difference.place}
         said |= {"origin": origins[at] and f": {origins[at]}"}
         raise self._wrong(mistake, run, rank, **said)

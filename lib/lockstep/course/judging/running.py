@@ -192,7 +192,8 @@ class Watched:
         self._answer = wrap(self._answer)
 
     def __call__(self, *args: Any) -> Any:
-        _require_fit(self._answer, args)
+        if callable(self._answer) and not takes(self._answer, *args):
+            raise WrongArguments(len(args))
         held = tuple(list(one) if isinstance(one, list) else one for one in args)
         before, began = see(held), time.perf_counter()
         try:
@@ -208,17 +209,20 @@ class Watched:
         return returned
 
 
-def _require_fit(answer: Any, args: tuple[Any, ...]) -> None:
-    """Raise WrongArguments where an answer takes other arguments than these."""
+def takes(function: Any, *args: Any) -> bool:
+    """Whether this can be called with these arguments, as far as its signature says."""
+    if not callable(function):
+        return False
     try:
         # A decorator may give the function that it wraps fewer arguments, or more.
-        signature = inspect.signature(answer, follow_wrapped=False)
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # what is written in C may have none
-        return
+        return True
     try:
         signature.bind(*args)
     except TypeError:
-        raise WrongArguments(len(args)) from None
+        return False
+    return True
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -15,10 +15,12 @@ from typing import Any
 from ... import virtual
 from ...trace import Kind, Slice
 from ...words import percent
-from ..judging import Noted, Run, Tensor, Trial, judged
+from ..judging import Noted, Run, Tensor, Trial, judged, takes
 from ..judging.values import make
 
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+_ASKS = ("cudaEventQuery", "cudaStreamQuery")
+_ASKS_TO_WAIT = 10  # so often nobody asks who goes on whatever the answer is
 # What torch.cuda says without a GPU: PyTorch built for the CPU, twice, and for CUDA.
 _NO_GPU = re.compile("dummy base class|not compiled with CUDA|no NVIDIA driver")
 _NEAR = 0.05  # of a time, in which an answer may be wrong
@@ -47,13 +49,13 @@ def _races() -> list[dict[str, Any]]:
 
 def _waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
     """The calls by which the host waited between two seconds of its clock."""
-    return [
+    calls = [
         one.name
         for one in slices
-        if one.kind == Kind.LAUNCH
-        and one.name in _WAITS
-        and begin * 1e9 - 1 <= one.start < end * 1e9 - 1
+        if one.kind == Kind.LAUNCH and begin * 1e9 - 1 <= one.start < end * 1e9 - 1
     ]
+    asks = [name for name in calls if name in _ASKS]
+    return [name for name in calls if name in _WAITS] or asks[_ASKS_TO_WAIT:]
 
 
 def _raced(
@@ -137,6 +139,7 @@ timed.shows("not-divided", _times(lambda t: t.repeats))
 timed.shows("divided-by-one-more", _times(lambda t: t.repeats / (t.repeats + 1)))
 timed.shows("seconds", _times(lambda t: 1e-3))
 timed.shows("microseconds", _times(lambda t: 1e3))
+timed.shows("reversed", _times(lambda t: -1))
 timed.fails(
     "not-reached",
     lambda run, rank: any("must be completed" in one.message for one in run.job.failures),
@@ -162,18 +165,27 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
         given = make(x).to("cuda")
         cuda.synchronize()
         begin = virtual.perf_counter()
-        with cuda.stream(other if elsewhere else cuda.current_stream()):
+        current = other if elsewhere else cuda.current_stream()
+        with cuda.stream(current):
             got = answer(cuda, given, left, right)
         end = virtual.perf_counter()
         races = _races()
         cuda.synchronize()
         slices = list(virtual.trace())
         found = [got.cpu() if hasattr(got, "cpu") else got, given.cpu()]
-    lanes = [
-        [one for one in slices if one.stream == stream.number and one.kind != Kind.WAIT]
-        for stream in (left, right)
-    ]
-    noted = {"races": races, "waits": _waits(slices, begin, end), "beside": _overlap(*lanes)}
+    kernels = [one for one in slices if one.kind == Kind.COMPUTE]
+    lanes = {
+        name: [one for one in kernels if one.stream == stream.number]
+        for name, stream in (("left", left), ("right", right))
+    }
+    noted = {
+        "races": races,
+        "waits": _waits(slices, begin, end),
+        "idle": [name for name, lane in lanes.items() if not lane],
+        "elsewhere": bool(kernels)
+        and max(kernels, key=lambda one: one.start).stream != current.number,
+        "beside": _overlap(*lanes.values()),
+    }
     return Noted(found, noted)
 
 
@@ -193,12 +205,26 @@ def ordered(draw: random.Random) -> Iterator[Trial]:
         )
 
 
+def _between_left_and_right(run: Run, rank: int) -> Any:
+    one, other = "`left`", "`right`"
+    return _raced(first=one, second=other)(run, rank) or _raced(first=other, second=one)(run, rank)
+
+
+def _idle_stream(run: Run, rank: int) -> Any:
+    idle = run.noted[rank]["idle"]
+    return bool(idle) and {"stream": idle[0]}
+
+
+ordered.gives("not-in-place", lambda t: [[t.right[0][0], t.given[0][0]]])
+ordered.shows("between-left-and-right", _between_left_and_right)
 ordered.shows("no-wait-before-left", _raced(second="`left`"))
 ordered.shows("no-wait-before-right", _raced(second="`right`"))
 ordered.shows("no-wait-after-left", _raced(first="`left`"))
 ordered.shows("no-wait-after-right", _raced(first="`right`"))
 ordered.demands("race", _raced())
 ordered.demands("host-waits", _host_waits)
+ordered.demands("stream-not-used", _idle_stream)
+ordered.demands("sum-elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])
 ordered.demands("not-beside", lambda run, rank: run.noted[rank]["beside"] < 50_000)
 
 
@@ -222,11 +248,12 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
         begin = virtual.perf_counter()
         first.add_(1)
         wait = answer(cuda, side, collective, first)
+        at_once = bool(launched)
         second.div_(2)
         wait_second = answer(cuda, side, collective, second)
         waits = (wait, wait_second)
         found: list[Any] = [None, None]
-        if all(map(callable, waits)):
+        if all(map(takes, waits)):
             with cuda.stream(later if elsewhere else cuda.current_stream()):
                 wait()
                 y = first.neg()
@@ -244,6 +271,7 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
         "races": races,
         "waits": _waits(slices, begin, end),
         "launched": launched,
+        "at_once": at_once,
         "blocks": len(ends) == 4 and at["div_"].start >= ends[1],
         "waits_for_all": len(ends) == 4 and "neg" in at and at["neg"].start >= ends[3],
     }
@@ -274,6 +302,8 @@ collective_on_side.shows("given-back", _raced(kind="given back"))
 collective_on_side.shows("no-event-before", _raced(second="`side`"))
 collective_on_side.shows("no-event-after", _raced(first="`side`"))
 collective_on_side.demands("race", _raced())
+collective_on_side.demands("not-called", lambda run, rank: not run.noted[rank]["launched"])
+collective_on_side.demands("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
 collective_on_side.demands("not-on-side", lambda run, rank: not all(run.noted[rank]["launched"]))
 collective_on_side.demands("host-waits", _host_waits)
 collective_on_side.demands("blocks-at-once", lambda run, rank: run.noted[rank]["blocks"])
@@ -310,6 +340,7 @@ def bucket_size(draw: random.Random) -> Iterator[Trial]:
         lambda best, costs: best == 1,
         lambda best, costs: best == costs[0],
         lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
+        lambda best, costs: best > 1 and _best_by(_in_turn, costs) not in (1, best, costs[0]),
     ]
     for wanted in kinds:
         while True:
@@ -319,7 +350,13 @@ def bucket_size(draw: random.Random) -> Iterator[Trial]:
             best, alone = _best(costs)
             if alone and wanted(best, costs):
                 break
-        yield Trial(0, given=[costs], right=[best], facts={"costs": costs, "layers": layers})
+        yield Trial(
+            0,
+            given=[costs],
+            right=[best],
+            facts={"costs": costs, "layers": layers},
+            like=f"{layers} layers, compute {compute:g}, alpha {alpha:g} and beta {beta:g}",
+        )
 
 
 _COSTS = ((20, 150), (1, 500), (5, 120))  # from, to, µs: compute, alpha, beta
@@ -348,9 +385,17 @@ def _full(costs: Costs, size: int) -> float:
     return _end((-(-layers // size) * size, compute, alpha, beta), size)
 
 
+def _in_turn(costs: Costs, size: int) -> float:
+    """As if a message could be hidden only by the computation of one bucket."""
+    layers, compute, alpha, beta = costs
+    buckets = [min(size, layers - begin) for begin in range(0, layers, size)]
+    return sum(max(many * compute, alpha + many * beta) for many in buckets)
+
+
 bucket_size.gives("each-layer", lambda t: [1])
 bucket_size.gives("all-layers", lambda t: [t.layers])
 bucket_size.gives("last-as-full", lambda t: [_best_by(_full, t.costs)])
+bucket_size.gives("in-turn", lambda t: [_best_by(_in_turn, t.costs)])
 bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
 bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
 bucket_size.shows("outside", _outside)

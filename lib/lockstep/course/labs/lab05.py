@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..judging import Run, Tensor, Trial, judged
+from ..judging import Run, Tensor, Trial, judged, takes
 from ..judging.values import kind, make
 
 Sign = Callable[[Run, int], bool]
@@ -83,6 +84,7 @@ def traffic(draw: random.Random) -> Iterator[Trial]:
         ([(["x"], "a"), (["a"], "b"), (["b"], "c")], ["c"]),
         ([(["x", "x"], "a"), (["a", "y"], "b"), (["b", "x"], "c")], ["c"]),
         ([(["x", "y"], "a"), (["a"], "b"), (["a", "b"], "c")], ["a", "c"]),
+        ([(["x", "y"], "a"), (["a", "x"], "b"), (["b"], "c")], ["a", "b"]),
     ]
     for operations, kept in (*fixed, *(_chain(draw) for _ in range(3))):
         size = draw.choice((12, 1000, 4096))
@@ -140,6 +142,10 @@ traffic.gives(
 )
 traffic.gives("last-only", _counts(_eager, lambda t: _read(t) + 1))
 traffic.gives(
+    "last-written-too",
+    _counts(_eager, lambda t: _read(t) + len({*t.kept, t.operations[-1][1]})),
+)
+traffic.gives(
     "between-written",
     _counts(_eager, lambda t: _read(t) + len(t.operations)),
     _counts(_eager, _named),
@@ -184,17 +190,20 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
 @judged("adjust", lab="05", play=_captured, silent=True)
 def adjust(draw: random.Random) -> Iterator[Trial]:
     """`adjust(x)`: half of x or four times it, by its sum, and how many are positive added."""
-    for length in draw.sample(range(3, 9), 2):
+    for length, shape, dtype in (
+        (draw.randint(3, 8), None, "float32"),
+        (6, (2, 3), "float64"),
+    ):
         batches = [[*_quarters(draw, length - 1, sign), 0.0] for sign in (1, -1, 0, 1)]
         batches.append([-abs(number) for number in batches[0]])
-        values = [Tensor.of(_adjusted(batch)) for batch in batches]
+        values = [Tensor.of(_adjusted(batch), dtype, shape) for batch in batches]
         yield Trial(
             1,
-            given=[([Tensor.of(batch) for batch in batches],)],
+            given=[([Tensor.of(batch, dtype, shape) for batch in batches],)],
             right=[{"values": values, "first": 1, "graphs": 1}],
             patience=_PATIENCE,
-            facts={"batches": batches},
-            like=f"{length} numbers",
+            facts={"batches": batches, "dtype": dtype, "shape": shape},
+            like=f"{length} numbers" + (f" of shape {list(shape)}" if shape else ""),
         )
 
 
@@ -233,7 +242,8 @@ def _adjusted(
 def _made_by(*ways: Callable[[Batch], list[float]]) -> Sign:
     """All results are those of one of these ways."""
     return lambda run, rank: any(
-        run.got(rank)["values"] == [Tensor.of(way(batch)) for batch in run.trial.batches]
+        run.got(rank)["values"]
+        == [Tensor.of(way(batch), run.trial.dtype, run.trial.shape) for batch in run.trial.batches]
         for way in ways
     )
 
@@ -296,24 +306,25 @@ def _served(answer: Any, batches: Sequence[Tensor], sizes: list[int]) -> dict[st
 def serve(draw: random.Random) -> Iterator[Trial]:
     """`serve(model, x, sizes)`: the model's result for each row, by batches of these sizes only."""
     # Of the second sizes two small ones hold more than a large one, with less padding.
-    for sizes in ([2, 4, 8], draw.choice(([3, 5], [5, 8], [8, 12]))):
+    others = draw.choice(([3, 5], [5, 8], [8, 12]))
+    for sizes, row, dtype in (([2, 4, 8], 2, "float32"), (others, 3, "float64")):
         most = sizes[-1]
         rows = [sizes[0], draw.randint(sizes[0] + 1, most - 1), 1, most, most + 1]
         rows += [2 * most + draw.randint(1, most)]
-        numbers = [[draw.randint(-99, 99) / 2 for _ in range(2 * n)] for n in rows]
+        numbers = [[draw.randint(-99, 99) / 2 for _ in range(n * row)] for n in rows]
         needed = [_batches(n, sizes) for n in rows]
         yield Trial(
             1,
             given=[
                 (
-                    [Tensor.of(one, shape=(n, 2)) for n, one in zip(rows, numbers, strict=True)],
+                    [Tensor.of(one, dtype, (n, row)) for n, one in zip(rows, numbers, strict=True)],
                     sizes,
                 )
             ],
             right=[
                 {
                     "values": [
-                        Tensor.of([2 * x + 1 for x in one], shape=(n, 2))
+                        Tensor.of([2 * x + 1 for x in one], dtype, (n, row))
                         for n, one in zip(rows, numbers, strict=True)
                     ],
                     "sizes": needed,
@@ -425,7 +436,7 @@ def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any
     model = torch.nn.Sequential(*map(Block, gains))
     with torch.no_grad():
         returned = answer(model, graphs)
-        if not callable(returned):
+        if not takes(returned, x):
             return {"values": None, "graphs": 0, "runs": 0, "calls": []}
         values = returned(make(x))
     return {
@@ -445,7 +456,8 @@ def by_block(draw: random.Random) -> Iterator[Trial]:
             numbers = [draw.randint(-8, 8) / 2 for _ in range(6)]
             right = _stacked(numbers, gains)
             alone = [_stacked(numbers, [gain] * count) for gain in (gains[0], gains[-1])]
-            if right not in alone:
+            first_ones = [_stacked(numbers, gains[:many]) for many in range(1, count + 1)]
+            if not any(one in alone for one in first_ones):
                 break
         yield Trial(
             1,
@@ -521,7 +533,8 @@ def _steps(graph: Any) -> list[str]:
     """What Dynamo's graph does: "start", "product", "wait".
 
     A product is told by what it is made of, whatever it is called: of two inputs that are not
-    summed, and of no sum. Its nodes in a row are one.
+    summed, and of no sum. Its nodes in a row are one; to add a number (Python's sum begins with
+    0) is none.
     """
     made_of: dict[Any, set[Any]] = {}  # of a node: the graph's inputs and starts behind it
     for node in graph.nodes:
@@ -536,13 +549,19 @@ def _steps(graph: Any) -> list[str]:
             found.append("start")
         elif _is(node, "wait_tensor"):
             found.append("wait")
-        elif node.op != "output" and len(made_of[node] - summed) > 1 and not made_of[node] & starts:
+        elif node.op == "output" or _adds_a_number(node):
+            continue
+        elif len(made_of[node] - summed) > 1 and not made_of[node] & starts:
             found.append("product")
     return [
         step
         for step, alike in itertools.groupby(found)
         for _ in (alike if step != "product" else range(1))
     ]
+
+
+def _adds_a_number(node: Any) -> bool:
+    return node.target is operator.add and len(node.all_input_nodes) == 1
 
 
 def _is(node: Any, name: str) -> bool:
@@ -627,50 +646,72 @@ beside.shows("waits-again", _has("order", lambda got, _: got.count("wait") > 1))
 # ── blocks_needed ────────────────────────────────────────────────────────────────────────────
 
 
+Mask = Callable[[int, int], bool]
+
+
+def _window(width: int) -> Mask:
+    return lambda q, k: q - width <= k <= q
+
+
+def _within(block: int) -> Mask:
+    """In blocks on the diagonal and above it, the one pair of their second row and column."""
+    return lambda q, k: q % block == k % block == 1 and k >= q
+
+
 def _count_blocks(answer: Any, window: int, length: int, block: int) -> Any:
-    return answer(lambda q, k: q - window <= k <= q, length, block)
+    return answer(_window(window) if window else _within(block), length, block)
+
+
+def _needed(
+    mask: Mask, side: int, block: int, within: Sequence[int], enough: Callable[..., bool] = any
+) -> set[tuple[int, int]]:
+    """The blocks of which some pairs count, or all: of the pairs at these places within a block."""
+    return {
+        (i, j)
+        for i, j in itertools.product(range(side), repeat=2)
+        if enough(mask(i * block + q, j * block + k) for q in within for k in within)
+    }
 
 
 @judged("blocks_needed", lab="05", play=_count_blocks, silent=True, further=True)
 def blocks_needed(draw: random.Random) -> Iterator[Trial]:
     """`blocks_needed(mask, length, block)`: blocks of an attention matrix with anything in them."""
-    for _ in range(3):
+    for blocks in (0, 1, None):  # which a window has, at least
         block = draw.choice((3, 4, 5))
         side = draw.randint(4, 6)
-        length, window = block * side, draw.randint(1, 2 * block)
-        pairs = [(q, k) for q in range(length) for k in range(length) if q - window <= k <= q]
-        touched = {(q // block, k // block) for q, k in pairs}
+        length, window = block * side, 0
+        if blocks is not None:
+            window = draw.randint(max(1, blocks * block), (blocks + 1) * block - 1)
+        mask = _window(window) if window else _within(block)
+        touched = _needed(mask, side, block, range(block))
+        rule = (
+            f"each token sees itself and the {window} before it"
+            if window
+            else f"every {block}th token, from token 1 on, sees itself and such tokens after it"
+        )
         yield Trial(
             0,
             given=[(window, length, block)],
             right=[len(touched)],
             facts={
-                "length": length,
-                "window": window,
                 "side": side,
-                "pairs": len(pairs),
+                "pairs": sum(mask(q, k) for q in range(length) for k in range(length)),
                 "size": block,
-                "full": sum(
-                    all(
-                        q - window <= k <= q
-                        for q in range(i * block, (i + 1) * block)
-                        for k in range(j * block, (j + 1) * block)
-                    )
-                    for i in range(side)
-                    for j in range(side)
-                ),
-                "corners": sum(
-                    i * block - window <= j * block <= i * block
-                    for i in range(side)
-                    for j in range(side)
-                ),
+                "rule": rule,
+                "full": len(_needed(mask, side, block, range(block), enough=all)),
+                "first": len(_needed(mask, side, block, [0])),
+                "corners": len(_needed(mask, side, block, [0, block - 1])),
+                "below": sum(j <= i for i, j in touched),
             },
+            like=f"length {length} and blocks of {block}",
         )
 
 
 blocks_needed.gives("pairs", lambda t: [t.pairs])
 blocks_needed.gives("full-only", lambda t: [t.full])
-blocks_needed.gives("one-corner", lambda t: [t.corners])
+blocks_needed.gives("one-corner", lambda t: [t.first])
+blocks_needed.gives("corners-only", lambda t: [t.corners])
+blocks_needed.gives("below-the-diagonal", lambda t: [t.below])
 blocks_needed.gives(
     "by-area", lambda t: [t.pairs // t.size**2], lambda t: [-(-t.pairs // t.size**2)]
 )

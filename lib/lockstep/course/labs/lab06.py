@@ -12,7 +12,7 @@ from typing import Any
 
 from ... import virtual
 from ...trace import Kind, Slice
-from ..judging import Noted, Number, Run, Tensor, Trial, judged, same
+from ..judging import Noted, Number, Run, Tensor, Trial, judged, same, takes
 from ..judging.values import make
 
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
@@ -210,7 +210,7 @@ def _captured(answer: Any, first: Tensor, others: list[Tensor]) -> Noted:
         cuda.synchronize()
         # Held here, what the graph reads stays what it is, whatever the answer lets go.
         built, static, begin = calls, reads, virtual.perf_counter()
-        got = [run(new) for new in news] if callable(run) else None
+        got = [run(new) for new in news] if takes(run, x) else None
         end = virtual.perf_counter()
         found = [None if got is None else [*map(_plain, got)], _plain(x), [*map(_plain, news)]]
         made, static = _calls(list(virtual.trace()), begin, end), _plain(static)
@@ -326,12 +326,12 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
         before = _plain(model.weight).flatten().tolist()
         cuda.synchronize()
         begin, losses = virtual.perf_counter(), []
-        for x, y in given[1:] if callable(step) else ():
+        for x, y in given[1:] if takes(step, *given[0]) else ():
             losses.append(step(x, y))
         end = virtual.perf_counter()
         cuda.synchronize()
         plain = [float(_plain(one)) if hasattr(one, "cpu") else one for one in losses]
-        found = [plain if callable(step) else None, _plain(model.weight).flatten().tolist()]
+        found = [plain if takes(step, *given[0]) else None, _plain(model.weight).flatten().tolist()]
         made = _calls(list(virtual.trace()), begin, end)
     return Noted(found, {**_counted(made), "steps": len(losses), "before": before})
 
@@ -604,11 +604,11 @@ def _by_size(answer: Any, sizes: list[int], inputs: list[Tensor]) -> Noted:
         cuda.synchronize()
         built, begin = calls, virtual.perf_counter()
         kept, at_once = [], []
-        for x in given if callable(run) else ():
+        for x in given if takes(run, given[0]) else ():
             kept.append(run(x))
             at_once.append(_plain(kept[-1]))
         end, after = virtual.perf_counter(), calls - built
-        found = [*map(_plain, kept)] if callable(run) else None
+        found = [*map(_plain, kept)] if takes(run, given[0]) else None
         slices = list(virtual.trace())
         made = _calls(slices, begin, end)
     products = [

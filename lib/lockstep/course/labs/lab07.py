@@ -625,6 +625,9 @@ def chance(draw: random.Random) -> Iterator[Trial]:
         before = draw.sample(range(1000, 1100), count)
         after = [one + shift for one in draw.sample(range(1000, 1100), other)]
         yield _alone((before, after), Number(_chance(before, after)))
+    short, middle, long = sorted(draw.sample(range(1000, 1100), 3))
+    before, after = [short, short, middle, short], [middle, long, middle]
+    yield _alone((before, after), Number(_chance(before, after)))
     same = draw.randrange(1000, 2000)
     yield _alone(([same] * 3, [same] * 3), Number(1.0))
 
@@ -647,6 +650,13 @@ def _farther(before: Sequence[int], after: Sequence[int]) -> float:
     return _chance(before, after, lambda one, seen: abs(one - middle) >= abs(seen - middle))
 
 
+def _each_once(before: Sequence[int], after: Sequence[int]) -> float:
+    """As if two ways that deal out the same numbers were one."""
+    ways = set(itertools.combinations(sorted([*before, *after]), len(after)))
+    return sum(sum(one) >= sum(after) for one in ways) / len(ways)
+
+
+chance.gives("each-once", _guess(_each_once))
 chance.gives("not-the-seen", _guess(lambda b, a: _chance(b, a, lambda one, seen: one > seen)))
 chance.gives("less", _guess(lambda b, a: _chance(b, a, lambda one, seen: one <= seen)))
 chance.gives("both-sides", _guess(_farther))

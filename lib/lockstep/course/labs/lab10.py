@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...models import pipeline
-from ..judging import Noted, Number, Run, Tensor, Trial, judged, numbers_in, same
+from ..judging import Noted, Number, Run, Tensor, Trial, judged, numbers_in, same, takes
 from ..judging.values import make, show
 from .messages import collective, slow, tensors, too_small, waits_in
 
@@ -35,6 +35,7 @@ def most_kept(draw: random.Random) -> Iterator[Trial]:
             [*_all_f_all_b(few)[:few], *(f"B{n}" for n in reversed(range(few)))],
         ),
         ("one after the other", _one_then_one(1, few)),
+        ("the last microbatch first", _renumbered(_one_then_one(first, first + 3))),
         ("no steps", []),
     ]
     for like, steps in orders:
@@ -55,6 +56,12 @@ def _two_then_one(microbatches: int) -> list[str]:
     return steps + [f"B{number}" for number in range(done, microbatches)]
 
 
+def _renumbered(steps: Sequence[str]) -> list[str]:
+    """The same order, but the microbatches have their numbers from the last one to the first."""
+    last = _forwards(steps) - 1
+    return [f"{one[0]}{last - int(one[1:])}" for one in steps]
+
+
 def _now_kept(steps: Sequence[str]) -> list[int]:
     """How many are kept after each step."""
     return list(accumulate(1 if one[0] == "F" else -1 for one in steps))
@@ -73,6 +80,15 @@ def _longest_run(steps: Sequence[str]) -> int:
     return max(runs, default=0)
 
 
+def _last_numbers(steps: Sequence[str]) -> int:
+    """How far the number of the latest forward is ahead of the latest backward's, at most."""
+    latest, most = {"F": -1, "B": -1}, 0
+    for one in steps:
+        latest[one[0]] = int(one[1:])
+        most = max(most, latest["F"] - latest["B"])
+    return most
+
+
 most_kept.gives("all-forwards", lambda t: [_forwards(t.steps)])
 most_kept.gives("all-steps", lambda t: [len(t.steps)])
 most_kept.gives("before-the-first", lambda t: [_before_first(t.steps)])
@@ -86,6 +102,7 @@ most_kept.gives(
     ],
 )  # fmt: skip
 most_kept.gives("one-more", lambda t: [t.most + 1], lambda t: [t.most + bool(t.steps)])
+most_kept.gives("last-numbers", lambda t: [_last_numbers(t.steps)])
 most_kept.gives("largest-number", lambda t: [max((int(one[1:]) for one in t.steps), default=0)])
 
 
@@ -694,59 +711,80 @@ train_step.demands("too-much", _other_messages)
 # ── split_backward ───────────────────────────────────────────────────────────────────────────
 
 
-def _halves(answer: Any, weight: Tensor, x: Tensor, grad: Tensor, before: Tensor | None) -> Noted:
+def _halves(answer: Any, weights: Tensor, x: Tensor, grad: Tensor, before: Tensor | None) -> Noted:
     """The input's gradient, the weights' before and after the second half, whether that is there,
     and whether the weights' gradient was computed before; a gradient may be there before. Noted is
-    whether the second half computed the input's gradient."""
+    whether the second half is a function, and computed the input's gradient. Where the weights have
+    a column more than rows, it is a bias."""
     import torch
 
-    width = weight.shape[0]
-    linear = torch.nn.Linear(width, width, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        linear.weight.copy_(make(weight))
-    linear.weight.grad = None if before is None else make(before)
-    layer = torch.nn.Sequential(linear, torch.nn.Tanh())
-    mine = make(x).requires_grad_()
-    y = layer(mine)
+    width, columns = weights.shape
+    linear = torch.nn.Linear(width, width, bias=columns > width, dtype=torch.float64)
+
+    def parted(numbers: Tensor) -> list[Any]:
+        made = make(numbers)
+        return [made[:, :width].contiguous(), *made[:, width:].T.contiguous()]
+
     computed: list[bool] = []
     again: list[bool] = []
-    linear.weight.register_hook(lambda _: computed.append(True))
-    got = answer(y, mine, list(layer.parameters()), make(grad))
+    parameters = list(linear.parameters())
+    for at, one in enumerate(parameters):
+        one.data = parted(weights)[at]
+        one.grad = None if before is None else parted(before)[at]
+        one.register_hook(lambda _: computed.append(True))
+    mine = make(x).requires_grad_()
+    y = linear(mine).tanh()
+    got = answer(y, mine, list(parameters), make(grad))
     too_early = bool(computed)
-    first, later = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
+    halves: Any = got if isinstance(got, tuple | list) and len(got) == 2 else (got, None)
+    first, later = halves
 
     def held() -> Any:
-        now = linear.weight.grad
-        return torch.zeros_like(linear.weight) if now is None else now.clone()
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        return torch.column_stack(grads)
 
-    early = held()
-    if callable(later):
+    early, called = held(), takes(later)
+    if called:
         mine.register_hook(lambda _: again.append(True))
         later()
-    return Noted([first, early, held(), callable(later), too_early], bool(again))
+    end = [first, early, held(), called, too_early]
+    return Noted(end, {"function": callable(later), "again": bool(again)})
 
 
 @judged("split_backward", lab="10", play=_halves, silent=True)
 def split_backward(draw: random.Random) -> Iterator[Trial]:
     """`split_backward(y, x, weights, grad)`: the input's gradient now, the weights' later."""
-    for rows, width, filled in ((3, 3, False), (2, 4, True), (4, 2, False)):
-        weight, x, grad, before = (
-            np.array([[draw.randint(1, 16) / 8 for _ in range(width)] for _ in range(count)])
-            for count in (width, rows, rows, width)
-        )
-        signs = np.array([[draw.choice((-1, 1)) for _ in range(width)] for _ in range(width)])
-        weight = weight * signs
-        inner = grad * (1 - np.tanh(x @ weight.T) ** 2)
-        own, had = inner.T @ x, before if filled else 0 * weight
+    for rows, width, bias, filled, like in (
+        (3, 3, False, False, "no gradient before"),
+        (2, 4, False, True, "a gradient that is there already"),
+        (4, 2, True, False, "two weights, of which the second is a bias"),
+    ):
+        weights, x, grad, before = (
+            np.array([[draw.randint(1, 16) / 8 for _ in range(columns)] for _ in range(count)])
+            for columns, count in (
+                (width + bias, width), (width, rows), (width, rows), (width + bias, width)
+            )
+        )  # fmt: skip
+        weights *= [[draw.choice((-1, 1)) for _ in range(width + bias)] for _ in range(width)]
+        seen = np.column_stack([x, np.ones(rows)])[:, : width + bias]  # a bias sees ones
+        inner = grad * (1 - np.tanh(seen @ weights.T) ** 2)
+        own, had = inner.T @ seen, before if filled else 0 * weights
+        first_only = own.copy()
+        first_only[:, width:] = 0
         yield Trial(
             0,
             given=[
-                (_tensor(weight), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
+                (_tensor(weights), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
             ],
-            right=[[_tensor(inner @ weight), _tensor(had), _tensor(had + own), True, False]],
-            facts={"own": own, "had": had},
-            like="a gradient that is there already" if filled else "no gradient before",
-        )
+            right=[
+                [
+                    _tensor(inner @ weights[:, :width]),
+                    _tensor(had), _tensor(had + own), True, False,
+                ]
+            ],
+            facts={"own": own, "had": had, "first_only": first_only},
+            like=like,
+        )  # fmt: skip
 
 
 def _halves_as(
@@ -775,9 +813,17 @@ split_backward.gives(
 split_backward.gives(
     "overwritten", _halves_as(lambda right, t: [*right[:2], _tensor(t.own), True, False])
 )
+split_backward.gives(
+    "first-weight-only",
+    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + t.first_only), True, False]),
+)
 split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
+split_backward.shows(
+    "wants-arguments",
+    lambda run, rank: _not_called_later(run, rank) and run.noted[rank]["function"],
+)
 split_backward.shows("one-half", _not_called_later)
-split_backward.demands("input-again", lambda run, rank: run.noted[rank])
+split_backward.demands("input-again", lambda run, rank: run.noted[rank]["again"])
 
 
 # ── interleaved, zero_bubble ─────────────────────────────────────────────────────────────────
@@ -844,7 +890,8 @@ def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
 def interleaved(draw: random.Random) -> Iterator[Trial]:
     """`interleaved(rank, ranks, chunks, microbatches)`: a schedule of several chunks a rank."""
     odd = draw.choice((3, 5))
-    for ranks, chunks, microbatches in ((4, 2, 8), (odd, 3, 2 * odd), (2, draw.choice((2, 4)), 6)):
+    few = draw.choice((2, 4))
+    for ranks, chunks, microbatches in ((4, 2, 8), (odd, 3, 2 * odd), (2, few, 6), (5, 2, 5)):
         yield Trial(
             0,
             given=[(ranks, chunks, microbatches)],
