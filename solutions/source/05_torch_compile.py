@@ -492,8 +492,8 @@ lockstep.compare(predicted=prediction, measured=job[0]["nothing"])
 #
 # **Goal:** `serve(model, x, sizes)` returns what `model` says of each row of `x`, in order. `model` works
 # row by row, and is compiled for every batch size that it sees. `sizes` are those that it may see, from
-# small to large; `x` has one row or more, perhaps more than the largest of them. Full batches of the largest
-# size come first; what remains goes into one batch, of the smallest size that holds it.
+# small to large; `x` has two dimensions and one row or more, perhaps more than the largest of them. Full batches of
+# the largest size come first; what remains goes into one batch, of the smallest size that holds it.
 
 # %% id="serve"
 import torch

@@ -562,7 +562,7 @@ found["x.sum()"].compare(prediction, failed)
 # ```
 #
 # **Goal:** `clipped(x, limit)` computes the same, for every `x` that a replay finds, and can be captured. `limit` is a Python
-# number, and stays what it is. `x` is float32, is not all zeros, and must not be changed.
+# number, and stays what it is. `x` is float32 and has one dimension; it is not all zeros, and must not be changed.
 
 # %% id="clipped"
 import torch
