@@ -10,6 +10,7 @@ from each_line import JOBS
 PROGRAM = Path(__file__).with_name("each_line.py")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "job, every",
     [("reserve", 60), *(pytest.param(job, 1, marks=pytest.mark.long) for job in JOBS)],
