@@ -201,7 +201,7 @@ def node_traffic(draw: random.Random) -> Iterator[Trial]:
     yield _placed(draw, rings, nodes, "several rings")
     rings = [ranks[:6], ranks[6:8], ranks[8:]]  # each inside of its node
     yield _placed(draw, rings, nodes, "rings inside of nodes")
-    # The busiest node sends both ways, to a higher number and to a lower one, and over one hop twice.
+    # The busiest node sends to a higher number and to a lower one, and over one hop twice.
     a, b, c, d = draw.sample(range(50), 4)
     nodes = {a: 5, b: 4, c: 5, d: 6}
     yield _placed(draw, [[a, b, c, d]] * 2, nodes, "the same ring twice")
@@ -234,8 +234,8 @@ def _leaving(
     ranks_of: Callable[[Trial, list[int]], int] = lambda trial, ring: len(ring),
 ) -> dict[int, float]:
     """Bytes that leave each node; by other hops, another share of the bytes, another sign of a
-    crossing, or another N; once: of the hops for which that (of the ring's number and the two ranks)
-    is the same, only the first counts."""
+    crossing, or another N. once: of hops that are the same to it, by the ring's number and the two
+    ranks, one is counted."""
     found: dict[int, float] = defaultdict(float)
     seen = set()
     for number, ring in enumerate(trial.rings):
