@@ -207,7 +207,7 @@ def exposed(compute, communication):
 # %% exposed: end-moved-back
 def exposed(compute, communication):
     def disjoint(spans):
-        found = []
+        found: list[tuple[int, int]] = []
         for first, last in sorted(spans):
             if found and first <= found[-1][1]:
                 found[-1] = (found[-1][0], last)
