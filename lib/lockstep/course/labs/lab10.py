@@ -127,18 +127,11 @@ def _all_f_all_b(microbatches: int) -> list[str]:
     return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
 
 
-def _texts(steps: Any) -> Any:
-    """Steps as a list of plain strings, if they are strings at all; members of an Enum may be."""
-    if isinstance(steps, list | tuple) and all(isinstance(one, str) for one in steps):
-        return [str.__str__(one) for one in steps]
-    return steps
-
-
 def _planned(answer: Any, stage: int, stages: int, microbatches: int) -> Any:
     """The steps, under a name: so that one that is not there is no matter of length."""
-    steps = _texts(answer(stage, stages, microbatches))
-    if isinstance(steps, list) and all(type(one) is str for one in steps):
-        return {"steps": steps}
+    steps = answer(stage, stages, microbatches)
+    if isinstance(steps, list | tuple) and all(isinstance(one, str) for one in steps):
+        return {"steps": list(steps)}
     return steps
 
 
@@ -924,7 +917,7 @@ def _split(stage: int, stages: int, microbatches: int, late: int) -> list[str]:
 
 def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
     """What the answer says for each rank."""
-    return [_texts(answer(rank, ranks, *asked)) for rank in range(ranks)]
+    return [answer(rank, ranks, *asked) for rank in range(ranks)]
 
 
 @judged("interleaved", lab="10", play=_all_ranks, silent=True, further=True)
