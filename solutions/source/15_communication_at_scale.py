@@ -355,9 +355,9 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 #
 # **Goal:** `node_traffic(rings, node_of, nbytes)`. `rings` is a list of rings, each a list of ranks in
 # the order in which they pass on; a rank may be in several. Each ring does *one* all-reduce of `nbytes`.
-# `node_of` is a dict: `node_of[rank]` is the rank's node. The result: how many bytes leave the busiest node, 0 if none do. A
-# ring of one rank sends nothing. (An example: ring 0 → 1 → 2 → 3 → 0, two ranks a node. Of node 0's
-# ranks only rank 1 sends to another node: 2·3/4 of nbytes.)
+# `node_of` is a dict: `node_of[rank]` is the number of the rank's node. The result: how many bytes leave
+# the busiest node, 0 if none do. A ring of one rank sends nothing. (An example: ring 0 → 1 → 2 → 3 → 0,
+# two ranks a node. Of node 0's ranks only rank 1 sends to another node: 2·3/4 of nbytes.)
 
 
 # %% id="node_traffic"

@@ -1,7 +1,7 @@
 """Right answers to the exercises of lab 10, in other ways than the solution's."""
 
 from collections import deque
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -456,6 +456,22 @@ def interleaved(rank, ranks, chunks, microbatches):
             steps.append((2 * k, f"F{n}.{c}"))
             steps.append((2 * (k + warm) + 1, f"B{n}.{chunks - 1 - c}"))
     return [step for _, step in sorted(steps)]
+
+
+# %% interleaved: a-class-of-strings
+def interleaved(rank, ranks, chunks, microbatches):
+    class Step(str):
+        __slots__ = ()
+
+    forwards, backwards = [], []
+    for first in range(0, microbatches, ranks):
+        group = range(first, first + ranks)
+        forwards += [f"F{n}.{c}" for c in range(chunks) for n in group]
+        backwards += [f"B{n}.{c}" for c in reversed(range(chunks)) for n in group]
+    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
+    pairs = zip(forwards[warm:], backwards, strict=False)
+    order = [*forwards[:warm], *chain.from_iterable(pairs), *backwards[len(forwards) - warm :]]
+    return [Step(one) for one in order]
 
 
 # %% interleaved: megatrons

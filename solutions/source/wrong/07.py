@@ -3,6 +3,8 @@
 import itertools
 import statistics
 
+import torch
+
 RIGHT = {
     "A": (1, "straggler", 0.15),
     "B": (None, "starved input", 0.42),
@@ -151,6 +153,12 @@ def offsets(ends):
     return [max(row[r] - row[0] for row in ends) for r in range(len(ends[0]))]
 
 
+# %% offsets: float32
+def offsets(ends):
+    times = torch.tensor(ends, dtype=torch.float32)
+    return (times - times[:, :1]).median(dim=0).values.tolist()
+
+
 # %% offsets: without-rank-0
 def offsets(ends):
     return [statistics.median(row[r] - row[0] for row in ends) for r in range(1, len(ends[0]))]
@@ -194,6 +202,22 @@ def exposed(compute, communication):
         for start, end in compute:
             total -= max(0, min(last, end) - max(first, start))
     return total
+
+
+# %% exposed: end-moved-back
+def exposed(compute, communication):
+    def disjoint(spans):
+        found: list[tuple[int, int]] = []
+        for first, last in sorted(spans):
+            if found and first <= found[-1][1]:
+                found[-1] = (found[-1][0], last)
+            else:
+                found.append((first, last))
+        return found
+
+    busy, talking = disjoint(compute), disjoint(communication)
+    hidden = sum(max(0, min(b, d) - max(a, c)) for a, b in busy for c, d in talking)
+    return sum(last - first for first, last in talking) - hidden
 
 
 # %% exposed: communication-twice
@@ -244,6 +268,25 @@ def charged(arrivals, resolution):
     for row in arrivals:
         wait = max(row) - min(row)
         found[row.index(max(row))] += wait if wait >= resolution else 0
+    return found
+
+
+# %% charged: after-the-last-but-one
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        before, last = sorted(row)[-2:]
+        if last - before >= resolution:
+            found[row.index(last)] += last - before
+    return found
+
+
+# %% charged: overwritten
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[row.index(max(row))] = sum(one for one in waits if one >= resolution)
     return found
 
 

@@ -586,6 +586,91 @@ def train_step(layer, inputs, targets):
     return total if rank == last else None
 
 
+# %% train_step: divided-by-ranks
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / dist.get_world_size()
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: divided-again
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, (x, y) in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad / len(inputs), rank - 1)
+    return total if rank == last else None
+
+
+# %% train_step: outputs-gradient
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for i in range(len(inputs)):
+        x = inputs[i]
+        if rank > 0:
+            x = torch.empty_like(inputs[i])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        y.retain_grad()
+        kept.append(y)
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for i, y in enumerate(kept):
+        if rank == last:
+            loss = mse_loss(y, targets[i]) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(y.grad, rank - 1)
+    return total if rank == last else None
+
+
 # %% train_step: crossed
 def train_step(layer, inputs, targets):
     rank, last = dist.get_rank(), dist.get_world_size() - 1

@@ -522,6 +522,49 @@ def node_traffic(rings, node_of, nbytes):
     return max(leaving.values())
 
 
+# %% node_traffic: one-rank
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of, 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[rank] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: nodes-for-ranks
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        n = len({node_of[rank] for rank in ring})
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after]:
+                leaving[node_of[rank]] += 2 * (n - 1) / n * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: one-direction
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] < node_of[after]:
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
+# %% node_traffic: counted-once
+def node_traffic(rings, node_of, nbytes):
+    leaving = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        links = set()
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            if node_of[rank] != node_of[after] and {rank, after} not in links:
+                links.add(frozenset((rank, after)))
+                leaving[node_of[rank]] += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return max(leaving.values())
+
+
 # %% node_traffic: sorted
 def node_traffic(rings, node_of, nbytes):
     leaving = dict.fromkeys(node_of.values(), 0)

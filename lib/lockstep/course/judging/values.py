@@ -107,6 +107,10 @@ def see(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, float, complex, Fraction, str, bytes):
         return value
+    if isinstance(value, str):  # of a class of its own, as members of an Enum are
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
     if depth < _DEEPEST:
         if isinstance(value, list):
             return [see(one, depth + 1) for one in list.__iter__(value)]

@@ -10,6 +10,8 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...stamps import recorded
 from ...trace import Kind, Trace
 from ...words import percent
@@ -167,10 +169,12 @@ recorded_steps.gives(
 @judged("offsets", lab="07", silent=True)
 def offsets(draw: random.Random) -> Iterator[Trial]:
     """`offsets(ends)`: by how much each rank's clock is ahead of rank 0's; ends[collective][rank]
-    in nanoseconds. An odd number of collectives, so that there is one median."""
+    in nanoseconds. An odd number of collectives, so that there is one median. The clocks have run
+    for hours: float64 holds such numbers, and float32 does not."""
     for nproc, count in ((4, 5), (3, 7), (8, 9)):
         ahead = [0, *(draw.choice((-1, 1)) * draw.randrange(10**5, 10**7) for _ in range(1, nproc))]
-        times = sorted(draw.randrange(10**9) for _ in range(count))
+        up = draw.randrange(10**13, 10**14)
+        times = sorted(up + draw.randrange(10**9) for _ in range(count))
         ends = [[time + own + draw.randrange(-4 * US, 4 * US) for own in ahead] for time in times]
         for rank in range(nproc):  # one of the ends is late, by far, on each
             ends[draw.randrange(1, count)][rank] += draw.randrange(2, 6) * 10**6
@@ -189,6 +193,11 @@ def _medians(ends: Sequence[Sequence[int]]) -> list[float]:
 def _to_neighbour(ends: Sequence[Sequence[int]]) -> list[float]:
     ranks = range(len(ends[0]))
     return [statistics.median(row[rank] - row[rank - (rank > 0)] for row in ends) for rank in ranks]
+
+
+def _in_float32(ends: Sequence[Sequence[int]]) -> list[float]:
+    times = np.array(ends, dtype=np.float32)
+    return [float(one) for one in np.median(times - times[:, :1], axis=0)]
 
 
 offsets.gives("behind", _guess(lambda ends: [-one for one in _medians(ends)]))
@@ -222,6 +231,7 @@ offsets.gives(
     "extreme",
     *(_guess(lambda ends, pick=pick: [pick(e) for e in _differences(ends)]) for pick in (min, max)),
 )
+offsets.gives("float32", _guess(_in_float32))
 offsets.gives("without-rank-0", _guess(lambda ends: _medians(ends)[1:]))
 offsets.gives(
     "by-collective",
@@ -249,6 +259,9 @@ def exposed(draw: random.Random) -> Iterator[Trial]:
         at = draw.randrange(4000, 5000)
         spans[0] += [(at, at + 200), (at + 50, at + 300)]
         spans[1] += [(at - 80, at + 400), (at + 10, at + 500)]
+        at = draw.randrange(6000, 7000)  # one lies inside of another, of either kind
+        spans[0] += [(at, at + 200), (at + 20, at + 60)]
+        spans[1] += [(at + 100, at + 400), (at + 210, at + 260)]
         for one in spans:
             draw.shuffle(one)
         yield _spans(*spans)
@@ -275,6 +288,16 @@ def _overlaps(spans: Spans, others: Spans) -> int:
     )
 
 
+def _ends_moved_back(spans: Spans) -> Spans:
+    """Disjoint spans, but a span inside of another one ends that one, too."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1]:
+            first = merged.pop()[0]
+        merged.append((first, last))
+    return merged
+
+
 exposed.gives("hidden", _guess(lambda w, t: _covered(t) - _covered(t, w)))
 exposed.gives("all-of-it", _guess(lambda w, t: _covered(t)), _guess(lambda w, t: _total(t)))
 exposed.gives("idle-compute", _guess(lambda w, t: _covered(w, t)))
@@ -291,6 +314,12 @@ exposed.gives(
     _guess(
         lambda w, t: sum(max(0, last - first - _overlaps([(first, last)], w)) for first, last in t)
     ),
+)
+exposed.gives(
+    "end-moved-back",
+    _guess(lambda w, t: _covered(_ends_moved_back(t), _ends_moved_back(w))),
+    _guess(lambda w, t: _covered(t, _ends_moved_back(w))),
+    _guess(lambda w, t: _covered(_ends_moved_back(t), w)),
 )
 exposed.gives("communication-twice", _guess(lambda w, t: sum(_covered([one], w) for one in t)))
 
@@ -347,6 +376,23 @@ def _after_the_first(arrivals: Sequence[Sequence[int]], resolution: int) -> list
     return [sum(one for one in of if one >= resolution) for of in zip(*late, strict=True)]
 
 
+def _after_the_last_but_one(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        wait = max(row) - sorted(row)[-2]
+        found[row.index(max(row))] += wait * (wait >= resolution)
+    return found
+
+
+def _overwritten(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
+    """Of each rank's collectives, only the last in which it was the last to come."""
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        at = row.index(max(row))
+        found[at] = _charged([row], resolution)[at]
+    return found
+
+
 charged.gives("the-first", _guess(lambda a, r: _charged(a, r, who=min)))
 charged.gives("who-waited", _guess(_waited), _guess(lambda a, r: _waited(a, 0)))
 charged.gives("every-wait", _guess(lambda a, r: _charged(a, 0)))
@@ -354,6 +400,8 @@ charged.gives("at-the-resolution", _guess(lambda a, r: _charged(a, r + 1)))
 charged.gives(
     "longest-wait", *(_guess(lambda a, r, one=one: _charged(a, r * one, of=max)) for one in (1, 0))
 )
+charged.gives("after-the-last-but-one", _guess(_after_the_last_but_one))
+charged.gives("overwritten", _guess(_overwritten))
 charged.gives(
     "how-often",
     _guess(lambda a, r: _charged(a, r, of=lambda waits: any(waits))),

@@ -130,7 +130,7 @@ def _all_f_all_b(microbatches: int) -> list[str]:
 def _planned(answer: Any, stage: int, stages: int, microbatches: int) -> Any:
     """The steps, under a name: so that one that is not there is no matter of length."""
     steps = answer(stage, stages, microbatches)
-    if isinstance(steps, list | tuple) and all(type(one) is str for one in steps):
+    if isinstance(steps, list | tuple) and all(isinstance(one, str) for one in steps):
         return {"steps": list(steps)}
     return steps
 
@@ -584,13 +584,17 @@ def _ends(facts: dict[str, Any], change: Callable[..., Any] | None = None) -> li
 
 
 def _by_microbatch(
-    facts: dict[str, Any], crossed: bool = False, one_buffer: bool = False
+    facts: dict[str, Any],
+    crossed: bool = False,
+    one_buffer: bool = False,
+    of_outputs: bool = False,
 ) -> tuple[Any, list[Any]]:
     """The loss of each microbatch, and for each rank the gradients of these losses.
 
     crossed: the gradients that come back, first microbatch first, meet the inputs in the other
     order, on all ranks but the last one. one_buffer: what was received for the last microbatch lies
-    where all the others were received, too.
+    where all the others were received, too. of_outputs: what goes back is the gradient of a layer's
+    output, and not of its input.
     """
     weights, biases = facts["weights"], facts["biases"]
     given = [facts["inputs"]]
@@ -605,7 +609,7 @@ def _by_microbatch(
         inner = back * (1 - given[rank + 1] ** 2)
         x = given[rank][-1:] if one_buffer and rank else given[rank]
         grads.append((np.swapaxes(inner, 1, 2) @ x, inner.sum(axis=1)))
-        back = inner @ weights[rank]
+        back = back if of_outputs else inner @ weights[rank]
     return losses, grads[::-1]
 
 
@@ -616,22 +620,41 @@ def _mean(losses: Any, by_rank: Any) -> Any:
 def _other_losses(grads: Callable[[Any, Any], Any]) -> list[Callable[[Trial], list[Any]]]:
     """Guesses: these gradients with any loss that people return."""
 
-    def guess(loss: Callable[[Any], Any]) -> Callable[[Trial], list[Any]]:
-        return lambda trial: _ends(trial.facts, lambda all_, by: (loss(all_), grads(all_, by)))
+    def guess(loss: Callable[[Any, int], Any]) -> Callable[[Trial], list[Any]]:
+        return lambda trial: _ends(
+            trial.facts, lambda all_, by: (loss(all_, len(by)), grads(all_, by))
+        )
 
     return [
         guess(loss)
         for loss in (
-            lambda all_: all_.mean(),
-            lambda all_: all_.sum(),
-            lambda all_: all_[-1],
-            lambda all_: all_[-1] / len(all_),
+            lambda all_, ranks: all_.mean(),
+            lambda all_, ranks: all_.sum(),
+            lambda all_, ranks: all_[-1],
+            lambda all_, ranks: all_[-1] / len(all_),
+            lambda all_, ranks: all_.mean() / ranks,
+            lambda all_, ranks: all_.sum() / ranks,
         )
     ]
 
 
 def _scaled(take: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda losses, by_rank: [[take(one) for one in grads] for grads in by_rank]
+
+
+def _divided_by_ranks(of: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda losses, by_rank: [[of(one) / len(by_rank) for one in grads] for grads in by_rank]
+
+
+def _divided_again(by: Callable[[Any, Any], int]) -> Callable[[Any, Any], Any]:
+    """What a rank sends back is divided once more by that number."""
+
+    def grads(losses: Any, by_rank: Any) -> Any:
+        right, number = _mean(losses, by_rank)[1], by(losses, by_rank)
+        last = len(right) - 1
+        return [[one / number ** (last - rank) for one in own] for rank, own in enumerate(right)]
+
+    return grads
 
 
 def _only_last_rank(losses: Any, by_rank: Any) -> Any:
@@ -699,6 +722,17 @@ train_step.gives(
     *_other_losses(_scaled(lambda one: one[-1] / len(one))),
     *_other_losses(_scaled(lambda one: one[-1])),
 )
+train_step.gives(
+    "divided-by-ranks",
+    *_other_losses(_divided_by_ranks(lambda one: one.mean(axis=0))),
+    *_other_losses(_divided_by_ranks(lambda one: one.sum(axis=0))),
+)
+train_step.gives(
+    "divided-again",
+    *_other_losses(_divided_again(lambda losses, by_rank: len(losses))),
+    *_other_losses(_divided_again(lambda losses, by_rank: len(by_rank))),
+)
+train_step.gives("outputs-gradient", _with_other_gradients(of_outputs=True))
 train_step.gives("crossed", _with_other_gradients(crossed=True))
 train_step.gives("one-buffer", _with_other_gradients(one_buffer=True))
 train_step.gives("only-last-rank", *_other_losses(_only_last_rank))

@@ -201,6 +201,11 @@ def node_traffic(draw: random.Random) -> Iterator[Trial]:
     yield _placed(draw, rings, nodes, "several rings")
     rings = [ranks[:6], ranks[6:8], ranks[8:]]  # each inside of its node
     yield _placed(draw, rings, nodes, "rings inside of nodes")
+    # The busiest node sends to a higher number and to a lower one, and over one hop twice.
+    a, b, c, d = draw.sample(range(50), 4)
+    nodes = {a: 5, b: 4, c: 5, d: 6}
+    yield _placed(draw, [[a, b, c, d]] * 2, nodes, "the same ring twice")
+    yield _placed(draw, [[a, d], [d, a]], nodes, "two rings of two ranks")
     ranks = draw.sample(range(100, 140), 16)
     nodes = {rank: draw.randrange(4) for rank in ranks}
     rings = [draw.sample(ranks, draw.randint(2, 9)) for _ in range(5)]
@@ -225,14 +230,22 @@ def _leaving(
     hops: Callable[[list[int]], list[tuple[int, int]]] = _hops,
     share: Callable[[Trial, int], float] = lambda trial, n: 2 * (n - 1) / n,
     crosses: Callable[[int, int], bool] = operator.ne,
+    once: Callable[[Trial, int, int, int], Any] | None = None,
+    ranks_of: Callable[[Trial, list[int]], int] = lambda trial, ring: len(ring),
 ) -> dict[int, float]:
-    """Bytes that leave each node; by other hops, another share of the bytes, or another sign of
-    a crossing."""
+    """Bytes that leave each node; by other hops, another share of the bytes, another sign of a
+    crossing, or another N. once: of hops that are the same to it, by the ring's number and the two
+    ranks, one is counted."""
     found: dict[int, float] = defaultdict(float)
-    for ring in trial.rings:
+    seen = set()
+    for number, ring in enumerate(trial.rings):
         for rank, after in hops(ring):
-            if crosses(trial.node_of[rank], trial.node_of[after]):
-                found[trial.node_of[rank]] += trial.nbytes * share(trial, len(ring))
+            if not crosses(trial.node_of[rank], trial.node_of[after]):
+                continue
+            hop = once and once(trial, number, rank, after)
+            if once is None or hop not in seen:
+                found[trial.node_of[rank]] += trial.nbytes * share(trial, ranks_of(trial, ring))
+            seen.add(hop)
     return found
 
 
@@ -256,6 +269,16 @@ def _entering_too(trial: Trial) -> list[float]:
     leave = _leaving(trial)
     enter = _leaving(trial, hops=lambda ring: [(b, a) for a, b in _hops(ring)])
     return [max((leave[node] + enter[node] for node in {*leave, *enter}), default=0)]
+
+
+def _busiest_rank(trial: Trial) -> list[float]:
+    """A guess: the bytes that leave their node from one rank alone."""
+    found: dict[int, float] = defaultdict(float)
+    for ring in trial.rings:
+        for rank, after in _hops(ring):
+            if trial.node_of[rank] != trial.node_of[after]:
+                found[rank] += 2 * (len(ring) - 1) / len(ring) * trial.nbytes
+    return [max(found.values(), default=0)]
 
 
 def _of_rings(pick: Callable[[list[float]], float]) -> Callable[[Trial], list[float]]:
@@ -282,6 +305,19 @@ for _mistake, _guesses in {
     "one-chunk": [_busiest(share=lambda t, n: 1 / n)],
     "whole-world": [
         _busiest(share=lambda t, n: 2 * (len(t.node_of) - 1) / len(t.node_of)),
+    ],
+    "one-rank": [_busiest_rank],
+    "nodes-for-ranks": [
+        _busiest(ranks_of=lambda t, ring: len({t.node_of[rank] for rank in ring})),
+        _busiest(ranks_of=lambda t, ring: len({*t.node_of.values()})),
+    ],
+    "one-direction": [_busiest(crosses=operator.lt), _busiest(crosses=operator.gt)],
+    "counted-once": [
+        _busiest(once=lambda t, number, *hop: hop),
+        _busiest(once=lambda t, number, *hop: frozenset(hop)),
+        _busiest(once=lambda t, number, *hop: (number, frozenset(hop))),
+        _busiest(once=lambda t, number, *hop: tuple(t.node_of[rank] for rank in hop)),
+        _busiest(once=lambda t, number, *hop: (number, *(t.node_of[rank] for rank in hop))),
     ],
     "sorted": [_busiest(hops=lambda ring: _hops(sorted(ring)))],
     "one-ring": [_of_rings(lambda each: each[0]), _of_rings(max)],
