@@ -255,7 +255,9 @@ class _Agent:
 
     def _tell_node(self, used: tuple[int, ...] | None) -> None:
         assert self._node is not None
-        said = {"fate": self._node.fate, "notes": self._node.notes}
+        stand_still = used is not None and any(rank.reader.waits for rank in self._node.ranks)
+        others = stand_still and self._node.others_live()
+        said = {"fate": self._node.fate, "notes": self._node.notes, "others": others}
         self._post({"did": "node", "used": used, **said})
 
     def _tell_state(self, rank: RankState) -> None:

@@ -4,10 +4,12 @@ A rank writes each call into memory that it shares with the notebook's kernel (`
 the record is there even while the rank is blocked inside C++ or after it was killed. This module
 is the layout of that memory, what an entry means (`Call`, `Group`), and its reader.
 
-Layout: a header of eight unsigned 64-bit numbers (process id; place of the entry in which the
-rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a group was on a GPU;
-1 if other threads may act while the main one waits; number of the current section; bytes used of
-the even and of the odd section), then two sections of equal size. A full section is followed by
+Layout: a header of nine unsigned 64-bit numbers (process id; place of the entry in which the
+rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a group was on a GPU,
+2 once a group was to be destroyed while a captured graph held work of NCCL; 1 if something other
+than the ranks' main threads may end the wait; 1 once the record does not tell enough to judge by;
+number of the current section; bytes used of the even and of the odd section), then two sections of
+equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
 (float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 while that is
@@ -30,8 +32,8 @@ import msgspec
 from ..words import ranks_text
 
 SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
-HEADER = struct.Struct("<QQQQQQQQ")
-PID, WAITING, DROPPED, ON_GPU, THREADS, SECTION, USED = 0, 8, 16, 24, 32, 40, 48
+HEADER = struct.Struct("<QQQQQQQQQ")
+PID, WAITING, DROPPED, ON_GPU, HELP, DOUBT, SECTION, USED = 0, 8, 16, 24, 32, 40, 48, 56
 ENTRY = struct.Struct("<ddIBB")
 WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
 ONCE, AGAIN = 1, 2  # what is said there
@@ -40,6 +42,7 @@ U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
 FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
 
+GRAPH = 2  # in the header: see `Reader.holds_a_graph`
 ANY_SOURCE = -1
 NOBODY = -2  # the peer of a message to or from a negative rank
 POINT_TO_POINT = frozenset({"send", "recv"})
@@ -240,9 +243,20 @@ class Reader:
         return self._number(ON_GPU) != 0
 
     @property
-    def has_threads(self) -> bool:
-        """Whether other threads of the rank may act while its main thread waits."""
-        return self._number(THREADS) != 0
+    def holds_a_graph(self) -> bool:
+        """Whether it went to destroy groups while a captured graph held work of NCCL."""
+        return self._number(ON_GPU) == GRAPH
+
+    @property
+    def may_be_helped(self) -> bool:
+        """Whether what the main thread waits for may come from something that is no rank's main
+        thread: another thread of the rank, a store of the program's own."""
+        return self.waits and self._number(HELP) != 0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether its calls are not all here, or its rank is another one to the program."""
+        return self._number(DOUBT) != 0
 
     @property
     def dropped(self) -> int:

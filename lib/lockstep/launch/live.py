@@ -31,16 +31,17 @@ def is_drawn(job: Job) -> bool:
 class Panel:
     """A display under the cell that follows the job; at its end it holds the final picture."""
 
-    def __init__(self, picture: Callable[[Sequence[Output], float], Job]) -> None:
-        """picture: a running job, of what it has printed and the seconds so far."""
+    def __init__(self, picture: Callable[[Sequence[Output], float, str], Job]) -> None:
+        """picture: a running job, of what it has printed, the seconds so far and a suspicion."""
         self._picture = picture
         self._handle: Any = None
         self._next = time.perf_counter() + _FIRST
 
-    def __call__(self, outputs: Sequence[Output], seconds: float) -> None:
+    def __call__(self, outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
         now = time.perf_counter()
         if now >= self._next:
-            self._next = now + max(_EVERY, 5 * self._draw(self._picture(outputs, seconds)))
+            job = self._picture(outputs, seconds, suspicion)
+            self._next = now + max(_EVERY, 5 * self._draw(job))
 
     @contextmanager
     def waiting(self, job: Job) -> Iterator[None]:
@@ -83,8 +84,12 @@ class Lines:
 
     def __init__(self, hidden: Set[int]) -> None:
         self._hidden = hidden
+        self._said = ""
 
-    def __call__(self, outputs: Sequence[Output], seconds: float) -> None:
+    def __call__(self, outputs: Sequence[Output], seconds: float, suspicion: str = "") -> None:
+        if suspicion not in ("", self._said):
+            self._said = suspicion
+            print(suspicion, flush=True)
         for rank, output in enumerate(outputs):
             for line in () if rank in self._hidden else output.new_lines():
                 print(f"rank {rank} │ {line}", flush=True)
@@ -96,7 +101,7 @@ class Lines:
 class Silence:
     """Nothing until the end, and nothing then."""
 
-    def __call__(self, outputs: Sequence[Output], seconds: float) -> None:
+    def __call__(self, outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
         pass
 
     def end(self, job: Job, report: bool) -> None:

@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,6 +184,21 @@ class Hunt:
             if seen is not None and seen.start == start and not seen.has_ended:
                 alive[pid] = start
         return alive
+
+
+def others_live(job: str, ranks: Collection[int]) -> bool:
+    """Whether a process of a job lives that is none of its ranks, but what these have started.
+
+    What only keeps semaphores in order for them does not count.
+    """
+    below = {child for rank in ranks for child in children(rank)}
+    for pid in (*below, *everybody()):
+        seen = None if pid in ranks or _tracks_resources(pid) else status(pid)
+        if seen is None or seen.has_ended:
+            continue
+        if pid in below or seen.session in ranks or _marked(pid) == job or _has_record(pid, job):
+            return True
+    return False
 
 
 def _try_to_send(pid: int, start: int, number: int) -> None:

@@ -32,7 +32,12 @@ _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the fi
 
 _ENDS = {"done": "done", "failed": "raised", "dead": "died"}  # of a rank's states
 
-Show = Callable[[Sequence[Output], float], None]  # what has come so far, and the seconds since
+# What has come so far, the seconds since, and what may be wrong ("": nothing is suspected).
+Show = Callable[[Sequence[Output], float, str], None]
+_HELP_MAY_COME = (
+    "Nothing moves, and the ranks may be stuck: {} Something else than the ranks may still help (a "
+    "thread, a process, a store of the program's own), so the job goes on."
+)
 
 
 class Ranks:
@@ -82,7 +87,7 @@ class Ranks:
         timeout: seconds, None for no limit. An interrupt (Ctrl-C) is an outcome, too.
         """
         self._outputs = [Output(rank) for rank in range(self.nproc)]
-        self._task, self._seconds = task, 0.0
+        self._task, self._seconds, self._suspected = task, 0.0, ""
         outcome: Outcome | None = None
         try:
             self._jobs = task.number = self._jobs + 1
@@ -93,7 +98,7 @@ class Ranks:
         except KeyboardInterrupt:
             while outcome is None:
                 with contextlib.suppress(KeyboardInterrupt), deaf():  # a second says nothing new
-                    outcome = self._failure("", "interrupted")
+                    outcome = self._failure(self._suspected, "interrupted")
         finally:
             if outcome is None or outcome.state != "ok":
                 self.close()  # a rank that still works on this must not answer the next one
@@ -108,7 +113,7 @@ class Ranks:
     def _watch(self, timeout: float | None, show: Show) -> tuple[str, str]:
         """Wait until the job is over; returns the verdict and its kind ("ok" when all is well)."""
         began = time.perf_counter()
-        watch = StandstillWatch(self._processor_time)
+        watch = StandstillWatch(self._processor_time, self._others_live)
         first_failure: float | None = None
         while True:
             if all(rank.state == "done" for rank in self._ranks):
@@ -134,9 +139,11 @@ class Ranks:
             for node in self._nodes:
                 node.poll()
             self._seconds = time.perf_counter() - began
-            show(self._outputs, self._seconds)
             if first_failure is None and (verdict := watch.look(self._seen())):
                 return verdict.sentence, "stuck"
+            suspicion = watch.suspicion
+            self._suspected = _HELP_MAY_COME.format(suspicion.sentence) if suspicion else ""
+            show(self._outputs, self._seconds, self._suspected)
 
     def _settled(self, since: float) -> bool:
         """After a failure: whether the others can tell no more."""
@@ -158,13 +165,23 @@ class Ranks:
         return found and f"{found} Nothing hung this time, but the values cannot be trusted."
 
     def _suspicion(self) -> str:
+        if self._suspected:
+            return f" {self._suspected}"
+        if self._is_doubtful():
+            return ""
         agree(rank.reader for rank in self._ranks)
         suspected = diagnose.between_groups(self._seen(), suspected=True)
         return f" What may be wrong: {suspected.sentence}" if suspected else ""
 
+    def _is_doubtful(self) -> bool:
+        return any(rank.reader.is_doubtful for rank in self._ranks)
+
     def _mismatch(self) -> str:
+        if self._is_doubtful():
+            return ""
         agree(rank.reader for rank in self._ranks)
-        verdict = diagnose.mismatch(self._seen())
+        seen = self._seen()
+        verdict = diagnose.mismatch(seen) or diagnose.too_large_a_world(seen)
         return verdict.sentence if verdict else ""
 
     def _starved(self) -> str:
@@ -190,6 +207,9 @@ class Ranks:
                 return None
             used += here
         return used
+
+    def _others_live(self) -> bool:
+        return any(node.others_live() for node in self._nodes)
 
     # ── What became of it ────────────────────────────────────────────────────────────────────
 

@@ -460,8 +460,9 @@ _LOADS = "the first ranks of a kernel wait until PyTorch is loaded"
 def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     behind = options.show and task.last and kept.when(plan) == "behind"
 
-    def picture(outputs: Sequence[Output], seconds: float) -> Job:
-        return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds))
+    def picture(outputs: Sequence[Output], seconds: float, suspicion: str) -> Job:
+        notes = (suspicion,) if suspicion else ()
+        return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds, notes=notes))
 
     display: Panel | Lines | Silence = Silence()
     if options.show:
@@ -471,9 +472,9 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
             stack.enter_context(display.waiting(Job.of(plan, Outcome(notes=(_LOADS,)))))
         ranks.start()
 
-    def look(outputs: Sequence[Output], seconds: float) -> None:
+    def look(outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
         nonlocal behind
-        display(outputs, seconds)
+        display(outputs, seconds, suspicion)
         if behind:
             behind = False
             kept.keep(plan, ranks.setting)

@@ -42,6 +42,11 @@ class Seen:
     reader: Reader
     finished: bool
 
+    @property
+    def may_be_helped(self) -> bool:
+        """Whether what the rank waits for may come from something that is no rank."""
+        return not self.finished and self.reader.may_be_helped
+
     def blocked(self) -> Call | None:
         return None if self.finished else self.reader.blocked_in()
 
@@ -53,10 +58,8 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
     for rank, seen in ranks.items():
         for call in seen.reader.log().values():
             if call.group.is_internal:
-                if is_new_group(call.operation):
+                if is_new_group(call.operation) and not _is_unknown(call):
                     calls.setdefault((call.group, call.number), {})[rank] = call
-                elif call.end is None and (verdict := _too_large_a_world(call, len(ranks))):
-                    return verdict
             elif verdict := _nobody_there(call):
                 return verdict
             elif call.operation == "send":
@@ -82,15 +85,23 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
     return None
 
 
-def _too_large_a_world(call: Call, nproc: int) -> Verdict | None:
-    asked = re.fullmatch(r"init_process_group\(world_size=(\d+)\)", call.operation)
-    if not asked or int(asked[1]) <= nproc:
-        return None
-    return Verdict(
-        f"init_process_group was asked for a world of {asked[1]} ranks, and this job has {nproc}: "
-        "it waits for ranks that never come.",
-        (call.rank,),
-    )
+def too_large_a_world(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """Ranks make a group in which there is room for more than this job has."""
+    for rank, seen in ranks.items():
+        for call in seen.reader.setup():
+            asked = re.fullmatch(r"init_process_group\(world_size=(\d+)\)", call.operation)
+            if call.end is None and asked and int(asked[1]) > len(ranks):
+                return Verdict(
+                    f"init_process_group was asked for a world of {asked[1]} ranks, and this job "
+                    f"has {len(ranks)}: it waits for ranks that never come.",
+                    (rank,),
+                )
+    return None
+
+
+def _is_unknown(call: Call) -> bool:
+    """Of new_group, whether its ranks were given in a way that the record could not look at."""
+    return "…" in call.operation
 
 
 def _nobody_there(call: Call) -> Verdict | None:
@@ -161,11 +172,14 @@ def _by_value(said: Mapping[int, str]) -> str:
     return ", ".join(f"{ranks_text(ranks)} {text}" for text, ranks in groups.items())
 
 
-def deadlock(ranks: Mapping[int, Seen], *, on_gpus: bool = False) -> Verdict | None:
+def deadlock(
+    ranks: Mapping[int, Seen], *, on_gpus: bool = False, helped: Collection[int] = ()
+) -> Verdict | None:
     """Ranks that wait for each other, or for one that has left, when none can move any more.
 
-    on_gpus: a rank waits, too, where its GPU waits for others: the program may have come to a line
-    that needs a result. That is likely only where nothing has moved for long.
+    helped: ranks that something besides the ranks may yet move. on_gpus: a rank waits, too, where
+    its GPU waits for others: the program may have come to a line that needs a result. That is
+    likely only where nothing has moved for long.
     """
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     blocked: dict[int, Call] = {}
@@ -173,7 +187,7 @@ def deadlock(ranks: Mapping[int, Seen], *, on_gpus: bool = False) -> Verdict | N
         call = seen.blocked()
         if on_gpus and not seen.finished and (call is None or call.operation == SYNCHRONIZE):
             call = _awaited_by_gpu(seen, reached)
-        if call is not None and not seen.reader.has_threads:
+        if call is not None and rank not in helped:
             blocked[rank] = call
     unfinished = {rank for rank, seen in ranks.items() if not seen.finished}
     if not blocked:
@@ -405,6 +419,23 @@ _SEND_FIRST = (
 )
 
 
+def held_by_a_graph(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """A group on GPUs that does not end because of a captured graph, if it takes long."""
+    held = tuple(
+        rank
+        for rank, seen in ranks.items()
+        if seen.reader.holds_a_graph and (call := seen.blocked()) and call.group.name == "setup"
+    )
+    if not held:
+        return None
+    return Verdict(
+        f"destroy_process_group() does not come back on {ranks_text(held)}: a captured CUDA graph "
+        "that holds NCCL work is still alive. Delete the graph first (del graph; "
+        "torch.cuda.synchronize()), then destroy the group.",
+        held,
+    )
+
+
 def never_met(ranks: Mapping[int, Seen]) -> Verdict | None:
     """All ranks have come to make the same group, and look for each other in vain.
 
@@ -458,6 +489,8 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
     for line in lines:
         group, operation = line[0], line[1]
         if operation or group.is_internal:
+            continue
+        if not set(group.ranks) <= ranks.keys():
             continue
         counts = {r: reached[r].get(line, 0) for r in group.ranks}
         short = [r for r in group.ranks if r in closed and counts[r] < max(counts.values())]
@@ -527,7 +560,7 @@ def _missing(
         members = everybody
         if not on_gpu and (asked := re.fullmatch(r"new_group\(\[([\d, ]+)\]\)", call.operation)):
             members = [int(rank) for rank in asked[1].split(",")]  # gloo connects no one else
-    return [r for r in members if reached[r].get(call.line, 0) <= call.number]
+    return [r for r in members if r not in reached or reached[r].get(call.line, 0) <= call.number]
 
 
 def _forsaken(call: Call, ranks: Mapping[int, Seen]) -> Call | None:

@@ -41,7 +41,7 @@ from .. import processes
 from ..channel import Channel, NoMessage, in_turn
 from ..errors import refusal
 from ..processes import FOLDER, GRACE, LAST_MOMENT, Hunt
-from . import rank, recorder
+from . import hooks, rank
 
 PRELOADED = (
     "torch",
@@ -408,7 +408,7 @@ def main(control: Channel, kernel: int) -> None:
         for name in PRELOADED:
             with contextlib.suppress(ImportError):  # torch itself missing: the ranks will say so
                 importlib.import_module(name)
-        recorder.install()
+        hooks.install()
         _keep_from_ranks()
         gc.freeze()
         gc.enable()

@@ -35,9 +35,10 @@ from ..calls import SYNCHRONIZE
 from ..cell import Cell
 from ..channel import Channel, map_file
 from ..errors import CannotSend
-from . import children, recorder
+from . import children, hooks
 from .modules import Modules
 from .profiling import profiled
+from .recorder import Recorder
 from .rendezvous import meet_in_file
 from .shown import shown
 
@@ -117,7 +118,7 @@ class _Rank:
         import torch
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-        self._recorder = recorder.start(map_file(named["record"], shared=True), self.rank)
+        self._recorder = hooks.start(map_file(named["record"], shared=True), self.rank)
         self._meeting: int | None = named.get("file")
         self._listener: int | None = named.get("listener")
         self._store: Any = None
@@ -183,7 +184,8 @@ class _Rank:
         reply, attached = self._try(message, descriptors)
         self._recorder.settle()
         self._modules.note(began)
-        return {**reply, "note": self._note}, attached
+        said = "; ".join(filter(None, (self._note, self._recorder.fault)))
+        return {**reply, "note": said}, attached
 
     def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         try:
@@ -405,7 +407,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def _synchronize(recorder: recorder.Recorder) -> None:
+def _synchronize(recorder: Recorder) -> None:
     """A job on a GPU has ended when the GPU has done it."""
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized():
@@ -512,5 +514,5 @@ if __name__ == "__main__":
         connection.connect(address)
     greeting = Channel(connection)
     greeting.send({"did": "hello", "pid": os.getpid(), "environment": dict(os.environ)})
-    recorder.install()
+    hooks.install()
     main(greeting, os.environ.pop("LOCKSTEP_DIRECTORY"))

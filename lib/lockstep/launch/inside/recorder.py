@@ -1,59 +1,52 @@
 """The call record: every c10d call of a rank, written where the notebook can read it at any time.
 
 A rank appends each call to memory that it shares with the notebook's kernel, so the record is
-there even while the rank is blocked inside C++ or after it was killed. The calls are caught at
-PyTorch's dispatcher, which every path to a process group passes: `torch.distributed`, DDP's
-reducer, functional collectives, compiled code.
+there even while the rank is blocked inside C++ or after it was killed. What is written here, and
+when, `hooks.py` says; the layout of that memory, and its reader, are in `calls.py`.
 
-The layout of that memory, and its reader, are in `calls.py`.
-
-A rank must end as it would without a record. gloo's threads take Python's lock now and then: for
-a callback, or to drop a tensor that Python has seen, and every tensor of a call has been seen
-here. A program that lets go of a group holds the lock, and waits for those threads. So the groups
-are held here: letting go of one waits for nobody. What a program might notice of that,
-`destroy_process_group()` does itself: it waits for the works that are still under way. And the
-ends of works are seen by threads that wait beside the program, not by callbacks.
+What this module uses of Python it takes when it is imported: a program may put something else into
+`time` or `os`.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
-import gc
 import math
-import os
 import queue
-import sys
 import threading
-import time
 import weakref
 import zlib
+from _thread import _count, start_new_thread
 from collections.abc import Callable, Iterator
+from concurrent.futures import thread as pools
+from os import getpid
+from sys import _current_frames
+from threading import get_ident
+from time import perf_counter
+from types import FrameType
 from typing import Any
 
 import msgspec
 
 from ..calls import (
     AGAIN,
-    ANY_SOURCE,
     AWAITED,
     CALL,
     COUNT,
+    DOUBT,
     DROPPED,
     ENTRY,
     F64,
     FORSAKEN,
+    GRAPH,
     GROUP,
     HEADER,
+    HELP,
     LEAVING,
-    NOBODY,
     ON_GPU,
     ONCE,
-    POINT_TO_POINT,
-    SAME_SIZE,
     SECTION,
-    THREADS,
     U64,
     USED,
     WAITED_FOR,
@@ -63,46 +56,29 @@ from ..calls import (
     offset_of,
     section_size,
 )
-from .naming import name_of
 
-_NAMES = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather_into_tensor",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_": "reduce_scatter",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-    "broadcast_": "broadcast",
-    "reduce_": "reduce",
-    "gather_": "gather",
-    "scatter_": "scatter",
-    "barrier": "barrier",
-    "monitored_barrier_": "monitored_barrier",
-    "send": "send",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-}
-SETUP = ("init_process_group", "new_group", "destroy_process_group")
-BEGUN = ("isend", "irecv", "batch_isend_irecv")  # what they return is the caller's to keep
 _Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
 _MOST_WATCHERS = 16
-_LONGEST_DESCRIPTION = 60  # characters
 _pack = msgspec.msgpack.Encoder().encode
-_MOST_DESTROYED = 32  # groups that are held although they have been destroyed
+
+
+class _Here(threading.local):
+    """What is under way in one thread."""
+
+    def __init__(self) -> None:
+        self.batching = False  # inside of batch_isend_irecv
+        self.quiet = False  # inside of new_group and its like: that traffic is not the learner's
+        self.fresh: list[Any] = []  # Works that their caller may not have got yet
 
 
 class Recorder:
-    """Appends this process's calls to shared memory; thread-safe."""
+    """Appends this process's calls to shared memory; for all threads, and what interrupts them."""
 
     def __init__(self, memory: Any, rank: int):
         self._memory = memory
         self._rank = rank
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what interrupts a thread may make calls, too
+        self._is_writing = False
         self._main = threading.main_thread().ident
         self._size = section_size(memory)
         self._section = 0
@@ -114,19 +90,17 @@ class Recorder:
         self._groups_made = 0
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
-        self.batching = False  # inside of batch_isend_irecv
-        self.quiet = False  # inside of new_group and its like: its own traffic is not the learner's
-        self._groups_held: list[Any] = []  # process groups, the oldest first
+        self.here = _Here()
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: the Work, its entry
         self._futures: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: of a Work, its entry
         self._messages: set[int] = set()  # entries of messages under way
         self._spent: dict[int, tuple[weakref.ref[Any], int]] = {}  # messages that were waited for
-        self._fresh: list[Any] = []  # Works that their caller may not have got yet
         self._watchers = _Watchers()
         self.newest = 0
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
-        HEADER.pack_into(memory, 0, os.getpid(), 0, 0, 0, 0, 0, self._used, 0)
+        self.fault = ""  # what went wrong here first, in a line
+        HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0)
 
     def reset(self) -> None:
         """Forget the entries: a kept world begins its next cell. Counts and groups go on.
@@ -138,40 +112,29 @@ class Recorder:
             self._used = self._held = self._held_before = self.newest = 0
             for held in (self._works, self._futures, self._spent, self._messages):
                 held.clear()
-            self._fresh.clear()
-            for at in (WAITING, DROPPED, ON_GPU, THREADS, USED, USED + 8):
+            self.here.fresh.clear()
+            for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8):
                 U64.pack_into(self._memory, at, 0)
             self._begin_section()
+
+    def doubt(self, fault: str = "") -> None:
+        """From now on nobody is to judge by this record: calls are missing, or mean another rank.
+
+        fault: why, where that is no doing of the program's.
+        """
+        U64.pack_into(self._memory, DOUBT, 1)
+        self.fault = self.fault or fault
 
     def group(self, key: Any, describe: Callable[[], Group]) -> tuple[int, Group]:
         known = self._groups.get(key)
         if known is None:
-            known = self._groups[key] = (self._groups_made, describe())
-            self._groups_made += 1
+            described = describe()
             with self._lock:
-                self._append(math.nan, GROUP, _introduction(*known))
+                if (known := self._groups.get(key)) is None:  # another thread may have been first
+                    known = self._groups[key] = (self._groups_made, described)
+                    self._groups_made += 1
+                    self._append(math.nan, GROUP, _introduction(*known))
         return known
-
-    def hold(self, group: Any) -> None:
-        """Keep a process group, so that no destructor of it runs in the program's own threads.
-
-        Of groups that were destroyed the newest: the threads of the others have long done all they
-        had to do.
-        """
-        import torch.distributed as dist
-
-        self._groups_held.append(group)
-        alive = dist.distributed_c10d._world.pg_map
-        destroyed = [held for held in self._groups_held if held not in alive]
-        for old in destroyed[:-_MOST_DESTROYED]:
-            self._groups_held.remove(old)
-
-    def drain(self) -> None:
-        """Wait for all works that are under way, as the end of their group would."""
-        for place, future in list(self._under_way.items()):
-            with contextlib.suppress(Exception):  # whoever waits for the work is told
-                future.wait()
-            self._is_done(place)
 
     def settle(self) -> None:
         """Write down the end of each work that is over; its watcher may not have run yet."""
@@ -184,8 +147,9 @@ class Recorder:
 
     def default_ended(self) -> None:
         """After destroy_process_group(): the next groups reuse the names of the old ones."""
-        self._groups = {k: v for k, v in self._groups.items() if v[1].is_internal}
-        self._defaults_ended += 1
+        with self._lock:
+            self._groups = {k: v for k, v in self._groups.items() if v[1].is_internal}
+            self._defaults_ended += 1
 
     def begin(
         self,
@@ -199,21 +163,22 @@ class Recorder:
         asynchronous: bool = False,
         stream: int | None = None,
     ) -> int:
-        """Enter a call; returns its entry."""
-        self.handed_over()
+        """Enter a call; returns its entry, 0 where it has none."""
+        here = self.here
+        here.fresh.clear()
         line = (group, *line_of(operation, peer, tag))
         with self._lock:
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
             what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
-            return self._append(time.perf_counter(), CALL, (*what, self.batching, stream))
+            return self._append(perf_counter(), CALL, (*what, here.batching, stream))
 
     @property
     def is_on_gpu(self) -> bool:
         return bool(U64.unpack_from(self._memory, ON_GPU)[0])
 
-    def on_gpu(self) -> None:
-        U64.pack_into(self._memory, ON_GPU, 1)
+    def on_gpu(self, holds_a_graph: bool = False) -> None:
+        U64.pack_into(self._memory, ON_GPU, GRAPH if holds_a_graph else 1)
 
     def sum_up(self, group: Group, *call: Any) -> None:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
@@ -221,6 +186,16 @@ class Recorder:
         self.digest[key] = zlib.crc32(repr(call).encode(), self.digest.get(key, 0))
 
     def _append(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
+        if self._is_writing:  # a signal's handler, or a `__del__`, in the middle of this
+            self.doubt()
+            return 0
+        self._is_writing = True
+        try:
+            return self._append_to_section(start, kind, entry)
+        finally:
+            self._is_writing = False
+
+    def _append_to_section(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
         data = _pack(entry)
         if len(data) > self._size // 4 and kind == CALL:  # thousands of tensors at once
             data = _pack((*entry[:3], (), *entry[4:]))
@@ -262,16 +237,17 @@ class Recorder:
             return
         offset = offset_of(place, self._size) + 8
         if math.isnan(F64.unpack_from(self._memory, offset)[0]):
-            F64.pack_into(self._memory, offset, time.perf_counter() if at is None else at)
+            F64.pack_into(self._memory, offset, perf_counter() if at is None else at)
 
     # ── Works that go on behind the program ──────────────────────────────────────────────────
 
-    def follow(self, work: Any, place: int, is_message: bool, asynchronous: bool) -> None:
+    def follow(self, work: Any, place: int, is_message: bool, future: Any, hand_over: bool) -> None:
         """See to it that the entry of a work on the CPU gets its end.
 
         The Python object of a Work is one and the same as long as it lives, so the one that the
-        caller gets and waits for is found again by its identity. It is held here only until the
-        caller has it: under gloo a message is given up with what isend() returned.
+        caller gets and waits for is found again by its identity. With `hand_over` it is held here
+        until the caller has it: under gloo a message is given up with what isend() returned.
+        future: of the work, where its end is not seen by who waits for it.
         """
         key = id(work)
 
@@ -283,22 +259,23 @@ class Recorder:
         self._works[key] = (weakref.ref(work, gone), place)
         if is_message:
             self._messages.add(place)
-        self._fresh.append(work)
-        if asynchronous and not is_message:  # the end of a message is seen by who waits for it
-            with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
-                future = self._under_way[place] = _future_of(work)
-                self._watchers.watch(future, functools.partial(self._is_done, place))
+        if hand_over:
+            self.here.fresh.append(work)
+        if future is not None:
+            self._under_way[place] = future
+            self._watchers.watch(future, functools.partial(self._is_done, place))
 
-    def follow_on_gpu(self, work: Any, place: int) -> None:
+    def follow_on_gpu(self, work: Any, place: int, hand_over: bool) -> None:
         """So that it is seen which stream waits for the work, and from when on."""
         key = id(work)
         self._works[key] = (weakref.ref(work, lambda _: self._works.pop(key, None)), place)
-        self._fresh.append(work)
+        if hand_over:
+            self.here.fresh.append(work)
 
     def stream_waits(self, place: int, stream: int) -> None:
         """Write down that from now on a stream waits for a call that was asynchronous."""
         with self._lock:
-            self._append(time.perf_counter(), AWAITED, (place, stream))
+            self._append(perf_counter(), AWAITED, (place, stream))
 
     def _is_done(self, place: int) -> None:
         self.end(place)
@@ -308,15 +285,11 @@ class Recorder:
         """In a process that a rank has forked: leave the rank's record alone."""
         self._works.clear()
         self._futures.clear()
-        self._fresh.clear()
-
-    def handed_over(self) -> None:
-        """Whoever began works has got them by now."""
-        self._fresh.clear()
+        self.here.fresh.clear()
 
     def waited_for(self, work: Any) -> int:
         """The entry of a work that is waited for now; 0 if it is not known, or was waited for."""
-        self.handed_over()
+        self.here.fresh.clear()
         known = self._works.get(id(work))
         if known is None or known[0]() is not work:
             return 0
@@ -342,6 +315,7 @@ class Recorder:
     def completed(self, work: Any, told: Any) -> None:
         """Somebody has learned in another way than by wait() that a work is over, or by its future
         (`told`) will."""
+        self.here.fresh.clear()
         known = self._works.get(id(work))
         if known is None or known[0]() is not work:
             return
@@ -361,20 +335,23 @@ class Recorder:
         if 0 <= self._section - place // self._size <= 1:
             self._memory[offset_of(place, self._size) + WAITED_FOR] = how
 
-    @contextlib.contextmanager
-    def blocking(self, place: int) -> Iterator[None]:
-        """The main thread may block in this entry; inside of another one, that one counts."""
-        outermost = self._outermost == 0 and threading.get_ident() == self._main
-        if outermost:
-            self._outermost = place
-            U64.pack_into(self._memory, THREADS, _others_may_act())
-            U64.pack_into(self._memory, WAITING, place)
-        try:
-            yield
-        finally:
-            if outermost:
-                self._outermost = 0
-                U64.pack_into(self._memory, WAITING, 0)
+    def enter(self, place: int, may_be_helped: bool = False) -> bool:
+        """The main thread may block in this entry; inside of another one, that one counts.
+
+        may_be_helped: by what is no rank. Returns whether there is something to `leave`.
+        """
+        if not place or self._outermost or get_ident() != self._main:
+            return False
+        self._outermost = place
+        help_may_come = may_be_helped or _others_may_act(self._watchers.threads)
+        U64.pack_into(self._memory, HELP, help_may_come)
+        U64.pack_into(self._memory, WAITING, place)
+        return True
+
+    def leave(self, entered: bool) -> None:
+        if entered:
+            self._outermost = 0
+            U64.pack_into(self._memory, WAITING, 0)
 
     @contextlib.contextmanager
     def leaving(self, what: str) -> Iterator[None]:
@@ -387,16 +364,20 @@ class Recorder:
             self.end(place)
 
     @contextlib.contextmanager
-    def internal(self, kind: str, operation: str, peer: int | None = None) -> Iterator[None]:
+    def internal(
+        self, kind: str, operation: str, peer: int | None = None, may_be_helped: bool = False
+    ) -> Iterator[None]:
         """A call that is not an operation on a group but in which a rank may wait for others."""
         number, _ = self.group(kind, lambda: Group(kind, ()))
         place = self.begin(operation, number, peer=peer)
-        self.quiet, before = True, self.quiet
+        here = self.here
+        before, here.quiet = here.quiet, True
+        entered = self.enter(place, may_be_helped)
         try:
-            with self.blocking(place):
-                yield
+            yield
         finally:
-            self.quiet = before
+            self.leave(entered)
+            here.quiet = before
             self.end(place)
 
 
@@ -411,16 +392,17 @@ class _Watchers:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: queue.SimpleQueue[tuple[Any, Callable[[], None]]] = queue.SimpleQueue()
-        self._threads = self._busy = 0
+        self._busy = 0
+        self.threads: set[int] = set()
 
     def watch(self, future: Any, done: Callable[[], None]) -> None:
         with self._lock:
             self._busy += 1
-            if self._busy > self._threads < _MOST_WATCHERS:
-                self._threads += 1
-                _thread.start_new_thread(self._serve, ())
+            if self._busy > len(self.threads) < _MOST_WATCHERS:
+                with contextlib.suppress(RuntimeError):  # no more threads: `settle` sees the end
+                    self.threads.add(start_new_thread(self._serve, ()))
         self._waiting.put((future, done))
 
     def _serve(self) -> None:
@@ -428,401 +410,42 @@ class _Watchers:
             future, done = self._waiting.get()
             with contextlib.suppress(Exception):  # it failed: whoever waits for the work is told
                 future.wait()
-            done()
+            with contextlib.suppress(Exception):  # nobody is there to be told
+                done()
             del future, done  # the tensors in it are the program's to keep or to drop
             with self._lock:
                 self._busy -= 1
 
 
-def _others_may_act() -> int:
-    """1 if threads run besides the main one; daemons, such as a progress bar's, do not count."""
-    if threading.active_count() == 1:
-        return 0
-    main = threading.main_thread()
-    return int(any(not t.daemon for t in threading.enumerate() if t is not main))
-
-
-def _future_of(work: Any) -> Any:
-    ask = type(work).get_future
-    return getattr(ask, "__wrapped__", ask)(work)  # not as the program would: see _completed_hook
-
-
-_recorder: Recorder | None = None
-_graph_holds_work = False
-
-
-def start(memory: Any, rank: int) -> Recorder:
-    """Begin to record this process's calls into `memory`; `install()` must have run."""
-    global _recorder
-    _recorder = Recorder(memory, rank)
-    os.register_at_fork(after_in_child=_stop)
-    return _recorder
-
-
-def _stop() -> None:
-    """What a rank forks, such as a data loader's worker, is no rank."""
-    global _recorder
-    if _recorder is not None:
-        _recorder.disown()
-    _recorder = None
-
-
-def install() -> None:
-    """Put the hooks in place, once a process; they cost next to nothing until `start()`.
-
-    Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
-    """
-    import torch
-    import torch.distributed as dist
-
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    library = torch.library.Library("c10d", "IMPL")
-    for name, public in _NAMES.items():
-        packet = getattr(torch.ops.c10d, name, None)
-        if packet is not None:  # an operation that this PyTorch does not have
-            library.impl(
-                name, _hook(packet.default, public, below), "BackendSelect", with_keyset=True
-            )
-    functional = torch.library.Library("_c10d_functional", "IMPL")
-    functional.impl(
-        "wait_tensor",
-        _wait_tensor_hook(torch.ops._c10d_functional.wait_tensor.default, below),
-        "BackendSelect",
-        with_keyset=True,
-    )
-    _libraries.extend([library, functional])
-    dist.Work.wait = _wait_hook(dist.Work.wait)  # type: ignore[method-assign]
-    for name in ("is_completed", "get_future", "synchronize"):
-        setattr(dist.Work, name, _completed_hook(getattr(dist.Work, name)))
-    torch._C.Future.wait = _future_hook(torch._C.Future.wait)  # type: ignore[method-assign]
-    for name in ("get", "wait"):
-        setattr(dist.Store, name, _store_hook(name, getattr(dist.Store, name)))
-    for name in BEGUN:
-        _replace(getattr(dist, name), _begun_hook(getattr(dist, name)))
-    for name in SETUP:
-        _replace(getattr(dist, name), _setup_hook(name, getattr(dist, name)))
-
-
-_libraries: list[Any] = []  # a Library takes its kernels along when it is collected
-
-
-def _replace(original: Any, replacement: Any) -> None:
-    """Put `replacement` wherever a module of PyTorch has imported `original` by name."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed"):
-            for key, value in list(vars(module).items()):
-                if value is original:
-                    setattr(module, key, replacement)
-
-
-def _hook(operation: Any, name: str, below: Any) -> Callable[..., Any]:
-    arguments = [argument.name for argument in operation._schema.arguments]
-
-    def index(*names: str) -> int | None:
-        return next((arguments.index(n) for n in names if n in arguments), None)
-
-    group_at = arguments.index("process_group")
-    tensors_at = index("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
-    peer_at = index("dst", "src", "root_rank")
-    tag_at = index("tag")
-    async_at = index("async_op")
-    any_source = operation._schema.name.endswith("recv_any_source_")
-
-    def hook(keyset: Any, *args: Any) -> Any:
-        recorder = _recorder
-        if recorder is None or recorder.quiet:
-            return operation.redispatch(keyset & below, *args)
-        number, group = _group_of(recorder, args[group_at])
-        tensors = [] if tensors_at is None else _flat(args[tensors_at]) or _flat(args[0])
-        peer = ANY_SOURCE if any_source else None
-        if peer_at is not None:
-            peer = _global_rank(group, args[peer_at])
-        tag = args[tag_at] if tag_at is not None else 0
-        # Arguments that equal their default do not arrive here; async_op's default is True.
-        asynchronous = async_at is not None and (len(args) <= async_at or args[async_at])
-        size = sum(t.numel() * t.element_size() for t in tensors)
-        dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
-        if name not in POINT_TO_POINT:
-            recorder.sum_up(group, name, peer, (size, dtype) if name in SAME_SIZE else None)
-        on_gpu = bool(tensors) and tensors[0].is_cuda
-        place = recorder.begin(
-            name,
-            number,
-            tuple(tuple(t.shape) for t in tensors),
-            dtype,
-            size,
-            peer,
-            tag,
-            asynchronous,
-            _stream_of(tensors[0]) if on_gpu else None,
-        )
-        if asynchronous and not _has_python_the_handle():
-            recorder.say_waited(place)
-        if on_gpu:
-            recorder.on_gpu()
-        try:
-            with recorder.blocking(place):  # most return at once, some block right here
-                out = operation.redispatch(keyset & below, *args)
-        except BaseException:
-            recorder.end(place)
-            raise
-        _follow(recorder, place, out, name in POINT_TO_POINT, asynchronous, on_gpu)
-        return out
-
-    return hook
-
-
-def _stream_of(tensor: Any) -> int | None:
-    """The stream that a call with this tensor follows; None where a graph is being captured."""
-    import torch
-
-    if torch.cuda.is_current_stream_capturing():
-        return None
-    return int(torch.cuda.current_stream(tensor.device).cuda_stream)
-
-
-def _has_python_the_handle() -> bool:
-    """Whether a function of torch.distributed made this call, which returns its handle; DDP's
-    reducer and functional collectives keep theirs in C++."""
-    caller = sys._getframe(2).f_globals.get("__name__", "")
-    return bool(caller == "torch.distributed.distributed_c10d")
-
-
-def _global_rank(group: Group, number: int) -> int:
-    """c10d counts within the group, people globally. A program may ask for who is not there."""
-    if number < 0:
-        return NOBODY
-    return group.ranks[number] if number < len(group.ranks) else number
-
-
-def _flat(tensors: Any) -> list[Any]:
-    if not isinstance(tensors, (list, tuple)):
-        return [tensors]
-    return [t for part in tensors for t in _flat(part)]
-
-
-def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
-    import torch.distributed as dist
-
-    group = dist.ProcessGroup.unbox(boxed)
-
-    def describe() -> Group:
-        default = dist.group.WORLD
-        is_default = default is None or group == default
-        name = recorder.default_name() if is_default else group.group_name
-        try:
-            ranks = dist.get_process_group_ranks(group)
-        except (KeyError, ValueError):  # a group that is still being made
-            ranks = list(range(group.size()))
-        recorder.hold(group)
-        called = "" if is_default else name_of(group) or _described(group)
-        return Group(name, tuple(ranks), called)
-
-    return recorder.group((group.group_name, group.size()), describe)
-
-
-def _described(group: Any) -> str:
-    """What the program, or a mesh, said of a group when it made it (group_desc)."""
-    said = str(group.group_desc)
-    own = said.isprintable() and len(said) <= _LONGEST_DESCRIPTION and ":" not in said
-    return said if own and said != "undefined" else ""
-
-
-def _follow(
-    recorder: Recorder, place: int, out: Any, is_message: bool, asynchronous: bool, on_gpu: bool
-) -> None:
-    """See to it that the entry gets its end."""
-    import torch
-    import torch.distributed as dist
-
-    boxed = out[-1] if isinstance(out, tuple) else out
-    if not isinstance(boxed, torch.ScriptObject):  # monitored_barrier has no Work: it is over
-        recorder.say_waited(place)
-        recorder.end(place)
-        return
-    if on_gpu:
-        global _graph_holds_work
-        captured = torch.cuda.is_current_stream_capturing()
-        _graph_holds_work = _graph_holds_work or captured
-        recorder.say_waited(place)  # its stream does
-        recorder.end(place)
-        if (asynchronous or is_message) and not captured:
-            begun = dist.Work.unbox(boxed)
-            if begun is not None:
-                recorder.follow_on_gpu(begun, place)
-        return
-    work: Any = dist.Work.unbox(boxed)
-    if work is None:  # NCCL's answer to a call that the program has waited for already
-        recorder.say_waited(place)
-        recorder.end(place)
-        return
-    recorder.follow(work, place, is_message, asynchronous)
-
-
-def _begun_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    batch = original.__name__ == "batch_isend_irecv"
-
-    @functools.wraps(original)
-    def begin(*args: Any, **kwargs: Any) -> Any:
-        recorder = _recorder
-        if recorder is None:
-            return original(*args, **kwargs)
-        recorder.batching = batch or recorder.batching
-        try:
-            works = original(*args, **kwargs)
-        finally:
-            recorder.batching = recorder.batching and not batch
-        recorder.handed_over()
-        return works
-
-    return begin
-
-
-def _wait_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = _recorder
-        place = recorder.waited_again(self) or recorder.waited_for(self) if recorder else 0
-        if recorder is None or not place:
-            return original(self, *args, **kwargs)
-        try:
-            with recorder.blocking(place):
-                told = original(self, *args, **kwargs)
-            recorder.is_over(self, place)
-            return told
-        finally:
-            recorder.say_waited(place)
-            recorder.end(place)
-            if recorder.is_on_gpu and (stream := _current_stream()) is not None:
-                recorder.stream_waits(place, stream)
-
-    return wait
-
-
-def _future_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of wait() on what a work's get_future() returned."""
-
-    @functools.wraps(original)
-    def wait(self: Any) -> Any:
-        recorder = _recorder
-        place = recorder.awaited_as(self) if recorder else 0
-        if recorder is None or not place:
-            return original(self)
-        with recorder.blocking(place):
-            value = original(self)
-        if recorder.is_on_gpu and (stream := _current_stream()) is not None:
-            recorder.stream_waits(place, stream)
-        return value
-
-    return wait
-
-
-def _current_stream() -> int | None:
-    """The stream on which a wait() is queued; None while a graph is captured, or off the GPU."""
-    import torch
-
-    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
-        return None
-    return int(torch.cuda.current_stream().cuda_stream)
-
-
-def _completed_hook(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def ask(self: Any, *args: Any) -> Any:
-        told = original(self, *args)
-        if _recorder is not None and told is not False:
-            _recorder.completed(self, told)
-        return told
-
-    return ask
-
-
-def _wait_tensor_hook(operation: Any, below: Any) -> Callable[..., Any]:
-    def wait_tensor(keyset: Any, *args: Any) -> Any:
-        recorder = _recorder
-        if recorder is None:
-            return operation.redispatch(keyset & below, *args)
-        with recorder.blocking(recorder.newest):
-            return operation.redispatch(keyset & below, *args)
-
-    return wait_tensor
-
-
-def _store_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def blocking(self: Any, keys: Any, *args: Any) -> Any:
-        recorder = _recorder
-        if recorder is None or recorder.quiet:
-            return original(self, keys, *args)
-        shown = keys if isinstance(keys, str) else ", ".join(keys)
-        with recorder.internal("store", f"store.{name}({shown!r})"):
-            return original(self, keys, *args)
-
-    return blocking
-
-
-def _setup_hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        recorder = _recorder
-        if recorder is None or recorder.quiet:
-            return original(*args, **kwargs)
-        if name == "destroy_process_group":
-            _refuse_while_a_graph_lives()
-        what, rank = name, None
-        if name == "new_group":
-            if kwargs.get("use_local_synchronization"):  # a matter of the members alone
-                return original(*args, **kwargs)
-            ranks = args[0] if args else kwargs.get("ranks")
-            what = f"new_group({'' if ranks is None else sorted(ranks)})"
-        elif name == "init_process_group":
-            asked = args[3] if len(args) > 3 else kwargs.get("world_size", -1)
-            if isinstance(asked, int) and asked > 0:
-                what = f"init_process_group(world_size={asked})"
-            rank = args[4] if len(args) > 4 else kwargs.get("rank")
-        if _by_nccl(name, args, kwargs):
-            recorder.on_gpu()  # NCCL's ranks keep the processor busy while they wait
-        with recorder.internal("setup", what, rank if isinstance(rank, int) else None):
-            if name == "destroy_process_group":
-                recorder.drain()
-            result = original(*args, **kwargs)
-        if name == "destroy_process_group" and not _default_group_exists():
-            recorder.default_ended()
-        return result
-
-    return call
-
-
-def _by_nccl(name: str, args: Any, kwargs: Any) -> bool:
-    import torch.distributed as dist
-
-    if name == "init_process_group":
-        return "nccl" in str(args[0] if args else kwargs.get("backend"))
-    return dist.is_initialized() and dist.get_backend() == "nccl"
-
-
-def _default_group_exists() -> bool:
-    import torch.distributed as dist
-
-    return dist.is_initialized()
-
-
-def _refuse_while_a_graph_lives() -> None:
-    import torch
-
-    graphs = (one for one in gc.get_objects() if isinstance(one, torch.cuda.CUDAGraph))
-    if _graph_holds_work and any(map(_holds_a_capture, graphs)):
-        raise RuntimeError(
-            "destroy_process_group() would hang: a captured CUDA graph that holds NCCL work is "
-            "still alive. Delete the graph first (del graph; torch.cuda.synchronize()), then "
-            "destroy the group."
-        )
-
-
-def _holds_a_capture(graph: Any) -> bool:
-    """Whether it has captured something, and was not reset."""
-    try:
-        graph.pool()
-    except RuntimeError:
+def _others_may_act(watchers: set[int]) -> bool:
+    """Whether a thread of this process might yet do something while the main thread waits."""
+    if _count() <= len(watchers):
         return False
-    return True
+    own = {*watchers, get_ident()}
+    return any(not _is_idle(at) for ident, at in _current_frames().items() if ident not in own)
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """Whether a thread waits without a limit for others of its process, or is known to be idle."""
+    if frame.f_code is _POOL or (
+        frame.f_code in _WAITS and frame.f_locals.get("timeout") in (None, -1)
+    ):
+        return True
+    at: FrameType | None = frame
+    while at is not None:
+        if at.f_code.co_filename.endswith(_IDLE_FILES):
+            return True
+        at = at.f_back
+    return False
+
+
+_POOL = pools._worker.__code__
+_WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
+if hasattr(threading.Thread, "_wait_for_tstate_lock"):  # Python 3.11 and 3.12
+    _WAITS.add(threading.Thread._wait_for_tstate_lock.__code__)
+# Threads that look now and then at what others do, or wait in C for work.
+_IDLE_FILES = (
+    "/tqdm/_monitor.py",
+    "/torch/_inductor/compile_worker/subproc_pool.py",
+    "/torch/utils/data/_utils/pin_memory.py",
+)

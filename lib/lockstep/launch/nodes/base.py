@@ -134,6 +134,9 @@ class Node(Protocol):
     def processor_time(self) -> tuple[int, ...] | None:
         """What its unfinished ranks have used, in clock ticks; None while one of them runs."""
 
+    def others_live(self) -> bool:
+        """Whether processes of the job live that are no ranks: what these have started."""
+
     def forget_task(self) -> None:
         """Let go of what the last task gave."""
 

@@ -194,6 +194,9 @@ class LocalNode:
     def processor_time(self) -> tuple[int, ...] | None:
         return processes.processor_time(s.reader.pid for s in self._slots if not s.over)
 
+    def others_live(self) -> bool:
+        return processes.others_live(self._engine.job, {slot.pid for slot in self._slots})
+
     def _ask_for_stacks(self) -> None:
         asked = []
         for slot in self._slots:

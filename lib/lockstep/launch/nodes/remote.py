@@ -294,6 +294,7 @@ class RemoteNode:
         self._answer: dict[str, Any] = {}
         self._selector: selectors.BaseSelector | None = None
         self._used: tuple[int, ...] | None = None
+        self._others_live = False
         self._used_at = self._heard_at = 0.0
 
     @property
@@ -364,6 +365,9 @@ class RemoteNode:
         self._post({"do": "look"})
         self._await({"looked"}, _SILENCE)
 
+    def others_live(self) -> bool:
+        return self._others_live
+
     def processor_time(self) -> tuple[int, ...] | None:
         return self._used if time.monotonic() - self._used_at < _STALE else None
 
@@ -409,7 +413,7 @@ class RemoteNode:
             if message["rank"] in self._outputs:
                 self._outputs[message["rank"]].feed(bytes(attached[0]))
         elif did == "node":
-            used = message["used"]
+            used, self._others_live = message["used"], message["others"]
             self._used = None if used is None else tuple(used)
             self._used_at = time.monotonic()
             self.notes = list(message["notes"])
