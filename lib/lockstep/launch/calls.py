@@ -249,9 +249,9 @@ class Reader:
 
     @property
     def may_be_helped(self) -> bool:
-        """Whether what the main thread waits for may come from something that is no rank's main
-        thread: another thread of the rank, a store of the program's own."""
-        return self.waits and self._number(HELP) != 0
+        """Whether what the main thread waits for, if it does, may come from something that is no
+        rank's main thread: another thread of the rank, a store of the program's own."""
+        return self._number(HELP) != 0
 
     @property
     def is_doubtful(self) -> bool:

@@ -142,7 +142,7 @@ class StandstillWatch:
         if self._likely is None:
             # A thread may well wait for something outside.
             self._likely, self._patience = diagnose.cannot_leave(ranks), _STILL_LEAVING
-            self._is_open = True
+            self._is_open = any(seen.may_be_helped for seen in ranks.values())
 
 
 def _is_open_to_others(call: Call) -> bool:

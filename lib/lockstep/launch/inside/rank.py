@@ -359,7 +359,8 @@ class _Rank:
             if waiting:
                 with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
                     threading._shutdown()  # type: ignore[attr-defined]
-            with self._recorder.leaving("the end of its variables and of what atexit knows"):
+            own = "the end of its variables and of what atexit knows"
+            with self._recorder.leaving(own, may_be_helped=True):
                 self._close_down()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

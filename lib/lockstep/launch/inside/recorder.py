@@ -343,10 +343,12 @@ class Recorder:
         if not place or self._outermost or get_ident() != self._main:
             return False
         self._outermost = place
-        help_may_come = may_be_helped or _others_may_act(self._watchers.threads)
-        U64.pack_into(self._memory, HELP, help_may_come)
+        self._say_who_may_help(may_be_helped)
         U64.pack_into(self._memory, WAITING, place)
         return True
+
+    def _say_who_may_help(self, others: bool) -> None:
+        U64.pack_into(self._memory, HELP, others or _others_may_act(self._watchers.threads))
 
     def leave(self, entered: bool) -> None:
         if entered:
@@ -354,8 +356,9 @@ class Recorder:
             U64.pack_into(self._memory, WAITING, 0)
 
     @contextlib.contextmanager
-    def leaving(self, what: str) -> Iterator[None]:
+    def leaving(self, what: str, may_be_helped: bool = False) -> Iterator[None]:
         """Something that a rank does when its job is done; calls in it are recorded as always."""
+        self._say_who_may_help(may_be_helped)
         number, _ = self.group(LEAVING, lambda: Group(LEAVING, ()))
         place = self.begin(what, number)
         try:
