@@ -11,7 +11,8 @@ left out of the record: the program never sees it, and calls what it would have 
 A rank must also end as it would without a record. gloo's threads take Python's lock now and then,
 to drop a tensor that Python has seen, and every tensor of a call has been seen here. Who destroys a
 group's C++ object holds that lock and waits for those threads. So the Python object of a group's
-backend, whose end gives the lock back, lives here a moment longer than the group.
+backend, whose end gives the lock back, lives here a little longer than the group; and what is there
+when a job is done stays (`groups`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import functools
 import gc
 import os
 import sys
-import threading
-import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from os.path import dirname
+from signal import getsignal, valid_signals
 from sys import _getframe
+from types import CodeType
 from typing import Any
+from weakref import ref
 
 from ..calls import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
 from .naming import name_of
@@ -66,6 +68,7 @@ _graph_holds_work = False
 # Of torch, once `install` has run: a program may put something else into `sys.modules`.
 torch: Any = None
 dist: Any = None
+_OWN = globals()
 _C10D = ""  # the file of what calls its operations from Python
 
 
@@ -103,20 +106,26 @@ def safely(do: Callable[..., Any], *args: Any, default: Any = None) -> Any:
 
 
 def _comes_from_outside(error: Exception) -> bool:
-    """Whether this has come while an observer ran, but not of it: from a handler of the program's
-    for a signal, from its trace function, from another thread."""
-    at = error.__traceback__
+    """Whether this has come while an observer ran, but not of it: from the program's handler of a
+    signal, or, being none of the errors that observers run into, from another thread."""
+    if type(error).__module__.partition(".")[0] not in _MAY_BE_OURS:
+        return True
+    handlers, at = _codes_of_handlers(), error.__traceback__
     while at is not None:
-        if not at.tb_frame.f_code.co_filename.startswith(_INSIDE):
+        if at.tb_frame.f_code in handlers:
             return True
         at = at.tb_next
-    return type(error).__module__.partition(".")[0] not in _RAISE
+    return False
 
 
-# Files that observers use, and whose errors may be theirs.
-_PACKAGE = dirname(dirname(dirname(__file__)))
-_INSIDE: tuple[str, ...] = (_PACKAGE, contextlib.__file__, threading.__file__, "<frozen")
-_RAISE = frozenset({"builtins", "struct", "msgspec", "torch"})
+_MAY_BE_OURS = frozenset({"builtins", "struct", "msgspec", "torch"})
+
+
+def _codes_of_handlers() -> set[CodeType]:
+    handlers = [handler for number in valid_signals() if callable(handler := getsignal(number))]
+    functions = handlers + [getattr(handler, "func", None) for handler in handlers]  # of a partial
+    functions += [getattr(handler, "__func__", type(handler).__call__) for handler in handlers]
+    return {code for one in functions if type(code := getattr(one, "__code__", 0)) is CodeType}
 
 
 def _told(error: Exception) -> str:
@@ -166,11 +175,10 @@ def install() -> None:
 
     Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
     """
-    global torch, dist, _C10D, _INSIDE
+    global torch, dist, _C10D
     import torch
     import torch.distributed as dist
 
-    _INSIDE = (*_INSIDE, dirname(torch.__file__))
     _C10D = dist.distributed_c10d.__file__
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
@@ -287,7 +295,7 @@ def _has_python_the_handle() -> bool:
     """Whether a function of torch.distributed made this call, which returns its handle; DDP's
     reducer and functional collectives keep theirs in C++, and may call from threads of C++."""
     at: Any = _getframe(1)
-    while at is not None and at.f_globals is globals():
+    while at is not None and at.f_globals is _OWN:
         at = at.f_back
     return at is not None and at.f_code.co_filename == _C10D
 
@@ -318,14 +326,20 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
 
     def gone(_: Any) -> None:
         _seen.pop(key, None)
-        backends.clear()
+        _departed.append(backends)
 
-    _seen[key] = (weakref.ref(group, gone), found)
+    _seen[key] = (ref(group, gone), found)
     return found
 
 
-# Groups that have been used, by id.
-_seen: dict[int, tuple[weakref.ref[Any], tuple[int, Group]]] = {}
+# Groups that have been used, by id; and what those talked by that went last.
+_seen: dict[int, tuple[ref[Any], tuple[int, Group]]] = {}
+_departed: deque[list[Any]] = deque(maxlen=4)
+
+
+def groups() -> list[Any]:
+    """The process groups that are alive: while they are held none of them ends."""
+    return [group() for group, _ in list(_seen.values())]
 
 
 def _name_of(group: Any) -> str:

@@ -359,6 +359,7 @@ class _Rank:
             if waiting:
                 with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
                     threading._shutdown()  # type: ignore[attr-defined]
+            self._groups = hooks.groups()
             own = "the end of its variables and of what atexit knows"
             with self._recorder.leaving(own, may_be_helped=True):
                 self._close_down()

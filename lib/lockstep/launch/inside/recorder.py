@@ -15,7 +15,6 @@ import functools
 import math
 import queue
 import threading
-import weakref
 import zlib
 from _thread import _count, start_new_thread
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from threading import get_ident
 from time import perf_counter
 from types import FrameType
 from typing import Any
+from weakref import ref
 
 import msgspec
 
@@ -92,10 +92,10 @@ class Recorder:
         self._outermost = 0  # the entry in which the main thread is, its outermost one
         self.here = _Here()
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
-        self._works: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: the Work, its entry
-        self._futures: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id: of a Work, its entry
+        self._works: dict[int, tuple[ref[Any], int]] = {}  # by id: the Work, its entry
+        self._futures: dict[int, tuple[ref[Any], int]] = {}  # by id: of a Work, its entry
         self._messages: set[int] = set()  # entries of messages under way
-        self._spent: dict[int, tuple[weakref.ref[Any], int]] = {}  # messages that were waited for
+        self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
         self._watchers = _Watchers()
         self.newest = 0
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -256,7 +256,7 @@ class Recorder:
             if self._works.pop(key, None) is not None and is_message:
                 self.end(place, FORSAKEN)
 
-        self._works[key] = (weakref.ref(work, gone), place)
+        self._works[key] = (ref(work, gone), place)
         if is_message:
             self._messages.add(place)
         if hand_over:
@@ -268,7 +268,7 @@ class Recorder:
     def follow_on_gpu(self, work: Any, place: int, hand_over: bool) -> None:
         """So that it is seen which stream waits for the work, and from when on."""
         key = id(work)
-        self._works[key] = (weakref.ref(work, lambda _: self._works.pop(key, None)), place)
+        self._works[key] = (ref(work, lambda _: self._works.pop(key, None)), place)
         if hand_over:
             self.here.fresh.append(work)
 
@@ -302,7 +302,7 @@ class Recorder:
         key = id(work)
         if place in self._messages:
             self._messages.discard(place)
-            self._spent[key] = (weakref.ref(work, lambda _: self._spent.pop(key, None)), place)
+            self._spent[key] = (ref(work, lambda _: self._spent.pop(key, None)), place)
 
     def waited_again(self, work: Any) -> int:
         """The entry of a message whose end was waited for, and is now waited for again; or 0."""
@@ -322,7 +322,7 @@ class Recorder:
         self.say_waited(known[1])
         if told is not None and told is not True:
             key = id(told)
-            gone = weakref.ref(told, lambda _: self._futures.pop(key, None))
+            gone = ref(told, lambda _: self._futures.pop(key, None))
             self._futures[key] = (gone, known[1])
 
     def awaited_as(self, future: Any) -> int:
