@@ -15,6 +15,7 @@ from lockstep.launch.logs import Logs
 from lockstep.launch.options import Options
 from lockstep.launch.output import Output
 from lockstep.launch.run import run_cell
+from lockstep.launch.sources import remember
 
 # A World's ranks cannot have files for stdout and stderr: these send stderr away, and bind no name.
 QUIET = """(lambda os: (lambda file: (os.dup2(file, 2), os.close(file)))(
@@ -35,6 +36,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     elif form == "script":
         job = torchrun(order["path"], *order["arguments"], logs=logs, **options)
     elif form == "function":
+        remember("cell-ending", order["text"])  # as IPython does
         namespace: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(order["text"], "cell-ending", "exec", dont_inherit=True), namespace)
         job = torchrun(namespace["main"], logs=logs, **options)

@@ -52,7 +52,7 @@ from ending_programs import FAMILIES, FOLDER, FORMS, PROGRAMS, Program
 WAYS = ("warm", "elastic", "torchrun")
 STARTING = 60.0  # seconds that starting Python and PyTorch may take on a busy machine
 SETTLE = 2.0  # seconds in which a process that has been told to end is gone
-MORE = {"descriptors": 40, "threads": 10}  # how many a rank may have more than under torchrun
+MORE = {"descriptors": 20, "threads": 4}  # that a rank may have beyond those under torchrun
 RECORDED = FOLDER / "torchrun.json"
 _MARK = "LOCKSTEP_ENDINGS"  # in the environment of every process that is started here
 _COUNT = re.compile(r"^~(\w+) (\d+)$", re.M)  # a line that may differ as MORE allows
@@ -98,10 +98,10 @@ class Expected:
         first, *others = runs
         alike = len({tuple(map(plain, run.stdout)) for run in runs}) == 1
         files = {}
-        for name in set(first.files).intersection(*(run.files for run in others)):
+        for name in sorted(set(first.files).intersection(*(run.files for run in others))):
             digests = {run.files[name] for run in runs}
             files[name] = digests.pop() if len(digests) == 1 else None
-        perhaps = frozenset[str]().union(*(run.files for run in runs)) - files.keys()
+        perhaps = frozenset(name for run in runs for name in run.files) - files.keys()
         codes = frozenset(run.code for run in runs)
         return Expected(codes, first.stdout if alike else None, files, perhaps)
 
@@ -155,13 +155,16 @@ def _unlike(seen: str, wanted: str) -> list[str]:
 
 @functools.cache
 def recorded() -> dict[tuple[str, str], Expected]:
-    """By family and program."""
+    """By family and program. What has been changed since is not in it."""
+    kept = json.loads(RECORDED.read_text())["programs"] if RECORDED.exists() else {}
     found = {}
-    for family, programs in json.loads(RECORDED.read_text())["programs"].items():
-        for name, said in programs.items():
-            stdout, ranks = said["stdout"], FAMILIES[family][name].ranks
-            by_rank = (stdout,) * ranks if isinstance(stdout, str) else tuple(stdout)
-            found[family, name] = Expected(frozenset([said["code"]]), by_rank, said["files"])
+    for family, programs in FAMILIES.items():
+        for name, program in programs.items():
+            said = kept.get(family, {}).get(name, {"source": None})
+            if said["source"] == _digest(program.source.encode()):
+                stdout = said["stdout"]
+                by_rank = (stdout,) * program.ranks if isinstance(stdout, str) else tuple(stdout)
+                found[family, name] = Expected(frozenset([said["code"]]), by_rank, said["files"])
     return found
 
 
@@ -170,7 +173,7 @@ def record(outcomes: dict[Case, list[Outcome]]) -> list[str]:
     kept = json.loads(RECORDED.read_text())["programs"] if RECORDED.exists() else {}
     runs_of: dict[tuple[str, str], list[Outcome]] = {}
     for case, runs in outcomes.items():
-        runs_of.setdefault((case.family, case.name), []).extend(runs)
+        runs_of.setdefault(case.key, []).extend(runs)
     refused = []
     for (family, name), runs in runs_of.items():
         expected = Expected.common(runs)
@@ -181,6 +184,7 @@ def record(outcomes: dict[Case, list[Outcome]]) -> list[str]:
             continue
         stdout = [text if len(text) <= _LONGEST else plain(text) for text in runs[0].stdout]
         kept.setdefault(family, {})[name] = {
+            "source": _digest(FAMILIES[family][name].source.encode()),
             "code": runs[0].code,
             "stdout": stdout[0] if len(set(stdout)) == 1 else stdout,
             "files": expected.files,
@@ -422,6 +426,10 @@ class Case:
     runs: int
     family: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.family, self.name
+
     def __str__(self) -> str:
         family = f"{self.family}: " if self.family else ""
         return f"{family}{self.name} · {self.form} · {self.way}"
@@ -537,14 +545,14 @@ def reference(
     case: Case, outcomes: dict[Case, list[Outcome]], options: argparse.Namespace
 ) -> Expected:
     if case.family:
-        return recorded()[case.family, case.name]
+        return recorded()[case.key]
     if options.program is None:
         return Expected.of(case.program)
     theirs = [runs for other, runs in outcomes.items() if other.way == "torchrun"]
     return Expected.common(theirs[0]) if theirs else Expected(frozenset([0]), None, {})
 
 
-def main() -> int:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -561,19 +569,27 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--lanes", type=int, default=1, help="programs at a time")
     parser.add_argument("--verbose", action="store_true", help="show a report of what differs")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if "all" in options.family:
         options.family = list(FAMILIES)
     usual = (0, 0, 1) if options.record else (1, 0, 0) if options.family else (20, 1, 1)
     for way, runs in zip(WAYS, usual, strict=True):
         if getattr(options, way) is None:
             setattr(options, way, runs)
+    return options
+
+
+def main() -> int:
+    options = parsed()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    outcomes = run_all(options)
     if options.record:
-        refused = record(outcomes)
+        refused = record(run_all(options))
         print(*refused, sep="\n")
         return 1 if refused else 0
+    missing = [case for case in cases(options) if case.family and case.key not in recorded()]
+    if missing:
+        sys.exit(f"nobody has recorded what torchrun does with {missing[0]}: use --record")
+    outcomes = run_all(options)
     shown, well = table(outcomes, options)
     print(shown)
     return 0 if well else 1
