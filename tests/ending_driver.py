@@ -61,6 +61,8 @@ def exit_code(job: Job) -> int | None:
         return 0
     if any(failure.kind in ("stuck", "timeout") for failure in job.failures):
         return None
+    if job.failures and job.failures[0].type_name == "KeyboardInterrupt":
+        return -signal.SIGINT  # as Python ends itself
     first = job.failures[0].message if job.failures else ""
     if match := re.search(r"exit\((-?\d+)\)", first):
         return int(match[1]) % 256

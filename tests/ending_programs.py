@@ -97,7 +97,7 @@ unflushed = open("unflushed", "w")
 unflushed.write("never flushed")
 print("last words")
 """
-KEPT = {"atexit": "written at exit", "unflushed": "never flushed"}
+KEPT: dict[str, str | None] = {"atexit": "written at exit", "unflushed": "never flushed"}
 
 PROGRAMS = {
     "destroy, model alive": Program(DDP + DESTROY, TRAINED),

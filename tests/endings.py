@@ -113,8 +113,9 @@ class Expected:
         if run.code not in self.codes:
             wanted = " or ".join(map(str, self.codes))
             found.append(f"exit code {run.code} instead of {wanted}")
-        for rank, seen in enumerate(run.stdout if self.stdout is not None else ()):
-            found += [f"rank {rank} {what}" for what in _unlike(seen, self.stdout[rank])]
+        stdout = zip(run.stdout, self.stdout or run.stdout, strict=True)
+        for rank, (seen, expected) in enumerate(stdout):
+            found += [f"rank {rank} {what}" for what in _unlike(seen, expected)]
         missing = [name for name in self.files if name not in run.files]
         if missing:
             found.append(f"files that are missing: {', '.join(missing)}")
@@ -501,7 +502,8 @@ def run_all(options: argparse.Namespace) -> dict[Case, list[Outcome]]:
 def table(outcomes: dict[Case, list[Outcome]], options: argparse.Namespace) -> tuple[str, bool]:
     """The counts of each case, or of each family, and what was seen; and whether all is well."""
     head = ("program", "form", "way", "runs", "hangs", "failed", "differ", "left", "median s")
-    rows, remarks = [head], []
+    rows: list[tuple[str, ...]] = [head]
+    remarks = []
     agree: dict[tuple[str, str], list[bool]] = {}  # by family and form
     for case in filter(outcomes.get, cases(options)):
         runs = outcomes[case]
