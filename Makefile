@@ -79,6 +79,7 @@ bench: tools  ## time launching, reading traces and drawing them, beside other t
 
 endings: tools  ## run programs that end in many ways, many times, here and under torchrun
 	$(BIN)/python tests/endings.py
+	$(BIN)/python tests/endings.py --family all --form script --elastic 1 --torchrun 1 --lanes 2 --limit 60
 
 judge: tools  ## try the course's wrong and right answers with 20 seeds (LABS="02 03": of these labs)
 	$(BIN)/python tests/judge.py $(LABS)

@@ -14,6 +14,7 @@ FIRST = (
     "test_hub",
     "test_report",
     "test_failures",
+    "test_families",
 )
 
 os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them

@@ -1,21 +1,29 @@
-"""Programs that differ in how they end, and what each has to leave behind.
+"""Programs for torchrun: PROGRAMS differ in how they end, and say what each has to leave behind;
+FAMILIES are those of programs/, whose outcome under torchrun is recorded in programs/torchrun.json.
 
-Each is an ordinary script for torchrun. As a function it is the body of `main()`; "bare" forms go
-without the line that makes the default group, because the launcher has made it.
+Each is an ordinary script. As a function it is the body of `main()`; "bare" forms, and a World's
+cell, go without the line that makes the default group, because the launcher has made it.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field
+from pathlib import Path
 
+FOLDER = Path(__file__).with_name("programs")
 INIT = 'dist.init_process_group("gloo")\n'
-FORMS = ("script", "function", "bare function", "cell", "bare cell")
+_INIT = re.compile(  # on GPUs, too
+    r'^dist\.init_process_group\(("nccl" if device\.type == "cuda" else )?"gloo"\)\n', re.M
+)
+OF_FAMILIES = ("script", "function", "cell", "world")
+FORMS = ("script", "function", "bare function", "cell", "bare cell", "world")
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program of two ranks and how it has to end.
+    """A program and how it has to end.
 
     lines: what each rank prints. files: what is there afterwards, with its content (None: any).
     code: the exit code of the rank that fails first, 0 where none fails. jobs: how many times in
@@ -27,10 +35,12 @@ class Program:
     files: dict[str, str | None] = field(default_factory=dict)
     code: int = 0
     jobs: int = 1
-    forms: tuple[str, ...] = FORMS
+    forms: tuple[str, ...] = FORMS[:5]
+    ranks: int = 2
 
     def text(self, form: str) -> str:
-        text = self.source.replace(INIT, "") if form.startswith("bare") else self.source
+        bare = form.startswith("bare") or form == "world"
+        text = _INIT.sub("", self.source) if bare else self.source
         return f"def main():\n{textwrap.indent(text, '    ')}" if "function" in form else text
 
 
@@ -87,7 +97,7 @@ unflushed = open("unflushed", "w")
 unflushed.write("never flushed")
 print("last words")
 """
-KEPT = {"atexit": "written at exit", "unflushed": "never flushed"}
+KEPT: dict[str, str | None] = {"atexit": "written at exit", "unflushed": "never flushed"}
 
 PROGRAMS = {
     "destroy, model alive": Program(DDP + DESTROY, TRAINED),
@@ -187,3 +197,19 @@ print("last words")
         forms=("script",),
     ),
 }
+
+
+def _family(path: Path) -> dict[str, Program]:
+    """The programs of a file: `# %% name`, what is special about it, its source."""
+    programs = {}
+    _, *parts = re.split(r"^# %% (.*)\n", path.read_text(), flags=re.M)
+    for name, source in zip(parts[::2], parts[1::2], strict=True):
+        said = dict(re.findall(r"^# (forms|ranks): (.*)\n", source, re.M))
+        source = re.sub(r"^# (forms|ranks): .*\n", "", source, flags=re.M).strip("\n") + "\n"
+        forms = tuple(said["forms"].split(", ")) if "forms" in said else OF_FAMILIES
+        assert name not in programs and set(forms) <= set(OF_FAMILIES), name
+        programs[name] = Program(source, forms=forms, ranks=int(said.get("ranks", 2)))
+    return programs
+
+
+FAMILIES = {path.stem: _family(path) for path in sorted(FOLDER.glob("*.py"))}

@@ -5,21 +5,26 @@ ways and compare: ended or not, exit code, each rank's lines, files, processes l
     python tests/endings.py --only "FSDP2" --form cell --warm 1000 --lanes 2
     python tests/endings.py --minutes 10                      as many rounds as fit
     python tests/endings.py train.py -n 2 --torchrun 3 -- --lr 0.1      any script, beside torchrun
+    python tests/endings.py --family groups meshes            programs of programs/; all: of all
+    python tests/endings.py --family groups --record          run them under torchrun and keep that
 
 Ways: warm and elastic (our two engines), torchrun (PyTorch's command). Programs run in an empty
-folder. What our programs have to leave behind is written down; for another script it is what
-torchrun's runs have in common. PYTHONPATH says whose `lockstep` is tried. The exit status is 1
-where anything hung, differed or stayed.
+folder. What our programs have to leave behind is written down; for those of programs/ it is
+recorded in programs/torchrun.json; for another script it is what torchrun's runs have in common.
+PYTHONPATH says whose `lockstep` is tried. The exit status is 1 where anything hung, differed or
+stayed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
 import os
+import platform
 import re
 import select
 import shutil
@@ -36,17 +41,22 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
-from ending_programs import FORMS, PROGRAMS, Program
+from ending_programs import FAMILIES, FOLDER, FORMS, PROGRAMS, Program
 
 WAYS = ("warm", "elastic", "torchrun")
 STARTING = 60.0  # seconds that starting Python and PyTorch may take on a busy machine
 SETTLE = 2.0  # seconds in which a process that has been told to end is gone
+MORE = {"descriptors": 20, "threads": 4}  # that a rank may have beyond those under torchrun
+RECORDED = FOLDER / "torchrun.json"
 _MARK = "LOCKSTEP_ENDINGS"  # in the environment of every process that is started here
+_COUNT = re.compile(r"^~(\w+) (\d+)$", re.M)  # a line that may differ as MORE allows
+_LONGEST = 4000  # characters of a rank's stdout that are recorded as they are
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Outcome:
 
     code: int | None
     seconds: float
-    lines: tuple[tuple[str, ...], ...]  # of each rank
+    stdout: tuple[str, ...]  # of each rank
     files: dict[str, str]  # a digest of the content, by name
     left: tuple[str, ...]  # processes and temporary files that outlived it
     said: str  # what the launcher said of it
@@ -63,31 +73,37 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a run has to be like. lines: None where torchrun's own runs differ in them."""
+    """What a run has to be like. stdout: None where torchrun's own runs differ in it. perhaps:
+    files that some of these leave.
+    """
 
     codes: frozenset[int | None]
-    lines: tuple[tuple[str, ...], ...] | None
+    stdout: tuple[str, ...] | None
     files: dict[str, str | None]  # None: any content
+    perhaps: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(program: Program, nproc: int) -> Expected:
-        printing = range(nproc) if program.code == 0 else [1]
-        lines = tuple(program.lines if rank in printing else () for rank in range(nproc))
+    def of(program: Program) -> Expected:
+        printing = range(program.ranks) if program.code == 0 else [1]
+        text = "".join(f"{line}\n" for line in program.lines)
+        stdout = tuple(text if rank in printing else "" for rank in range(program.ranks))
         files = {
             name: None if content is None else _digest(content.encode())
             for name, content in program.files.items()
         }
-        return Expected(frozenset([program.code]), lines, files)
+        return Expected(frozenset([program.code]), stdout, files)
 
     @staticmethod
     def common(runs: Sequence[Outcome]) -> Expected:
         first, *others = runs
-        lines = first.lines if all(run.lines == first.lines for run in others) else None
+        alike = len({tuple(map(plain, run.stdout)) for run in runs}) == 1
         files = {}
-        for name in set(first.files).intersection(*(run.files for run in others)):
+        for name in sorted(set(first.files).intersection(*(run.files for run in others))):
             digests = {run.files[name] for run in runs}
             files[name] = digests.pop() if len(digests) == 1 else None
-        return Expected(frozenset(run.code for run in runs), lines, files)
+        perhaps = frozenset(name for run in runs for name in run.files) - files.keys()
+        codes = frozenset(run.code for run in runs)
+        return Expected(codes, first.stdout if alike else None, files, perhaps)
 
     def differences(self, run: Outcome) -> list[str]:
         """What is not as expected, one sentence each; [] where all is."""
@@ -97,20 +113,91 @@ class Expected:
         if run.code not in self.codes:
             wanted = " or ".join(map(str, self.codes))
             found.append(f"exit code {run.code} instead of {wanted}")
-        for rank, lines in enumerate(run.lines if self.lines is not None else ()):
-            wanted_lines = self.lines[rank]
-            # stderr comes along with stdout here, and C++ writes there what it likes.
-            seen = tuple(line for line in lines if line in wanted_lines)
-            if seen != wanted_lines:
-                found.append(f"rank {rank} printed {seen} instead of {wanted_lines}")
+        stdout = zip(run.stdout, self.stdout or run.stdout, strict=True)
+        for rank, (seen, expected) in enumerate(stdout):
+            found += [f"rank {rank} {what}" for what in _unlike(seen, expected)]
         missing = [name for name in self.files if name not in run.files]
         if missing:
             found.append(f"files that are missing: {', '.join(missing)}")
+        added = run.files.keys() - self.files.keys() - self.perhaps
+        if added:
+            found.append(f"files that torchrun does not leave: {', '.join(sorted(added))}")
         kept = {name: digest for name, digest in self.files.items() if digest and name in run.files}
         wrong = [name for name, digest in kept.items() if run.files[name] != digest]
         if wrong:
             found.append(f"files with another content: {', '.join(wrong)}")
         return found
+
+
+def plain(stdout: str) -> str:
+    """What has to be the same: without its counts, and of a flood only the beginning."""
+    text = _COUNT.sub(r"~\1", stdout)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:200]}… {len(text)} characters, SHA-256 {_digest(text.encode())}"
+
+
+def _unlike(seen: str, wanted: str) -> list[str]:
+    if (ours := plain(seen)) != (theirs := plain(wanted)):
+        pairs = enumerate(zip(f"{ours}\0", f"{theirs}\0", strict=False))
+        alike = next(place for place, (our, their) in pairs if our != their)
+        shown = slice(max(alike - 100, 0), alike + 300)
+        return [f"printed {ours[shown]!r} instead of {theirs[shown]!r}"]
+    counts = zip(_COUNT.findall(seen), _COUNT.findall(wanted), strict=True)
+    return [
+        f"has {ours} {what}, and {theirs} under torchrun"
+        for (what, ours), (_, theirs) in counts
+        if not 0 <= int(ours) - int(theirs) <= MORE[what]
+    ]
+
+
+# ── What torchrun did ────────────────────────────────────────────────────────────────────────
+
+
+@functools.cache
+def recorded() -> dict[tuple[str, str], Expected]:
+    """By family and program. What has been changed since is not in it."""
+    kept = json.loads(RECORDED.read_text())["programs"] if RECORDED.exists() else {}
+    found = {}
+    for family, programs in FAMILIES.items():
+        for name, program in programs.items():
+            said = kept.get(family, {}).get(name, {"source": None})
+            if said["source"] == _digest(program.source.encode()):
+                stdout = said["stdout"]
+                by_rank = (stdout,) * program.ranks if isinstance(stdout, str) else tuple(stdout)
+                found[family, name] = Expected(frozenset([said["code"]]), by_rank, said["files"])
+    return found
+
+
+def record(outcomes: dict[Case, list[Outcome]]) -> list[str]:
+    """Keep what torchrun did; returns what cannot be kept, for it differs from run to run."""
+    kept = json.loads(RECORDED.read_text())["programs"] if RECORDED.exists() else {}
+    runs_of: dict[tuple[str, str], list[Outcome]] = {}
+    for case, runs in outcomes.items():
+        runs_of.setdefault(case.key, []).extend(runs)
+    refused = []
+    for (family, name), runs in runs_of.items():
+        expected = Expected.common(runs)
+        first = replace(Expected.common(runs[:1]), files=expected.files)
+        differences = {what for run in runs for what in first.differences(run)}
+        if differences or None in first.codes:
+            refused.append(f"{family}: {name}: {'; '.join(differences) or 'it hangs'}")
+            continue
+        stdout = [text if len(text) <= _LONGEST else plain(text) for text in runs[0].stdout]
+        kept.setdefault(family, {})[name] = {
+            "source": _digest(FAMILIES[family][name].source.encode()),
+            "code": runs[0].code,
+            "stdout": stdout[0] if len(set(stdout)) == 1 else stdout,
+            "files": expected.files,
+        }
+    programs = {
+        family: {name: kept[family][name] for name in programs if name in kept.get(family, ())}
+        for family, programs in FAMILIES.items()
+    }
+    versions = {"torch": version("torch"), "python": platform.python_version()}
+    content = {**versions, "programs": programs}
+    RECORDED.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    return refused
 
 
 # ── Running ──────────────────────────────────────────────────────────────────────────────────
@@ -119,8 +206,7 @@ class Expected:
 class Lane:
     """Runs programs one after another, and ends whatever comes of them. A context manager."""
 
-    def __init__(self, nproc: int):
-        self._nproc = nproc
+    def __init__(self) -> None:
         # Not pytest's tmp_path: a Unix socket's path has room for about 100 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="ends-"))
         self._temporary = self._folder / "tmp"
@@ -132,6 +218,7 @@ class Lane:
             "TMPDIR": str(self._temporary),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            "CUDA_VISIBLE_DEVICES": "",
             "LOCKSTEP_PROGRESS": "off",
         }
         self._driver: subprocess.Popen[bytes] | None = None
@@ -150,19 +237,21 @@ class Lane:
         has to start first. path: the script, where it is not `program` that has the text.
         """
         self._runs += 1
-        folder = self._folder / f"work-{self._runs}"
+        folder, logs = self._folder / f"work-{self._runs}", self._folder / "logs"
         folder.mkdir()
         text = program.text(form)
         if path is None:
             path = self._folder / "program.py"
             # What is a function here is one for torchrun, too; its groups it makes itself.
-            whole = program.text(form.removeprefix("bare ")) if way == "torchrun" else text
+            there = program.text("function" if "function" in form else "script")
+            whole = there if way == "torchrun" else text
             path.write_text(whole + ("main()\n" if "function" in form else ""))
-        lines: list[tuple[str, ...]] = [()] * self._nproc
+        stdout = [""] * program.ranks
         code, seconds, said = 0, 0.0, ""
         for _ in range(program.jobs):
             if way == "torchrun":
-                answer = self._under_torchrun(path, arguments, folder, limit + STARTING)
+                command = [f"--nproc-per-node={program.ranks}", f"--log-dir={logs}", str(path)]
+                answer = self._under_torchrun([*command, *arguments], folder, limit + STARTING)
             else:
                 order = {
                     "form": form,
@@ -170,8 +259,9 @@ class Lane:
                     "path": str(path),
                     "arguments": list(arguments),
                     "directory": str(folder),
+                    "logs": str(logs),
                     "options": {
-                        "nproc_per_node": self._nproc,
+                        "nproc_per_node": program.ranks,
                         "engine": "torchrun" if way == "elastic" else "warm",
                         "timeout": limit + (STARTING if way == "elastic" else 0),
                     },
@@ -179,33 +269,32 @@ class Lane:
                 answer = self._under_lockstep(order)
             code, said = answer["code"], answer["said"]
             seconds += answer["seconds"]
-            for rank, output in enumerate(answer["output"]):
-                lines[rank] += tuple(output.splitlines())
+            for rank in range(program.ranks):
+                found = logs.glob(f"*/attempt_0/{rank}/stdout.log")
+                logged = "".join(file.read_bytes().decode(errors="replace") for file in found)
+                stdout[rank] += answer["output"][rank] if answer["output"] else logged
+            shutil.rmtree(logs, ignore_errors=True)
             if code != 0:
                 break
         left = self._left()
         files = {
             str(file.relative_to(folder)): _digest(file.read_bytes())
             for file in sorted(folder.rglob("*"))
-            if file.is_file()
+            if file.is_file() and file.parent.name != "__pycache__"
         }
-        shutil.rmtree(folder)
-        return Outcome(code, seconds, tuple(lines), files, left, said)
+        shutil.rmtree(folder, ignore_errors=True)
+        return Outcome(code, seconds, tuple(stdout), files, left, said)
 
-    def _under_torchrun(
-        self, path: Path, arguments: Sequence[str], folder: Path, limit: float
-    ) -> dict[str, Any]:
-        logs = self._folder / "logs"
+    def _under_torchrun(self, command: Sequence[str], folder: Path, limit: float) -> dict[str, Any]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={self._nproc}"]
-        command += [f"--master-port={port}", f"--log-dir={logs}", "--redirects=3", str(path)]
+        python = [sys.executable, "-m", "torch.distributed.run"]
         began = time.perf_counter()
         said = self._folder / "said"
         with said.open("wb") as words:
             process = subprocess.Popen(
-                [*command, *arguments],
+                [*python, f"--master-port={port}", "--redirects=3", *command],
                 cwd=folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -223,12 +312,7 @@ class Lane:
         words_of = said.read_text(errors="replace")
         if code and (match := re.search(r"Root Cause.*?exitcode\s*: (-?\d+)", words_of, re.DOTALL)):
             code = int(match[1])
-        output = []
-        for rank in range(self._nproc):
-            found = list(logs.glob(f"*/attempt_0/{rank}/stdout.log"))
-            output.append(found[0].read_text(errors="replace") if found else "")
-        shutil.rmtree(logs, ignore_errors=True)
-        return {"code": code, "output": output, "said": words_of, "seconds": seconds}
+        return {"code": code, "output": None, "said": words_of, "seconds": seconds}
 
     def _under_lockstep(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._driver is None:
@@ -239,7 +323,7 @@ class Lane:
             self._kill(self._processes())
             self._driver = None
             said = "the launcher itself did not come back"
-            answer = {"code": None, "output": [], "said": said}
+            answer = {"code": None, "output": None, "said": said}
         return {"seconds": time.perf_counter() - began, **answer}
 
     def _start_driver(self) -> subprocess.Popen[bytes]:
@@ -252,9 +336,10 @@ class Lane:
             start_new_session=True,
         )
         self._driver = driver
-        warm_up = {"path": os.devnull, "form": "cell", "text": "1", "arguments": []}
-        options = {"nproc_per_node": 1}
-        self._ask({**warm_up, "directory": str(self._folder), "options": options}, 3 * STARTING)
+        folder, options = str(self._folder), {"nproc_per_node": 1}
+        warm_up = {"form": "cell", "text": "1", "directory": folder, "options": options}
+        self._ask({**warm_up, "logs": f"{folder}/logs"}, 3 * STARTING)
+        shutil.rmtree(self._folder / "logs")
         return driver
 
     def _ask(self, order: dict[str, Any], patience: float) -> dict[str, Any] | None:
@@ -327,7 +412,7 @@ class Lane:
 
 
 def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 # ── Many runs ────────────────────────────────────────────────────────────────────────────────
@@ -340,24 +425,33 @@ class Case:
     form: str
     way: str
     runs: int
+    family: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.family, self.name
 
     def __str__(self) -> str:
-        return f"{self.name} · {self.form} · {self.way}"
+        family = f"{self.family}: " if self.family else ""
+        return f"{family}{self.name} · {self.form} · {self.way}"
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
     runs = {way: getattr(options, way) for way in WAYS}
     if options.program is not None:
-        script = Program("", forms=("script",))
+        script = Program("", forms=("script",), ranks=options.n)
         return [Case(options.program.name, script, "script", way, runs[way]) for way in WAYS]
     found = []
-    for name, program in PROGRAMS.items():
-        if options.only and name not in options.only:
-            continue
-        for form, way in itertools.product(program.forms, WAYS):
-            same = way == "torchrun" and form not in ("script", "function")  # as one of these
-            if not same and form in (options.form or FORMS):
-                found.append(Case(name, program, form, way, runs[way]))
+    families = {family: FAMILIES[family] for family in options.family} or {"": PROGRAMS}
+    for family, programs in families.items():
+        for name, program in programs.items():
+            if options.only and not any(words in name for words in options.only):
+                continue
+            for form, way in itertools.product(program.forms, WAYS):
+                same = way == "torchrun" and form not in ("script", "function")  # as one of these
+                twice = options.record and "function" not in program.forms
+                if not same and form in (options.form or FORMS):
+                    found.append(Case(name, program, form, way, runs[way] << twice, family))
     return found
 
 
@@ -392,7 +486,7 @@ def run_all(options: argparse.Namespace) -> dict[Case, list[Outcome]]:
                 print(f"hangs: {case}", file=sys.stderr, flush=True)
 
     with contextlib.ExitStack() as stack:
-        lanes = [stack.enter_context(Lane(options.n)) for _ in range(options.lanes)]
+        lanes = [stack.enter_context(Lane()) for _ in range(options.lanes)]
         pool = stack.enter_context(ThreadPoolExecutor(options.lanes))
         working = [pool.submit(work, lane) for lane in lanes]
         try:
@@ -406,9 +500,11 @@ def run_all(options: argparse.Namespace) -> dict[Case, list[Outcome]]:
 
 
 def table(outcomes: dict[Case, list[Outcome]], options: argparse.Namespace) -> tuple[str, bool]:
-    """The counts of each case and what was seen; and whether all is well."""
+    """The counts of each case, or of each family, and what was seen; and whether all is well."""
     head = ("program", "form", "way", "runs", "hangs", "failed", "differ", "left", "median s")
-    rows, remarks = [head], []
+    rows: list[tuple[str, ...]] = [head]
+    remarks = []
+    agree: dict[tuple[str, str], list[bool]] = {}  # by family and form
     for case in filter(outcomes.get, cases(options)):
         runs = outcomes[case]
         expected = reference(case, outcomes, options)
@@ -419,6 +515,9 @@ def table(outcomes: dict[Case, list[Outcome]], options: argparse.Namespace) -> t
             differ += bool(differences)
             remarks_here.update(differences)
             remarks_here.update(run.left)
+            for family in ("all", case.family):
+                form = case.form + ("" if case.way == "warm" else f" · {case.way}")
+                agree.setdefault((family, form), []).append(not differences)
         hangs = [run for run in runs if run.code is None]
         failed = [run for run in runs if run.code not in (0, None)]
         seconds = [run.seconds for run in runs if run.code is not None]
@@ -428,38 +527,72 @@ def table(outcomes: dict[Case, list[Outcome]], options: argparse.Namespace) -> t
         remarks += [f"{case}: {count}× {what}" for what, count in remarks_here.items()]
         if options.verbose and (odd := [run for run in runs if expected.differences(run)]):
             remarks.append(textwrap.indent(odd[0].said[-3000:], "    │ "))
+    if options.family:
+        rows = by_family(agree)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([*lines, "", *remarks]), not remarks
 
 
+def by_family(agree: dict[tuple[str, str], list[bool]]) -> list[tuple[str, ...]]:
+    forms = tuple(dict.fromkeys(form for _, form in agree))
+    rows = [("as under torchrun", *forms)]
+    for family in dict.fromkeys(family for family, _ in agree):
+        runs = [agree.get((family, form), []) for form in forms]
+        rows.append((family, *(f"{sum(form)} of {len(form)}" if form else "" for form in runs)))
+    return rows
+
+
 def reference(
     case: Case, outcomes: dict[Case, list[Outcome]], options: argparse.Namespace
 ) -> Expected:
+    if case.family:
+        return recorded()[case.key]
     if options.program is None:
-        return Expected.of(case.program, options.n)
+        return Expected.of(case.program)
     theirs = [runs for other, runs in outcomes.items() if other.way == "torchrun"]
     return Expected.common(theirs[0]) if theirs else Expected(frozenset([0]), None, {})
 
 
-def main() -> int:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("program", nargs="?", type=Path, help="a script; without: our own programs")
     parser.add_argument("arguments", nargs="*", help="of the script, after --")
     parser.add_argument("-n", type=int, default=2, help="ranks (our own programs want 2)")
-    for way, runs in zip(WAYS, (20, 1, 1), strict=True):
-        parser.add_argument(f"--{way}", type=int, default=runs, metavar="RUNS")
-    parser.add_argument("--only", nargs="+", choices=PROGRAMS, metavar="NAME", help="of ours")
+    parser.add_argument("--family", nargs="+", default=[], choices=(*FAMILIES, "all"))
+    parser.add_argument("--record", action="store_true", help="what families do under torchrun")
+    for way in WAYS:
+        parser.add_argument(f"--{way}", type=int, metavar="RUNS")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORDS", help="of their names")
     parser.add_argument("--form", nargs="+", choices=FORMS, help="of our own programs")
     parser.add_argument("--limit", type=float, default=20, help="seconds; what takes longer hangs")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--lanes", type=int, default=1, help="programs at a time")
     parser.add_argument("--verbose", action="store_true", help="show a report of what differs")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if "all" in options.family:
+        options.family = list(FAMILIES)
+    usual = (0, 0, 1) if options.record else (1, 0, 0) if options.family else (20, 1, 1)
+    for way, runs in zip(WAYS, usual, strict=True):
+        if getattr(options, way) is None:
+            setattr(options, way, runs)
+    return options
+
+
+def main() -> int:
+    options = parsed()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    shown, well = table(run_all(options), options)
+    if options.record:
+        refused = record(run_all(options))
+        print(*refused, sep="\n")
+        return 1 if refused else 0
+    missing = [case for case in cases(options) if case.family and case.key not in recorded()]
+    if missing:
+        sys.exit(f"nobody has recorded what torchrun does with {missing[0]}: use --record")
+    outcomes = run_all(options)
+    shown, well = table(outcomes, options)
     print(shown)
     return 0 if well else 1
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import endings
 import pytest
 from ending_programs import PROGRAMS, Program
-from endings import Expected, Lane
+from endings import MORE, Expected, Lane
 
 LIMIT = 60.0  # seconds; one compiles, which has taken more than ten on a busy machine
 CASES = [(name, form) for name, program in PROGRAMS.items() for form in program.forms]
@@ -15,14 +15,14 @@ CASES = [(name, form) for name, program in PROGRAMS.items() for form in program.
 
 @pytest.fixture(scope="module")
 def lane():
-    with Lane(nproc=2) as lane:
+    with Lane() as lane:
         yield lane
 
 
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_ends_as_under_torchrun(lane, name, form):
     outcome = lane.run(PROGRAMS[name], form, "warm", LIMIT)
-    assert Expected.of(PROGRAMS[name], nproc=2).differences(outcome) == [], outcome.said
+    assert Expected.of(PROGRAMS[name]).differences(outcome) == [], outcome.said
     assert outcome.left == ()
 
 
@@ -33,7 +33,7 @@ def test_hang_is_seen(lane):
     forever = Program("import threading\nthreading.Event().wait()\n")
     outcome = lane.run(forever, "cell", "warm", limit=0.5)
     assert outcome.code is None and outcome.left == ()
-    assert Expected.of(forever, nproc=2).differences(outcome) == ["it hangs"]
+    assert Expected.of(forever).differences(outcome) == ["it hangs"]
 
 
 def test_launcher_that_does_not_come_back_is_ended(lane, monkeypatch):
@@ -64,16 +64,17 @@ def test_what_outlives_torchrun_is_named_and_ended(lane, tmp_path):
 def test_every_difference_is_named(lane):
     program = PROGRAMS["atexit and open files"]
     outcome = lane.run(program, "script", "warm", LIMIT)
-    expected = Expected.of(program, nproc=2)
-    (line, last), _ = outcome.lines
+    expected = Expected.of(program)
+    first, second = outcome.stdout
     changed = {
         "exit code 1 instead of 0": {"code": 1},
         "it hangs": {"code": None},
-        f"rank 0 printed ('{line}',) instead of ": {"lines": ((line,), outcome.lines[1])},
-        f"rank 1 printed ('{line}', '{line}', ": {"lines": ((line, last), (line, line, last))},
+        f"rank 0 printed {first[:-1]!r} instead of {first!r}": {"stdout": (first[:-1], second)},
+        f"rank 1 printed {'~' + second!r} instead of ": {"stdout": (first, f"~{second}")},
         "files that are missing: unflushed-1": {
             "files": {k: v for k, v in outcome.files.items() if k != "unflushed-1"}
         },
+        "files that torchrun does not leave: more": {"files": outcome.files | {"more": "0"}},
         "files with another content: unflushed-0": {"files": outcome.files | {"unflushed-0": "0"}},
     }
     for difference, change in changed.items():
@@ -84,10 +85,31 @@ def test_every_difference_is_named(lane):
 def test_what_varies_under_torchrun_is_not_expected(lane):
     outcome = lane.run(PROGRAMS["sys.exit(0)"], "script", "warm", LIMIT)
     first = replace(outcome, files={"log": "1", "model": "2", "sometimes": "3"})
-    second = replace(first, code=-6, lines=((), ()), files={"log": "4", "model": "2"})
+    second = replace(first, code=-6, stdout=("", ""), files={"log": "4", "model": "2"})
     expected = Expected.common([first, second])
     assert expected.differences(first) == expected.differences(second) == []
     assert expected.differences(replace(second, files={"log": "5", "model": "2"})) == []
     assert expected.differences(replace(second, files={"log": "4", "model": "5"})) != []
     assert expected.differences(replace(second, files={"model": "2"})) != []
+    assert expected.differences(replace(first, files=first.files | {"more": "1"})) != []
     assert expected.differences(replace(first, code=1)) != []
+
+
+def test_counts_may_be_larger_as_far_as_is_said(lane):
+    outcome = lane.run(Program('print("~threads", 7)\nprint("text")\n'), "cell", "warm", LIMIT)
+    expected = Expected.common([outcome, replace(outcome, stdout=("~threads 6\ntext\n",) * 2)])
+    for threads, alike in {7: True, 7 + MORE["threads"]: True, 8 + MORE["threads"]: False}.items():
+        run = replace(outcome, stdout=(f"~threads {threads}\ntext\n",) * 2)
+        assert (expected.differences(run) == []) is alike
+    other = replace(outcome, stdout=("~threads 7\nother\n", "~descriptors 7\ntext\n"))
+    assert len(expected.differences(other)) == 2
+
+
+def test_floods_are_compared_to_their_end(lane):
+    flood = Program("import sys\nsys.stdout.write('x' * 150_000 + '\\n' + 'y' * 150_000)\n")
+    runs = [lane.run(flood, form, "warm", LIMIT) for form in ("script", "world")]
+    expected = Expected.common(runs)
+    assert [len(text) for text in runs[1].stdout] == [300_001] * 2
+    (first, _) = runs[0].stdout
+    other = replace(runs[0], stdout=(first, f"{first[:200_000]}.{first[200_001:]}"))
+    assert [text[:14] for text in expected.differences(other)] == ["rank 1 printed"]

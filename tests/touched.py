@@ -27,6 +27,7 @@ BESIDES = (
     ("tests/conftest.py", "tests/test_*.py"),
     ("tests/kernel.py", "tests/test_*.py"),  # through the fixtures of conftest.py
     ("data/*", "tests/test_recordings.py"),
+    ("tests/programs/*", "tests/test_families.py"),
     ("lib/lockstep/timeline/browser/*", "tests/test_timeline.py"),
     ("lib/lockstep/play/browser/*", "tests/test_play.py"),
     ("lib/lockstep/course/labs/*", "tests/test_labs.py"),

@@ -57,10 +57,11 @@ async def poll(work):
     while not work.is_completed():
         await asyncio.sleep(0)
     return "done"
-works = [dist.all_reduce(value, async_op=True) for n in range(2)]
+values = [value * n for n in range(1, 3)]
+works = [dist.all_reduce(value, async_op=True) for value in values]
 async def both():
     return await asyncio.gather(*map(poll, works))
-print(asyncio.run(both()), value.tolist())
+print(asyncio.run(both()), [value.tolist() for value in values])
 dist.destroy_process_group()
 
 # %% callbacks are chained to the future of a work

@@ -1,0 +1,111 @@
+"""A program does here, in whatever form it runs, what it did under torchrun: programs/torchrun.json
+has that. `make endings` compares all of it with a torchrun that runs beside.
+"""
+
+import pytest
+from ending_programs import FAMILIES, OF_FAMILIES, Program
+from endings import Expected, Lane, Outcome, parsed, recorded, run_all, table
+
+LIMIT = 60.0  # seconds; some compile, which has taken more than ten on a busy machine
+
+
+def rests(program: Program, number: int) -> str | None:
+    """The form that is left to `make test-long`. A function and a cell differ least."""
+    return ("function", "cell")[number % 2] if program.forms == OF_FAMILIES else None
+
+
+CASES = [
+    pytest.param(
+        *(family, name, form),
+        id=f"{family}: {name}: {form}",
+        marks=[pytest.mark.long] if rests(program, number) == form else [],
+    )
+    for family, programs in FAMILIES.items()
+    for number, (name, program) in enumerate(programs.items())
+    for form in program.forms
+    if family != "waiting"  # these sleep, so they are run together
+]
+LIVE = ("calls", "endings", "groups", "namespaces", "output", "stores")
+
+
+@pytest.fixture(scope="module")
+def lane():
+    with Lane() as lane:
+        yield lane
+
+
+def check(family: str, name: str, outcome: Outcome) -> None:
+    differences = recorded()[family, name].differences(outcome)
+    assert not differences and not outcome.left, "\n".join(
+        [*differences, *outcome.left, outcome.said[-3000:]]
+    )
+
+
+@pytest.mark.parametrize(("family", "name", "form"), CASES)
+def test_does_what_it_did_under_torchrun(lane, family, name, form):
+    check(family, name, lane.run(FAMILIES[family][name], form, "warm", LIMIT))
+
+
+@pytest.mark.timeout(400)
+def test_programs_that_wait_long_are_never_ended():
+    options = parsed(["--family", "waiting", "--lanes", "8", "--limit", f"{LIMIT}"])
+    shown, well = table(run_all(options), options)
+    assert well, shown
+
+
+@pytest.mark.parametrize("family", LIVE)
+def test_torchrun_still_does_it(lane, family):
+    name, program = next(iter(FAMILIES[family].items()))
+    check(family, name, lane.run(program, "script", "torchrun", LIMIT))
+
+
+@pytest.mark.parametrize(("family", "form"), [*zip(LIVE, OF_FAMILIES[:3] * 2, strict=True)])
+def test_engine_torchrun_does_it(lane, family, form):
+    programs = FAMILIES[family].items()
+    name, program = next((name, program) for name, program in programs if form in program.forms)
+    check(family, name, lane.run(program, form, "elastic", LIMIT))
+
+
+def test_every_program_is_recorded_as_it_is():
+    """If not: python tests/endings.py --record --family FAMILY --only PROGRAM"""
+    programs = {(family, name) for family in FAMILIES for name in FAMILIES[family]}
+    assert programs - recorded().keys() == set()
+
+
+# ── Would it be seen? ────────────────────────────────────────────────────────────────────────
+
+GOOD = """\
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo")
+open(f"file-{dist.get_rank()}", "w").write("content")
+print("~descriptors", len(os.listdir("/proc/self/fd")))
+print("the same")
+"""
+
+
+@pytest.fixture(scope="module")
+def wanted(lane):
+    return Expected.common([lane.run(Program(GOOD), "script", "torchrun", LIMIT)])
+
+
+@pytest.mark.parametrize("form", OF_FAMILIES)
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    {
+        GOOD: None,
+        GOOD.replace("same", "other"): r"rank 0 printed '~descriptors\nthe other\n' instead of ",
+        GOOD + "print(end='')\nos.write(1, b'.')\n": "rank 0 printed ",
+        GOOD.replace("content", "other"): "files with another content: file-0, file-1",
+        GOOD + "open('more', 'w')\n": "files that torchrun does not leave: more",
+        GOOD + "raise SystemExit(dist.get_rank() * 3)\n": "exit code 3 instead of 0",
+        GOOD.replace("open(", "more = [os.dup(1) for n in range(99)]\nopen("): "rank 0 has ",
+        GOOD + "import threading\nthreading.Event().wait()\n": "it hangs",
+    }.items(),
+)
+def test_a_difference_is_seen(lane, wanted, changed, difference, form):
+    outcome = lane.run(Program(changed), form, "warm", 1 if difference == "it hangs" else LIMIT)
+    found = wanted.differences(outcome)
+    assert (
+        [text[: len(difference)] for text in found[:1]] == [difference] if difference else not found
+    )
