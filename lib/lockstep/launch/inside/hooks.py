@@ -6,7 +6,9 @@ The calls are caught at PyTorch's dispatcher, which every path to a process grou
 
 An observer is a generator: it runs until its `yield` before a call, and goes on with what the call
 returned, or with RAISED. It runs nothing of the program's own, and what it raises is noted once and
-left out of the record: the program never sees it, and calls what it would have called.
+left out of the record: the program never sees it, and calls what it would have called. What
+observers use of Python they have from when this module was imported: a program may put something
+else into `builtins` or `os`.
 
 A rank must also end as it would without a record. gloo's threads take Python's lock now and then,
 to drop a tensor that Python has seen, and every tensor of a call has been seen here. Who destroys a
@@ -20,8 +22,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import os
 import sys
+from builtins import all, any, isinstance, issubclass, len, map, next, repr, sum, type, zip  # noqa: UP029
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from signal import getsignal, valid_signals
@@ -68,7 +72,9 @@ _graph_holds_work = False
 # Of torch, once `install` has run: a program may put something else into `sys.modules`.
 torch: Any = None
 dist: Any = None
+_key = object.__hash__  # as id(), of which programs can hear
 _OWN = globals()
+_get_future: Any = None
 _C10D = ""  # the file of what calls its operations from Python
 
 
@@ -164,6 +170,10 @@ def _observed(original: Callable[..., Any], observer: Observer) -> Callable[...,
             return original(*args, **kwargs)
         return _beside(observer, recorder, original, args, kwargs)
 
+    if not hasattr(original, "__wrapped__"):
+        del call.__wrapped__
+        with contextlib.suppress(ValueError):  # functions of C++ have none
+            call.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
     return call
 
 
@@ -175,7 +185,7 @@ def install() -> None:
 
     Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
     """
-    global torch, dist, _C10D
+    global torch, dist, _C10D, _get_future
     import torch
     import torch.distributed as dist
 
@@ -191,6 +201,7 @@ def install() -> None:
     wait = _hook(torch.ops._c10d_functional.wait_tensor.default, _wait_tensor, below)
     functional.impl("wait_tensor", wait, "BackendSelect", with_keyset=True)
     _libraries.extend([library, functional])
+    _get_future = dist.Work.get_future
     dist.Work.wait = _observed(dist.Work.wait, _wait)
     for name in ("is_completed", "get_future", "synchronize"):
         setattr(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
@@ -316,13 +327,13 @@ def _flat(tensors: Any) -> list[Any]:
 def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
     """The number that the record has for a process group, and what it is."""
     group = dist.ProcessGroup.unbox(boxed)
-    known = _seen.get(id(group))
+    known = _seen.get(_key(group))
     if known is not None and known[0]() is group:
         return known[1]
     name = _name_of(group)
     size = dist.ProcessGroup.size(group)
     found = recorder.group((name, size), lambda: _describe(recorder, group, name, size))
-    key, backends = id(group), _backends(group)
+    key, backends = _key(group), _backends(group)
 
     def gone(_: Any) -> None:
         _seen.pop(key, None)
@@ -332,9 +343,9 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
     return found
 
 
-# Groups that have been used, by id; and what those talked by that went last.
+# Groups that have been used, by key; and what those talked by that went last.
 _seen: dict[int, tuple[ref[Any], tuple[int, Group]]] = {}
-_departed: deque[list[Any]] = deque(maxlen=4)
+_departed: deque[list[Any]] = deque(maxlen=2)
 
 
 def groups() -> list[Any]:
@@ -405,7 +416,7 @@ def _follow(
     future = None
     if asynchronous and not is_message:  # the end of a message is seen by who waits for it
         with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
-            future = dist.Work.get_future.__wrapped__(work)  # not as the program would: see _ask
+            future = _get_future(work)  # not as the program would: see _ask
     recorder.follow(work, place, is_message, future, has_handle or not asynchronous)
 
 

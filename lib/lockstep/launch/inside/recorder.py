@@ -11,14 +11,15 @@ What this module uses of Python it takes when it is imported: a program may put 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import queue
 import threading
 import zlib
 from _thread import _count, start_new_thread
+from builtins import any, len, repr
 from collections.abc import Callable, Iterator
 from concurrent.futures import thread as pools
+from functools import partial
 from os import getpid
 from sys import _current_frames
 from threading import get_ident
@@ -59,6 +60,7 @@ from ..calls import (
 
 _Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
 _MOST_WATCHERS = 16
+_key = object.__hash__  # as id(), of which programs can hear
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -92,8 +94,8 @@ class Recorder:
         self._outermost = 0  # the entry in which the main thread is, its outermost one
         self.here = _Here()
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
-        self._works: dict[int, tuple[ref[Any], int]] = {}  # by id: the Work, its entry
-        self._futures: dict[int, tuple[ref[Any], int]] = {}  # by id: of a Work, its entry
+        self._works: dict[int, tuple[ref[Any], int]] = {}  # by key: the Work, its entry
+        self._futures: dict[int, tuple[ref[Any], int]] = {}  # by key: of a Work, its entry
         self._messages: set[int] = set()  # entries of messages under way
         self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
         self._watchers = _Watchers()
@@ -249,13 +251,14 @@ class Recorder:
         until the caller has it: under gloo a message is given up with what isend() returned.
         future: of the work, where its end is not seen by who waits for it.
         """
-        key = id(work)
+        key = _key(work)
 
-        def gone(_: Any) -> None:
+        def given_up(_: Any) -> None:
             self._messages.discard(place)
-            if self._works.pop(key, None) is not None and is_message:
+            if self._works.pop(key, None) is not None:
                 self.end(place, FORSAKEN)
 
+        gone = given_up if is_message else partial(self._works.pop, key)
         self._works[key] = (ref(work, gone), place)
         if is_message:
             self._messages.add(place)
@@ -263,12 +266,12 @@ class Recorder:
             self.here.fresh.append(work)
         if future is not None:
             self._under_way[place] = future
-            self._watchers.watch(future, functools.partial(self._is_done, place))
+            self._watchers.watch(future, partial(self._is_done, place))
 
     def follow_on_gpu(self, work: Any, place: int, hand_over: bool) -> None:
         """So that it is seen which stream waits for the work, and from when on."""
-        key = id(work)
-        self._works[key] = (ref(work, lambda _: self._works.pop(key, None)), place)
+        key = _key(work)
+        self._works[key] = (ref(work, partial(self._works.pop, key)), place)
         if hand_over:
             self.here.fresh.append(work)
 
@@ -290,23 +293,23 @@ class Recorder:
     def waited_for(self, work: Any) -> int:
         """The entry of a work that is waited for now; 0 if it is not known, or was waited for."""
         self.here.fresh.clear()
-        known = self._works.get(id(work))
+        known = self._works.get(_key(work))
         if known is None or known[0]() is not work:
             return 0
-        del self._works[id(work)]
+        del self._works[_key(work)]
         self.say_waited(known[1])
         return known[1]
 
     def is_over(self, work: Any, place: int) -> None:
         """A wait has returned; of a message there is no second end to wait for."""
-        key = id(work)
+        key = _key(work)
         if place in self._messages:
             self._messages.discard(place)
-            self._spent[key] = (ref(work, lambda _: self._spent.pop(key, None)), place)
+            self._spent[key] = (ref(work, partial(self._spent.pop, key)), place)
 
     def waited_again(self, work: Any) -> int:
         """The entry of a message whose end was waited for, and is now waited for again; or 0."""
-        known = self._spent.get(id(work))
+        known = self._spent.get(_key(work))
         if known is None or known[0]() is not work:
             return 0
         self.say_waited(known[1], AGAIN)
@@ -316,18 +319,17 @@ class Recorder:
         """Somebody has learned in another way than by wait() that a work is over, or by its future
         (`told`) will."""
         self.here.fresh.clear()
-        known = self._works.get(id(work))
+        known = self._works.get(_key(work))
         if known is None or known[0]() is not work:
             return
         self.say_waited(known[1])
         if told is not None and told is not True:
-            key = id(told)
-            gone = ref(told, lambda _: self._futures.pop(key, None))
-            self._futures[key] = (gone, known[1])
+            key = _key(told)
+            self._futures[key] = (ref(told, partial(self._futures.pop, key)), known[1])
 
     def awaited_as(self, future: Any) -> int:
         """The entry of the work whose future this is; 0 if it is not known."""
-        known = self._futures.get(id(future))
+        known = self._futures.get(_key(future))
         return known[1] if known is not None and known[0]() is future else 0
 
     def say_waited(self, place: int, how: int = ONCE) -> None:
