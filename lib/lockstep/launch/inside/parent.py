@@ -202,7 +202,7 @@ class _Parent:
                 if other != index:
                     os.close(end)
             _reseed()
-            rank.main(Channel(socket.socket(fileno=ends[index])), directory)
+            rank.main(Channel(socket.socket(fileno=rank.aside(ends[index]))), directory)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -322,10 +322,13 @@ def _start_program(argv: list[str], environment: dict[str, str], ends: list[int]
 
 
 def _reseed() -> None:
-    """NumPy's global generator was seeded at import; ranks must not share its numbers."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    """NumPy's and PyTorch's global generators were seeded at import; ranks must not share their
+    numbers. Python's own sees to that itself.
+    """
+    if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
 
 
 def _why_not_fork() -> str:
