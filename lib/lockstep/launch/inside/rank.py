@@ -34,7 +34,8 @@ import types
 from collections.abc import Iterator
 
 # Names, and not their modules: what runs after a program must not be what it has put there.
-from os import _exit, close, dup, getpid
+from os import _exit, close, dup, dup2, getpid
+from os import open as open_descriptor
 from signal import signal as handle
 from sys import _current_frames, getprofile, gettrace, setprofile, settrace
 from threading import get_ident
@@ -56,6 +57,7 @@ from .shown import shown
 # "Show your stack". Not a signal that programs handle, or that ends them: what they have SIGQUIT
 # for is theirs.
 STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGQUIT)
+_UNWRITTEN = "what it printed could not be flushed at its end, for which Python leaves by exit(120)"
 _TORCHS_HOOK = "init_process_group.<locals>._distributed_excepthook"
 _fflush = ctypes.CDLL(None).fflush
 _ASIDE = 1000  # the first descriptor that may be ours; programs have those below
@@ -95,9 +97,7 @@ def main(channel: Channel, directory: str) -> None:
                 continue
             reply, attached = rank.run(message, descriptors)
             done = reply["did"] == "done"
-            if done and message["last"]:
-                rank.leave()
-            elif not done:
+            if not done:
                 rank.wait_with_the_end()
             channel.send({"job": message["job"], **reply}, attached)
             for descriptor in attached:
@@ -139,6 +139,7 @@ class _Rank:
         self.exits_on_failure: bool = message["exits_on_failure"]
         self._pid = getpid()
         self._is_leaving = self._asked_to_end = False
+        self._unwritten: Exception | None = None  # why its output could not be flushed at the end
         self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
         os.environ.clear()
         os.environ.update(message["environment"])
@@ -213,13 +214,19 @@ class _Rank:
     # ── One job ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
-        """Do one job; returns the reply and the descriptors that go with it."""
+        """Do one job, and leave after the last; returns the reply and what descriptors go along."""
         began, self._note = time_ns(), ""
         reply, attached = self._try(message, descriptors)
         with self._noted():
             self._recorder.settle()
         with self._noted():
             self._modules.note(began)
+        if reply["did"] == "done" and message["last"]:
+            with self._noted():
+                self.leave()
+            if self._unwritten is not None:
+                why = f"{_UNWRITTEN}: {type(self._unwritten).__name__}: {self._unwritten}"
+                reply = _failed(self._unwritten) | {"blocks": [(why, [])]}
         return {**reply, "note": self._note}, attached
 
     @contextlib.contextmanager
@@ -437,6 +444,7 @@ class _Rank:
         self._trace_again()
         atexit._run_exitfuncs()
         self._trace_no_more()
+        self._unwritten = _flush()
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             vars(sys).pop(name, None)
         # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
@@ -449,6 +457,10 @@ class _Rank:
         sys.unraisablehook = _say_nothing
         _close_files()
         _fflush(None)  # what C has in its buffers
+        null = open_descriptor(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):  # what is said from here on, torchrun's ranks do not live to say
+            dup2(null, descriptor)
+        close(null)
 
     def _is_at_work_elsewhere(self) -> bool:
         """Whether another thread is in the program's own code, which needs its variables."""
@@ -506,10 +518,17 @@ def _close_files() -> None:
     _flush()
 
 
-def _flush() -> None:
+def _flush() -> Exception | None:
+    """Flush stdout and stderr; returns what of that fails, by which Python's end fails, too."""
+    failed = None
     for name in ("stdout", "stderr"):
-        with contextlib.suppress(Exception):  # a cell may have closed them, or taken them away
-            getattr(sys, name).flush()
+        stream = getattr(sys, name, None)
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception as error:
+            failed = error
+    return failed
 
 
 def _synchronize(recorder: recorder.Recorder) -> None:

@@ -309,6 +309,8 @@ class LocalNode:
                 self._read_stack(slot, 0)
                 slot.state, slot.reply = "dead", {"at": time.perf_counter()}
                 self._await_end(slot)
+                if slot.code is None and not self.fate and not _is_stopped(slot.pid):
+                    self._distrust(slot, _CUT_OFF)
             return
         except NoMessage as error:
             self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
@@ -351,7 +353,8 @@ class LocalNode:
     def _distrust(self, slot: _Slot, why: str) -> None:
         """Hear no more from a rank whose channel says what no rank would."""
         assert slot.channel is not None
-        self._selector.unregister(slot.channel)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(slot.channel)
         self._drain(slot)
         slot.state = "failed"
         slot.reply = {
@@ -498,6 +501,10 @@ _EXPECTED = {
     "done": {"at", "shown", "digest", "device", "peak", "bound"},
     "failed": {"at", "kind", "blocks", "exit_code"},
 }
+_CUT_OFF = (
+    "its process lives, but the notebook hears no more of it: its program has closed a descriptor "
+    "that it did not open"
+)
 _INTRUDED = "its program wrote to a descriptor that it did not open"
 
 
