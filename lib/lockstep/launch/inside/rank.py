@@ -235,8 +235,9 @@ class _Rank:
         try:
             yield
         except BaseException as error:
-            what = f"after its job Lockstep itself met {type(error).__name__} in rank {self.rank}"
-            self._note = "; ".join(filter(None, [self._note, what]))
+            what = f"after the job Lockstep itself failed in rank {self.rank}"
+            note = f"{what} ({type(error).__name__}), which changes nothing of the job"
+            self._note = "; ".join(filter(None, [self._note, note]))
 
     def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
         hook: Any = None
@@ -265,9 +266,10 @@ class _Rank:
             }
             return self._report(value)
         except BaseException as error:
-            return _failed(_uncaught(error, hook)), []
+            ended = error
         finally:
             _flush()
+        return _failed(_uncaught(ended, hook)), []  # out here: nothing is being handled any more
 
     def _end_of_fork(self) -> None:
         """A process that the job forked and that has come to the job's end: it is no rank."""
