@@ -6,7 +6,6 @@ import ast
 import builtins
 import dis
 import types
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -27,9 +26,7 @@ class Cell:
 
     def __post_init__(self) -> None:
         try:
-            with warnings.catch_warnings():  # those of a cell are shown by its ranks
-                warnings.simplefilter("ignore")
-                compile(self.source, self.filename, "exec", dont_inherit=True)
+            ast.parse(self.source, self.filename)
         except SyntaxError as error:
             line = (error.text or "").lstrip()
             if line.startswith(("%", "!")):
