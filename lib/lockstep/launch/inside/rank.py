@@ -31,14 +31,14 @@ import sys
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Iterator
 
 # Names, and not their modules: what runs after a program must not be what it has put there.
 from os import _exit, close, dup, dup2, getpid
 from os import open as open_descriptor
 from signal import signal as handle
-from sys import _current_frames, getprofile, gettrace, setprofile, settrace
-from threading import get_ident
+from sys import getprofile, gettrace, setprofile, settrace
 from time import perf_counter, time_ns
 from typing import Any
 
@@ -428,6 +428,8 @@ class _Rank:
 
         The process itself stays, and with it modules and process groups that nobody destroyed.
         """
+        if not hasattr(self, "namespace"):
+            return  # it has left
         self.wait_with_the_end()
         try:
             waiting = [t.name for t in threading.enumerate() if not t.daemon][1:]
@@ -451,11 +453,7 @@ class _Rank:
             vars(sys).pop(name, None)
         # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
         threading.excepthook = _say_nothing
-        if not self._is_at_work_elsewhere():
-            variables = list(self.namespace.values())
-            self.namespace.clear()
-            del variables
-        gc.collect()
+        self._forget_program()
         sys.unraisablehook = _say_nothing
         _close_files()
         _fflush(None)  # what C has in its buffers
@@ -464,15 +462,20 @@ class _Rank:
             dup2(null, descriptor)
         close(null)
 
-    def _is_at_work_elsewhere(self) -> bool:
-        """Whether another thread is in the program's own code, which needs its variables."""
-        for thread, top in _current_frames().items():
-            frame: types.FrameType | None = top if thread != get_ident() else None
-            while frame is not None:
-                if frame.f_globals is self.namespace:
-                    return True
-                frame = frame.f_back
-        return False
+    def _forget_program(self) -> None:
+        """Let go of `__main__`, in Python's order: what nobody else holds ends with all names still
+        there; where somebody holds the module, each name becomes None. What another thread is in
+        stays as it is.
+        """
+        module, self._tracing = weakref.ref(self._module), (None, None)
+        sys.modules.pop("__main__", None)
+        del self._module, self.namespace
+        gc.collect()
+        if (held := module()) is not None:
+            names = [name for name in vars(held) if name != "__builtins__"]
+            own = [name for name in names if name[:1] == "_" and name[:2] != "__"]
+            vars(held).update(dict.fromkeys([*own, *names]))
+            gc.collect()
 
 
 def _say_nothing(_: Any) -> None:
