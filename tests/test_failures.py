@@ -550,7 +550,7 @@ def test_interrupt_again_while_the_report_is_made(kernel, run):
     import signal
     def again(*_):  # when the report asks for this rank's stack
         os.kill(kernel_itself, signal.SIGINT)
-    signal.signal(signal.SIGQUIT, again)
+    signal.signal(signal.SIGRTMAX, again)
     print("ready", flush=True)
     time.sleep(600)
     """
@@ -614,7 +614,7 @@ def test_interrupt_in_what_python_lets_raise_nothing_is_heard(kernel, run, when)
 def test_ranks_that_ignore_signals_are_ended_too(kernel, run):
     body = """\
     import signal
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGRTMAX):
         signal.signal(number, signal.SIG_IGN)
     print("ready", flush=True)
     time.sleep(600)

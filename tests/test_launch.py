@@ -123,15 +123,16 @@ def test_text_is_the_same_in_every_run_and_folds_equal_lines():
     ]
 
 
-def test_numpy_differs_between_ranks_and_torch_does_not():
+def test_random_numbers_differ_between_ranks_and_jobs():
     def draw():
+        import random
+
         import numpy
 
-        return float(numpy.random.rand()), float(torch.rand(()))
+        return random.random(), float(numpy.random.rand()), float(torch.rand(()))
 
-    (first, torch_first), (second, torch_second) = launch(draw).results
-    assert first != second
-    assert torch_first == torch_second  # as with torchrun: each process has the default seed
+    drawn = [*launch(draw).results, *launch(draw).results]  # none is seeded, as under torchrun
+    assert [len(set(numbers)) for numbers in zip(*drawn, strict=True)] == [4, 4, 4]
 
 
 @pytest.mark.parametrize("given", [None, "3"])

@@ -52,10 +52,11 @@ class Cell:
         sources.remember(self.filename, self.source)
         tree = ast.parse(self.source, self.filename)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, self.filename, "exec"), namespace)
+        exec(compile(tree, self.filename, "exec", dont_inherit=True), namespace)
         if not isinstance(last, ast.Expr):
             return None
-        value = eval(compile(ast.Expression(last.value), self.filename, "eval"), namespace)
+        code = compile(ast.Expression(last.value), self.filename, "eval", dont_inherit=True)
+        value = eval(code, namespace)
         return None if self.source.rstrip().endswith(";") else value
 
 
@@ -113,7 +114,7 @@ class _Reads(ast.NodeVisitor):
             if isinstance(part, ast.expr):
                 self.visit(part)
         wrapped = ast.Module([node if isinstance(node, ast.stmt) else ast.Expr(node)], [])
-        code = compile(ast.fix_missing_locations(wrapped), "scope", "exec")
+        code = compile(ast.fix_missing_locations(wrapped), "scope", "exec", dont_inherit=True)
         inner = {name for part in _nested(code) for name in _globals_of(part)}
         own = {node.name} if isinstance(node, ast.stmt) else set()  # type: ignore[attr-defined]
         self.read |= {name for name in inner - own - self._bound if not hasattr(builtins, name)}

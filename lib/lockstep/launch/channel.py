@@ -89,8 +89,13 @@ class Channel:
         with deaf():
             while rest:
                 try:
-                    rest = rest[socket.send_fds(self._socket, [rest], descriptors) :]
-                    descriptors = ()
+                    # Without descriptors plainly: no audit hook of a program hears of that.
+                    sent = (
+                        socket.send_fds(self._socket, [rest], descriptors)
+                        if descriptors
+                        else self._socket.send(rest)
+                    )
+                    rest, descriptors = rest[sent:], ()
                 except BlockingIOError:
                     left = None if until is None else until - time.monotonic()
                     if not self._wait(select.POLLOUT, left):

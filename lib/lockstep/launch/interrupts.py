@@ -7,6 +7,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+
+# Names, and not their modules: ranks use this, too, and a program may have replaced what is there.
+from signal import getsignal, raise_signal
+from signal import signal as handle
+from threading import current_thread, main_thread
 from typing import Any
 
 _AGAIN = 0.05  # seconds until an interrupt that was lost comes once more
@@ -25,17 +30,17 @@ def deaf() -> Iterator[None]:
     The same for other signals that are handled in Python. A signal mask would not do: a kernel has
     other threads, and one of them would take the signal.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if current_thread() is not main_thread():
         yield  # Python handles signals in the main thread only
         return
     came: list[int] = []
     before: dict[int, Any] = {}
     try:
         for number in _SIGNALS:
-            handler = signal.getsignal(number)
+            handler = getsignal(number)
             if callable(handler):
                 before[number] = handler
-                signal.signal(number, lambda came_now, _: came.append(came_now))
+                handle(number, lambda came_now, _: came.append(came_now))
         yield
     finally:
         try:
@@ -43,12 +48,12 @@ def deaf() -> Iterator[None]:
         finally:  # the first to be given back may have raised at once
             _handle(before)
         for held in dict.fromkeys(came):
-            signal.raise_signal(held)
+            raise_signal(held)
 
 
 def _handle(handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
-        signal.signal(number, handler)
+        handle(number, handler)
 
 
 @contextlib.contextmanager
@@ -58,11 +63,11 @@ def insistent() -> Iterator[None]:
     What a destructor or a weak reference's callback raises goes to nobody, and KeyboardInterrupt is
     raised in whatever runs at that moment. So one that was lost there comes again a moment later.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if current_thread() is not main_thread():
         yield
         return
     lost: list[threading.Timer] = []
-    main, before = threading.main_thread().ident, sys.unraisablehook
+    main, before = main_thread().ident, sys.unraisablehook
 
     def hook(seen: Any) -> None:
         if seen.exc_type is not KeyboardInterrupt:

@@ -53,7 +53,7 @@ class _Parent:
             failed.callback(self._words.close)
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", _PARENT),
+                    *(sys.executable, "-u", "-m", _PARENT),  # as torchrun's ranks
                     *(str(theirs.fileno()), str(os.getpid())),
                 ],
                 env=_environment_of_parent(),

@@ -69,7 +69,7 @@ def main(options: dict[str, Any]) -> int:
         role="default",
         local_world_size=options["nproc_per_node"],
         entrypoint=sys.executable,
-        args=("-m", f"{__package__}.rank"),
+        args=("-u", "-m", f"{__package__}.rank"),
         rdzv_handler=LoopbackRendezvous(),
         max_restarts=options["max_restarts"],
         monitor_interval=0.1,

@@ -26,6 +26,8 @@ _CLOCKS = 20_000_000  # nanoseconds by which a file's time may lag behind the cl
 _FOLDERS = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[2]))
 _INSTALLED = tuple(os.path.join(folder, "") for folder in _FOLDERS)
 
+_NAMESPACE: Any = vars(types.ModuleType)["__dict__"]  # whatever else a class makes of __dict__
+
 
 class Modules:
     """What a rank has imported from files of the user's own, and how those files were then."""
@@ -42,7 +44,7 @@ class Modules:
         for name in list(
             itertools.takewhile(lambda name: name != self._last, reversed(sys.modules))
         ):
-            path = _own_file(sys.modules[name])
+            path = _own_file(name)
             if path and (stamp := _stamp(path)):
                 # A file written meanwhile may be older or newer than what was imported from it.
                 self._stamps[name] = stamp if stamp[0] < since - _CLOCKS else None
@@ -52,7 +54,7 @@ class Modules:
         """Reload what has changed on disk; returns a sentence on it, "" if nothing has."""
         changed = {}
         for name, before in self._stamps.items():
-            path = _own_file(sys.modules.get(name))
+            path = _own_file(name)
             if path and (stamp := _stamp(path)) and stamp != before:
                 changed[name] = stamp
         if not changed:
@@ -79,15 +81,26 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _own_file(module: types.ModuleType | None) -> str:
+def _own_file(name: str) -> str:
     """The source file of a module of the user's own, "" for others."""
-    path = getattr(module, "__dict__", {}).get("__file__")  # not getattr: lazy modules would load
-    if not isinstance(path, str) or not path.endswith(".py") or _installed(path):
+    path = _file(name)
+    if not path.endswith(".py") or _installed(path):
         return ""
-    assert module is not None
-    package = sys.modules.get(module.__name__.partition(".")[0])
-    generated = _installed(getattr(package, "__file__", None) or "")  # as Inductor makes modules
+    generated = _installed(_file(name.partition(".")[0]))  # as Inductor makes modules
     return "" if generated else path
+
+
+def _file(name: str) -> str:
+    """A module's `__file__`, "" where it has none.
+
+    Runs no code of the program's: anything may stand in `sys.modules`, lazy modules load when they
+    are asked for an attribute, and others raise.
+    """
+    module = sys.modules.get(name)
+    if type(name) is not str or not issubclass(type(module), types.ModuleType):
+        return ""
+    path = _NAMESPACE.__get__(module).get("__file__")
+    return path if type(path) is str else ""
 
 
 def _installed(path: str) -> bool:

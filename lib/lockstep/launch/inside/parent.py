@@ -22,6 +22,7 @@ import importlib
 import logging
 import multiprocessing.util
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -33,6 +34,7 @@ import tempfile
 import time
 import traceback
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,17 @@ PRELOADED = (
 )
 _CUDA_NOT_INITIALIZED = 3
 
+_environment = dict(os.environ)  # before the imports, which change it
+# Variables that Python, its libraries or PyTorch read when they start or are imported, so that a
+# fork would not heed them; and those among them that are read later, or that only we have set.
+_AT_THE_START = re.compile(
+    "PYTHON|LD_|MALLOC_|GLIBC_TUNABLES$|LANG$|LC_|G?OMP_|KMP_|MKL_|TORCH|PYTORCH_|AOT_|AOTINDUCTOR_"
+    "|INDUCTOR_|FX_|SYMPY_|NUMPY_|NPY_"
+)
+_LATER = re.compile(
+    "PYTHONPATH$|OMP_NUM_THREADS$|PYTORCH_NVML_BASED_CUDA_CHECK$|TORCHELASTIC_|TORCH_NCCL_|TORCH_FR_"
+    "|TORCHINDUCTOR_CACHE_DIR$|TORCH_HOME$|TORCH_EXTENSIONS_DIR$"
+)
 
 _TICK = 0.02  # seconds between two looks at a job that ends
 
@@ -168,13 +181,16 @@ class _Parent:
 
     def _start(self, job: _Job, message: dict[str, Any], ends: list[int]) -> str:
         """Start its processes; returns a note for the learner, mostly empty."""
-        why = "" if message["argv"] else _why_not_fork()
-        argv = message["argv"] or ([sys.executable, "-m", rank.__spec__.name] if why else None)
+        why = "" if message["argv"] else _why_not_fork(message["environment"])
+        alone = [sys.executable, "-u", "-m", rank.__spec__.name]
+        argv = message["argv"] or (alone if why else None)
+        environment = {**message["environment"], "LOCKSTEP_DIRECTORY": job.directory}
+        if why:  # it has to find Lockstep first, and is told then which path is its program's
+            environment["PYTHONPATH"] = _environment.get("PYTHONPATH", "")
         for index in range(message["count"]):
             if argv is None:
                 pid = self._fork(ends, index, job.directory)
             else:
-                environment = {**message["environment"], "LOCKSTEP_DIRECTORY": job.directory}
                 pid = _start_program(argv, environment, ends[index : index + 1])
             job.running[pid] = index
             job.leaders[pid] = processes.start_of(pid)
@@ -202,7 +218,7 @@ class _Parent:
                 if other != index:
                     os.close(end)
             _reseed()
-            rank.main(Channel(socket.socket(fileno=ends[index])), directory)
+            rank.main(Channel(socket.socket(fileno=rank.aside(ends[index]))), directory)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -322,14 +338,17 @@ def _start_program(argv: list[str], environment: dict[str, str], ends: list[int]
 
 
 def _reseed() -> None:
-    """NumPy's global generator was seeded at import; ranks must not share its numbers."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    """NumPy's and PyTorch's global generators were seeded at import; ranks must not share their
+    numbers. Python's own sees to that itself.
+    """
+    if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
 
 
-def _why_not_fork() -> str:
-    """Why ranks cannot be forked from this process now; "" where they can."""
+def _why_not_fork(environment: Mapping[str, str]) -> str:
+    """Why ranks with these variables cannot be forked from this process now; "" where they can."""
     if not sys.platform.startswith("linux"):
         return "ranks are forked on Linux only; here each one starts a Python of its own"
     threads = len(os.listdir("/proc/self/task"))
@@ -337,6 +356,16 @@ def _why_not_fork() -> str:
         return f"the warm parent has {threads} threads, so its ranks were started one by one"
     if _cuda_is_initialized():
         return "CUDA is in use in the warm parent, so its ranks were started one by one"
+    changed = sorted(
+        name
+        for name in environment.keys() | _environment.keys()
+        if _AT_THE_START.match(name)
+        and not _LATER.match(name)
+        and environment.get(name) != _environment.get(name)
+    )
+    if changed:
+        named = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")
+        return f"Python and PyTorch read {named} as they start, so ranks were started one by one"
     return ""
 
 

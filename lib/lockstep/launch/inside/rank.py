@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import _io  # its classes, unlike io's, can be asked for at no cost
 import atexit
+import builtins
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import importlib
+import importlib.machinery
+import inspect
 import io
 import multiprocessing.process
 import os
@@ -25,9 +29,17 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 import types
+import weakref
+from collections.abc import Iterator
+
+# Names, and not their modules: what runs after a program must not be what it has put there.
+from os import _exit, close, dup, dup2, getpid
+from os import open as open_descriptor
+from signal import signal as handle
+from sys import getprofile, gettrace, setprofile, settrace
+from time import perf_counter, time_ns
 from typing import Any
 
 from .. import payload
@@ -39,10 +51,17 @@ from . import children, hooks
 from .modules import Modules
 from .profiling import profiled
 from .recorder import Recorder
+from .recursion import hide_frames
 from .rendezvous import meet_in_file
 from .shown import shown
 
-STACK_SIGNAL = signal.SIGQUIT  # "show your stack", as for a Java virtual machine
+# "Show your stack". Not a signal that programs handle, or that ends them: what they have SIGQUIT
+# for is theirs.
+STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGQUIT)
+_UNWRITTEN = "what it printed could not be flushed at its end, for which Python leaves by exit(120)"
+_TORCHS_HOOK = "init_process_group.<locals>._distributed_excepthook"
+_fflush = ctypes.CDLL(None).fflush
+_ASIDE = 1000  # the first descriptor that may be ours; programs have those below
 _MOST_TEXT = 20_000  # characters of an exception's message
 _MOST_CAUSES = 10
 _LONGEST_LINE = 500  # characters of a source line that is shown
@@ -67,7 +86,7 @@ def main(channel: Channel, directory: str) -> None:
         except Exception as error:  # such as a working directory that is no more
             channel.send({"job": 0, **_failed(error)})
             channel.receive()
-            os._exit(1)
+            _exit(1)
         while True:
             message, descriptors = channel.receive()
             if message["do"] == "leave":
@@ -79,32 +98,49 @@ def main(channel: Channel, directory: str) -> None:
                 continue
             reply, attached = rank.run(message, descriptors)
             done = reply["did"] == "done"
-            if done and message["last"]:
-                rank.leave()
-            elif not done:
+            if not done:
                 rank.wait_with_the_end()
             channel.send({"job": message["job"], **reply}, attached)
             for descriptor in attached:
-                os.close(descriptor)
+                close(descriptor)
             if not done:
                 with contextlib.suppress(BaseException):
                     rank.leave()
                 if rank.exits_on_failure:
-                    os._exit(1)
-    os._exit(0)
+                    _exit(1)
+    _exit(0)
+
+
+def aside(descriptor: int) -> int:
+    """Move a descriptor to where no program looks: theirs have the numbers that they would have
+    under torchrun, and who closes all from 3 to 1000 closes none of ours.
+    """
+    with contextlib.suppress(OSError):  # so many may not be open
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
+        os.close(descriptor)
+        return moved
+    return descriptor
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
-    return {"did": "failed", "at": time.perf_counter(), **describe(error)}
+    try:
+        told = describe(error)
+    except BaseException:  # a program may have replaced whatever that needs
+        name = type(error).__name__
+        told = {"kind": name, "blocks": [(name, [])], "exit_code": ""}
+    return {"did": "failed", "at": perf_counter(), **told}
 
 
 class _Rank:
     def __init__(self, message: dict[str, Any], descriptors: list[int]):
         named = dict(zip(message["descriptors"], descriptors, strict=True))
+        for name in ("stacks", "file", "listener") & named.keys():
+            named[name] = aside(named[name])
         self.rank: int = message["rank"]
         self.exits_on_failure: bool = message["exits_on_failure"]
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._is_leaving = self._asked_to_end = False
+        self._unwritten: Exception | None = None  # why its output could not be flushed at the end
         self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
         os.environ.clear()
         os.environ.update(message["environment"])
@@ -123,12 +159,15 @@ class _Rank:
         self._listener: int | None = named.get("listener")
         self._store: Any = None
         self._module = types.ModuleType("__main__")
-        self._module.__dict__.update(__builtins__=__builtins__)
+        self._module.__dict__.update(__builtins__=builtins)
+        if sys.version_info < (3, 14):  # as Python's own __main__ has it, annotated or not
+            self._module.__dict__.update(__annotations__={})
         sys.modules["__main__"] = self._module
         self.namespace = self._module.__dict__
         self._modules = Modules()
         self._bound: set[str] = set()  # names that cells have bound, and not the notebook
         self._is_prepared = False
+        self._tracing: tuple[Any, Any] = (None, None)  # the program's trace and profile functions
         if self._meeting is not None:
             meet_in_file(f"/proc/self/fd/{self._meeting}")
 
@@ -145,11 +184,8 @@ class _Rank:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115
-        for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            stream = open(  # noqa: SIM115
-                descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False
-            )
+        for name in ("stdin", "stdout", "stderr"):
+            stream = _unbuffered(name)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
 
@@ -167,7 +203,7 @@ class _Rank:
             _synchronize(self._recorder)
         except BaseException:
             traceback.print_exc()
-            os._exit(1)
+            _exit(1)
         self._is_prepared = True
 
     def _wake(self) -> None:
@@ -179,15 +215,34 @@ class _Rank:
     # ── One job ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
-        """Do one job; returns the reply and the descriptors that go with it."""
-        began, self._note = time.time_ns(), ""
+        """Do one job, and leave after the last; returns the reply and what descriptors go along."""
+        began, self._note = time_ns(), ""
         reply, attached = self._try(message, descriptors)
-        self._recorder.settle()
-        self._modules.note(began)
+        with self._noted():
+            self._recorder.settle()
+        with self._noted():
+            self._modules.note(began)
+        if reply["did"] == "done" and message["last"]:
+            with self._noted():
+                self.leave()
+            if self._unwritten is not None:
+                why = f"{_UNWRITTEN}: {type(self._unwritten).__name__}: {self._unwritten}"
+                reply = _failed(self._unwritten) | {"blocks": [(why, [])]}
         said = "; ".join(filter(None, (self._note, self._recorder.fault)))
         return {**reply, "note": said}, attached
 
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """What goes wrong here is said, and changes nothing of a job that is done."""
+        try:
+            yield
+        except BaseException as error:
+            what = f"after the job Lockstep itself failed in rank {self.rank}"
+            note = f"{what} ({type(error).__name__}), which changes nothing of the job"
+            self._note = "; ".join(filter(None, [self._note, note]))
+
     def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+        hook: Any = None
         try:
             if self._is_prepared:
                 self._wake()
@@ -200,10 +255,11 @@ class _Rank:
                 self._initialize(message["backend"])
             task = self._unpack(payload.Parcel.of_file(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
+            hook = sys.excepthook
             try:
                 value = self._do(task)
             finally:
-                if os.getpid() != self._pid:
+                if getpid() != self._pid:
                     self._end_of_fork()
             self._bound |= {
                 name
@@ -212,22 +268,22 @@ class _Rank:
             }
             return self._report(value)
         except BaseException as error:
-            return _failed(error), []
+            ended = error
         finally:
             _flush()
+        return _failed(_uncaught(ended, hook)), []  # out here: nothing is being handled any more
 
     def _end_of_fork(self) -> None:
         """A process that the job forked and that has come to the job's end: it is no rank."""
-        error = sys.exc_info()[1]
-        code = 0
+        error, code = sys.exc_info()[1], 0
         if isinstance(error, SystemExit):
-            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            code = _exit_status(error)
         elif error is not None:
-            traceback.print_exc()
+            sys.excepthook(type(error), error, error.__traceback__)
             code = 1
         with contextlib.suppress(BaseException):
             self._close_down()
-        os._exit(code)
+        _exit(code)
 
     def _initialize(self, backend: str) -> None:
         """Make the default process group, unless this rank has one already.
@@ -286,6 +342,8 @@ class _Rank:
         if task["kind"] in ("cell", "function"):
             children.send_by_value()
         with profiled(task["trace"], self.rank):
+            hide_frames(sys._getframe(), called=task["kind"] == "function")
+            self._trace_again()
             try:
                 if task["kind"] == "cell":
                     value = Cell(task["source"], task["filename"]).run(self.namespace)
@@ -296,18 +354,37 @@ class _Rank:
                 else:
                     self._run_script(task["script"], task["arguments"])
             except SystemExit as error:
-                if error.code not in (None, 0):
+                if _exit_status(error) != 0:
                     raise
+            finally:
+                self._trace_no_more()
         _synchronize(self._recorder)
         return value
+
+    def _trace_again(self) -> None:
+        trace, profile = self._tracing
+        setprofile(profile)
+        settrace(trace)
+
+    def _trace_no_more(self) -> None:
+        """What a program traces is itself, and what it leaves on waits for its next cell."""
+        trace = gettrace()
+        settrace(None)
+        self._tracing = trace, getprofile()
+        setprofile(None)
 
     def _run_script(self, script: str, arguments: list[str]) -> None:
         """As `python script` does, in a `__main__` that stays for threads and atexit."""
         sys.argv[:] = [script, *arguments]
+        sys.orig_argv[:] = [sys.executable, "-u", *sys.argv]
         sys.path.insert(0, os.path.dirname(script))
         with io.open_code(script) as file:
-            code = compile(file.read(), script, "exec")
-        self.namespace.update(__file__=script, __spec__=None, __cached__=None, __doc__=None)
+            code = compile(file.read(), script, "exec", dont_inherit=True)
+        self.namespace.update(
+            __file__=script,
+            __loader__=importlib.machinery.SourceFileLoader("__main__", script),
+            __cached__=None,
+        )
         exec(code, self.namespace)
 
     def _run_module(self, module: str, arguments: list[str]) -> None:
@@ -317,7 +394,7 @@ class _Rank:
         runpy._run_module_as_main(module)  # type: ignore[attr-defined]
 
     def _report(self, value: Any) -> tuple[dict[str, Any], Any]:
-        reply: dict[str, Any] = {"did": "done", "at": time.perf_counter()}
+        reply: dict[str, Any] = {"did": "done", "at": perf_counter()}
         reply["shown"] = None if value is None else shown(value)
         reply["digest"] = [
             [name, list(ranks), digest] for (name, ranks), digest in self._recorder.digest.items()
@@ -335,7 +412,7 @@ class _Rank:
             )
             return reply, []
         with file:  # files in Python are closed when the rank leaves, which comes before it sends
-            return reply, [os.dup(file.fileno())]
+            return reply, [dup(file.fileno())]
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 
@@ -346,13 +423,15 @@ class _Rank:
         """
         if not self._is_leaving:
             self._is_leaving = True
-            signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_asked_to_end", True))
+            handle(signal.SIGTERM, lambda *_: setattr(self, "_asked_to_end", True))
 
     def leave(self) -> None:
         """Do what Python does at its end, so that nothing the job has written is lost.
 
         The process itself stays, and with it modules and process groups that nobody destroyed.
         """
+        if not hasattr(self, "namespace"):
+            return  # it has left
         self.wait_with_the_end()
         try:
             waiting = [t.name for t in threading.enumerate() if not t.daemon][1:]
@@ -364,18 +443,63 @@ class _Rank:
             with self._recorder.leaving(own, may_be_helped=True):
                 self._close_down()
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            handle(signal.SIGTERM, signal.SIG_DFL)
             if self._asked_to_end:
-                os._exit(1)
+                _exit(1)
 
     def _close_down(self) -> None:
         threading._shutdown()  # type: ignore[attr-defined]
+        self._trace_again()
         atexit._run_exitfuncs()
-        variables = list(self.namespace.values())
-        self.namespace.clear()
-        del variables
-        gc.collect()
+        self._trace_no_more()
+        self._unwritten = _flush()
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
+        threading.excepthook = _say_nothing
+        self._forget_program()
+        sys.unraisablehook = _say_nothing
         _close_files()
+        _fflush(None)  # what C has in its buffers
+        null = open_descriptor(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):  # what is said from here on, torchrun's ranks do not live to say
+            dup2(null, descriptor)
+        close(null)
+
+    def _forget_program(self) -> None:
+        """Let go of `__main__`, in Python's order: what nobody else holds ends with all names still
+        there; where somebody holds the module, each name becomes None. What another thread is in
+        stays as it is.
+        """
+        module, self._tracing = weakref.ref(self._module), (None, None)
+        sys.modules.pop("__main__", None)
+        del self._module, self.namespace
+        gc.collect()
+        if (held := module()) is not None:
+            names = [name for name in vars(held) if name != "__builtins__"]
+            own = [name for name in names if name[:1] == "_" and name[:2] != "__"]
+            vars(held).update(dict.fromkeys([*own, *names]))
+            gc.collect()
+
+
+def _say_nothing(_: Any) -> None:
+    pass
+
+
+def _unbuffered(name: str) -> io.TextIOWrapper:
+    """A standard stream as torchrun's `python -u` makes it, with the encoding of this Python's."""
+    encoding, errors = (
+        (own.encoding, own.errors)
+        if isinstance(own := getattr(sys, f"__{name}__"), io.TextIOWrapper)
+        else ("utf-8", "strict")
+    )
+    number = ("stdin", "stdout", "stderr").index(name)
+    raw = io.FileIO(number, "w" if number else "r", closefd=False)
+    raw.name = f"<{name}>"
+    buffer: Any = raw if number else io.BufferedReader(raw)
+    stream = io.TextIOWrapper(buffer, encoding, errors, "\n", write_through=bool(number))
+    stream.mode = raw.mode[0]  # type: ignore[misc]
+    return stream
 
 
 def _close_files() -> None:
@@ -383,7 +507,7 @@ def _close_files() -> None:
 
     The garbage collector knows of what this process has made, not of what its parent had.
     """
-    streams = [sys.stdin, sys.stdout, sys.stderr]
+    streams = [getattr(sys, name, None) for name in ("stdin", "stdout", "stderr")]
     stay = {id(part) for s in streams for part in (s, getattr(s, "buffer", None))}
 
     def layer(file: Any) -> int:
@@ -403,10 +527,17 @@ def _close_files() -> None:
     _flush()
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a cell may have closed them
-            stream.flush()
+def _flush() -> Exception | None:
+    """Flush stdout and stderr; returns what of that fails, by which Python's end fails, too."""
+    failed = None
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception as error:
+            failed = error
+    return failed
 
 
 def _synchronize(recorder: Recorder) -> None:
@@ -468,8 +599,48 @@ def describe(error: BaseException) -> dict[str, Any]:
             text = "".join(traceback.format_exception_only(at)).strip()
         blocks.append((_shortened(text), frames))
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    code = error.code if isinstance(error, SystemExit) else None
-    return {"kind": type(error).__name__, "blocks": blocks, "exit_code": _shortened(repr(code))}
+    code, kind = None, type(error).__name__
+    if isinstance(error, SystemExit):
+        code, kind = error.code, "SystemExit"
+    return {"kind": kind, "blocks": blocks, "exit_code": _shortened(repr(code))}
+
+
+def _exit_status(error: SystemExit) -> int:
+    """What Python's process would end with."""
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("lockstep.launch.")
+
+
+def _uncaught(error: BaseException, before: Any) -> BaseException:
+    """Tell the program's own `sys.excepthook` what has ended it, as Python does; returns what it
+    ends with then.
+
+    before: the hook that was there when the program began. It would show the exception, and so
+    would the one that `init_process_group` wraps around it; but the notebook does that.
+    """
+    hook: Any = getattr(sys, "excepthook", None)
+    own = hook
+    while getattr(own, "__qualname__", "") == _TORCHS_HOOK:
+        own = inspect.getclosurevars(own).nonlocals["old_hook"]
+    if before is None or own in (None, before) or isinstance(error, SystemExit):
+        return error
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    try:
+        hook(type(error), error.with_traceback(trace), trace)
+    except SystemExit as another:
+        return another
+    except BaseException:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exc()
+    return error
 
 
 def _shortened(text: str) -> str:
@@ -514,7 +685,7 @@ if __name__ == "__main__":
     else:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(address)
-    greeting = Channel(connection)
+    greeting = Channel(socket.socket(fileno=aside(connection.detach())))
     greeting.send({"did": "hello", "pid": os.getpid(), "environment": dict(os.environ)})
     hooks.install()
     main(greeting, os.environ.pop("LOCKSTEP_DIRECTORY"))

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...machine import usable_cores
+from ...words import megabytes
 from .. import calls, processes
-from ..channel import Channel, NoMessage, anonymous_file, map_file
+from ..channel import MOST_BYTES, Channel, NoMessage, anonymous_file, map_file
 from ..engines.base import Arrival, Engine
 from ..engines.warm import Warm
-from ..errors import reason
+from ..errors import LaunchError, reason
 from ..inside.rank import STACK_SIGNAL
 from ..interrupts import deaf
 from ..logs import LogFiles
@@ -31,6 +32,7 @@ _LEAVE = 5.0  # seconds for ranks to leave
 _CHUNK = 1 << 16
 _MOST_CHUNKS = 16  # at once: a pipe holds less, and a rank may print for ever
 _PATIENCE = 10.0  # seconds for a rank to take in who it is
+_MOST_VARIABLES = MOST_BYTES - 1_000_000  # bytes, all together
 _COMING = 30.0  # seconds for ranks in reserve that are still coming up
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -97,6 +99,7 @@ class LocalNode:
             **setting.environment,
             processes.VARIABLE: self._engine.job,
         }
+        _refuse_too_many(self._environment)
         self._place = self._engine.start(place, self._environment)
 
     def _confirm(self) -> None:
@@ -312,6 +315,8 @@ class LocalNode:
                 self._read_stack(slot, 0)
                 slot.state, slot.reply = "dead", {"at": time.perf_counter()}
                 self._await_end(slot)
+                if slot.code is None and not self.fate and not _is_stopped(slot.pid):
+                    self._distrust(slot, _CUT_OFF)
             return
         except NoMessage as error:
             self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
@@ -354,7 +359,8 @@ class LocalNode:
     def _distrust(self, slot: _Slot, why: str) -> None:
         """Hear no more from a rank whose channel says what no rank would."""
         assert slot.channel is not None
-        self._selector.unregister(slot.channel)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(slot.channel)
         self._drain(slot)
         slot.state = "failed"
         slot.reply = {
@@ -501,7 +507,23 @@ _EXPECTED = {
     "done": {"at", "shown", "digest", "device", "peak", "bound"},
     "failed": {"at", "kind", "blocks", "exit_code"},
 }
+_CUT_OFF = (
+    "its process lives, but the notebook hears no more of it: its program has closed a descriptor "
+    "that it did not open"
+)
 _INTRUDED = "its program wrote to a descriptor that it did not open"
+
+
+def _refuse_too_many(environment: Mapping[str, str]) -> None:
+    """Raise LaunchError where variables are longer than what is sent to a rank may be."""
+    sizes = {name: len(os.fsencode(name + value)) for name, value in environment.items()}
+    if (size := sum(sizes.values())) > _MOST_VARIABLES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise LaunchError(
+            f"the variables of the environment take {megabytes(size)} MB, and ranks get "
+            f"{megabytes(_MOST_VARIABLES)} MB at most; {largest} alone takes "
+            f"{megabytes(sizes[largest])} MB. Write it to a file, or pass it as an argument."
+        )
 
 
 def _is_stopped(pid: int) -> bool:
