@@ -141,7 +141,7 @@ def _unlike(seen: str, wanted: str) -> list[str]:
     if (ours := plain(seen)) != (theirs := plain(wanted)):
         pairs = enumerate(zip(f"{ours}\0", f"{theirs}\0", strict=False))
         alike = next(place for place, (our, their) in pairs if our != their)
-        shown = slice(max(alike - 100, 0), alike + 300)
+        shown = slice(max(alike - 60, 0), alike + 240)
         return [f"printed {ours[shown]!r} instead of {theirs[shown]!r}"]
     counts = zip(_COUNT.findall(seen), _COUNT.findall(wanted), strict=True)
     return [

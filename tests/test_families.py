@@ -41,16 +41,16 @@ def check(family: str, name: str, outcome: Outcome) -> None:
     )
 
 
-@pytest.mark.parametrize(("family", "name", "form"), CASES)
-def test_does_what_it_did_under_torchrun(lane, family, name, form):
-    check(family, name, lane.run(FAMILIES[family][name], form, "warm", LIMIT))
-
-
 @pytest.mark.timeout(400)
 def test_programs_that_wait_long_are_never_ended():
     options = parsed(["--family", "waiting", "--lanes", "8", "--limit", f"{LIMIT}"])
     shown, well = table(run_all(options), options)
     assert well, shown
+
+
+@pytest.mark.parametrize(("family", "name", "form"), CASES)
+def test_does_what_it_did_under_torchrun(lane, family, name, form):
+    check(family, name, lane.run(FAMILIES[family][name], form, "warm", LIMIT))
 
 
 @pytest.mark.parametrize("family", LIVE)
