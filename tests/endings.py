@@ -7,6 +7,7 @@ ways and compare: ended or not, exit code, each rank's lines, files, processes l
     python tests/endings.py train.py -n 2 --torchrun 3 -- --lr 0.1      any script, beside torchrun
     python tests/endings.py --family groups meshes            programs of programs/; all: of all
     python tests/endings.py --family groups --record          run them under torchrun and keep that
+    python tests/endings.py --family ordinary --live          beside torchrun, on the GPUs if any
 
 Ways: warm and elastic (our two engines), torchrun (PyTorch's command). Programs run in an empty
 folder. What our programs have to leave behind is written down; for those of programs/ it is
@@ -141,7 +142,7 @@ def _unlike(seen: str, wanted: str) -> list[str]:
     if (ours := plain(seen)) != (theirs := plain(wanted)):
         pairs = enumerate(zip(f"{ours}\0", f"{theirs}\0", strict=False))
         alike = next(place for place, (our, their) in pairs if our != their)
-        shown = slice(max(alike - 100, 0), alike + 300)
+        shown = slice(max(alike - 60, 0), alike + 240)
         return [f"printed {ours[shown]!r} instead of {theirs[shown]!r}"]
     counts = zip(_COUNT.findall(seen), _COUNT.findall(wanted), strict=True)
     return [
@@ -179,7 +180,7 @@ def record(outcomes: dict[Case, list[Outcome]]) -> list[str]:
     for (family, name), runs in runs_of.items():
         expected = Expected.common(runs)
         first = replace(Expected.common(runs[:1]), files=expected.files)
-        differences = {what for run in runs for what in first.differences(run)}
+        differences = dict.fromkeys(what for run in runs for what in first.differences(run))
         if differences or None in first.codes:
             refused.append(f"{family}: {name}: {'; '.join(differences) or 'it hangs'}")
             continue
@@ -206,7 +207,8 @@ def record(outcomes: dict[Case, list[Outcome]]) -> list[str]:
 class Lane:
     """Runs programs one after another, and ends whatever comes of them. A context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: bool = False) -> None:
+        """gpus: whether programs see them. What torchrun did is recorded without."""
         # Not pytest's tmp_path: a Unix socket's path has room for about 100 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="ends-"))
         self._temporary = self._folder / "tmp"
@@ -218,7 +220,7 @@ class Lane:
             "TMPDIR": str(self._temporary),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "CUDA_VISIBLE_DEVICES": "",
+            **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
             "LOCKSTEP_PROGRESS": "off",
         }
         self._driver: subprocess.Popen[bytes] | None = None
@@ -485,8 +487,9 @@ def run_all(options: argparse.Namespace) -> dict[Case, list[Outcome]]:
             if outcome.code is None:
                 print(f"hangs: {case}", file=sys.stderr, flush=True)
 
+    gpus = options.live or not options.family
     with contextlib.ExitStack() as stack:
-        lanes = [stack.enter_context(Lane()) for _ in range(options.lanes)]
+        lanes = [stack.enter_context(Lane(gpus)) for _ in range(options.lanes)]
         pool = stack.enter_context(ThreadPoolExecutor(options.lanes))
         working = [pool.submit(work, lane) for lane in lanes]
         try:
@@ -546,12 +549,17 @@ def by_family(agree: dict[tuple[str, str], list[bool]]) -> list[tuple[str, ...]]
 def reference(
     case: Case, outcomes: dict[Case, list[Outcome]], options: argparse.Namespace
 ) -> Expected:
-    if case.family:
+    if case.family and not options.live:
         return recorded()[case.key]
-    if options.program is None:
+    if options.program is None and not case.family:
         return Expected.of(case.program)
-    theirs = [runs for other, runs in outcomes.items() if other.way == "torchrun"]
-    return Expected.common(theirs[0]) if theirs else Expected(frozenset([0]), None, {})
+    theirs = [
+        run
+        for other, runs in outcomes.items()
+        if other.key == case.key and other.way == "torchrun"
+        for run in runs
+    ]
+    return Expected.common(theirs) if theirs else Expected(frozenset([0]), None, {})
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -563,6 +571,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-n", type=int, default=2, help="ranks (our own programs want 2)")
     parser.add_argument("--family", nargs="+", default=[], choices=(*FAMILIES, "all"))
     parser.add_argument("--record", action="store_true", help="what families do under torchrun")
+    parser.add_argument("--live", action="store_true", help="compare families with torchrun's runs")
     for way in WAYS:
         parser.add_argument(f"--{way}", type=int, metavar="RUNS")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORDS", help="of their names")
@@ -574,7 +583,9 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if "all" in options.family:
         options.family = list(FAMILIES)
-    usual = (0, 0, 1) if options.record else (1, 0, 0) if options.family else (20, 1, 1)
+    usual = (1, 0, int(options.live)) if options.family else (20, 1, 1)
+    if options.record:
+        usual = (0, 0, 1)
     for way, runs in zip(WAYS, usual, strict=True):
         if getattr(options, way) is None:
             setattr(options, way, runs)
@@ -589,7 +600,7 @@ def main() -> int:
         print(*refused, sep="\n")
         return 1 if refused else 0
     missing = [case for case in cases(options) if case.family and case.key not in recorded()]
-    if missing:
+    if missing and not options.live:
         sys.exit(f"nobody has recorded what torchrun does with {missing[0]}: use --record")
     outcomes = run_all(options)
     shown, well = table(outcomes, options)

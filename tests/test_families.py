@@ -2,9 +2,10 @@
 has that. `make endings` compares all of it with a torchrun that runs beside.
 """
 
+import endings
 import pytest
 from ending_programs import FAMILIES, OF_FAMILIES, Program
-from endings import Expected, Lane, Outcome, parsed, recorded, run_all, table
+from endings import Case, Expected, Lane, Outcome, parsed, recorded, run_all, table
 
 LIMIT = 60.0  # seconds; some compile, which has taken more than ten on a busy machine
 
@@ -41,16 +42,16 @@ def check(family: str, name: str, outcome: Outcome) -> None:
     )
 
 
-@pytest.mark.parametrize(("family", "name", "form"), CASES)
-def test_does_what_it_did_under_torchrun(lane, family, name, form):
-    check(family, name, lane.run(FAMILIES[family][name], form, "warm", LIMIT))
-
-
 @pytest.mark.timeout(400)
 def test_programs_that_wait_long_are_never_ended():
     options = parsed(["--family", "waiting", "--lanes", "8", "--limit", f"{LIMIT}"])
     shown, well = table(run_all(options), options)
     assert well, shown
+
+
+@pytest.mark.parametrize(("family", "name", "form"), CASES)
+def test_does_what_it_did_under_torchrun(lane, family, name, form):
+    check(family, name, lane.run(FAMILIES[family][name], form, "warm", LIMIT))
 
 
 @pytest.mark.parametrize("family", LIVE)
@@ -109,3 +110,21 @@ def test_a_difference_is_seen(lane, wanted, changed, difference, form):
     assert (
         [text[: len(difference)] for text in found[:1]] == [difference] if difference else not found
     )
+
+
+def test_what_differs_from_run_to_run_is_not_recorded(lane, monkeypatch, tmp_path):
+    made = {"same": Program(GOOD), "random": Program("import random\nprint(random.random())\n")}
+    monkeypatch.setattr(endings, "RECORDED", tmp_path / "torchrun.json")
+    monkeypatch.setitem(FAMILIES, "made", made)
+    outcomes = {
+        Case(name, program, "script", "warm", 2, "made"): [
+            lane.run(program, "script", "warm", LIMIT) for _ in range(2)
+        ]
+        for name, program in made.items()
+    }
+    (refused,) = endings.record(outcomes)
+    assert refused.startswith("made: random: rank 0 printed ")
+    (kept,) = endings.recorded.__wrapped__().items()
+    assert kept == (("made", "same"), Expected.common(next(iter(outcomes.values()))))
+    made["same"] = Program(f"{GOOD}print('changed')\n")
+    assert endings.recorded.__wrapped__() == {}

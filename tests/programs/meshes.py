@@ -18,7 +18,7 @@ for call in (lambda: init_device_mesh("cpu", (3,)), lambda: mesh["none"], lambda
 dist.destroy_process_group()
 
 # %% a mesh makes the default group
-# forms: script, function
+# forms: script
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

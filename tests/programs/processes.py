@@ -443,6 +443,7 @@ print(seen)
 dist.destroy_process_group()
 
 # %% what descriptors a subprocess has
+# forms: script, function, cell
 import subprocess
 import torch
 import torch.distributed as dist

@@ -263,7 +263,7 @@ def job(value):
 def after(future):
     value = torch.ones(1)
     dist.all_reduce(value)
-    print("after", future.result().is_completed(), value.item(), threading.current_thread().name)
+    print("after", future.done(), value.item(), threading.current_thread().name)
     raise ValueError("from a callback")
 with ThreadPoolExecutor(1, "one", initializer=dist.barrier) as pool:
     value = torch.full((2,), 3.0)
