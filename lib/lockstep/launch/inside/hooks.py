@@ -29,13 +29,12 @@ from builtins import all, any, isinstance, issubclass, len, map, next, repr, sum
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from signal import getsignal, valid_signals
-from sys import _getframe
 from types import CodeType
 from typing import Any
 from weakref import ref
 
 from ..calls import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
-from .naming import name_of
+from .naming import frame_here, name_of
 from .recorder import Recorder
 
 _NAMES = {
@@ -75,6 +74,7 @@ dist: Any = None
 _key = object.__hash__  # as id(), of which programs can hear
 _OWN = globals()
 _get_future: Any = None
+_eval_frame: Any = None
 _C10D = ""  # the file of what calls its operations from Python
 
 
@@ -99,6 +99,7 @@ def _stop() -> None:
 
 def safely(do: Callable[..., Any], *args: Any, default: Any = None) -> Any:
     """`do(*args)`, or `default` where that raises, which is noted: the program does not see it."""
+    compiling = _eval_frame.set_eval_frame(None)  # torch.compile's look at each function
     try:
         with torch._C.DisableTorchFunction():  # subclasses of tensors, modes: the program's
             return do(*args)
@@ -108,7 +109,18 @@ def safely(do: Callable[..., Any], *args: Any, default: Any = None) -> Any:
         recorder = _recorder
         if recorder is not None:
             recorder.doubt(f"the record of calls is not complete: {_told(error)}")
+    finally:
+        _eval_frame.set_eval_frame(compiling)
     return default
+
+
+def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch._dynamo.decorators.skip, which need not be imported for that."""
+    kinds = _eval_frame._FrameAction
+    skip = _eval_frame._FrameExecStrategy(kinds.SKIP, kinds.DEFAULT)
+    _eval_frame.set_code_exec_strategy(function.__code__, skip)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
 
 
 def _comes_from_outside(error: Exception) -> bool:
@@ -174,7 +186,7 @@ def _observed(original: Callable[..., Any], observer: Observer) -> Callable[...,
         del call.__wrapped__
         with contextlib.suppress(ValueError):  # functions of C++ have none
             call.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    return call
+    return _not_compiled(call)
 
 
 # ── What is observed ─────────────────────────────────────────────────────────────────────────
@@ -185,11 +197,14 @@ def install() -> None:
 
     Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
     """
-    global torch, dist, _C10D, _get_future
+    global torch, dist, _C10D, _get_future, _eval_frame
     import torch
     import torch.distributed as dist
 
-    _C10D = dist.distributed_c10d.__file__
+    _C10D, _get_future = dist.distributed_c10d.__file__, dist.Work.get_future
+    _eval_frame = torch._C._dynamo.eval_frame
+    for own in (_beside, safely):
+        _not_compiled(own)
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
     for name, public in _NAMES.items():
@@ -201,7 +216,6 @@ def install() -> None:
     wait = _hook(torch.ops._c10d_functional.wait_tensor.default, _wait_tensor, below)
     functional.impl("wait_tensor", wait, "BackendSelect", with_keyset=True)
     _libraries.extend([library, functional])
-    _get_future = dist.Work.get_future
     dist.Work.wait = _observed(dist.Work.wait, _wait)
     for name in ("is_completed", "get_future", "synchronize"):
         setattr(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
@@ -238,7 +252,7 @@ def _hook(operation: Any, observer: Observer, below: Any) -> Callable[..., Any]:
             return redispatch(keyset & below, *args)
         return _beside(observer, recorder, redispatch, (keyset & below, *args), {})
 
-    return hook
+    return _not_compiled(hook)
 
 
 def _operation(operation: Any, name: str) -> Observer:
@@ -305,7 +319,7 @@ def _stream_of(tensor: Any) -> int | None:
 def _has_python_the_handle() -> bool:
     """Whether a function of torch.distributed made this call, which returns its handle; DDP's
     reducer and functional collectives keep theirs in C++, and may call from threads of C++."""
-    at: Any = _getframe(1)
+    at: Any = frame_here()
     while at is not None and at.f_globals is _OWN:
         at = at.f_back
     return at is not None and at.f_code.co_filename == _C10D
@@ -345,12 +359,17 @@ def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
 
 # Groups that have been used, by key; and what those talked by that went last.
 _seen: dict[int, tuple[ref[Any], tuple[int, Group]]] = {}
-_departed: deque[list[Any]] = deque(maxlen=2)
+_departed: deque[list[Any]] = deque(maxlen=1)
 
 
 def groups() -> list[Any]:
     """The process groups that are alive: while they are held none of them ends."""
     return [group() for group, _ in list(_seen.values())]
+
+
+def forget_departed() -> None:
+    """Let go of what was kept of groups that are no more; a store of theirs may tidy up then."""
+    _departed.clear()
 
 
 def _name_of(group: Any) -> str:

