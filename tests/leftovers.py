@@ -26,7 +26,10 @@ def state():
         "umask": re.search(r"Umask:.*", open("/proc/self/status").read())[0],
         "tempdir": tempfile.tempdir, "locale": locale.setlocale(locale.LC_ALL),
         "filters": len(warnings.filters), "recursion": sys.getrecursionlimit(),
-        "seed": torch.initial_seed(), "generator": torch.get_rng_state().sum().item(),
+        # Of each process the seed is another, by chance; 1 is what CHANGES' job has set.
+        "seed is 1": torch.initial_seed() == 1,
+        "has drawn": not torch.equal(torch.get_rng_state(),
+            torch.Generator().manual_seed(torch.initial_seed()).get_state()),
         "dtype": str(torch.get_default_dtype()), "device": str(torch.get_default_device()),
         "torch threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "grad": torch.is_grad_enabled(), "deterministic":

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from kernel import Kernel
-from lockstep import Job, torchrun
+from lockstep import Job, LaunchError, torchrun
 
 HEAD = """\
 %%torchrun -n {n} {flags}
@@ -678,3 +678,20 @@ def test_where_nothing_can_be_forked_programs_are_started(tmp_path):
     )
     assert "rank 0 → │ 0\nrank 1 → │ 1\n" in done.stdout
     assert "note: the warm parent has 2 threads" in done.stdout
+
+
+def test_variables_that_only_a_new_python_heeds_start_new_ones():
+    def heard():
+        return torch._dynamo.config.verbose, os.environ["TORCH_NCCL_TRACE"], sys.path == path
+
+    path = sys.path[:]
+    job = launch(heard, env={"TORCHDYNAMO_VERBOSE": "1", "TORCH_NCCL_TRACE": "1"}, init=False)
+    assert job.results == [(True, "1", True)] * 2
+    assert "PyTorch read TORCHDYNAMO_VERBOSE as they start" in job.notes[0]
+    job = launch(heard, env={"TORCH_NCCL_TRACE": "2", "OMP_NUM_THREADS": "1"}, init=False)
+    assert job.results == [(False, "2", True)] * 2 and job.notes == ()
+
+
+def test_variables_that_are_too_long_are_refused_by_name():
+    with pytest.raises(LaunchError, match="LONG alone takes 20 MB"):
+        launch(len, [], env={"LONG": "x" * 20_000_000})

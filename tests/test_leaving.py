@@ -1,11 +1,15 @@
 """How ranks end: as Python ends, whatever the program has left open, and in bounded time."""
 
+import _thread
 import atexit
 import gzip
 import os
 import signal
 import subprocess
+import sys
 import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,9 @@ import torch
 import torch.distributed as dist
 from lockstep import JobFailed, LaunchError, World
 from lockstep.launch import processes
+from lockstep.launch.cell import Cell
 from lockstep.launch.explain import standstill
+from lockstep.launch.options import Options
 from test_launch import launch
 
 COMPRESSED = b"compressed, and never closed"
@@ -121,6 +127,86 @@ def test_atexit_that_waits_for_other_ranks_is_explained():
     job = launch(meets_at_exit, may_fail=True)
     assert "Rank 0 waits in barrier #0" in job.verdict
     assert "rank 1, which already left" in job.verdict
+
+
+def test_what_a_program_puts_among_the_modules_harms_nobody():
+    def program():
+        class Angry(types.ModuleType):
+            __dict__ = property(lambda self: 1 / 0)
+
+            def __getattr__(self, name):
+                raise KeyboardInterrupt(name)
+
+        sys.modules |= {"simple": types.SimpleNamespace(__file__="a.py"), "angry": Angry("angry")}
+        return "value"
+
+    job = launch(program)
+    assert job.results == ["value"] * 2 and job.notes == ()
+
+
+def test_nobody_hears_of_a_daemon_that_goes_on():
+    def program():
+        def loop():
+            while beats:
+                beats.append(1)
+                time.sleep(0.001)
+
+        global beats
+        beats = [1]
+        threading.Thread(target=loop, daemon=True).start()
+        _thread.start_new_thread(loop, ())
+        if os.environ["RANK"] == "1":
+            time.sleep(0.3)  # while the other one has left already
+
+    job = launch(program)
+    assert [job.output(rank) for rank in range(2)] == ["", ""]
+
+
+def test_the_signals_of_a_program_are_its_own():
+    def program():
+        heard = []
+        signal.signal(signal.SIGQUIT, lambda *_: heard.append("quit"))
+        os.kill(os.getpid(), signal.SIGQUIT)
+        print(heard)
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    with pytest.raises(JobFailed) as failed:  # for whose report stacks were asked for
+        launch(program)
+    assert failed.value.job.output(0) == "['quit']\n"
+    assert "in program" in str(failed.value)
+
+
+def test_a_rank_that_closes_every_descriptor_is_named():
+    def program():
+        os.closerange(3, 10_000)
+        time.sleep(60)
+
+    with pytest.raises(JobFailed, match="its program has closed a descriptor"):
+        launch(program, init=False)
+
+
+DEPTH = """
+import sys
+def depth(n=0):
+    try:
+        return depth(n + 1)
+    except RecursionError:
+        return n
+print(depth(), sys.getrecursionlimit())
+sys.setrecursionlimit(100)
+print(depth(), sys.getrecursionlimit())
+"""
+
+
+def test_a_program_may_go_as_deep_as_in_python_itself(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(DEPTH)
+    alone = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    with World(1) as world:  # in the second cell, too
+        cells = [world.run_cell(Cell(DEPTH, "depth"), {}, Options(show=False)) for _ in range(2)]
+    assert launch(str(script)).output(1) == cells[0].output(0) == alone.stdout
+    assert cells[1].output(0).splitlines()[1] == alone.stdout.splitlines()[1]
 
 
 def test_a_fork_that_comes_to_the_end_is_no_rank(tmp_path):

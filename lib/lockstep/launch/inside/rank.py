@@ -271,7 +271,10 @@ class _Rank:
             ended = error
         finally:
             _flush()
-        return _failed(_uncaught(ended, hook)), []  # out here: nothing is being handled any more
+        try:  # out here, where nothing is being handled any more
+            return _failed(_uncaught(ended, hook)), []
+        finally:
+            del ended  # its traceback holds this frame
 
     def _end_of_fork(self) -> None:
         """A process that the job forked and that has come to the job's end: it is no rank."""
@@ -458,10 +461,11 @@ class _Rank:
             vars(sys).pop(name, None)
         # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
         threading.excepthook = _say_nothing
+        files = _open_files()  # held: in a circle of garbage they might be closed inside out
         self._forget_program()
         hooks.forget_departed()
         sys.unraisablehook = _say_nothing
-        _close_files()
+        _close_files(files)
         _fflush(None)  # what C has in its buffers
         null = open_descriptor(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):  # what is said from here on, torchrun's ranks do not live to say
@@ -504,28 +508,32 @@ def _unbuffered(name: str) -> io.TextIOWrapper:
     return stream
 
 
-def _close_files() -> None:
-    """Close what is still open, from the outside in: a text in a compressed file in a file.
+def _open_files() -> list[Any]:
+    """What is still open and may have something to lose, which what is unbuffered has not.
 
     The garbage collector knows of what this process has made, not of what its parent had.
     """
     streams = [getattr(sys, name, None) for name in ("stdin", "stdout", "stderr")]
     stay = {id(part) for s in streams for part in (s, getattr(s, "buffer", None))}
+    return [
+        thing
+        for thing, kind in [(thing, type(thing)) for thing in gc.get_objects()]
+        if issubclass(kind, _io._IOBase) and not issubclass(kind, _io._RawIOBase)
+        if id(thing) not in stay
+    ]
+
+
+def _close_files(files: list[Any]) -> None:
+    """Close them, from the outside in: a text in a compressed file in a file."""
 
     def layer(file: Any) -> int:
         if isinstance(file, _io._TextIOBase):
             return 0
         return 2 if isinstance(file, (io.BufferedWriter, io.BufferedRandom)) else 1
 
-    files = [
-        thing
-        for thing, kind in [(thing, type(thing)) for thing in gc.get_objects()]
-        if issubclass(kind, _io._IOBase) and not issubclass(kind, _io._RawIOBase)
-    ]  # what is unbuffered has nothing to lose
     for file in sorted(files, key=layer):
-        if id(file) not in stay:
-            with contextlib.suppress(Exception):  # its other end may be gone
-                file.close()
+        with contextlib.suppress(Exception):  # its other end may be gone
+            file.close()
     _flush()
 
 
