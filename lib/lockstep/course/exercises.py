@@ -290,7 +290,7 @@ def _reference(name: str) -> tuple[str, Any]:
     filename = solution_file(name)
     linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
     namespace: dict[str, Any] = {"__name__": "__main__"}  # it travels to ranks by value
-    exec(compile(code, filename, "exec"), namespace)
+    exec(compile(code, filename, "exec", dont_inherit=True), namespace)
     _given[name] = namespace[name]
     return code, namespace[name]
 
