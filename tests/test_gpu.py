@@ -2,10 +2,14 @@
 
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import standing_still
 from between_groups import PROGRAMS
+from ending_programs import FAMILIES, Program
+from endings import Expected, Lane
 from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
@@ -32,6 +36,34 @@ def test_the_course_runs_here_and_its_table_is_written(gpus):
     assert {row["notebook"]: row["problems"] for row in result.content if row["problems"]} == {}
     solutions = [row for row in result.content if row["notebook"].startswith("solutions/")]
     assert solutions and all(row["passed"] == row["checks"] > 0 for row in solutions)
+
+
+def differences(programs: dict[str, Program]) -> dict[str, list[str]]:
+    """What differs from torchrun beside it, by program and form."""
+    found = {}
+    with Lane(gpus=True) as lane:
+        for name, program in programs.items():
+            expected = Expected.common([lane.run(program, "script", "torchrun", 120)])
+            for form in program.forms:
+                ours = lane.run(program, form, "warm", 120)
+                found[f"{name} · {form}"] = [*expected.differences(ours), *ours.left]
+    return {what: differs for what, differs in found.items() if differs}
+
+
+def test_ordinary_programs_do_on_gpus_what_they_do_under_torchrun(gpus):
+    """DDP, FSDP2 and the like by NCCL, on as many ranks as there are GPUs for; and DDP by gloo, in
+    which threads without Python's frames call, too, on a GPU that two ranks share."""
+    _, _, rest = FAMILIES["ordinary"]["DDP trains a small model"].source.partition("rank = ")
+    begin = "import torch\nimport torch.distributed as dist\ndevice = torch.device('cuda', 0)\n"
+    shared = f"{begin}dist.init_process_group('gloo')\nrank = {rest}"
+    programs = {"two ranks share a GPU": Program(shared, forms=("script",))}
+    for name, program in FAMILIES["ordinary"].items():
+        programs[name] = replace(program, ranks=min(program.ranks, gpus))
+    lanes = [dict(list(programs.items())[lane::4]) for lane in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = {what: why for lane in pool.map(differences, lanes) for what, why in lane.items()}
+    print(f"{len(programs)} programs, {len(found)} of their runs differ: {found}")
+    assert not found
 
 
 def reduced(size: int) -> list[float]:
