@@ -594,7 +594,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = parsed()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in signal.SIGTERM, signal.SIGINT:  # a shell's background job ignores the latter
+        signal.signal(number, signal.default_int_handler)
     if options.record:
         refused = record(run_all(options))
         print(*refused, sep="\n")
