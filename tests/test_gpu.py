@@ -20,6 +20,8 @@ from test_standing_still import told
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
+LANES = 8  # programs at a time: torchrun takes about fifteen seconds for each, on one core
+
 
 @pytest.fixture(scope="module")
 def gpus() -> int:
@@ -46,8 +48,9 @@ def differences(programs: dict[str, Program]) -> dict[str, list[str]]:
             expected = Expected.common([lane.run(program, "script", "torchrun", 120)])
             for form in program.forms:
                 ours = lane.run(program, form, "warm", 120)
-                found[f"{name} · {form}"] = [*expected.differences(ours), *ours.left]
-    return {what: differs for what, differs in found.items() if differs}
+                if differs := [*expected.differences(ours), *ours.left]:
+                    found[f"{name} · {form}"] = [*differs, ours.said[-1000:]]
+    return found
 
 
 def test_ordinary_programs_do_on_gpus_what_they_do_under_torchrun(gpus):
@@ -59,8 +62,8 @@ def test_ordinary_programs_do_on_gpus_what_they_do_under_torchrun(gpus):
     programs = {"two ranks share a GPU": Program(shared, forms=("script",))}
     for name, program in FAMILIES["ordinary"].items():
         programs[name] = replace(program, ranks=min(program.ranks, gpus))
-    lanes = [dict(list(programs.items())[lane::4]) for lane in range(4)]
-    with ThreadPoolExecutor(4) as pool:
+    lanes = [dict(list(programs.items())[lane::LANES]) for lane in range(LANES)]
+    with ThreadPoolExecutor(LANES) as pool:
         found = {what: why for lane in pool.map(differences, lanes) for what, why in lane.items()}
     print(f"{len(programs)} programs, {len(found)} of their runs differ: {found}")
     assert not found

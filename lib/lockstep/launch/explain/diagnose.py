@@ -494,20 +494,33 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
             continue
         counts = {r: reached[r].get(line, 0) for r in group.ranks}
         short = [r for r in group.ranks if r in closed and counts[r] < max(counts.values())]
-        waiting = [r for r in group.ranks if not ranks[r].finished and r not in short]
-        if short and waiting:
-            fewest = min(counts[r] for r in short)
-            calls = ranks[waiting[0]].reader.calls()
-            missed = next((c for c in calls if c.line == line and c.number >= fewest), None)
+        if not short:
+            continue
+        fewest = min(counts[r] for r in short)
+        missed = {
+            r: call
+            for r in group.ranks
+            if not ranks[r].finished
+            and r not in short
+            and (call := _not_over(ranks[r].reader, line, fewest)) is not None
+        }
+        if waiting := list(missed):
             verb = "waits" if len(waiting) == 1 else "wait"
             left = "already left" if all(ranks[r].finished for r in short) else "only wait to leave"
             text = (
-                f"{ranks_text(waiting)} {verb} in {missed} for {ranks_text(short)}, which {left} "
+                f"{ranks_text(waiting)} {verb} in {missed[waiting[0]]} for {ranks_text(short)}, "
+                f"which {left} "
                 "without that call. Every rank of a group must call the same collectives in the "
                 "same order."
             )
             return Verdict(text[0].upper() + text[1:], tuple(sorted([*waiting, *short])))
     return None
+
+
+def _not_over(reader: Reader, line: CallLine, number: int) -> Call | None:
+    """The rank's first call on a line, from a number on, for whose end it may still wait."""
+    calls = (call for call in reader.calls() if call.line == line and call.number >= number)
+    return next((call for call in calls if call.end is None or reader.on_gpu), None)
 
 
 def _never_sent(ranks: Mapping[int, Seen], closed: Collection[int]) -> Verdict | None:

@@ -368,7 +368,8 @@ def groups() -> list[Any]:
 
 
 def forget_departed() -> None:
-    """Let go of what was kept of groups that are no more; a store of theirs may tidy up then."""
+    """Let go of what was kept of groups that are no more: while the program holds the handles of
+    their calls, for which they may wait. A store of theirs may tidy up then."""
     _departed.clear()
 
 
@@ -578,6 +579,7 @@ def _destroy_process_group(
         recorder.on_gpu(holds_a_graph=True)
     with recorder.internal("setup", "destroy_process_group"):
         yield
+        forget_departed()
     if not dist.is_initialized():
         recorder.default_ended()
 

@@ -462,8 +462,8 @@ class _Rank:
         # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
         threading.excepthook = _say_nothing
         files = _open_files()  # held: in a circle of garbage they might be closed inside out
-        self._forget_program()
         hooks.forget_departed()
+        self._forget_program()
         sys.unraisablehook = _say_nothing
         _close_files(files)
         _fflush(None)  # what C has in its buffers
