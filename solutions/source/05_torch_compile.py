@@ -1399,7 +1399,7 @@ guess = "does not hold"
 # %% id="right-carry"
 bound = lockstep.carry_on("bound", bound)
 
-# %% id="right-run"
+# %% id="right-run" tags=["varies"]
 # %%torchrun -n 1 --no-init --into job
 import torch
 

@@ -44,16 +44,14 @@ def require() -> None:
 
 
 def _settle() -> None:
-    """Have Inductor heed CPU_ALONE, and write for AVX2 on every x86 CPU.
+    """Have Inductor write for AVX2 on every x86 CPU.
 
-    A rank is forked of a process that has read Inductor's settings already, from its own variables.
-    And Inductor tries each set of vector instructions that the CPU has: it compiles and loads
-    something for each, and PyTorch 2.11 imports torch in a new process for each. Code for one set
-    is the same on every machine, too. On other CPUs nothing changes.
+    It tries each set of vector instructions that the CPU has: it compiles and loads something for
+    each, and PyTorch 2.11 imports torch in a new process for each. Code for one set is the same on
+    every machine, too. On other CPUs nothing changes.
     """
     from torch._inductor import config, cpu_vec_isa
 
-    config.compile_threads = config.decide_compile_threads()
     config.cpp.vec_isa_ok = True  # every compiler of today knows AVX2
     # It warns of a CUDA without a GPU: just that is meant where a notebook hides the GPUs.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)

@@ -62,14 +62,14 @@ _CUDA_NOT_INITIALIZED = 3
 
 _environment = dict(os.environ)  # before the imports, which change it
 # Variables that Python, its libraries or PyTorch read when they start or are imported, so that a
-# fork would not heed them; and those among them that are read later, or that only we have set.
+# fork would not heed them; and those among them that are read later, or again by a rank.
 _AT_THE_START = re.compile(
     "PYTHON|LD_|MALLOC_|GLIBC_TUNABLES$|LANG$|LC_|G?OMP_|KMP_|MKL_|TORCH|PYTORCH_|AOT_|AOTINDUCTOR_"
     "|INDUCTOR_|FX_|SYMPY_|NUMPY_|NPY_"
 )
 _LATER = re.compile(
     "PYTHONPATH$|OMP_NUM_THREADS$|PYTORCH_NVML_BASED_CUDA_CHECK$|TORCHELASTIC_|TORCH_NCCL_|TORCH_FR_"
-    "|TORCHINDUCTOR_CACHE_DIR$|TORCH_HOME$|TORCH_EXTENSIONS_DIR$"
+    "|TORCHINDUCTOR_C(ACHE_DIR|OMPILE_THREADS)$|TORCH_HOME$|TORCH_EXTENSIONS_DIR$"
 )
 
 _TICK = 0.02  # seconds between two looks at a job that ends

@@ -154,6 +154,10 @@ class _Rank:
         import torch
 
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
+            from torch._inductor import config
+
+            config.compile_threads = config.decide_compile_threads()
         self._recorder = hooks.start(map_file(named["record"], shared=True), self.rank)
         self._meeting: int | None = named.get("file")
         self._listener: int | None = named.get("listener")
@@ -255,7 +259,7 @@ class _Rank:
                 self._initialize(message["backend"])
             task = self._unpack(payload.Parcel.of_file(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
-            hook = sys.excepthook
+            hook = _innermost(sys.excepthook)
             try:
                 value = self._do(task)
             finally:
@@ -630,14 +634,11 @@ def _uncaught(error: BaseException, before: Any) -> BaseException:
     """Tell the program's own `sys.excepthook` what has ended it, as Python does; returns what it
     ends with then.
 
-    before: the hook that was there when the program began. It would show the exception, and so
-    would the one that `init_process_group` wraps around it; but the notebook does that.
+    before: the innermost hook that was there when the program began. It would show the exception,
+    but the notebook does that.
     """
     hook: Any = getattr(sys, "excepthook", None)
-    own = hook
-    while getattr(own, "__qualname__", "") == _TORCHS_HOOK:
-        own = inspect.getclosurevars(own).nonlocals["old_hook"]
-    if before is None or own in (None, before) or isinstance(error, SystemExit):
+    if before is None or _innermost(hook) in (None, before) or isinstance(error, SystemExit):
         return error
     trace = error.__traceback__
     while trace is not None and _is_ours(trace.tb_frame):
@@ -651,6 +652,14 @@ def _uncaught(error: BaseException, before: Any) -> BaseException:
         print("Error in sys.excepthook:", file=sys.stderr)
         traceback.print_exc()
     return error
+
+
+def _innermost(hook: Any) -> Any:
+    """The hook for exceptions that `init_process_group` has wrapped, once a group, to name the
+    rank."""
+    while getattr(hook, "__qualname__", "") == _TORCHS_HOOK:
+        hook = inspect.getclosurevars(hook).nonlocals["old_hook"]
+    return hook
 
 
 def _shortened(text: str) -> str:
