@@ -9,7 +9,7 @@ BIN := .venv/bin
 DIR ?= my-lockstep
 LAB_ARGS ?=
 # make test WORKERS=8 runs as many tests at a time
-WORKERS ?= 3
+WORKERS ?= 4
 # make lock UPGRADE=--upgrade moves every version that pyproject.toml leaves open
 UPGRADE ?=
 UV_COMPILE := $(BIN)/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" \
@@ -35,7 +35,7 @@ tools:  ## the same, with what tests, benchmarks and `make notebooks` need
 labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and open them in JupyterLab
 	@$(BIN)/lockstep labs $(DIR) -- $(LAB_ARGS)
 
-# WORKERS tests at a time, of as many files, one more than a small machine has cores: most wait for
+# WORKERS tests at a time, of as many files, two more than a small machine has cores: most wait for
 # ranks, which they start themselves.
 test: lint  ## check style and types, then run every test but the long ones
 	$(BIN)/python tests/browser.py

@@ -320,7 +320,7 @@ def _program_task(plan: Plan, command: Sequence[str]) -> Task:
         script = Path(program)
         if not script.is_file():
             raise FileNotFoundError(f"there is no script {program!r} in {os.getcwd()}")
-        content = {"kind": "script", "script": str(script.resolve()), "arguments": arguments}
+        content = {"kind": "script", "script": os.path.abspath(script), "argv": list(command)}
     task = _pack(content, plan, {}, None)
     task.may_leave = True
     return task

@@ -360,7 +360,7 @@ class _Rank:
                 elif task["kind"] == "module":
                     self._run_module(task["module"], task["arguments"])
                 else:
-                    self._run_script(task["script"], task["arguments"])
+                    self._run_script(task["script"], task["argv"])
             except SystemExit as error:
                 if _exit_status(error) != 0:
                     raise
@@ -381,11 +381,11 @@ class _Rank:
         self._tracing = trace, getprofile()
         setprofile(None)
 
-    def _run_script(self, script: str, arguments: list[str]) -> None:
+    def _run_script(self, script: str, argv: list[str]) -> None:
         """As `python script` does, in a `__main__` that stays for threads and atexit."""
-        sys.argv[:] = [script, *arguments]
-        sys.orig_argv[:] = [sys.executable, "-u", *sys.argv]
-        sys.path.insert(0, os.path.dirname(script))
+        sys.argv[:] = argv
+        sys.orig_argv[:] = [sys.executable, "-u", *argv]
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
         with io.open_code(script) as file:
             code = compile(file.read(), script, "exec", dont_inherit=True)
         self.namespace.update(
