@@ -574,6 +574,22 @@ def test_interrupt_while_ranks_come_up(kernel, run):
         assert kernel.leftovers() == []
 
 
+BETWEEN_LINES = """\
+class Argument:
+    def __reduce__(self):  # when the job's content is packed
+        raise KeyboardInterrupt
+code = Argument.__reduce__.__code__
+Argument.__reduce__.__code__ = code.replace(co_linetable=b"")
+import lockstep
+lockstep.torchrun(print, Argument(), nproc_per_node=1)
+"""
+
+
+def test_interrupt_between_two_lines_is_shown(kernel, run):
+    assert run(BETWEEN_LINES).error_name == "KeyboardInterrupt"
+    assert kernel.leftovers() == []
+
+
 LOST = """\
 import gc, signal, weakref
 class Part:

@@ -79,6 +79,11 @@ def insistent() -> Iterator[None]:
     sys.unraisablehook = hook
     try:
         yield
+    except KeyboardInterrupt as came:
+        if type(came) is not KeyboardInterrupt:
+            raise
+        # It may have come between two lines, and IPython cannot show a traceback with none.
+        raise KeyboardInterrupt from None
     finally:
         try:
             for timer in lost:
