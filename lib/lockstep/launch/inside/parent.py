@@ -187,6 +187,7 @@ class _Parent:
         environment = {**message["environment"], "LOCKSTEP_DIRECTORY": job.directory}
         if why:  # it has to find Lockstep first, and is told then which path is its program's
             environment["PYTHONPATH"] = _environment.get("PYTHONPATH", "")
+        gc.collect()  # what a rank's collector finds of this process's it would have to copy first
         for index in range(message["count"]):
             if argv is None:
                 pid = self._fork(ends, index, job.directory)
@@ -266,6 +267,9 @@ class _Parent:
         if job.hunt is None:
             if job.waiting_for & job.running.keys() and now < job.until:
                 return
+            for pid in job.running:  # they go while the rest is looked for
+                with contextlib.suppress(PermissionError):  # another user's by now
+                    os.kill(pid, signal.SIGKILL)
             job.hunt = Hunt(job.name, job.leaders)
             job.until = now + LAST_MOMENT
         elif job.running and now < job.look_again:

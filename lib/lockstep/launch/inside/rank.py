@@ -122,6 +122,15 @@ def aside(descriptor: int) -> int:
     return descriptor
 
 
+def _set_environment(wanted: dict[str, str]) -> None:
+    """Only what differs: setting all of them takes a rank half a millisecond."""
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
 def _failed(error: BaseException) -> dict[str, Any]:
     try:
         told = describe(error)
@@ -142,8 +151,7 @@ class _Rank:
         self._is_leaving = self._asked_to_end = False
         self._unwritten: Exception | None = None  # why its output could not be flushed at the end
         self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
-        os.environ.clear()
-        os.environ.update(message["environment"])
+        _set_environment(message["environment"])
         self._directory: str = message["directory"]
         os.chdir(self._directory)
         sys.path[:] = message["path"]
