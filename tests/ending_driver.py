@@ -30,7 +30,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     logs = Logs(order["logs"], redirects="3")
     form = order["form"].split()[-1]
     if form == "world":
-        with World(options["nproc_per_node"], backend="gloo") as world:
+        with World(options["nproc_per_node"]) as world:
             for text in (QUIET, order["text"]):
                 job = world.run_cell(Cell(text, "cell-ending"), {}, Options(**options))
     elif form == "script":
