@@ -30,7 +30,9 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     logs = Logs(order["logs"], redirects="3")
     form = order["form"].split()[-1]
     if form == "world":
-        with World(options["nproc_per_node"]) as world:
+        only_gloo = 'init_process_group("gloo")' in order["text"]  # also where there are GPUs
+        backend = "gloo" if only_gloo else "auto"
+        with World(options["nproc_per_node"], backend=backend) as world:
             for text in (QUIET, order["text"]):
                 job = world.run_cell(Cell(text, "cell-ending"), {}, Options(**options))
     elif form == "script":

@@ -57,6 +57,8 @@ MORE = {"descriptors": 20, "threads": 4}  # that a rank may have beyond those un
 RECORDED = FOLDER / "torchrun.json"
 _MARK = "LOCKSTEP_ENDINGS"  # in the environment of every process that is started here
 _COUNT = re.compile(r"^~(\w+) (\d+)$", re.M)  # a line that may differ as MORE allows
+# Below those that the kernel gives out, so that no other program gets one that was found free.
+_PORTS = itertools.count(20_000 + os.getpid() % 10_000)
 _LONGEST = 4000  # characters of a rank's stdout that are recorded as they are
 
 
@@ -288,9 +290,7 @@ class Lane:
         return Outcome(code, seconds, tuple(stdout), files, left, said)
 
     def _under_torchrun(self, command: Sequence[str], folder: Path, limit: float) -> dict[str, Any]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = next(port for port in _PORTS if _is_free(port))
         python = [sys.executable, "-m", "torch.distributed.run"]
         began = time.perf_counter()
         said = self._folder / "said"
@@ -411,6 +411,15 @@ class Lane:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _digest(content: bytes) -> str:
