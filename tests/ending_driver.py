@@ -30,9 +30,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     logs = Logs(order["logs"], redirects="3")
     form = order["form"].split()[-1]
     if form == "world":
-        # Where the program made its group by gloo, that line was taken out of its text.
-        backend = "auto" if "init_process_group(" in order["text"] else "gloo"
-        with World(options["nproc_per_node"], backend=backend) as world:
+        with World(options["nproc_per_node"], backend=order["backend"]) as world:
             for text in (QUIET, order["text"]):
                 job = world.run_cell(Cell(text, "cell-ending"), {}, Options(**options))
     elif form == "script":

@@ -262,6 +262,7 @@ class Lane:
                     "text": text,
                     "path": str(path),
                     "arguments": list(arguments),
+                    "backend": "auto" if '"nccl"' in program.source else "gloo",  # a World's
                     "directory": str(folder),
                     "logs": str(logs),
                     "options": {
