@@ -416,9 +416,10 @@ class LocalNode:
             for _ in range(_MOST_CHUNKS):
                 data = os.read(slot.output, _CHUNK)
                 if not data:
-                    self._selector.unregister(slot.output)
-                    os.close(slot.output)
-                    slot.output = -1
+                    with deaf():
+                        self._selector.unregister(slot.output)
+                        os.close(slot.output)
+                        slot.output = -1
                     return
                 self._feed(slot, data)
                 if len(data) < _CHUNK:
