@@ -247,6 +247,7 @@ try:
     dist.new_subgroups_by_enumeration([[0, 1], [1, 2]])
 except Exception as error:
     print(type(error).__name__, error)
+dist.barrier()  # a rank that left now would break the connection that rank 1 still makes
 dist.destroy_process_group()
 
 # %% descriptions, names, timeouts and tags of groups
