@@ -1,8 +1,10 @@
 """What of PyTorch is observed in a rank; and the one place that keeps it from the program.
 
-The calls are caught at PyTorch's dispatcher, which every path to a process group passes:
-`torch.distributed`, DDP's reducer, functional collectives, compiled code. What may block besides
-(waits, stores, making and ending groups) is caught where it is defined.
+`torch.distributed` calls the methods of a process group: there its calls are caught. DDP's reducer,
+functional collectives and compiled code go past them, in C++. Before the first of these can, calls
+begin to be caught at PyTorch's dispatcher instead, which every path to a process group passes, and
+where a kernel in Python costs far more (`_descend`). What may block besides (waits, stores, making
+and ending groups) is caught where it is defined.
 
 An observer is a generator: it runs until its `yield` before a call, and goes on with what the call
 returned, or with RAISED. It runs nothing of the program's own, and what it raises is noted once and
@@ -25,6 +27,7 @@ import gc
 import inspect
 import os
 import sys
+import threading
 from builtins import all, any, isinstance, issubclass, len, map, next, repr, sum, type, zip  # noqa: UP029
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -59,6 +62,16 @@ _NAMES = {
     "recv_": "recv",
     "recv_any_source_": "recv",
 }
+# The method of a process group that calls an operation has its name without the "_" at the end; or
+# this one, mostly since PyTorch 2.13.
+_OTHER_METHODS = {
+    "_allgather_base_": "all_gather_single",
+    "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
+    "_reduce_scatter_base_": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
+    "alltoall_base_": "all_to_all_single",
+    "recv_any_source_": "recv_anysource",
+}
 _LONGEST_DESCRIPTION = 60  # characters
 _LONGEST_KEYS = 200  # characters of the names for which a rank waits at a store
 RAISED = object()  # what an observer gets in place of the result of a call that raised
@@ -68,13 +81,16 @@ Observer = Callable[[Recorder, Arguments, dict[str, Any]], Generator[None, Any, 
 
 _recorder: Recorder | None = None
 _graph_holds_work = False
+_is_deep = False  # calls are caught at the dispatcher
 # Of torch, once `install` has run: a program may put something else into `sys.modules`.
 torch: Any = None
 dist: Any = None
+_options: set[Any] = set()  # the types of what the methods of a process group are given last
 _key = object.__hash__  # as id(), of which programs can hear
 _OWN = globals()
 _get_future: Any = None
 _eval_frame: Any = None
+_below: Any = None  # the dispatcher's keys below the one at which calls are caught
 _C10D = ""  # the file of what calls its operations from Python
 
 
@@ -197,25 +213,22 @@ def install() -> None:
 
     Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
     """
-    global torch, dist, _C10D, _get_future, _eval_frame
+    global torch, dist, _C10D, _get_future, _eval_frame, _below
     import torch
     import torch.distributed as dist
 
     _C10D, _get_future = dist.distributed_c10d.__file__, dist.Work.get_future
     _eval_frame = torch._C._dynamo.eval_frame
+    kinds = vars(torch._C._distributed_c10d).values()
+    _options.update(kind for kind in kinds if hasattr(kind, "asyncOp"))
     for own in (_beside, safely):
         _not_compiled(own)
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-    library = torch.library.Library("c10d", "IMPL")
-    for name, public in _NAMES.items():
-        packet = getattr(torch.ops.c10d, name, None)
-        if packet is not None:  # an operation that this PyTorch does not have
-            hook = _hook(packet.default, _operation(packet.default, public), below)
-            library.impl(name, hook, "BackendSelect", with_keyset=True)
-    functional = torch.library.Library("_c10d_functional", "IMPL")
-    wait = _hook(torch.ops._c10d_functional.wait_tensor.default, _wait_tensor, below)
-    functional.impl("wait_tensor", wait, "BackendSelect", with_keyset=True)
-    _libraries.extend([library, functional])
+    _below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    for name in _NAMES:
+        for method in (name.rstrip("_"), _OTHER_METHODS.get(name, "")):
+            if hasattr(dist.ProcessGroup, method):  # this PyTorch has it
+                setattr(dist.ProcessGroup, method, _method(method, _Operation(name)))
+    _watch_the_ways_down()
     dist.Work.wait = _observed(dist.Work.wait, _wait)
     for name in ("is_completed", "get_future", "synchronize"):
         setattr(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
@@ -229,9 +242,6 @@ def install() -> None:
     _replace(dist.destroy_process_group, _destroy_process_group)
 
 
-_libraries: list[Any] = []  # a Library takes its kernels along when it is collected
-
-
 def _replace(original: Callable[..., Any], observer: Observer) -> None:
     """Observe a function wherever a module of PyTorch has imported it by name."""
     observed = _observed(original, observer)
@@ -242,58 +252,54 @@ def _replace(original: Callable[..., Any], observer: Observer) -> None:
                     setattr(module, key, observed)
 
 
-def _hook(operation: Any, observer: Observer, below: Any) -> Callable[..., Any]:
-    """A kernel for the dispatcher that calls the one below it."""
-    redispatch = operation.redispatch
+class _Operation:
+    """How the calls of one of c10d's operations are recorded. `tensors`, `peer`, `tag` and
+    `asynchronous` say which of its arguments those are: their places, None where it has none."""
 
-    def hook(keyset: Any, *args: Any) -> Any:
-        recorder = _recorder
-        if recorder is None or recorder.here.quiet:
-            return redispatch(keyset & below, *args)
-        return _beside(observer, recorder, redispatch, (keyset & below, *args), {})
+    def __init__(self, name: str):
+        self.name = _NAMES[name]
+        self.is_message = self.name in POINT_TO_POINT
+        self.arguments = [a.name for a in torch._C._get_schema(f"c10d::{name}", "").arguments]
+        self.group = self.arguments.index("process_group")
+        inputs = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
+        self.tensors = self._index(*inputs)
+        self.peer = self._index("dst", "src", "root_rank")
+        self.tag = self._index("tag")
+        self.asynchronous = self._index("async_op")
 
-    return _not_compiled(hook)
+    def _index(self, *names: str) -> int | None:
+        return next((self.arguments.index(n) for n in names if n in self.arguments), None)
 
+    def tensors_in(self, args: Arguments) -> list[Any]:
+        """What goes in; on a rank from which nothing does, what comes out."""
+        return [] if self.tensors is None else _flat(args[self.tensors]) or _flat(args[0])
 
-def _operation(operation: Any, name: str) -> Observer:
-    """Of one of c10d's operations; `name` is what people call it."""
-    arguments = ["keyset", *(argument.name for argument in operation._schema.arguments)]
-
-    def index(*names: str) -> int | None:
-        return next((arguments.index(n) for n in names if n in arguments), None)
-
-    group_at = arguments.index("process_group")
-    tensors_at = index("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
-    peer_at = index("dst", "src", "root_rank")
-    tag_at = index("tag")
-    async_at = index("async_op")
-    any_source = operation._schema.name.endswith("recv_any_source_")
-    is_message = name in POINT_TO_POINT
-    tensor = torch._C.TensorBase  # a subclass may have other ideas of what these are
-    shape_of, type_of = tensor.shape.__get__, tensor.dtype.__get__
-    is_on_gpu = tensor.is_cuda.__get__
-
-    def size_of(t: Any) -> int:
-        return int(tensor.numel(t) * tensor.element_size(t))
-
-    def observe(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
-        number, group = _group_of(recorder, args[group_at])
-        tensors = [] if tensors_at is None else _flat(args[tensors_at]) or _flat(args[1])
-        peer = ANY_SOURCE if any_source else None
-        if peer_at is not None:
-            peer = _global_rank(group, args[peer_at])
-        tag = args[tag_at] if tag_at is not None else 0
-        # Arguments that equal their default do not arrive here; async_op's default is True.
-        asynchronous = async_at is not None and (len(args) <= async_at or args[async_at])
-        size = sum(map(size_of, tensors))
-        dtype = str(type_of(tensors[0])).removeprefix("torch.") if tensors else ""
-        if not is_message:
-            recorder.sum_up(group, name, peer, (size, dtype) if name in SAME_SIZE else None)
-        on_gpu = bool(tensors) and is_on_gpu(tensors[0])
+    def call(
+        self,
+        recorder: Recorder,
+        group: Any,
+        tensors: list[Any],
+        peer: int | None,
+        tag: int,
+        asynchronous: bool,
+        has_handle: bool,
+    ) -> Generator[None, Any, None]:
+        """Observe a call. peer: as c10d counts, within the group; None: any, or none. has_handle:
+        whether Python gets its Work."""
+        number, known = _group_of(recorder, group)
+        if peer is not None:
+            peer = _global_rank(known, peer)
+        elif self.is_message:
+            peer = ANY_SOURCE
+        name = self.name
+        size = sum(map(_size_of, tensors))
+        dtype = _dtype_of(tensors[0]) if tensors else ""
+        if not self.is_message:
+            recorder.sum_up(known, name, peer, (size, dtype) if name in SAME_SIZE else None)
+        on_gpu = bool(tensors) and _is_on_gpu(tensors[0])
         stream = _stream_of(tensors[0]) if on_gpu else None
-        shapes = tuple(tuple(shape_of(t)) for t in tensors)
+        shapes = tuple(map(_shape_of, tensors))
         place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous, stream)
-        has_handle = _has_python_the_handle()
         if asynchronous and not has_handle:
             recorder.say_waited(place)
         if on_gpu:
@@ -304,7 +310,165 @@ def _operation(operation: Any, name: str) -> Observer:
         if out is RAISED:
             recorder.end(place)
         else:
-            _follow(recorder, place, out, is_message, asynchronous, on_gpu, has_handle)
+            _follow(recorder, place, out, self.is_message, asynchronous, on_gpu, has_handle)
+
+
+# A subclass of tensors may have other ideas of what these are.
+
+
+def _size_of(tensor: Any) -> int:
+    base = torch._C.TensorBase
+    return int(base.numel(tensor) * base.element_size(tensor))
+
+
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    return tuple(torch._C.TensorBase.shape.__get__(tensor))
+
+
+def _dtype_of(tensor: Any) -> str:
+    return str(torch._C.TensorBase.dtype.__get__(tensor)).removeprefix("torch.")
+
+
+def _is_on_gpu(tensor: Any) -> bool:
+    return bool(torch._C.TensorBase.is_cuda.__get__(tensor))
+
+
+def _method(name: str, operation: _Operation) -> Callable[..., Any]:
+    """A method of process groups, observed where it is called as `torch.distributed` calls it."""
+    original = getattr(dist.ProcessGroup, name)
+
+    def call(group: Any, *args: Any, **more: Any) -> Any:
+        recorder = _recorder
+        if recorder is None or _is_deep or recorder.here.quiet:
+            return original(group, *args, **more)
+        if not is_plain(group, args, more):
+            safely(_descend)
+            return original(group, *args, **more)
+        return _beside(observe, recorder, original, (group, *args), more)
+
+    def is_plain(group: Any, args: Arguments, more: dict[str, Any]) -> bool:
+        if not issubclass(type(group), dist.ProcessGroup):
+            return False
+        if operation.is_message:
+            usual = len(args) == len(operation.arguments) - 1 and not more
+            usual = usual and all(type(number) is int for number in args[1:])
+        elif operation.tensors is None:
+            usual = not args and more.keys() == {"opts"} and type(more["opts"]) in _options
+        else:
+            usual = len(args) > operation.group and not more and type(args[-1]) in _options
+        base = torch._C.TensorBase
+        return usual and all(issubclass(type(t), base) for t in operation.tensors_in(args))
+
+    def observe(
+        recorder: Recorder, args: Arguments, more: dict[str, Any]
+    ) -> Generator[None, Any, None]:
+        group, *given = args
+        peer, tag, asynchronous = None, 0, False
+        if operation.is_message:
+            peer, tag = (None if operation.peer is None else given[1]), given[-1]
+        else:
+            options = given[-1] if given else more["opts"]
+            peer = None if operation.peer is None else options.rootRank
+            asynchronous = options.asyncOp
+        here, tensors = recorder.here, operation.tensors_in(tuple(given))
+        here.is_caught = True
+        try:
+            yield from operation.call(recorder, group, tensors, peer, tag, asynchronous, True)
+        finally:
+            here.is_caught = False
+
+    functools.update_wrapper(call, original)
+    del call.__wrapped__  # type: ignore[attr-defined]
+    # By name and first argument pybind11 sees that a subclass has not made a method of its own.
+    call.__code__ = call.__code__.replace(co_name=name)
+    return _not_compiled(call)
+
+
+# ── At the dispatcher ────────────────────────────────────────────────────────────────────────
+
+
+def _watch_the_ways_down() -> None:
+    """See to it that `_descend` has run before C++ makes a call by itself."""
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        _replace(getattr(dist, name), _way_down)
+    dist.Reducer.__init__ = _observed(dist.Reducer.__init__, _way_down)
+    for space in ("_c10d_functional", "_dtensor"):
+        library = torch.library.Library(space, "IMPL")
+        for full in torch._C._dispatch_get_all_op_names():
+            if full.startswith(f"{space}::") and "." not in full:
+                name = full.partition("::")[2]
+                observer = _wait_tensor if name == "wait_tensor" else _way_down
+                kernel = _kernel(getattr(getattr(torch.ops, space), name).default, observer)
+                library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        _libraries.append(library)
+    torch.ops.c10d.__class__ = _watched(type(torch.ops.c10d))
+
+
+def _watched(kind: Any) -> Any:
+    """The class of torch.ops.c10d until somebody takes an operation from there."""
+
+    class Watched(kind):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            if name in _NAMES and _recorder is not None:
+                safely(_descend)
+            return kind.__getattribute__(self, name)
+
+    Watched.__name__ = Watched.__qualname__ = kind.__name__
+    return Watched
+
+
+def _way_down(_: Recorder, __: Arguments, ___: Any) -> Generator[None, Any, None]:
+    _descend()
+    yield
+
+
+def _descend() -> None:
+    """From now on calls are caught at the dispatcher, whoever makes them."""
+    global _is_deep
+    with _descending:
+        if _is_deep:
+            return
+        library = torch.library.Library("c10d", "IMPL")
+        space = torch.ops.c10d
+        space.__class__ = type(space).__base__
+        for name in _NAMES:
+            if hasattr(space, name):  # this PyTorch has it
+                operation = getattr(space, name).default
+                kernel = _kernel(operation, _of_dispatcher(_Operation(name)))
+                library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        _libraries.append(library)
+        _is_deep = True
+
+
+_descending = threading.Lock()
+_libraries: list[Any] = []  # a Library takes its kernels along when it is collected
+
+
+def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
+    """A kernel for the dispatcher that calls the one below it."""
+    redispatch = operation.redispatch
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        recorder = _recorder
+        if recorder is None or recorder.here.quiet or recorder.here.is_caught:
+            return redispatch(keyset & _below, *args)
+        return _beside(observer, recorder, redispatch, (keyset & _below, *args), {})
+
+    return _not_compiled(kernel)
+
+
+def _of_dispatcher(operation: _Operation) -> Observer:
+    def observe(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
+        given, at = args[1:], operation  # after the keyset
+        group = dist.ProcessGroup.unbox(given[at.group])
+        peer = None if at.peer is None else given[at.peer]
+        tag = 0 if at.tag is None else given[at.tag]
+        # Arguments that equal their default do not arrive here; async_op's default is True.
+        place = at.asynchronous
+        asynchronous = place is not None and (len(given) <= place or given[place])
+        tensors = operation.tensors_in(given)
+        has_handle = _has_python_the_handle()
+        yield from operation.call(recorder, group, tensors, peer, tag, asynchronous, has_handle)
 
     return observe
 
@@ -338,9 +502,8 @@ def _flat(tensors: Any) -> list[Any]:
     return [t for part in tensors for t in _flat(part)]
 
 
-def _group_of(recorder: Recorder, boxed: Any) -> tuple[int, Group]:
+def _group_of(recorder: Recorder, group: Any) -> tuple[int, Group]:
     """The number that the record has for a process group, and what it is."""
-    group = dist.ProcessGroup.unbox(boxed)
     known = _seen.get(_key(group))
     if known is not None and known[0]() is group:
         return known[1]
@@ -415,9 +578,9 @@ def _follow(
     has_handle: bool,
 ) -> None:
     """See to it that the entry gets its end."""
-    boxed = out[-1] if type(out) is tuple else out
-    is_work = isinstance(boxed, torch.ScriptObject)  # monitored_barrier has none
-    work = dist.Work.unbox(boxed) if is_work else None
+    work = out[-1] if type(out) is tuple else out  # monitored_barrier has none
+    if isinstance(work, torch.ScriptObject):  # of the dispatcher
+        work = dist.Work.unbox(work)
     if on_gpu:
         global _graph_holds_work
         captured = torch.cuda.is_current_stream_capturing()

@@ -19,7 +19,7 @@ from _thread import _count, start_new_thread
 from builtins import any, len, repr
 from collections.abc import Callable, Iterator
 from concurrent.futures import thread as pools
-from functools import partial
+from functools import lru_cache, partial
 from os import getpid
 from sys import _current_frames
 from threading import get_ident
@@ -70,6 +70,7 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.batching = False  # inside of batch_isend_irecv
         self.quiet = False  # inside of new_group and its like: that traffic is not the learner's
+        self.is_caught = False  # inside of a call that is in the record
         self.fresh: list[Any] = []  # Works that their caller may not have got yet
 
 
@@ -185,7 +186,7 @@ class Recorder:
     def sum_up(self, group: Group, *call: Any) -> None:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
         key = (group.name, group.ranks)
-        self.digest[key] = zlib.crc32(repr(call).encode(), self.digest.get(key, 0))
+        self.digest[key] = zlib.crc32(_said(call), self.digest.get(key, 0))
 
     def _append(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
         if self._is_writing:  # a signal's handler, or a `__del__`, in the middle of this
@@ -388,6 +389,11 @@ class Recorder:
 
 def _introduction(number: int, group: Group) -> tuple[Any, ...]:
     return (number, group.name, group.ranks, group.called)
+
+
+@lru_cache(1024)
+def _said(call: tuple[Any, ...]) -> bytes:
+    return repr(call).encode()
 
 
 class _Watchers:
