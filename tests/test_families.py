@@ -39,10 +39,7 @@ KNOWN = {
     "faulthandler is switched on, dumps and is switched off by the program": (
         "a rank tells its stack when it is asked or crashes"
     ),
-    "import is replaced by one that tells and refuses": (
-        "calls are recorded by kernels in Python, for which PyTorch's dispatcher imports"
-    ),
-    "rank 1 raises within a collective": "a traceback ends in the frame of such a kernel",
+    "rank 1 raises within a collective": "a traceback has the frames of what records calls",
 }
 
 

@@ -1,10 +1,15 @@
 """The record of calls: what is read of it while it is written, and when it is full."""
 
 import mmap
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import lockstep
+import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from lockstep.launch.calls import HEADER, Group, Reader
 from lockstep.launch.inside import recorder
 from test_launch import launch
@@ -167,8 +172,6 @@ def test_what_cannot_be_a_record_is_read_as_far_as_it_can():
 
 
 def _wait_or_not():
-    import torch.distributed._functional_collectives as functional
-
     x, y, rank = torch.ones(2), torch.ones(2), dist.get_rank()
     dist.all_reduce(x)
     dist.all_reduce(x, async_op=True)  # nobody waits for it
@@ -248,3 +251,63 @@ def test_the_rank_that_a_program_asks_to_be(tmp_path):
     for rank in range(2):
         asked = [call for call in job.setup[rank] if call.operation.startswith("init")]
         assert [call.peer for call in asked] == [1 - rank, rank]
+
+
+# ── Calls that C++ makes, or that are made in another way than PyTorch's own ─────────────────────
+
+
+def _reduced_by_ddp(x: torch.Tensor) -> None:
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1), init_sync=False)
+    model(x).sum().backward()
+
+
+WAYS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "a tensor, not a list": (lambda x: dist.group.WORLD.allreduce(x).wait(), "all_reduce"),
+    "no options": (lambda x: dist.group.WORLD.broadcast([x]).wait(), "broadcast"),
+    "a tuple": (
+        lambda x: dist.group.WORLD.allreduce((x,), dist.AllreduceOptions()).wait(),
+        "all_reduce",
+    ),
+    "options by name": (
+        lambda x: dist.group.WORLD.broadcast(tensors=[x], opts=dist.BroadcastOptions()).wait(),
+        "broadcast",
+    ),
+    "a root by name": (lambda x: dist.group.WORLD.broadcast(x, root=1).wait(), "broadcast"),
+    "a time limit only": (lambda x: dist.group.WORLD.barrier(timedelta(30)).wait(), "barrier"),
+    "a monitored barrier": (lambda _: dist.monitored_barrier(), "monitored_barrier"),
+    "an operation of c10d": (
+        lambda x: torch.ops.c10d.broadcast_([x], dist.group.WORLD.boxed(), 1, 0, True, -1),
+        "broadcast",
+    ),
+    "a functional collective": (
+        lambda x: functional.all_reduce(x, "sum", dist.group.WORLD).sum(),
+        "all_reduce",
+    ),
+    "many at once, in C++": (
+        lambda x: dist._broadcast_coalesced(dist.group.WORLD, [x], 1 << 20, 0),
+        "broadcast",
+    ),
+    "other shards of a DTensor": (
+        lambda x: torch.ops._dtensor.shard_dim_alltoall(
+            x.reshape(2, 2), 0, 1, dist.group.WORLD.group_name
+        ),
+        "all_to_all_single",
+    ),
+    "DDP's reducer": (_reduced_by_ddp, "all_reduce"),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_call_is_recorded_however_it_is_made(name):
+    way, operation = WAYS[name]
+
+    def ranks() -> None:
+        dist.all_reduce(torch.ones(1))
+        way(torch.ones(4))
+        dist.all_reduce(torch.ones(1))
+
+    for calls in launch(ranks).calls:
+        first, *between, last = (call.operation for call in calls)
+        assert (first, last) == ("all_reduce", "all_reduce") and between[-1] == operation
+        counted = [call.number for call in calls if call.group == calls[0].group]
+        assert counted == list(range(len(counted)))

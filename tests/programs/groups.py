@@ -348,3 +348,35 @@ print(group._get_backend_name(), group._has_hooks() if hasattr(group, "_has_hook
 print(type(group._get_backend(torch.device("cpu"))).__name__, group.size(), group.rank() == rank)
 del group
 dist.destroy_process_group()
+
+# %% a class of process groups of the program's own
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+class Own(dist.ProcessGroup):
+    def __init__(self):
+        super().__init__(0, 1)
+    def broadcast(self, tensors, options):
+        print("broadcast", [t.tolist() for t in tensors], options.rootRank)
+        return Done()
+class Done(dist.Work):
+    def wait(self, timeout=None):
+        print("waited")
+        return True
+own, x = Own(), torch.full((2,), float(rank))
+print(own.broadcast([x], dist.BroadcastOptions()).wait())
+for call in [lambda: own.allreduce([x], dist.AllreduceOptions()), lambda: own.allreduce(x), lambda: own.barrier(opts=dist.BarrierOptions()), lambda: Done().is_completed(), lambda: Done().synchronize(), lambda: own.send([x], 0, 0)]:
+    try:
+        print(type(call()).__name__)
+    except Exception as error:
+        print(type(error).__name__, str(error).splitlines()[0][:80])
+for wrong in [((5,), {}), (([x],), {"opts": 5}), ((), {}), (([5], dist.AllreduceOptions()), {})]:
+    try:
+        dist.group.WORLD.allreduce(*wrong[0], **wrong[1])
+    except Exception as error:
+        print(type(error).__name__)
+print(dist.ProcessGroup.allreduce.__name__, callable(dist.ProcessGroup.allreduce))
+dist.all_reduce(x)
+print(x.tolist())
+dist.destroy_process_group()

@@ -25,6 +25,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -174,6 +175,7 @@ def is_new_group(operation: str) -> bool:
 CallLine = tuple[Group, str, int | None, int]
 
 
+@lru_cache(4096)
 def line_of(operation: str, peer: int | None, tag: int) -> tuple[str, int | None, int]:
     """The sequence, within a group, in which a call is counted."""
     if operation in ("destroy_process_group", SYNCHRONIZE):  # leaving is no partner of new_group

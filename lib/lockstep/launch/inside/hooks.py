@@ -77,7 +77,8 @@ _LONGEST_KEYS = 200  # characters of the names for which a rank waits at a store
 RAISED = object()  # what an observer gets in place of the result of a call that raised
 
 Arguments = tuple[Any, ...]
-Observer = Callable[[Recorder, Arguments, dict[str, Any]], Generator[None, Any, None]]
+Watching = Generator[None, Any, None]
+Observer = Callable[[Recorder, Arguments, dict[str, Any]], Watching]
 
 _recorder: Recorder | None = None
 _graph_holds_work = False
@@ -170,11 +171,8 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
-def _beside(
-    observer: Observer, recorder: Recorder, call: Callable[..., Any], args: Arguments, more: Any
-) -> Any:
+def _beside(watching: Watching, call: Callable[..., Any], args: Arguments, more: Any) -> Any:
     """`call(*args, **more)`, with an observer beside it."""
-    watching = observer(recorder, args, more)
     safely(next, watching, None)
     try:
         result = call(*args, **more)
@@ -185,9 +183,11 @@ def _beside(
     return result
 
 
-def _go_on(watching: Generator[None, Any, None], result: Any) -> None:
-    with contextlib.suppress(StopIteration):
+def _go_on(watching: Watching, result: Any) -> None:
+    try:  # noqa: SIM105 - suppress() takes a microsecond of every call
         watching.send(result)
+    except StopIteration:
+        pass
 
 
 def _observed(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
@@ -196,7 +196,7 @@ def _observed(original: Callable[..., Any], observer: Observer) -> Callable[...,
         recorder = _recorder
         if recorder is None:
             return original(*args, **kwargs)
-        return _beside(observer, recorder, original, args, kwargs)
+        return _beside(observer(recorder, args, kwargs), original, args, kwargs)
 
     if not hasattr(original, "__wrapped__"):
         del call.__wrapped__
@@ -252,6 +252,10 @@ def _replace(original: Callable[..., Any], observer: Observer) -> None:
                     setattr(module, key, observed)
 
 
+# What the methods of a process group are given one by one, and not in their options.
+_BESIDES = {"dst", "src", "tag", "output_split_sizes", "input_split_sizes"}
+
+
 class _Operation:
     """How the calls of one of c10d's operations are recorded. `tensors`, `peer`, `tag` and
     `asynchronous` say which of its arguments those are: their places, None where it has none."""
@@ -266,6 +270,8 @@ class _Operation:
         self.peer = self._index("dst", "src", "root_rank")
         self.tag = self._index("tag")
         self.asynchronous = self._index("async_op")
+        besides = [a for a in self.arguments if a in _BESIDES]
+        self.given = len(besides) + (self.group if self.tensors is not None else 0)
 
     def _index(self, *names: str) -> int | None:
         return next((self.arguments.index(n) for n in names if n in self.arguments), None)
@@ -273,6 +279,31 @@ class _Operation:
     def tensors_in(self, args: Arguments) -> list[Any]:
         """What goes in; on a rank from which nothing does, what comes out."""
         return [] if self.tensors is None else _flat(args[self.tensors]) or _flat(args[0])
+
+    def read(
+        self, args: Arguments, more: dict[str, Any]
+    ) -> tuple[list[Any], int | None, int, bool] | None:
+        """The tensors, peer, tag and asynchronous of a call to the method that `torch.distributed`
+        calls, in the way in which it does; None if this is another way."""
+        if more:
+            if more.keys() != {"opts"}:
+                return None
+            args = (*args, more["opts"])
+        peer, tag, asynchronous = None, 0, False
+        if self.is_message:
+            if len(args) != self.given or any(type(number) is not int for number in args[1:]):
+                return None
+            peer, tag = (None if self.peer is None else args[1]), args[-1]
+        else:
+            if len(args) != self.given + 1 or type(args[-1]) not in _options:
+                return None
+            peer = None if self.peer is None else args[-1].rootRank
+            asynchronous = args[-1].asyncOp
+        tensors = self.tensors_in(args)
+        for tensor in tensors:
+            if not issubclass(type(tensor), torch._C.TensorBase):
+                return None
+        return tensors, peer, tag, asynchronous
 
     def call(
         self,
@@ -283,7 +314,7 @@ class _Operation:
         tag: int,
         asynchronous: bool,
         has_handle: bool,
-    ) -> Generator[None, Any, None]:
+    ) -> Watching:
         """Observe a call. peer: as c10d counts, within the group; None: any, or none. has_handle:
         whether Python gets its Work."""
         number, known = _group_of(recorder, group)
@@ -326,7 +357,12 @@ def _shape_of(tensor: Any) -> tuple[int, ...]:
 
 
 def _dtype_of(tensor: Any) -> str:
-    return str(torch._C.TensorBase.dtype.__get__(tensor)).removeprefix("torch.")
+    return _name_of_dtype(torch._C.TensorBase.dtype.__get__(tensor))
+
+
+@functools.cache
+def _name_of_dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_on_gpu(tensor: Any) -> bool:
@@ -339,47 +375,22 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
 
     def call(group: Any, *args: Any, **more: Any) -> Any:
         recorder = _recorder
-        if recorder is None or _is_deep or recorder.here.quiet:
+        if recorder is None or _is_deep or (here := recorder.here).quiet:
             return original(group, *args, **more)
-        if not is_plain(group, args, more):
+        read = operation.read(args, more) if type(group) is dist.ProcessGroup else None
+        if read is None:
             safely(_descend)
             return original(group, *args, **more)
-        return _beside(observe, recorder, original, (group, *args), more)
-
-    def is_plain(group: Any, args: Arguments, more: dict[str, Any]) -> bool:
-        if not issubclass(type(group), dist.ProcessGroup):
-            return False
-        if operation.is_message:
-            usual = len(args) == len(operation.arguments) - 1 and not more
-            usual = usual and all(type(number) is int for number in args[1:])
-        elif operation.tensors is None:
-            usual = not args and more.keys() == {"opts"} and type(more["opts"]) in _options
-        else:
-            usual = len(args) > operation.group and not more and type(args[-1]) in _options
-        base = torch._C.TensorBase
-        return usual and all(issubclass(type(t), base) for t in operation.tensors_in(args))
-
-    def observe(
-        recorder: Recorder, args: Arguments, more: dict[str, Any]
-    ) -> Generator[None, Any, None]:
-        group, *given = args
-        peer, tag, asynchronous = None, 0, False
-        if operation.is_message:
-            peer, tag = (None if operation.peer is None else given[1]), given[-1]
-        else:
-            options = given[-1] if given else more["opts"]
-            peer = None if operation.peer is None else options.rootRank
-            asynchronous = options.asyncOp
-        here, tensors = recorder.here, operation.tensors_in(tuple(given))
+        watching = operation.call(recorder, group, *read, True)
         here.is_caught = True
         try:
-            yield from operation.call(recorder, group, tensors, peer, tag, asynchronous, True)
+            return _beside(watching, original, (group, *args), more)
         finally:
             here.is_caught = False
 
     functools.update_wrapper(call, original)
     del call.__wrapped__  # type: ignore[attr-defined]
-    # By name and first argument pybind11 sees that a subclass has not made a method of its own.
+    # By its name and first argument pybind11 sees that this is no method of a program's subclass.
     call.__code__ = call.__code__.replace(co_name=name)
     return _not_compiled(call)
 
@@ -417,7 +428,7 @@ def _watched(kind: Any) -> Any:
     return Watched
 
 
-def _way_down(_: Recorder, __: Arguments, ___: Any) -> Generator[None, Any, None]:
+def _way_down(_: Recorder, __: Arguments, ___: Any) -> Watching:
     _descend()
     yield
 
@@ -452,21 +463,22 @@ def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
         recorder = _recorder
         if recorder is None or recorder.here.quiet or recorder.here.is_caught:
             return redispatch(keyset & _below, *args)
-        return _beside(observer, recorder, redispatch, (keyset & _below, *args), {})
+        watching = observer(recorder, args, {})
+        return _beside(watching, redispatch, (keyset & _below, *args), {})
 
     return _not_compiled(kernel)
 
 
 def _of_dispatcher(operation: _Operation) -> Observer:
-    def observe(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
-        given, at = args[1:], operation  # after the keyset
-        group = dist.ProcessGroup.unbox(given[at.group])
-        peer = None if at.peer is None else given[at.peer]
-        tag = 0 if at.tag is None else given[at.tag]
+    def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
+        at = operation
+        group = dist.ProcessGroup.unbox(args[at.group])
+        peer = None if at.peer is None else args[at.peer]
+        tag = 0 if at.tag is None else args[at.tag]
         # Arguments that equal their default do not arrive here; async_op's default is True.
         place = at.asynchronous
-        asynchronous = place is not None and (len(given) <= place or given[place])
-        tensors = operation.tensors_in(given)
+        asynchronous = place is not None and (len(args) <= place or args[place])
+        tensors = operation.tensors_in(args)
         has_handle = _has_python_the_handle()
         yield from operation.call(recorder, group, tensors, peer, tag, asynchronous, has_handle)
 
@@ -497,9 +509,12 @@ def _global_rank(group: Group, number: int) -> int:
 
 
 def _flat(tensors: Any) -> list[Any]:
-    if not isinstance(tensors, (list, tuple)):
+    if type(tensors) not in (list, tuple):
         return [tensors]
-    return [t for part in tensors for t in _flat(part)]
+    flat: list[Any] = []
+    for part in tensors:
+        flat += _flat(part) if type(part) in (list, tuple) else (part,)
+    return flat
 
 
 def _group_of(recorder: Recorder, group: Any) -> tuple[int, Group]:
@@ -537,7 +552,10 @@ def forget_departed() -> None:
 
 
 def _name_of(group: Any) -> str:
-    return str(dist.ProcessGroup.group_name.fget(group))
+    try:
+        return str(dist.ProcessGroup.group_name.fget(group))
+    except RuntimeError:  # the program has made it by itself, without one
+        return ""
 
 
 def _backends(group: Any) -> list[Any]:
@@ -606,7 +624,7 @@ def _follow(
 def _begun(name: str) -> Observer:
     """Of isend, irecv and batch_isend_irecv: what they return is the caller's to keep."""
 
-    def observe(recorder: Recorder, _: Any, __: Any) -> Generator[None, Any, None]:
+    def observe(recorder: Recorder, _: Any, __: Any) -> Watching:
         here = recorder.here
         before, here.batching = here.batching, here.batching or name == "batch_isend_irecv"
         yield
@@ -616,9 +634,9 @@ def _begun(name: str) -> Observer:
     return observe
 
 
-def _wait(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
+def _wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
     work = args[0]
-    place = recorder.waited_again(work) or recorder.waited_for(work)
+    place = recorder.waited_for(work) or recorder.waited_again(work)
     if not place:
         return
     entered = recorder.enter(place)
@@ -631,7 +649,7 @@ def _wait(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, N
     _say_who_waits(recorder, place)
 
 
-def _future_wait(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
+def _future_wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
     """Of wait() on what a work's get_future() returned."""
     place = recorder.awaited_as(args[0])
     if not place:
@@ -650,21 +668,21 @@ def _say_who_waits(recorder: Recorder, place: int) -> None:
         recorder.stream_waits(place, int(cuda.current_stream().cuda_stream))
 
 
-def _ask(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
+def _ask(recorder: Recorder, args: Arguments, _: Any) -> Watching:
     """Of what tells in another way than wait() that a work is over."""
     told = yield
     if told is not False and told is not RAISED:
         recorder.completed(args[0], told)
 
 
-def _wait_tensor(recorder: Recorder, _: Any, __: Any) -> Generator[None, Any, None]:
+def _wait_tensor(recorder: Recorder, _: Any, __: Any) -> Watching:
     entered = recorder.enter(recorder.newest)
     yield
     recorder.leave(entered)
 
 
 def _store(name: str) -> Observer:
-    def observe(recorder: Recorder, args: Arguments, _: Any) -> Generator[None, Any, None]:
+    def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
         if recorder.here.quiet or len(args) < 2:
             return
         keys = [args[1]] if type(args[1]) is str else args[1]
@@ -689,9 +707,7 @@ def _is_the_jobs(store: Any) -> bool:
     return isinstance(store, dist.HashStore)
 
 
-def _init_process_group(
-    recorder: Recorder, args: Arguments, more: dict[str, Any]
-) -> Generator[None, Any, None]:
+def _init_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
     if recorder.here.quiet:
         return
     given = dict(zip(_OF_INIT, args, strict=False)) | more
@@ -713,9 +729,7 @@ def _init_process_group(
 _OF_INIT = ("backend", "init_method", "timeout", "world_size", "rank", "store")
 
 
-def _new_group(
-    recorder: Recorder, args: Arguments, more: dict[str, Any]
-) -> Generator[None, Any, None]:
+def _new_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
     # With local synchronization it is a matter of the members alone.
     if recorder.here.quiet or more.get("use_local_synchronization"):
         return
@@ -732,9 +746,7 @@ def _members(ranks: Any) -> str:
     return str(sorted(ranks)) if plain and all(type(one) is int for one in ranks) else "…"
 
 
-def _destroy_process_group(
-    recorder: Recorder, args: Arguments, more: dict[str, Any]
-) -> Generator[None, Any, None]:
+def _destroy_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
     if recorder.here.quiet:
         return
     _note_nccl(recorder)

@@ -58,7 +58,8 @@ from ..calls import (
     section_size,
 )
 
-_Line = tuple[int, str, int | None, int]  # a sequence in which calls are counted
+# A sequence in which calls are counted: the group's number, and as `line_of`.
+_Line = tuple[int, tuple[str, int | None, int]]
 _MOST_WATCHERS = 16
 _key = object.__hash__  # as id(), of which programs can hear
 _pack = msgspec.msgpack.Encoder().encode
@@ -101,6 +102,8 @@ class Recorder:
         self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
         self._watchers = _Watchers()
         self.newest = 0
+        self.is_on_gpu = False
+        self._may_be_helped = 0  # as the header says
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
         self.fault = ""  # what went wrong here first, in a line
         HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0)
@@ -116,6 +119,7 @@ class Recorder:
             for held in (self._works, self._futures, self._spent, self._messages):
                 held.clear()
             self.here.fresh.clear()
+            self.is_on_gpu, self._may_be_helped = False, 0
             for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8):
                 U64.pack_into(self._memory, at, 0)
             self._begin_section()
@@ -169,18 +173,15 @@ class Recorder:
         """Enter a call; returns its entry, 0 where it has none."""
         here = self.here
         here.fresh.clear()
-        line = (group, *line_of(operation, peer, tag))
+        line = (group, line_of(operation, peer, tag))
         with self._lock:
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
             what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
             return self._append(perf_counter(), CALL, (*what, here.batching, stream))
 
-    @property
-    def is_on_gpu(self) -> bool:
-        return bool(U64.unpack_from(self._memory, ON_GPU)[0])
-
     def on_gpu(self, holds_a_graph: bool = False) -> None:
+        self.is_on_gpu = True
         U64.pack_into(self._memory, ON_GPU, GRAPH if holds_a_graph else 1)
 
     def sum_up(self, group: Group, *call: Any) -> None:
@@ -217,7 +218,7 @@ class Recorder:
         U64.pack_into(self._memory, SECTION, self._section)
         for number, group in self._groups.values():
             self._write(math.nan, GROUP, _pack(_introduction(number, group)))
-        for (number, *line), count in self._counts.items():
+        for (number, line), count in self._counts.items():
             self._write(math.nan, COUNT, _pack((number, line, count)))
 
     def _write(self, start: float, kind: int, data: bytes) -> int:
@@ -253,21 +254,21 @@ class Recorder:
         future: of the work, where its end is not seen by who waits for it.
         """
         key = _key(work)
-
-        def given_up(_: Any) -> None:
-            self._messages.discard(place)
-            if self._works.pop(key, None) is not None:
-                self.end(place, FORSAKEN)
-
-        gone = given_up if is_message else partial(self._works.pop, key)
-        self._works[key] = (ref(work, gone), place)
+        gone: Callable[[Any], Any] = partial(self._works.pop, key)
         if is_message:
+            gone = partial(self._given_up, key, place)
             self._messages.add(place)
+        self._works[key] = (ref(work, gone), place)
         if hand_over:
             self.here.fresh.append(work)
         if future is not None:
             self._under_way[place] = future
             self._watchers.watch(future, partial(self._is_done, place))
+
+    def _given_up(self, key: int, place: int, _: Any) -> None:
+        self._messages.discard(place)
+        if self._works.pop(key, None) is not None:
+            self.end(place, FORSAKEN)
 
     def follow_on_gpu(self, work: Any, place: int, hand_over: bool) -> None:
         """So that it is seen which stream waits for the work, and from when on."""
@@ -351,7 +352,10 @@ class Recorder:
         return True
 
     def _say_who_may_help(self, others: bool) -> None:
-        U64.pack_into(self._memory, HELP, others or _others_may_act(self._watchers.threads))
+        help = others or _others_may_act(self._watchers.threads)
+        if help != self._may_be_helped:
+            self._may_be_helped = help
+            U64.pack_into(self._memory, HELP, help)
 
     def leave(self, entered: bool) -> None:
         if entered:
