@@ -229,7 +229,7 @@ def install() -> None:
             if hasattr(dist.ProcessGroup, method):  # this PyTorch has it
                 setattr(dist.ProcessGroup, method, _method(method, _Operation(name)))
     _watch_the_ways_down()
-    dist.Work.wait = _observed(dist.Work.wait, _wait)
+    dist.Work.wait = _waited_for(dist.Work.wait)
     for name in ("is_completed", "get_future", "synchronize"):
         setattr(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
     torch._C.Future.wait = _observed(torch._C.Future.wait, _future_wait)
@@ -305,7 +305,7 @@ class _Operation:
                 return None
         return tensors, peer, tag, asynchronous
 
-    def call(
+    def begin(
         self,
         recorder: Recorder,
         group: Any,
@@ -313,28 +313,36 @@ class _Operation:
         peer: int | None,
         tag: int,
         asynchronous: bool,
-        has_handle: bool,
-    ) -> Watching:
-        """Observe a call. peer: as c10d counts, within the group; None: any, or none. has_handle:
-        whether Python gets its Work."""
+    ) -> tuple[int, bool]:
+        """Enter a call in the record. Returns its entry, and whether it is on a GPU.
+
+        peer: as c10d counts, within the group; None: any, or none.
+        """
         number, known = _group_of(recorder, group)
+        name, is_message = self.name, self.is_message
         if peer is not None:
             peer = _global_rank(known, peer)
-        elif self.is_message:
+        elif is_message:
             peer = ANY_SOURCE
-        name = self.name
         size = sum(map(_size_of, tensors))
         dtype = _dtype_of(tensors[0]) if tensors else ""
-        if not self.is_message:
+        if not is_message:
             recorder.sum_up(known, name, peer, (size, dtype) if name in SAME_SIZE else None)
         on_gpu = bool(tensors) and _is_on_gpu(tensors[0])
-        stream = _stream_of(tensors[0]) if on_gpu else None
-        shapes = tuple(map(_shape_of, tensors))
-        place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous, stream)
-        if asynchronous and not has_handle:
-            recorder.say_waited(place)
+        stream = None
         if on_gpu:
             recorder.on_gpu()
+            stream = _stream_of(tensors[0])
+        shapes = tuple(map(_shape_of, tensors))
+        place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous, stream)
+        return place, on_gpu
+
+    def call(self, recorder: Recorder, has_handle: bool, *call: Any) -> Watching:
+        """Observe a call, with the arguments of `begin`. has_handle: whether Python gets its Work."""
+        *_, asynchronous = call
+        place, on_gpu = self.begin(recorder, *call)
+        if asynchronous and not has_handle:
+            recorder.say_waited(place)
         entered = recorder.enter(place)  # most return at once, some block right here
         out = yield
         recorder.leave(entered)
@@ -381,10 +389,24 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
         if read is None:
             safely(_descend)
             return original(group, *args, **more)
-        watching = operation.call(recorder, group, *read, True)
         here.is_caught = True
         try:
-            return _beside(watching, original, (group, *args), more)
+            if operation.is_message or read[-1]:
+                watching = operation.call(recorder, True, group, *read)
+                return _beside(watching, original, (group, *args), more)
+            place, on_gpu = safely(operation.begin, recorder, group, *read, default=(0, False))
+            entered = recorder.enter(place)
+            try:
+                work = original(group, *args, **more)
+            except BaseException:
+                recorder.finish(place, entered)
+                raise
+            recorder.leave(entered)
+            if on_gpu or type(work) is not dist.Work:
+                safely(_follow, recorder, place, work, False, False, on_gpu, True)
+            else:
+                here.blocking = work, place  # it is waited for next
+            return work
         finally:
             here.is_caught = False
 
@@ -480,7 +502,7 @@ def _of_dispatcher(operation: _Operation) -> Observer:
         asynchronous = place is not None and (len(args) <= place or args[place])
         tensors = operation.tensors_in(args)
         has_handle = _has_python_the_handle()
-        yield from operation.call(recorder, group, tensors, peer, tag, asynchronous, has_handle)
+        yield from operation.call(recorder, has_handle, group, tensors, peer, tag, asynchronous)
 
     return observe
 
@@ -632,6 +654,24 @@ def _begun(name: str) -> Observer:
         here.fresh.clear()
 
     return observe
+
+
+def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Work.wait: after a synchronous call on the CPU it has next to nothing beside it."""
+    observed = _observed(original, _wait)
+
+    @functools.wraps(observed)
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder
+        if recorder is None or not args or not (place := recorder.here.blocked_by(args[0])):
+            return observed(*args, **kwargs)
+        entered = recorder.enter(place)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.finish(place, entered)
+
+    return _not_compiled(wait)
 
 
 def _wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:

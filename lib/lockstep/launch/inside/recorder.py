@@ -73,6 +73,15 @@ class _Here(threading.local):
         self.quiet = False  # inside of new_group and its like: that traffic is not the learner's
         self.is_caught = False  # inside of a call that is in the record
         self.fresh: list[Any] = []  # Works that their caller may not have got yet
+        self.blocking: tuple[Any, int] | None = None  # a synchronous call: its Work and entry
+
+    def blocked_by(self, work: Any) -> int:
+        """The entry of the synchronous call whose Work this is, once; or 0."""
+        blocking = self.blocking
+        if blocking is None or blocking[0] is not work:
+            return 0
+        self.blocking = None
+        return blocking[1]
 
 
 class Recorder:
@@ -173,6 +182,9 @@ class Recorder:
         """Enter a call; returns its entry, 0 where it has none."""
         here = self.here
         here.fresh.clear()
+        if here.blocking is not None:  # the program has kept the Work of a synchronous call
+            self.follow(*here.blocking, False, None, False)
+            here.blocking = None
         line = (group, line_of(operation, peer, tag))
         with self._lock:
             number = self._counts.get(line, 0)
@@ -195,21 +207,21 @@ class Recorder:
             return 0
         self._is_writing = True
         try:
-            return self._append_to_section(start, kind, entry)
+            data = _pack(entry)
+            if len(data) > self._size // 4 and kind == CALL:  # thousands of tensors at once
+                data = _pack((*entry[:3], (), *entry[4:]))
+            if self._used + ENTRY.size + len(data) > self._size:
+                self._next_section()
+            return self._write(start, kind, data)
         finally:
             self._is_writing = False
 
-    def _append_to_section(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
-        data = _pack(entry)
-        if len(data) > self._size // 4 and kind == CALL:  # thousands of tensors at once
-            data = _pack((*entry[:3], (), *entry[4:]))
-        if self._used + ENTRY.size + len(data) > self._size:
-            dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
-            self._section += 1
-            self._held, self._held_before = 0, self._held
-            self._begin_section()
-            U64.pack_into(self._memory, DROPPED, dropped)
-        return self._write(start, kind, data)
+    def _next_section(self) -> None:
+        dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
+        self._section += 1
+        self._held, self._held_before = 0, self._held
+        self._begin_section()
+        U64.pack_into(self._memory, DROPPED, dropped)
 
     def _begin_section(self) -> None:
         """Say in a new section what one must know to read it; it takes the oldest one's memory."""
@@ -222,13 +234,14 @@ class Recorder:
             self._write(math.nan, COUNT, _pack((number, line, count)))
 
     def _write(self, start: float, kind: int, data: bytes) -> int:
+        memory, length = self._memory, len(data)
         place = self._section * self._size + self._used
         offset = offset_of(place, self._size)
-        ENTRY.pack_into(self._memory, offset, start, math.nan, len(data), kind, 0)
-        self._memory[offset + ENTRY.size : offset + ENTRY.size + len(data)] = data
-        self._used += ENTRY.size + len(data)
+        ENTRY.pack_into(memory, offset, start, math.nan, length, kind, 0)
+        memory[offset + ENTRY.size : offset + ENTRY.size + length] = data
+        self._used = used = self._used + ENTRY.size + length
         # Only now does a reader see the entry.
-        U64.pack_into(self._memory, USED + 8 * (self._section % 2), self._used)
+        U64.pack_into(memory, USED + 8 * (self._section % 2), used)
         if kind == CALL:
             self.newest = place
             self._held += 1
@@ -361,6 +374,12 @@ class Recorder:
         if entered:
             self._outermost = 0
             U64.pack_into(self._memory, WAITING, 0)
+
+    def finish(self, place: int, entered: bool) -> None:
+        """Somebody has waited for a call, and it is over."""
+        self.leave(entered)
+        self.say_waited(place)
+        self.end(place)
 
     @contextlib.contextmanager
     def leaving(self, what: str, may_be_helped: bool = False) -> Iterator[None]:
