@@ -131,10 +131,11 @@ def safely(do: Callable[..., Any], *args: Any, default: Any = None) -> Any:
     return default
 
 
-def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _not_compiled(function: Callable[..., Any], *, nor_within: bool = False) -> Callable[..., Any]:
     """As torch._dynamo.decorators.skip, which need not be imported for that."""
     kinds = _eval_frame._FrameAction
-    skip = _eval_frame._FrameExecStrategy(kinds.SKIP, kinds.DEFAULT)
+    within = kinds.SKIP if nor_within else kinds.DEFAULT
+    skip = _eval_frame._FrameExecStrategy(kinds.SKIP, within)
     _eval_frame.set_code_exec_strategy(function.__code__, skip)
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
@@ -338,7 +339,7 @@ class _Operation:
         return place, on_gpu
 
     def call(self, recorder: Recorder, has_handle: bool, *call: Any) -> Watching:
-        """Observe a call, with the arguments of `begin`. has_handle: whether Python gets its Work."""
+        """Observe a call; arguments as for `begin`. has_handle: whether Python gets its Work."""
         *_, asynchronous = call
         place, on_gpu = self.begin(recorder, *call)
         if asynchronous and not has_handle:
@@ -414,7 +415,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
     del call.__wrapped__  # type: ignore[attr-defined]
     # By its name and first argument pybind11 sees that this is no method of a program's subclass.
     call.__code__ = call.__code__.replace(co_name=name)
-    return _not_compiled(call)
+    return _not_compiled(call, nor_within=True)
 
 
 # ── At the dispatcher ────────────────────────────────────────────────────────────────────────
@@ -440,7 +441,7 @@ def _watch_the_ways_down() -> None:
 def _watched(kind: Any) -> Any:
     """The class of torch.ops.c10d until somebody takes an operation from there."""
 
-    class Watched(kind):  # type: ignore[misc]
+    class Watched(kind):
         def __getattribute__(self, name: str) -> Any:
             if name in _NAMES and _recorder is not None:
                 safely(_descend)
@@ -671,7 +672,7 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             recorder.finish(place, entered)
 
-    return _not_compiled(wait)
+    return _not_compiled(wait, nor_within=True)
 
 
 def _wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:

@@ -349,7 +349,7 @@ class Recorder:
 
     def say_waited(self, place: int, how: int = ONCE) -> None:
         """Write down that somebody waits, or has waited, for the end of a call."""
-        if 0 <= self._section - place // self._size <= 1:
+        if place and 0 <= self._section - place // self._size <= 1:
             self._memory[offset_of(place, self._size) + WAITED_FOR] = how
 
     def enter(self, place: int, may_be_helped: bool = False) -> bool:
