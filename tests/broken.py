@@ -18,7 +18,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Document = dict[str, Any]
-VALUES = (None, "x", "7", "", [], {}, [1], True, -1, 0.5, 2**40, 2**70, -(2**70), 1e300, "NaN")
+VALUES: tuple[Any, ...] = (
+    None,
+    "x",
+    "7",
+    "",
+    [],
+    {},
+    [1],
+    True,
+    -1,
+    0.5,
+    2**40,
+    2**70,
+    -(2**70),
+    1e300,
+    "NaN",
+)
 FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 ARGS = ("stream", "device", "correlation", "External id", "Collective name", "Process Group Ranks")
 
@@ -31,8 +47,8 @@ def kinds(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     for what, change in [*_of_events(), *_of_head()]:
         document = json.loads(whole)
         changed = change(document)
-        text = json.dumps(document if changed is None else changed)
-        yield what, "rank0.json", text.encode("utf-8", "surrogatepass")
+        written = json.dumps(document if changed is None else changed)
+        yield what, "rank0.json", written.encode("utf-8", "surrogatepass")
 
 
 def _of_text(whole: bytes) -> Iterator[tuple[str, bytes]]:
@@ -111,7 +127,7 @@ def _of_packing(whole: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"tar {mode}", archive.getvalue()
 
 
-def _of_events() -> Iterator[tuple[str, Callable[[Document], Any]]]:
+def _of_events() -> Iterator[tuple[str, Change]]:
     for category in ("kernel", "cuda_runtime"):
         for field in FIELDS:
             for value in VALUES:
@@ -144,11 +160,12 @@ def _of_events() -> Iterator[tuple[str, Callable[[Document], Any]]]:
     yield "a week later from the middle on", lambda d: _later(d, 604_800_000_000)
     yield "a century ago from the middle on", lambda d: _later(d, -3_155_760_000_000_000)
     yield "events in events", lambda d: d["traceEvents"].__setitem__(3, [d["traceEvents"][3]])
+    junk: Any
     for junk in (None, 5, "x", [], {}, True):
         yield f"{junk!r} among events", lambda d, j=junk: d["traceEvents"].insert(4, j)
 
 
-def _of_head() -> Iterator[tuple[str, Callable[[Document], Any]]]:
+def _of_head() -> Iterator[tuple[str, Change]]:
     for value in (*VALUES, 10**9, 10**8):
         for field in ("rank", "world_size"):
             yield (

@@ -92,8 +92,8 @@ def _of(node: ast.AST) -> Iterator[Change]:
             if other := _COMPARISONS.get(type(op)):
                 yield node, f"{_sign(op)} → {other.__name__}", _setter(node.ops, at, other())
     elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
-        if other := _OPERATORS.get(type(node.op)):
-            yield node, f"{_sign(node.op)} → {other.__name__}", _setter(node, "op", other())
+        if another := _OPERATORS.get(type(node.op)):
+            yield node, f"{_sign(node.op)} → {another.__name__}", _setter(node, "op", another())
     elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.UAdd):
         twice = ast.UnaryOp(node.op, node.operand)
         yield node, f"{_sign(node.op)} dropped", _setter(node, "operand", twice)
@@ -104,8 +104,8 @@ def _of(node: ast.AST) -> Iterator[Change]:
         yield node, f"{node.value} → {more}", _setter(node, "value", more)
     elif isinstance(node, ast.Name | ast.Attribute):
         where = "id" if isinstance(node, ast.Name) else "attr"
-        if isinstance(node.ctx, ast.Load) and (other := _NAMES.get(name := getattr(node, where))):
-            yield node, f"{name} → {other}", _setter(node, where, other)
+        if isinstance(node.ctx, ast.Load) and (better := _NAMES.get(name := getattr(node, where))):
+            yield node, f"{name} → {better}", _setter(node, where, better)
 
 
 def _sign(op: ast.AST) -> str:

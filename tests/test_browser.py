@@ -13,9 +13,10 @@ import papermill
 import platformdirs
 import playwright.sync_api as playwright
 import pytest
-from browser import DARK, LIGHT, Browser, Page, chromium, serving
+from browser import DARK, LIGHT, Browser, Page, serving
 from lockstep.course import build
-from lockstep.course import exercises as checks
+from lockstep.course.links import exercise_address
+from lockstep.course.photos import chromium
 
 ROOT = Path(__file__).parents[1]
 PICTURES = None  # where to put pictures of all notebooks
@@ -267,7 +268,7 @@ def test_the_names_of_rows_stay_while_a_table_is_scrolled(browser: Browser, tree
 
 def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree: Path) -> None:
     lab = build.lab(ROOT / "solutions" / "source" / f"{LABS[1]}.py")
-    exercise = checks.exercise_address("01", "meet")
+    exercise = exercise_address("01", "meet")
     card = (
         f'from IPython.display import HTML\nHTML(\'<a href="{exercise}">next exercise →</a> '
         f'<a href="{LABS[2]}.ipynb">next lab →</a>\')'

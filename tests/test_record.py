@@ -176,7 +176,8 @@ def _wait_or_not():
     work = dist.all_reduce(y, async_op=True)
     while not work.is_completed():
         pass
-    functional.all_reduce(x, "sum", dist.group.WORLD).sum()
+    everybody: Any = dist.group.WORLD
+    functional.all_reduce(x, "sum", everybody).sum()
     forgotten = dist.isend(x, 1 - rank)
     dist.recv(y, 1 - rank)
     dist.barrier()  # the message has come: who drops it before gives it up
@@ -192,8 +193,8 @@ def test_the_record_says_who_was_waited_for():
 def _batch_or_not():
     x, other = torch.zeros(2), 1 - dist.get_rank()
     both = [dist.P2POp(dist.isend, x[:1], other), dist.P2POp(dist.irecv, x[1:], other)]
-    for work in dist.batch_isend_irecv(both):
-        work.wait()
+    for begun in dist.batch_isend_irecv(both):
+        begun.wait()
     work = dist.isend(x[:1], other)
     dist.recv(x[1:], other)
     work.wait()

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import nbformat
 import psutil
 import pytest
+import torch
 from lockstep import Trace, recorded, torchrun
 from lockstep.__main__ import main
 from lockstep.course.labs import lab07
@@ -255,7 +256,7 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
     before = content_of(folder)
     with command("two-nodes", "--to", folder, environment=without_jupyter) as running:
         process = psutil.Process(running.pid)
-        agents = []
+        agents: list[psutil.Process] = []
         while len(agents) < 2:
             assert running.poll() is None
             time.sleep(0.05)  # nothing tells of it
@@ -828,7 +829,7 @@ class Graph:
 
 def test_a_replay_keeps_the_buffers_of_its_call(monkeypatch):
     monkeypatch.setattr(
-        protocols.torch,
+        torch,
         "cuda",
         SimpleNamespace(
             Stream=object,
@@ -838,7 +839,7 @@ def test_a_replay_keeps_the_buffers_of_its_call(monkeypatch):
             synchronize=lambda: None,
         ),
     )
-    buffer, calls = set(), []
+    buffer, calls = set[int](), []
     gone = weakref.ref(buffer)
     again = protocols.replay(partial(lambda mine: calls.append(len(mine)), buffer), 3)
     assert len(calls) == 1 + 3

@@ -4,6 +4,7 @@ import gc
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import numpy as np
@@ -80,7 +81,7 @@ def of_traces() -> list[object]:
     return [*asked, Timeline(trace, before=other, title=ATTACK)]
 
 
-def of_a_server(folder: Path) -> list[object]:
+def of_a_server(folder: Path) -> list[Any]:
     """One pass of an inference server, with shapes and memory; what can be named is an attack."""
     folder.mkdir()
     start, half = 1_000_000_000, {"Input type": [ATTACK, ATTACK]}
@@ -139,7 +140,7 @@ def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ATTACK.replace("/", "")))
     ours, foreign = [*of_ranks(), *of_labs()], [*of_traces(), *of_files(tmp_path / "dumps")]
     foreign += of_a_server(tmp_path / "server")
-    drawn = set()
+    drawn = set[type]()
     for shown in [*ours, *foreign]:
         name = type(shown).__name__
         drawn.update(type(shown).__mro__)

@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ class Storm:
         elif kind == "alarm":
             signal.setitimer(signal.ITIMER_REAL, delay)
         began = time.perf_counter()
+        result: tuple[Job | None, BaseException | None]
         try:
             try:
                 self._armed = True
@@ -203,7 +205,7 @@ def many(tally: Tally, runs: int, begin: Callable[[Run], Job], watch: Watch) -> 
         run = Run(number, watch.draw.choices(["plain", "large", "raises"], [90, 5, 5])[0], hit)
         faulthandler.dump_traceback_later(STUCK, exit=True)
         began = time.perf_counter()
-        job, error = watch.storm.run(lambda run=run: begin(run), hit)
+        job, error = watch.storm.run(partial(begin, run), hit)
         if not hit:
             tally.seconds.append(time.perf_counter() - began)
         tally.take(run, job, error)

@@ -24,10 +24,11 @@ from pathlib import Path
 import inside
 import psutil
 import ways
+from inside import RANKS
 from lockstep import torchrun
 from lockstep.launch.engines.supervised import parent
 from report import Report, circumstances, table, text
-from ways import DDP_STEP, RANKS, REDUCE, Notebook
+from ways import DDP_STEP, REDUCE, Notebook
 
 MARK = "LOCKSTEP_BENCH"  # in the environment of every process that is started here
 

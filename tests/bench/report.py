@@ -68,7 +68,7 @@ def text(value: float, unit: str) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [("", "median", "min", "max", "n", "torchrun ÷ it")]
+    lines: list[tuple[str, ...]] = [("", "median", "min", "max", "n", "torchrun ÷ it")]
     for row in rows:
         ratio = f"{row.torchrun / row.median:.3g}" if row.torchrun else ""
         values = [text(value, row.unit) for value in (row.median, min(row.samples))]
