@@ -18,23 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Document = dict[str, Any]
-VALUES: tuple[Any, ...] = (
-    None,
-    "x",
-    "7",
-    "",
-    [],
-    {},
-    [1],
-    True,
-    -1,
-    0.5,
-    2**40,
-    2**70,
-    -(2**70),
-    1e300,
-    "NaN",
-)
+Change = Callable[..., Any]
+LARGE = (2**40, 2**70, -(2**70), 1e300)
+VALUES: tuple[Any, ...] = (None, "x", "7", "", [], {}, [1], True, -1, 0.5, *LARGE, "NaN")
 FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 ARGS = ("stream", "device", "correlation", "External id", "Collective name", "Process Group Ranks")
 

@@ -232,6 +232,7 @@ class Learner:
         self.hub, self.name = hub, name
         self.home = hub.homes / name
         self._asked = ""  # the number of the cell that runs
+        self._reply = Reply()  # its
         hub.start(name)
         self.open()
 

@@ -4,6 +4,7 @@ Under gloo calls block, so real ranks show it. On GPUs all calls are queued and 
 records decide, which are made here as ranks make them; `make test-gpu` has the ranks.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest

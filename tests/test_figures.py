@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import matplotlib.image
 import pytest
 from lockstep import simulated, torchrun
 from lockstep.figures.table import Table
-from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 LIB = Path(lockstep.__file__).parents[1]
 DATA = LIB.parent / "data"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import pytest
@@ -636,6 +637,7 @@ def test_calls_of_ddp_and_functional_collectives():
         import torch.distributed._functional_collectives as functional
         from torch.nn.parallel import DistributedDataParallel
 
+        everybody: Any = dist.group.WORLD
         model = DistributedDataParallel(torch.nn.Linear(8, 8, bias=False))
         before = torch.ones(1)
         dist.all_reduce(before)

@@ -11,7 +11,7 @@ import threading
 import time
 import types
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch

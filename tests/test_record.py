@@ -1,6 +1,7 @@
 """The record of calls: what is read of it while it is written, and when it is full."""
 
 import mmap
+from typing import Any
 
 import lockstep
 import torch

@@ -317,6 +317,7 @@ MACHINE = Machine(
 
 def test_how_many_ranks_an_experiment_takes():
     sweeping, traces, times = find(["sweeps", "traces", "time-out"])
+    assert MACHINE.torch
     assert sweeping.ranks_on(MACHINE, None) == 2  # one on each GPU
     assert sweeping.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
     assert traces.ranks_on(MACHINE, 2) == 2

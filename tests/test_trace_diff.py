@@ -43,10 +43,11 @@ def test_it_compares_a_ranks_step_however_many_there_are():
     found = diff(before, after)
     assert (found.steps, found.step) == ((2, 6), (1_000, 1_000))
     mm, relu = found.changes
-    assert mm.work == Work("compute", "mm", "", "") and mm.delta == -400
+    assert mm.work == Work("compute", "mm", "", "")
+    assert mm.delta == -400.0
     assert (mm.before, mm.after) == (Side(2, 1_400), Side(6, 1_800))
-    assert relu.delta == 0 and relu.counts == (2, 2) and relu.after == Side(12, 420)
-    assert found.total == (770, 370)
+    assert relu.delta == 0.0 and relu.counts == (2.0, 2.0) and relu.after == Side(12, 420)
+    assert found.total == (770.0, 370.0)
     assert not found.only_before and not found.only_after
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from kineto_files import event, head, kernel, write
 from lockstep.trace import Trace, TraceError

@@ -73,7 +73,7 @@ def hostile(trace: Trace) -> Trace:
     )
 
 
-def of_traces() -> list[object]:
+def of_traces() -> list[Any]:
     trace, other = (hostile(program(np.random.default_rng(seed))[0]) for seed in (1, 2))
     asked = [trace.breakdown(), trace.collectives(), trace.critical_path(), trace.launches()]
     asked += [trace.kernels(), trace.align().certificate, diff(trace, other)]
@@ -98,7 +98,7 @@ def of_a_server(folder: Path) -> list[Any]:
     return [trace.traffic(), trace.rates(), trace.streams(), trace.serving(), trace.allocations()]
 
 
-def of_labs() -> list[object]:
+def of_labs() -> list[Any]:
     stamp = Stamp(f"live{ATTACK}", ATTACK)
     lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
     machine = replace(test_doctor.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
@@ -117,7 +117,7 @@ def of_labs() -> list[object]:
     ]
 
 
-def of_files(folder: Path) -> list[object]:
+def of_files(folder: Path) -> list[Any]:
     folder.mkdir()
     frames = [{"name": ATTACK, "filename": f"/home/{ATTACK}.py", "line": 40}]
     for rank in range(2):
@@ -127,7 +127,7 @@ def of_files(folder: Path) -> list[object]:
     return [flight(folder), memory(test_trace_memory.snapshot([alloc]), stamp=Stamp("x", ATTACK))]
 
 
-def of_ranks() -> list[object]:
+def of_ranks() -> list[Any]:
     def say():
         print(ATTACK)
         return ATTACK
@@ -151,9 +151,8 @@ def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch)
         # A View's picture is for others alone; a Comparison's number line is in its HTML only.
         pictured = name == "Comparison" or ("image/png" in bundle and name != "View")
         assert ("img" in html.tags) == pictured, name
-        if (
-            shown in foreign
-        ):  # what a learner's own program says, colours and all, is shown as it is
+        # What a learner's own program says, colours and all, is shown as it is.
+        if shown in foreign:
             assert unfit(bundle["text/plain"]) == unfit(str(shown)) == set(), name
     assert drawn >= {
         one
