@@ -1,6 +1,6 @@
 """Files that are broken in every way that we could think of, made of one that is whole.
 
-`kinds(whole)` gives (what was done, name of the file, bytes); `python tests/broken.py` lists them.
+`kinds(whole)` gives (what was done, name of the file, bytes).
 """
 
 from __future__ import annotations
@@ -201,14 +201,3 @@ def _later(document: Document, microseconds: int) -> None:
     events = document["traceEvents"]
     for one in events[len(events) // 2 :]:
         one["ts"] += microseconds
-
-
-if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
-    from shapes import old_recorder
-
-    with tempfile.TemporaryDirectory() as folder:
-        (path,) = old_recorder(Path(folder), ranks=1, rounds=3)
-        print(*(what for what, _, _ in kinds(path.read_bytes())), sep="\n")

@@ -282,9 +282,3 @@ def _rank(
         copy = {"pid": 0, "tid": 7, "style": style, "External id": external}
         copy |= {"stream": 7, "device": 0, "correlation": correlation, "bytes": 4096}
         yield event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", start - 2_000, 1_500, **copy)
-
-
-if __name__ == "__main__":
-    import sys
-
-    training(Path(sys.argv[1]), ranks=int(sys.argv[2]), events=int(sys.argv[3]))
