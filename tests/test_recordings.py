@@ -29,12 +29,15 @@ from lockstep.machine import Gpu, Machine, Torch
 from lockstep.record import (
     backends,
     captured,
+    cases,
     course,
     launching,
     manifest,
     mutual,
     new_group,
     protocols,
+    reserve,
+    slurm_nodes,
     sweeps,
     time_out,
     waits,
@@ -48,6 +51,7 @@ from lockstep.record.experiment import (
     Result,
     by_torchrun,
 )
+from lockstep.record.traces import traces as written_traces
 from lockstep.trace.ask.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory import memory
@@ -772,6 +776,26 @@ def test_what_gloo_can_do():
         assert answers.keys() == said.keys()
     unable = [name for name, answer in said.items() if answer != "yes"]
     assert unable == ["broadcast, float8", "all_gather, uneven"]
+
+
+def test_each_case_leaves_a_trace_of_each_rank(tmp_path):
+    torchrun(cases.trace_all, tmp_path, nproc_per_node=2, show=False)
+    for name in cases.PROGRAMS:
+        found = written_traces(tmp_path / name)
+        assert list(found) == ["rank0.json.gz", "rank1.json.gz"]
+        assert all(one["traceEvents"] for one in found.values())
+
+
+def test_a_reserve_is_timed_under_gloo():
+    found = reserve.measure(2, "gloo", times=2, seconds=0.05)
+    assert found.keys() == recorded("launch/reserve-h200-x2.json").content.keys()
+    assert all(found[way]["cell"] > 0 for way in reserve.WAYS)
+
+
+def test_ranks_say_what_a_queue_told_them():
+    job = torchrun(slurm_nodes.told, nproc_per_node=2, show=False)
+    for ours, theirs in zip(job.results, recorded("launch/slurm-nodes.json").content, strict=False):
+        assert ours.keys() - {"host"} == theirs.keys()
 
 
 def _sweep_everything():
