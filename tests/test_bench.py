@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parent / "bench"))
+import costs
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
@@ -62,6 +65,12 @@ def run(command: str) -> str:
 )
 def test_it_runs(command: str, said: str) -> None:
     assert re.search(said, (shown := run(command)), re.MULTILINE), shown
+
+
+def test_the_costs_are_what_was_measured() -> None:
+    page = costs.COSTS.read_text(encoding="utf-8")
+    assert sorted(costs.files(page)) == sorted(costs.BLOCKS)
+    assert costs.written(page) == page, "python tests/bench/costs.py mends it"
 
 
 def test_how_often_the_gate_errs_is_as_it_was_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Time how ranks are launched, beside other launchers, in one run: `make bench`.
+"""Time how ranks are launched, beside other launchers, in one run. `make bench` does.
 
     launch.py [PART ...] [--quick] [--alone] [--json FILE]
 

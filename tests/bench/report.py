@@ -15,7 +15,15 @@ from typing import Any
 
 from lockstep import machine
 
-PACKAGES = ("torch", "ipykernel", "jupyter_client", "accelerate", "ipyparallel", "lockstep")
+PACKAGES = (
+    "torch",
+    "ipykernel",
+    "jupyter_client",
+    "accelerate",
+    "ipyparallel",
+    "HolisticTraceAnalysis",
+    "lockstep",
+)
 
 
 @dataclass
