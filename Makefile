@@ -72,10 +72,11 @@ format: tools  ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: tools  ## time launching, reading traces and drawing them, beside other tools
-	$(BIN)/python tests/bench/launch.py
-	$(BIN)/python tests/bench/trace.py
-	$(BIN)/python tests/bench/timeline.py
+bench: tools  ## time launching, reading traces and drawing them, beside other tools: data/COSTS.md
+	$(BIN)/python tests/bench/launch.py --json data/costs/launch.json
+	$(BIN)/python tests/bench/trace.py --json data/costs/trace.json
+	$(BIN)/python tests/bench/timeline.py --json data/costs/timeline.json
+	$(BIN)/python tests/bench/costs.py
 
 endings: tools  ## run programs that end in many ways, many times, here and under torchrun
 	$(BIN)/python tests/endings.py

@@ -11,6 +11,8 @@ Standard library only, and no syntax newer than Python 3.7: an old Python must b
 able to read this file far enough to say that it is too old.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -20,8 +22,10 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import util
 from pathlib import Path
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -40,11 +44,11 @@ OLDEST_TORCH = (2, 11)
 Choice = namedtuple("Choice", "build why")
 
 
-def stop(message):
+def stop(message: str) -> NoReturn:
     sys.exit("setup: " + message)
 
 
-def choose(override, base_torch, has_gpu, platform):
+def choose(override: str, base_torch: str, has_gpu: bool, platform: str) -> Choice:
     """Which build of torch this machine gets, and why. The first rule that fits wins."""
     if override == "cpu":
         return Choice("cpu", "TORCH=cpu")
@@ -61,12 +65,12 @@ def choose(override, base_torch, has_gpu, platform):
     return Choice("cpu", "there is no NVIDIA GPU")
 
 
-def version_tuple(version):
+def version_tuple(version: str) -> tuple[int, ...]:
     """(2, 13) of "2.13.0+cpu"; () of ""."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def is_cpu_build(metadata):
+def is_cpu_build(metadata: dict[str, Any]) -> bool:
     """Whether the torch wheel with this metadata (of pip's report) comes without CUDA."""
     local = metadata["version"].partition("+")[2]
     if local:
@@ -75,7 +79,7 @@ def is_cpu_build(metadata):
     return not any(re.match(r"(nvidia|cuda|triton)", need) for need in needs)
 
 
-def find_cpu_build(python, version):
+def find_cpu_build(python: str | Path, version: str) -> list[str]:
     """The pip arguments that install the CPU build of torch `version`.
 
     On Linux `pip install torch` may mean 5 GB of CUDA. So ask pip what it would
@@ -103,12 +107,14 @@ def find_cpu_build(python, version):
     )
 
 
-def locked_torch():
+def locked_torch() -> str:
     """The version of torch in the lock."""
-    return re.search(r"^torch==([^ ]+)", TORCH_LOCK.read_text(), re.MULTILINE).group(1)
+    found = re.search(r"^torch==([^ ]+)", TORCH_LOCK.read_text(), re.MULTILINE)
+    assert found, "torch.lock pins torch"
+    return found.group(1)
 
 
-def base_torch_version():
+def base_torch_version() -> str:
     """The torch of this Python, "" if none; metadata only, importing it takes seconds."""
     from importlib import metadata  # Python 3.8
 
@@ -118,7 +124,7 @@ def base_torch_version():
         return ""
 
 
-def use_a_fit_python():
+def use_a_fit_python() -> None:
     """Go on in the Python to build .venv from: new enough, and outside any venv."""
     number = ".".join(map(str, sys.version_info[:2]))
     if sys.version_info < OLDEST_PYTHON:
@@ -132,7 +138,8 @@ def use_a_fit_python():
             "PATH.\nInstall one, or say where it is: make ... PYTHON=/path/of/python3.12"
         )
     if sys.prefix != sys.base_prefix:  # a venv of a venv cannot see its packages
-        os.execv(sys._base_executable, [sys._base_executable, *sys.argv])
+        own: str = vars(sys)["_base_executable"]
+        os.execv(own, [own, *sys.argv])
     if not util.find_spec("venv") or not util.find_spec("ensurepip"):
         stop(
             f"{sys.executable} cannot make virtual environments. On Debian and Ubuntu:\n"
@@ -140,7 +147,7 @@ def use_a_fit_python():
         )
 
 
-def progress(lines):
+def progress(lines: Iterable[str]) -> Iterator[str]:
     """What pip is at, by what it says with --progress-bar raw: so a long download is seen."""
     number, package = 0, ""
     for line in lines:
@@ -155,7 +162,7 @@ def progress(lines):
             yield f"installing {'1 package' if number == 1 else f'{number} packages'}"
 
 
-def call_pip(command):
+def call_pip(command: Sequence[str]) -> int:
     """Run pip, with one line that says what it is at; its exit status."""
     terminal = sys.stdout.isatty()
     environment = dict(os.environ, PYTHONUNBUFFERED="1")  # each line when it is said
@@ -165,6 +172,7 @@ def call_pip(command):
         env=environment,
         universal_newlines=True,
     )
+    assert pip.stdout is not None
     for said in progress(line.rstrip("\n") for line in pip.stdout):
         if terminal:
             print(f"\r\x1b[K  {said}", end="", flush=True)
@@ -175,8 +183,8 @@ def call_pip(command):
     return pip.wait()
 
 
-def run(*command, call=subprocess.call):
-    command = [str(part) for part in command]
+def run(*parts: str | Path, call: Callable[[list[str]], int] = subprocess.call) -> None:
+    command = [str(part) for part in parts]
     if call(command):
         cause = "If it speaks of connections or finds no versions, check network and proxy.\n"
         cause += "If it speaks of hashes, what came is not what was locked: do not install it.\n"
@@ -189,7 +197,7 @@ def run(*command, call=subprocess.call):
         )
 
 
-def main():
+def main() -> None:
     use_a_fit_python()
     everything = "--all" in sys.argv[1:]
     override = os.environ.get("TORCH", "").strip()
@@ -217,7 +225,7 @@ def main():
         run(sys.executable, "-m", "venv", *options, VENV)
         made_for.write_text(base)
 
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check"]
+    pip = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
     locked = ["--no-deps", *WHEELS, "--require-hashes", "-r"]
     own = VENV / "pip.txt"
     own.write_text(PIP + "\n")
@@ -225,7 +233,7 @@ def main():
     if choice.build == "given":
         torch = shlex.split(override)
     elif choice.build == "normal":
-        torch = [*locked, TORCH_LOCK]
+        torch = [*locked, str(TORCH_LOCK)]
     elif choice.build == "cpu":
         # No hash: PyTorch's own index has builds that PyPI has not. It needs nothing but what is
         # in the lock, and nothing else is taken from that index.

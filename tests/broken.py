@@ -1,6 +1,6 @@
 """Files that are broken in every way that we could think of, made of one that is whole.
 
-`kinds(whole)` gives (what was done, name of the file, bytes); `python tests/broken.py` lists them.
+`kinds(whole)` gives (what was done, name of the file, bytes).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Document = dict[str, Any]
-VALUES = (None, "x", "7", "", [], {}, [1], True, -1, 0.5, 2**40, 2**70, -(2**70), 1e300, "NaN")
+Change = Callable[..., Any]
+LARGE = (2**40, 2**70, -(2**70), 1e300)
+VALUES: tuple[Any, ...] = (None, "x", "7", "", [], {}, [1], True, -1, 0.5, *LARGE, "NaN")
 FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 ARGS = ("stream", "device", "correlation", "External id", "Collective name", "Process Group Ranks")
 
@@ -31,8 +33,8 @@ def kinds(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
     for what, change in [*_of_events(), *_of_head()]:
         document = json.loads(whole)
         changed = change(document)
-        text = json.dumps(document if changed is None else changed)
-        yield what, "rank0.json", text.encode("utf-8", "surrogatepass")
+        written = json.dumps(document if changed is None else changed)
+        yield what, "rank0.json", written.encode("utf-8", "surrogatepass")
 
 
 def _of_text(whole: bytes) -> Iterator[tuple[str, bytes]]:
@@ -111,7 +113,7 @@ def _of_packing(whole: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"tar {mode}", archive.getvalue()
 
 
-def _of_events() -> Iterator[tuple[str, Callable[[Document], Any]]]:
+def _of_events() -> Iterator[tuple[str, Change]]:
     for category in ("kernel", "cuda_runtime"):
         for field in FIELDS:
             for value in VALUES:
@@ -144,11 +146,12 @@ def _of_events() -> Iterator[tuple[str, Callable[[Document], Any]]]:
     yield "a week later from the middle on", lambda d: _later(d, 604_800_000_000)
     yield "a century ago from the middle on", lambda d: _later(d, -3_155_760_000_000_000)
     yield "events in events", lambda d: d["traceEvents"].__setitem__(3, [d["traceEvents"][3]])
+    junk: Any
     for junk in (None, 5, "x", [], {}, True):
         yield f"{junk!r} among events", lambda d, j=junk: d["traceEvents"].insert(4, j)
 
 
-def _of_head() -> Iterator[tuple[str, Callable[[Document], Any]]]:
+def _of_head() -> Iterator[tuple[str, Change]]:
     for value in (*VALUES, 10**9, 10**8):
         for field in ("rank", "world_size"):
             yield (
@@ -198,14 +201,3 @@ def _later(document: Document, microseconds: int) -> None:
     events = document["traceEvents"]
     for one in events[len(events) // 2 :]:
         one["ts"] += microseconds
-
-
-if __name__ == "__main__":
-    import tempfile
-    from pathlib import Path
-
-    from shapes import old_recorder
-
-    with tempfile.TemporaryDirectory() as folder:
-        (path,) = old_recorder(Path(folder), ranks=1, rounds=3)
-        print(*(what for what, _, _ in kinds(path.read_bytes())), sep="\n")

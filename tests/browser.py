@@ -458,7 +458,7 @@ class Page:
         looks = [shot.quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots]
         lasted = [round(1000 * (after - before)) for before, after in pairwise(times)]
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"append_images": looks[1:], "duration": [*lasted, 6000], "loop": 0}
+        kept: dict[str, Any] = {"append_images": looks[1:], "duration": [*lasted, 6000], "loop": 0}
         looks[0].save(path, save_all=True, optimize=True, disposal=1, **kept)
 
 

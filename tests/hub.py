@@ -181,7 +181,7 @@ class Hub:
     @contextlib.contextmanager
     def culling(self, idle: int) -> Iterator[None]:
         """With the service that stops servers where nothing was done for so many seconds."""
-        command = [_python(), "-m", "jupyterhub_idle_culler", f"--timeout={idle}"]
+        command = [str(_python()), "-m", "jupyterhub_idle_culler", f"--timeout={idle}"]
         command += ["--cull-every=1", f"--url={self.address}/hub/api"]
         with open(self.folder / "log", "ab") as log:
             environment = {**os.environ, "JUPYTERHUB_API_TOKEN": self.token}
@@ -232,6 +232,7 @@ class Learner:
         self.hub, self.name = hub, name
         self.home = hub.homes / name
         self._asked = ""  # the number of the cell that runs
+        self._reply = Reply()  # its
         hub.start(name)
         self.open()
 
@@ -253,7 +254,8 @@ class Learner:
     def begin(self, code: str) -> None:
         if self._asked:
             raise RuntimeError(f"{self.name}'s cell before has not ended: {self._reply}")
-        self._reply, self._asked = Reply(), uuid.uuid4().hex
+        self._reply = Reply()
+        self._asked = uuid.uuid4().hex
         self._began = time.perf_counter()
         header = {"msg_id": self._asked, "msg_type": "execute_request"}
         header |= {"session": self.name, "username": self.name}

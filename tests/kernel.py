@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,20 +193,7 @@ class Kernel:
     def files(self) -> list[str]:
         own = [p for p in self.temporary.rglob("*") if "torchinductor_" not in str(p)]
         # PyTorch's compile cache is to stay.
-        return sorted(str(path) for path in [*own, *self._shared_memory()])
-
-    def _shared_memory(self) -> list[Path]:
-        """But what others have mapped: tests of other files run at the same time."""
-        shared = [*Path("/dev/shm").glob("*")]
-        if not shared:
-            return []
-        own = {process.pid for process in self.processes()}
-        mapped = ""
-        for process in set(psutil.pids()) - own:
-            with suppress(OSError):  # somebody else's, or gone
-                mapped += Path(f"/proc/{process}/maps").read_text()
-        # Who had mapped one when they were listed may have ended meanwhile, and removed it.
-        return [path for path in shared if str(path) not in mapped and path.exists()]
+        return sorted(str(path) for path in [*own, *shared_memory(self.processes())])
 
     def _state(self) -> dict[str, list[str]]:
         own = {process.pid: process for process in self.processes()}
@@ -239,3 +226,16 @@ class Kernel:
             others = [one for one in left if one.startswith("file /dev/shm/sem.")]
             if not others or left != others or time.monotonic() > until:
                 return left
+
+
+def shared_memory(own: Iterable[psutil.Process]) -> list[Path]:
+    """The files of /dev/shm but what others have mapped: other tests run at the same time."""
+    shared = [*Path("/dev/shm").glob("*")]
+    if not shared:
+        return []
+    mapped = ""
+    for process in set(psutil.pids()) - {process.pid for process in own}:
+        with suppress(OSError):  # somebody else's, or gone
+            mapped += Path(f"/proc/{process}/maps").read_text()
+    # Who had mapped one when they were listed may have ended meanwhile, and removed it.
+    return [path for path in shared if str(path) not in mapped and path.exists()]

@@ -34,12 +34,16 @@ def event(
     ts: int,
     dur: int,
     *,
-    pid: int | str = PID,
-    tid: int | str = PID,
-    style: str = "relative",
+    pid: Any = PID,
+    tid: Any = PID,
+    style: Any = "relative",
     **args: Any,
 ) -> str:
-    """One complete event in Kineto's layout; ts and dur in nanoseconds."""
+    """One complete event in Kineto's layout; ts and dur in nanoseconds.
+
+    pid and tid are int or str, style is one of those above. They are Any because a dict of more
+    arguments would otherwise have to be of their types, too.
+    """
     dur_text = str(dur // 1000) if style == "whole" else number(dur)
     return (
         f'  {{\n    "ph": "X", "cat": {json.dumps(cat)}, "name": {json.dumps(name)}, '
@@ -49,7 +53,7 @@ def event(
     )
 
 
-def kernel(name: str, ts: int, dur: int, *, stream: int = 7, device: int = 0, **more: Any) -> str:
+def kernel(name: str, ts: int, dur: int, *, stream: Any = 7, device: Any = 0, **more: Any) -> str:
     """A kernel on a stream."""
     style = more.pop("style", "relative")
     args = {"device": device, "stream": stream, **more}
@@ -278,9 +282,3 @@ def _rank(
         copy = {"pid": 0, "tid": 7, "style": style, "External id": external}
         copy |= {"stream": 7, "device": 0, "correlation": correlation, "bytes": 4096}
         yield event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", start - 2_000, 1_500, **copy)
-
-
-if __name__ == "__main__":
-    import sys
-
-    training(Path(sys.argv[1]), ranks=int(sys.argv[2]), events=int(sys.argv[3]))

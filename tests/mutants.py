@@ -1,6 +1,6 @@
 """Which changes of a question's code no test sees: `python tests/mutants.py [MODULE ...]`.
 
-    python tests/mutants.py collectives critical --sample 40 --seed 1 --seconds 90
+    python tests/mutants.py collectives critical --sample 40 --seed 1 --seconds 90 [--own]
 
 Each mutant is a module of lockstep/trace/ask with one change: a comparison or a sign turned round,
 & for |, % for //, `and` for `or`, a constant one more, a `not` dropped, min for max. The tests of
@@ -92,8 +92,8 @@ def _of(node: ast.AST) -> Iterator[Change]:
             if other := _COMPARISONS.get(type(op)):
                 yield node, f"{_sign(op)} → {other.__name__}", _setter(node.ops, at, other())
     elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
-        if other := _OPERATORS.get(type(node.op)):
-            yield node, f"{_sign(node.op)} → {other.__name__}", _setter(node, "op", other())
+        if another := _OPERATORS.get(type(node.op)):
+            yield node, f"{_sign(node.op)} → {another.__name__}", _setter(node, "op", another())
     elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.UAdd):
         twice = ast.UnaryOp(node.op, node.operand)
         yield node, f"{_sign(node.op)} dropped", _setter(node, "operand", twice)
@@ -104,8 +104,8 @@ def _of(node: ast.AST) -> Iterator[Change]:
         yield node, f"{node.value} → {more}", _setter(node, "value", more)
     elif isinstance(node, ast.Name | ast.Attribute):
         where = "id" if isinstance(node, ast.Name) else "attr"
-        if isinstance(node.ctx, ast.Load) and (other := _NAMES.get(name := getattr(node, where))):
-            yield node, f"{name} → {other}", _setter(node, where, other)
+        if isinstance(node.ctx, ast.Load) and (better := _NAMES.get(name := getattr(node, where))):
+            yield node, f"{name} → {better}", _setter(node, where, better)
 
 
 def _sign(op: ast.AST) -> str:
@@ -138,11 +138,11 @@ class Mutant(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.tree, str(self.path), "exec"), module.__dict__)
 
 
-def survives(module: str, number: int | None, seconds: float) -> bool:
+def survives(module: str, number: int | None, seconds: float, own: bool = False) -> bool:
     """Whether the tests pass with change no. `number`, or with none, within this time."""
     child = os.fork()
     if not child:
-        os._exit(_tested(module, number))
+        os._exit(_tested(module, number, own))
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -154,7 +154,7 @@ def survives(module: str, number: int | None, seconds: float) -> bool:
     return False
 
 
-def _tested(module: str, number: int | None) -> int:
+def _tested(module: str, number: int | None, own: bool) -> int:
     import pytest
 
     sys.dont_write_bytecode = True
@@ -169,14 +169,15 @@ def _tested(module: str, number: int | None) -> int:
     sys.meta_path.insert(0, mutant)
     with contextlib.suppress(BaseException):
         quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
-        return int(pytest.main([*quiet, *map(str, tests_of(module))]))
+        return int(pytest.main([*quiet, *map(str, tests_of(module, own))]))
     return 1
 
 
-def tests_of(module: str) -> list[Path]:
-    """The tests that ask this question."""
+def tests_of(module: str, own: bool) -> list[Path]:
+    """The tests that ask this question. own: without those of the recordings."""
     of = {"wording": ("kernels", "diff")}.get(module, (module,))
-    return [*(TESTS / f"test_trace_{one}.py" for one in of), TESTS / "test_recordings.py"]
+    recordings = [] if own else [TESTS / "test_recordings.py"]
+    return [*(TESTS / f"test_trace_{one}.py" for one in of), *recordings]
 
 
 def main() -> None:
@@ -187,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--seconds", type=float, default=60, help="that the tests may take")
     parser.add_argument("--only", help="changes of lines with this text")
+    parser.add_argument("--own", action="store_true", help="without the tests of recordings")
     options = parser.parse_args()
     sys.path[:0] = [str(TESTS), str(TESTS.parent / "lib")]
     for name in SLOW_TO_IMPORT:
@@ -204,11 +206,11 @@ def main() -> None:
         drawn = sorted(
             random.Random(options.seed).sample(numbers, min(options.sample, len(numbers)))
         )
-        if not survives(module, None, 5 * options.seconds):
+        if not survives(module, None, 5 * options.seconds, options.own):
             raise SystemExit(f"{module}: its tests fail, or do not end, without any change")
         began, left = time.monotonic(), 0
         for number in drawn:
-            if survives(module, number, options.seconds):
+            if survives(module, number, options.seconds, options.own):
                 node, what, _ = found[number]
                 line = node.lineno  # type: ignore[attr-defined]
                 print(f"  {module}.py:{line}: {what}: {lines[line - 1].strip()}", flush=True)

@@ -43,8 +43,10 @@ def painted(
     path: Path, talks: Callable[[dict[str, Any]], bool] = communicates
 ) -> list[dict[str, int]]:
     """For each step of a file with a GPU: "length", and nanoseconds of each of `COLOURS`."""
-    work, calls, spans = [], {}, []
-    first = defaultdict(lambda: None)  # correlation → when the first that it launched began
+    work, calls, spans = [], dict[int, Any](), []
+    first: dict[int, int | None] = defaultdict(
+        lambda: None
+    )  # correlation → when the first that it launched began
     for one in events_of(path)["traceEvents"]:
         category, args = one.get("cat", "").lower(), one.get("args") or {}
         if one.get("ph") != "X" or not isinstance(one.get("pid"), int) or "dur" not in one:
@@ -59,7 +61,8 @@ def painted(
             )
             if end > start:
                 work.append((start, end, colour, number))
-                if number and (first[number] is None or start < first[number]):
+                begun = first[number]
+                if number and (begun is None or start < begun):
                     first[number] = start
         elif category in ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime"):
             before = calls.get(number)
@@ -69,16 +72,16 @@ def painted(
 
 
 def _steps(spans: list[Any], work: list[Any], calls: dict[int, Any]) -> Iterator[tuple[int, int]]:
-    marks = [
+    annotated = [
         (start, end, thread)
         for start, end, name, category, thread in spans
         if category in ("user_annotation", "operator")
         and re.fullmatch(r"ProfilerStep\s*#\s*\d+", name)
     ]
-    if marks:
-        threads = [thread for _, _, thread in marks]
+    if annotated:
+        threads = [thread for _, _, thread in annotated]
         main = max(dict.fromkeys(threads), key=threads.count)
-        marks = sorted(mark[:2] for mark in marks if mark[2] == main)
+        marks = sorted((start, end) for start, end, thread in annotated if thread == main)
     else:
         marks = [(min(span[0] for span in spans), max(span[1] for span in spans))]
     last = marks[-1][1]

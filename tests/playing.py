@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import playwright.sync_api as playwright
-from browser import chromium
+from lockstep.course.photos import chromium
 from lockstep.play.widget import Playable, reply, script
 
 PAGE = """<!doctype html><html lang="en"><title>play</title><style>
@@ -81,10 +81,11 @@ class Opened:
     def shots(self, folder: Path, name: str) -> None:
         """Pictures at three widths in both themes, for people to look at."""
         folder.mkdir(parents=True, exist_ok=True)
+        schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
         for width in (1440, 1024, 420):
-            for scheme in ("light", "dark"):
+            for scheme in schemes:
                 self.page.set_viewport_size({"width": width, "height": 600})
-                self.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                self.page.emulate_media(color_scheme=scheme)
                 self.frame()
                 self.page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
         self.page.emulate_media(color_scheme="light")
@@ -96,7 +97,6 @@ def browsing(**options: Any) -> Iterator[playwright.BrowserContext]:
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium(), args=["--disable-gpu"])
         try:
-            viewport = {"width": 1024, "height": 600}
-            yield browser.new_context(viewport=viewport, **options)  # type: ignore[arg-type]
+            yield browser.new_context(viewport={"width": 1024, "height": 600}, **options)
         finally:
             browser.close()

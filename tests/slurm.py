@@ -182,7 +182,7 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
         for node in NODES:  # its control groups, the innermost first
             root = f"/sys/fs/cgroup/memory/slurm_{node}"
-            for group, _, _ in os.walk(root, topdown=False):
+            for group, *_rest in os.walk(root, topdown=False):
                 with contextlib.suppress(OSError):  # others are in it
                     os.rmdir(group)
 

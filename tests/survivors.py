@@ -14,7 +14,8 @@ import argparse
 import ast
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import lockstep
 from judge import defined
@@ -32,13 +33,14 @@ def dropped(tree: ast.AST) -> Iterator[Change]:
     """Every statement that calls something or writes somewhere, left out."""
     for node in ast.walk(tree):
         for name in ("body", "orelse"):
-            block = getattr(node, name, None)
-            for at, one in enumerate(block if isinstance(block, list) else ()):
+            found = getattr(node, name, None)
+            block: list[Any] = found if isinstance(found, list) else []
+            for at, one in enumerate(block):
                 if isinstance(one, ast.Expr | ast.AugAssign):
                     yield one, "left out", _passing(block, at)
 
 
-def _passing(block: list[ast.stmt], at: int):
+def _passing(block: list[Any], at: int) -> Callable[[], None]:
     return lambda: block.__setitem__(at, ast.copy_location(ast.Pass(), block[at]))
 
 
@@ -47,7 +49,7 @@ def mutants(code: str) -> Iterator[tuple[int, str, str]]:
     for number, (node, what, _) in enumerate([*changes(tree := ast.parse(code)), *dropped(tree)]):
         other = ast.parse(code)
         [*changes(other), *dropped(other)][number][2]()
-        yield node.lineno, what, ast.unparse(ast.fix_missing_locations(other))
+        yield getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(other))
 
 
 def passes(name: str, code: str, seeds: int) -> bool:

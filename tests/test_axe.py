@@ -7,9 +7,9 @@ from typing import Any
 import lockstep
 import playwright.sync_api as playwright
 import pytest
-from browser import chromium
 from lockstep import compiled, simulated
 from lockstep.course.exercises import Outcome
+from lockstep.course.photos import chromium
 from lockstep.launch import view
 from lockstep.timeline import page
 from lockstep.trace import Kind, Slice, Trace

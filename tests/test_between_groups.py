@@ -4,6 +4,9 @@ Under gloo calls block, so real ranks show it. On GPUs all calls are queued and 
 records decide, which are made here as ranks make them; `make test-gpu` has the ranks.
 """
 
+from functools import partial
+from typing import Any
+
 import pytest
 from between_groups import PROGRAMS
 from lockstep import torchrun
@@ -41,15 +44,15 @@ def seen(orders: dict[int, str], **calls) -> dict[int, Seen]:
     found = {}
     for rank, order in orders.items():
         memory = bytearray(HEADER.size + (1 << 16))
-        recorder, stream = Recorder(memory, rank), 7
+        recorder = Recorder(memory, rank)
+        stream: Any = 7
         for letter in order:
             if letter in "|!":
                 stream = None if letter == "!" else stream + 1
                 continue
             name = letter.upper()
-            group = Group(name, members[name], f"of_{name}")
-            number, _ = recorder.group(name, lambda group=group: group)
-            queued = {"asynchronous": letter.islower(), "stream": stream}
+            number, _ = recorder.group(name, partial(Group, name, members[name], f"of_{name}"))
+            queued: dict[str, Any] = {"asynchronous": letter.islower(), "stream": stream}
             recorder.end(recorder.begin("all_reduce", number, ((2,),), "float32", 8, **queued))
         found[rank] = Seen(Reader(memory, rank), False)
     return found
@@ -119,7 +122,7 @@ def queued(*programs: str) -> dict[int, Seen]:
     for rank, program in enumerate(programs):
         recorder = Recorder(bytearray(HEADER.size + (1 << 16)), rank)
         recorder.on_gpu()
-        places, stream = {}, 7
+        places, stream = dict[str, Any](), 7
         for word in program.split():
             if word == "|":
                 stream += 1
@@ -128,12 +131,12 @@ def queued(*programs: str) -> dict[int, Seen]:
             else:
                 rooted = len(word) > 1
                 name = word[1] if rooted else word.upper()
-                group = Group(name, tuple(range(len(programs))), f"of_{name}")
-                number, _ = recorder.group(name, lambda group=group: group)
+                world = tuple(range(len(programs)))
+                number, _ = recorder.group(name, partial(Group, name, world, f"of_{name}"))
                 operations = {"s": "send", "r": "recv", "*": "broadcast", "+": "reduce"}
                 operation = operations[word[0]] if rooted else "all_reduce"
                 peer = int(word[2]) if rooted else None
-                begun = {"asynchronous": word.islower(), "stream": stream}
+                begun: dict[str, Any] = {"asynchronous": word.islower(), "stream": stream}
                 tag = int(word.partition(".")[2] or 0)
                 what = (operation, number, ((2,),), "float32", 8, peer, tag)
                 place = recorder.begin(*what, **begun)

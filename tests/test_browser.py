@@ -13,9 +13,15 @@ import papermill
 import platformdirs
 import playwright.sync_api as playwright
 import pytest
-from browser import DARK, LIGHT, Browser, Page, chromium, serving
+import readme_pictures
+from browser import DARK, LIGHT, Browser, Page, serving
 from lockstep.course import build
-from lockstep.course import exercises as checks
+from lockstep.course.links import exercise_address
+from lockstep.course.photos import chromium
+
+sys.path.append(str(Path(__file__).parent / "bench"))
+import timeline
+from report import Report
 
 ROOT = Path(__file__).parents[1]
 PICTURES = None  # where to put pictures of all notebooks
@@ -267,7 +273,7 @@ def test_the_names_of_rows_stay_while_a_table_is_scrolled(browser: Browser, tree
 
 def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree: Path) -> None:
     lab = build.lab(ROOT / "solutions" / "source" / f"{LABS[1]}.py")
-    exercise = checks.exercise_address("01", "meet")
+    exercise = exercise_address("01", "meet")
     card = (
         f'from IPython.display import HTML\nHTML(\'<a href="{exercise}">next exercise →</a> '
         f'<a href="{LABS[2]}.ipynb">next lab →</a>\')'
@@ -428,6 +434,24 @@ def test_a_cell_that_does_not_end_is_seen(browser: Browser, tree: Path) -> None:
         page.run_all(within=1)
         found = page.problems(0.1)
     assert found == ["cell long: it has not run", "the cells are not over after 1 s"]
+
+
+def test_the_readme_s_pictures_and_film_are_taken(
+    browser: Browser, tree: Path, tmp_path: Path
+) -> None:
+    assert readme_pictures.take(browser, tree, tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "failing.png",
+        "timeline.png",
+        "ranks.gif",
+    }
+
+
+def test_the_benchmark_of_timelines_runs(browser: Browser, tree: Path) -> None:
+    report = Report()
+    timeline.measure(report, 20_000, browser, tree)
+    medians = {row.name.removeprefix("20,000 slices: "): row.median for row in report.rows}
+    assert medians[timeline.PAINTED] > 0 and medians[timeline.SHOWN] > 0 and not report.errors
 
 
 def test_a_missing_browser_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from lockstep import compiled, simulated, torchrun
+from lockstep import compiled, machine, simulated, torchrun
 from lockstep.compiled import (
     CannotCompile,
     Compiled,
@@ -195,7 +197,7 @@ def _sweep():
 
 
 def test_its_folder_goes_when_its_notebook_was_killed_and_not_before():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", HOLDER], **pipes) as notebook:
         folder = Path(notebook.stdout.readline().strip())
         os.utime(folder, (0, 0))  # as if it were there for long
@@ -334,7 +336,7 @@ def _odd():
     def number(x):
         return 3
 
-    trials = {
+    trials: dict[str, tuple[Any, torch.Tensor]] = {
         "containers": (two, torch.ones(3, requires_grad=True)),
         "no kernel": (nothing, torch.ones(2, 2)),
         "no numbers": (in_place, torch.ones(0, 4)),
@@ -344,7 +346,7 @@ def _odd():
         "no graph": (number, torch.ones(3)),
         "no source": (torch.relu, torch.ones(3)),
     }
-    found = {}
+    found: dict[str, Any] = {}
     for name, (function, x) in trials.items():
         try:
             found[name] = compiled.look(function, x)
@@ -449,12 +451,15 @@ def test_the_mixture_of_experts_is_one():
 
 def test_everything_is_written_where_the_machine_says(monkeypatch):
     monkeypatch.setattr(recorder, "everything", lambda sizes: [{"sizes": sizes}])
-    (result,) = recorder.run(SimpleNamespace(gpus=()), 1)
+    (result,) = recorder.run(replace(machine.probe(), gpus=()), 1)
     assert result.file == "compile/cpu.json" and result.content["sizes"] == recorder.ON_CPU
 
 
 def test_a_function_that_names_operations_of_torch_travels():
-    own = {"__name__": "__main__", "torch": torch}  # as a function of a notebook has it
+    own: dict[str, Any] = {
+        "__name__": "__main__",
+        "torch": torch,
+    }  # as a function of a notebook has it
     exec("def named():\n    return str(torch.ops._c10d_functional.wait_tensor)", own)
     job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
     assert job[0] == "_c10d_functional.wait_tensor"
@@ -469,7 +474,7 @@ def test_a_function_that_names_operations_of_torch_travels():
     ],
 )
 def test_operations_of_torch_travel_by_any_name_that_a_function_uses(named):
-    own = {"__name__": "__main__", "torch": torch}
+    own: dict[str, Any] = {"__name__": "__main__", "torch": torch}
     exec(f"known = {named}\ndef named():\n    return str(known)", own)
     job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
     assert job[0] == str(own["known"])

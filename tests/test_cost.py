@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import lockstep
 import numpy as np
@@ -148,7 +149,11 @@ def test_a_hierarchical_all_reduce():
 
 def test_formulas_take_many_sizes_at_once():
     sizes = np.array([0.0, 1e3, 1e6])
-    formulas = (cost.ring_all_reduce, cost.rabenseifner_all_reduce, cost.double_tree_all_reduce)
+    formulas: tuple[Any, ...] = (
+        cost.ring_all_reduce,
+        cost.rabenseifner_all_reduce,
+        cost.double_tree_all_reduce,
+    )
     for formula in formulas:
         assert formula(4, sizes, LINE) == pytest.approx([formula(4, s, LINE) for s in sizes])
 
@@ -269,7 +274,7 @@ def test_a_pipeline_needs_something_to_do():
 
 # Fits
 
-SIZES = 2.0 ** np.arange(8, 31)
+SIZES = np.array([2.0**power for power in range(8, 31)])
 
 
 def test_a_fit_finds_the_line_and_is_sure_of_it():

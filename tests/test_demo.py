@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lockstep.course import execute
+from lockstep.course.exercises import MIME
 from lockstep.material import SOLUTIONS
 from lockstep.teach import demo, replay
 from nbclient import NotebookClient
@@ -22,7 +22,7 @@ def course(tmp_path, monkeypatch):
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         book = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
         book.cells = [nbformat.v4.new_code_cell(code, id=f"c{at}") for at, code in enumerate(cells)]
-        check = {execute.MIME: {"exercise": "average", "verdict": "PASS", "mistake": ""}}
+        check = {MIME: {"exercise": "average", "verdict": "PASS", "mistake": ""}}
         book.cells.append(nbformat.v4.new_code_cell(f"display({check}, raw=True)", id="check"))
         nbformat.write(book, tmp_path / "solutions" / "00_small.ipynb")
 
@@ -67,7 +67,9 @@ def test_a_recording_runs_nothing_and_shows_all_with_a_stamp(tmp_path, monkeypat
 
 def test_jupyterlab_shows_it_alone_and_large(tmp_path):
     path = demo.prepare("00", True, tmp_path)
-    command, variables = demo.jupyterlab(path, ["--port", "8899"], {})
+    found = demo.jupyterlab(path, ["--port", "8899"], {})
+    assert found is not None
+    command, variables = found
     assert f"--LabApp.default_url=/doc/tree/solutions/{path.name}" in command
     assert command[-2:] == ["--port", "8899"]
     settings = Path(variables["JUPYTERLAB_SETTINGS_DIR"])

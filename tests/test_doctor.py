@@ -15,6 +15,7 @@ from lockstep.machine import Compiler, Gpu, Machine, Torch
 
 GIB = 2**30
 
+CPU_TORCH = Torch("2.13.0+cpu", "cpu", ("gloo",), None, None)
 LAPTOP = Machine(
     system="Linux",
     platform="Linux 6.12.48 x86_64",
@@ -30,7 +31,7 @@ LAPTOP = Machine(
     links=None,
     compiler=Compiler("/usr/bin/g++", "g++ (Debian 12.2.0-14) 12.2.0"),
     python_headers=True,
-    torch=Torch("2.13.0+cpu", "cpu", ("gloo",), None, None),
+    torch=CPU_TORCH,
     packages=(("jupyterlab", "4.6.6"), ("ipykernel", "7.4.0"), ("ipywidgets", "8.1.9")),
 )
 H200 = Gpu("NVIDIA H200", 150109880320, 132, (9, 0))
@@ -104,7 +105,7 @@ def test_python(version, old):
     "version, old", [("2.9.1+cpu", True), ("2.11.0a0+git1", False), ("3.0.0", False)]
 )
 def test_torch(version, old):
-    machine = replace(LAPTOP, torch=replace(LAPTOP.torch, version=version))
+    machine = replace(LAPTOP, torch=replace(CPU_TORCH, version=version))
     if old:
         level, what, remedy = only(machine, LAPTOP)
         assert level == "problem"
@@ -131,12 +132,12 @@ def test_torch_is_fetched_without_cuda_where_there_is_linux_and_no_gpu():
     assert advice(LAPTOP) == f"{alone} --index-url https://download.pytorch.org/whl/cpu"
     assert advice(replace(LAPTOP, driver="580.95")) == alone
     assert advice(replace(LAPTOP, system="Darwin", platform="Darwin 25.1.0 arm64")) == alone
-    old = replace(LAPTOP, torch=replace(LAPTOP.torch, version="2.9.1"))
+    old = replace(LAPTOP, torch=replace(CPU_TORCH, version="2.9.1"))
     assert only(old, LAPTOP)[2].endswith("--index-url https://download.pytorch.org/whl/cpu")
 
 
 def test_torch_without_gloo():
-    machine = replace(LAPTOP, torch=replace(LAPTOP.torch, backends=()))
+    machine = replace(LAPTOP, torch=replace(CPU_TORCH, backends=()))
     assert only(machine, LAPTOP)[0] == "problem"
     assert not runs_live(CPU_LAB, machine)
 
@@ -208,6 +209,7 @@ def test_what_torch_compile_lacks():
 
 
 def test_missing_notebook_packages():
+    without: tuple[tuple[str, str | None], ...]
     without = (("jupyterlab", "4.6.6"), ("ipykernel", "7.4.0"), ("ipywidgets", None))
     level, _, remedy = only(replace(LAPTOP, packages=without), LAPTOP)
     assert (level, remedy) == ("problem", "pip install ipywidgets")

@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import replace
+from typing import Any
 
 import endings
 import pytest
@@ -66,7 +67,7 @@ def test_every_difference_is_named(lane):
     outcome = lane.run(program, "script", "warm", LIMIT)
     expected = Expected.of(program)
     first, second = outcome.stdout
-    changed = {
+    changed: dict[str, dict[str, Any]] = {
         "exit code 1 instead of 0": {"code": 1},
         "it hangs": {"code": None},
         f"rank 0 printed {first[:-1]!r} instead of {first!r}": {"stdout": (first[:-1], second)},

@@ -297,7 +297,7 @@ def test_too_old_a_python_gives_way_to_one_on_path(
         raise InterruptedError(path)  # execv never returns
 
     monkeypatch.setattr(setup_venv, "OLDEST_PYTHON", (4, 0))
-    monkeypatch.setattr(setup_venv.os, "execv", gone_to)
+    monkeypatch.setattr(os, "execv", gone_to)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit, match=r"needs 3\.11, 3\.12 or 3\.13(.|\n)*PYTHON="):
         setup_venv.use_a_fit_python()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import matplotlib.colors
@@ -17,7 +18,7 @@ import matplotlib.image
 import pytest
 from lockstep import simulated, torchrun
 from lockstep.figures.table import Table
-from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 LIB = Path(lockstep.__file__).parents[1]
 DATA = LIB.parent / "data"
@@ -112,13 +113,18 @@ def test_a_figure_is_the_same_bytes_at_each_execution():
         timeout=60,
         check=True,
     )
-    learners = {"font.size": 30, "lines.linewidth": 9, "text.color": "red", "savefig.dpi": 20}
+    learners: dict[Any, Any] = {
+        "font.size": 30,
+        "lines.linewidth": 9,
+        "text.color": "red",
+        "savefig.dpi": 20,
+    }
     with matplotlib.rc_context(learners):
         figure = lockstep.figure(line, alt="A line.", stamp=STAMP)
         assert matplotlib.rcParams["font.size"] == 30  # the learner's own figures stay theirs
     assert figure._repr_mimebundle_()["text/html"] == other.stdout
     for png in pictures(figure):  # no version of matplotlib, but its words
-        assert Image.open(io.BytesIO(png)).text == {"Description": f"A line. {STAMP}"}
+        assert PngImageFile(io.BytesIO(png)).text == {"Description": f"A line. {STAMP}"}
 
 
 # Tables
@@ -159,6 +165,7 @@ def test_whatever_a_lab_shows_has_a_stamp(what, nothing):
 
 
 def test_grids_and_buffers_are_figures():
+    nothing: Any
     for nothing in None, []:
         with pytest.raises(ValueError, match="has no stamp"):
             lockstep.grid(CUBE, rank=5, groups=GROUPS, stamp=nothing)
@@ -167,8 +174,9 @@ def test_grids_and_buffers_are_figures():
 
 
 def test_a_table_of_a_command_says_that_it_has_no_stamp():
+    table: Any = Table
     with pytest.raises(TypeError, match="stamp"):
-        Table("Caption", ["one"], [["a"]])
+        table("Caption", ["one"], [["a"]])
     assert Table("Caption", ["one", "two"], [["a", 10]], stamp=None).lines() == [
         "one  two",
         "a    10",
@@ -293,7 +301,12 @@ def test_an_unknown_publication():
 
 def test_the_stamp_of_a_job_says_on_what_it_ran_and_not_how_it_ended():
     for function, ok in (int, True), (lambda: 1 / 0, False):
-        options = {"nproc_per_node": 2, "backend": "gloo", "may_fail": True, "show": False}
+        options: dict[str, Any] = {
+            "nproc_per_node": 2,
+            "backend": "gloo",
+            "may_fail": True,
+            "show": False,
+        }
         job = torchrun(function, **options)
         assert job.ok is ok
         assert str(lockstep.live(job)) == "live · 2 ranks · gloo · CPU"

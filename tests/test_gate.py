@@ -14,6 +14,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def recorded_noise():
     off = []
     for name in PROGRAMS:
         spent = Trace.load(DATA / name).breakdown(skip=1).steps
-        of_step = {}
+        of_step: dict[int | None, list[int]] = {}
         for one in spent:
             of_step.setdefault(one.step, []).append(one.length)
         longest = np.array([max(every) for every in of_step.values()], float)
@@ -63,7 +64,7 @@ def run_of(noise, *, ranks=2, compute=1.0, late=None, exposed=1.0, kernels=3):
             spent = int(MS * factor * compute * own / kernels)
             wait = int(MS * factor * compute * (slowest - own))
             length = kernels * spent + wait + int(0.2 * MS * factor * exposed)
-            works = [("gemm", spent, None)] * kernels
+            works: list[tuple[str, int, Collective | None]] = [("gemm", spent, None)] * kernels
             works += [("ncclAllReduce", length - kernels * spent, group)]
             rows += [
                 Slice(rank, "thread 1", f"ProfilerStep#{number}", now, length + 9_000, Kind.STEP)
@@ -152,7 +153,7 @@ def test_runs_differ_by_more_than_their_steps_do():
 
 # ── Twenty synthetic pairs, six recorded ones ────────────────────────────────────────────────
 
-SYNTHETIC = {
+SYNTHETIC: dict[str, tuple[dict[str, Any], set[str]]] = {
     "equal": ({}, set()),
     "equal, 8 ranks": ({"ranks": 8}, set()),
     "faster by 10 %": ({"compute": 0.9}, set()),
@@ -413,7 +414,7 @@ def lengths(seed, steps=12, more=1.0):
     return [int(900_000 * one * more) for one in draw(seed, steps)]
 
 
-ODD = {
+ODD: dict[str, tuple[dict[str, Any], str]] = {
     "other-unit": ({"unit": 1_000}, r"in \S*before and 9\d\d\.\d+ ms in \S*new.* microseconds"),
     "a-silent-rank": ({"silent": (1,)}, "new: rank 1 has no kernels .* record it anew"),
     "no-common-step": ({"of": [range(5), range(6, 12)]}, "no step that all of ranks 0, 1 recorded"),
@@ -443,7 +444,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         gate(before, before)
 
 
-EVEN = {
+EVEN: dict[str, dict[str, Any]] = {
     "numbers that come again": {"numbers": [0, 1, 2, 3] * 3},
     "several GPUs a rank": {"gpus": 2},
 }
@@ -612,20 +613,20 @@ def junit(source):
     (suite,) = root
     required = {"package", "id", "name", "timestamp", "hostname", "tests", "failures", "errors"}
     assert suite.tag == "testsuite" and set(suite.attrib) == required | {"time", "skipped"}
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
-    assert re.fullmatch(r"\d{0,3}(\.\d*)?", suite.get("time"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.attrib["timestamp"])
+    assert re.fullmatch(r"\d{0,3}(\.\d*)?", suite.attrib["time"])
     cases = suite.findall("testcase")
     tags = ["properties", *["testcase"] * len(cases), "system-out", "system-err"]
     assert [one.tag for one in suite] == tags
     for one in cases:
-        assert set(one.attrib) == {"name", "classname", "time"} and float(one.get("time")) >= 0
+        assert set(one.attrib) == {"name", "classname", "time"} and float(one.attrib["time"]) >= 0
         assert len(one) <= 1  # either of these
         for what in one:
             needed = {"failure": {"type", "message"}, "skipped": {"message"}}[what.tag]
             assert set(what.attrib) == needed and not len(what)
     for tag, name in (("failure", "failures"), ("skipped", "skipped"), ("error", "errors")):
-        assert int(suite.get(name)) == len(suite.findall(f"testcase/{tag}"))
-    assert int(suite.get("tests")) == len(cases)
+        assert int(suite.attrib[name]) == len(suite.findall(f"testcase/{tag}"))
+    assert int(suite.attrib["tests"]) == len(cases)
     return suite
 
 

@@ -254,6 +254,12 @@ def main(library: Path) -> None:
         print(f"  {len(knot)} files: {', '.join(knot)}")
 
 
+def test_who_knows_whom_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(_written(tmp_path, {"high.py": "from .low import ground\n"}))
+    said = capsys.readouterr().out
+    assert "4 files, 1 arrows between them" in said and "knots: 0" in said
+
+
 # ── Labs ─────────────────────────────────────────────────────────────────────────────────────
 
 SOURCES = Path(__file__).parents[1] / "solutions" / "source"

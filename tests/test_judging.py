@@ -565,19 +565,24 @@ def test_worlds_that_do_not_meet_are_told_at_once():
     assert found[0].startswith("0/") and found[1].startswith("1/")
 
 
+def judge_of(one: exercises.Exercise) -> judging.Judged:
+    """What an exercise's check is a method of."""
+    return getattr(one.check, "__self__")  # noqa: B009
+
+
 @pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_sentence_can_be_told(path):
     """That every sign has a sentence is required where it is declared."""
     for name, table in tomllib.loads(path.read_text()).items():
         (one,) = [one for one in exercises.exercises() if one.name == name]
-        exercise: judging.Judged = one.check.__self__
+        exercise = judge_of(one)
         signs = exercise._guesses | exercise._shows | exercise._fails | exercise._demands
         assert set(table["mistakes"]) <= signs.keys() | GENERAL.keys(), name
 
 
 def test_a_sentence_counts_the_values_of_its_own_trial():
     (one,) = [one for one in exercises.exercises() if one.name == "global_mean"]
-    trials = list(one.check.__self__._trials(random.Random(1)))
+    trials = list(judge_of(one)._trials(random.Random(1)))
     for trial in trials:  # after it, those of the trials before are still their own
         assert trial.counts == [len(values.numbers) for (values,) in trial.given]
     assert len({tuple(trial.counts) for trial in trials}) == len(trials)

@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 import torch
@@ -22,6 +23,9 @@ from lockstep.launch.explain import standstill
 from lockstep.launch.options import Options
 from test_launch import launch
 
+file: IO[str]  # these are left open, by functions on ranks
+compressed: IO[str]
+beats: list[int]
 COMPRESSED = b"compressed, and never closed"
 
 
@@ -137,7 +141,8 @@ def test_what_a_program_puts_among_the_modules_harms_nobody():
             def __getattr__(self, name):
                 raise KeyboardInterrupt(name)
 
-        sys.modules |= {"simple": types.SimpleNamespace(__file__="a.py"), "angry": Angry("angry")}
+        simple: Any = types.SimpleNamespace(__file__="a.py")
+        sys.modules |= {"simple": simple, "angry": Angry("angry")}
         return "value"
 
     job = launch(program)
@@ -288,7 +293,8 @@ def test_ranks_that_make_their_own_group_meet_in_a_file_that_nobody_else_can_ope
 
         sums = []
         stores = []
-        for options in ({}, {"rank": int(os.environ["RANK"]), "world_size": 2}):
+        told: dict[str, Any] = {"rank": int(os.environ["RANK"]), "world_size": 2}
+        for options in ({}, told):
             dist.init_process_group("gloo", **options)
             x = torch.ones(1)
             dist.all_reduce(x)
@@ -310,7 +316,7 @@ def test_an_address_of_ones_own_is_meant():
         os.environ["MASTER_PORT"] = str(port)
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         dist.init_process_group("gloo")
-        store = c10d._get_default_store()
+        store: Any = c10d._get_default_store()
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
         return store.port

@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from lockstep.course import build, links
+from lockstep.course.source import core, read
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +37,7 @@ def test_every_link_leads_to_a_file_or_a_cell_that_is_there(lab, folder, form) -
 def test_title_and_end_of_the_core_lead_to_the_labs_beside(at: int) -> None:
     lab, beside = LABS[at], [*LABS[max(at - 1, 0) : at], *LABS[at + 1 : at + 2]]
     cells = build.lab(source(lab)).cells
-    inside = build.core(build.read(source(lab)))
+    inside = core(read(source(lab)))
     last = [cell.id for cell in inside if cell.cell_type == "markdown"][-1]
     for cell in (cells[0], next(cell for cell in cells if cell.id == last)):
         said = cell.source.splitlines()[-1]

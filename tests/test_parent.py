@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import psutil
@@ -209,7 +210,7 @@ def test_who_never_ends_by_itself_is_killed_and_others_are_served_meanwhile(tmp_
             time.sleep(1)
 
     job = []
-    options = {
+    options: dict[str, Any] = {
         "nproc_per_node": 1,
         "init": False,
         "show": False,
@@ -478,7 +479,7 @@ def descriptors() -> int:
 
 
 def test_too_few_descriptors_are_told_and_none_is_lost():
-    options = {"nproc_per_node": 4, "show": False, "init": False}
+    options: dict[str, Any] = {"nproc_per_node": 4, "show": False, "init": False}
     torchrun(abs, -1, **options)
     before = descriptors()
     lowest = os.open(os.devnull, os.O_RDONLY)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import nbformat
@@ -61,7 +62,7 @@ def test_a_strip_gets_its_picture_and_other_outputs_stay(tmp_path: Path) -> None
     with Image.open(io.BytesIO(base64.b64decode(strip["image/png"]))) as picture:
         assert picture.info["Description"] == strip["text/plain"]
         assert picture.width == 1200 and 100 < picture.height < 600
-        seen = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24) or ()}
+        seen: set[Any] = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24) or ()}
     waiting = ImageColor.getrgb(WAITING.colour)
     assert min(sum(abs(a - b) for a, b in zip(one, waiting, strict=True)) for one in seen) < 30
 

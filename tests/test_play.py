@@ -299,9 +299,10 @@ def test_the_parts_of_a_job_are_drawn_in_words_too() -> None:
     drawn = play.parts(nodes=2, per_node=4)
     assert "rank = node × 4 + local rank" in drawn.alt
     assert "ranks 0, 4 are one more group" in drawn.alt
+    wrong: dict[str, Any]
     for wrong in ({"nodes": 5, "per_node": 4}, {"nodes": 2, "group": [4]}, {"group": []}):
         with pytest.raises(ValueError, match=r"ranks"):
-            play.parts(**wrong)  # type: ignore[arg-type]
+            play.parts(**wrong)
 
 
 # ── Cards ────────────────────────────────────────────────────────────────────────────────────
@@ -328,11 +329,11 @@ def test_what_came_out_is_hidden_until_there_is_an_answer(monkeypatch: pytest.Mo
             shown = json.dumps(one.answer({"answer": said}))
             assert "1234" not in shown
             assert "1 of 3" not in shown
-    shown = card.answer({"answer": "1e3 GB/s"})
-    assert shown["rows"] == [
+    told = card.answer({"answer": "1e3 GB/s"})
+    assert told["rows"] == [
         ("", "predicted 1,000 GB/s · measured 1,230 GB/s · as predicted, within 25 %")
     ]
-    assert (shown["sign"], shown["isOver"]) == ("✓", True)
+    assert (told["sign"], told["isOver"]) == ("✓", True)
     assert card.answer({"answer": "17"})["sign"] == "✗"
     assert guess.answer({"answer": "depends"})["sign"] == "✓"
     assert ("because", "1 of 3 is") in guess.answer({"answer": "holds"})["rows"]

@@ -179,7 +179,8 @@ def _wait_or_not():
     work = dist.all_reduce(y, async_op=True)
     while not work.is_completed():
         pass
-    functional.all_reduce(x, "sum", dist.group.WORLD).sum()
+    everybody: Any = dist.group.WORLD
+    functional.all_reduce(x, "sum", everybody).sum()
     forgotten = dist.isend(x, 1 - rank)
     dist.recv(y, 1 - rank)
     dist.barrier()  # the message has come: who drops it before gives it up
@@ -195,8 +196,8 @@ def test_the_record_says_who_was_waited_for():
 def _batch_or_not():
     x, other = torch.zeros(2), 1 - dist.get_rank()
     both = [dist.P2POp(dist.isend, x[:1], other), dist.P2POp(dist.irecv, x[1:], other)]
-    for work in dist.batch_isend_irecv(both):
-        work.wait()
+    for begun in dist.batch_isend_irecv(both):
+        begun.wait()
     work = dist.isend(x[:1], other)
     dist.recv(x[1:], other)
     work.wait()
@@ -261,36 +262,38 @@ def _reduced_by_ddp(x: torch.Tensor) -> None:
     model(x).sum().backward()
 
 
+def group() -> Any:
+    return dist.group.WORLD
+
+
 WAYS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
-    "a tensor, not a list": (lambda x: dist.group.WORLD.allreduce(x).wait(), "all_reduce"),
-    "no options": (lambda x: dist.group.WORLD.broadcast([x]).wait(), "broadcast"),
+    "a tensor, not a list": (lambda x: group().allreduce(x).wait(), "all_reduce"),
+    "no options": (lambda x: group().broadcast([x]).wait(), "broadcast"),
     "a tuple": (
-        lambda x: dist.group.WORLD.allreduce((x,), dist.AllreduceOptions()).wait(),
+        lambda x: group().allreduce((x,), dist.AllreduceOptions()).wait(),
         "all_reduce",
     ),
     "options by name": (
-        lambda x: dist.group.WORLD.broadcast(tensors=[x], opts=dist.BroadcastOptions()).wait(),
+        lambda x: group().broadcast(tensors=[x], opts=dist.BroadcastOptions()).wait(),
         "broadcast",
     ),
-    "a root by name": (lambda x: dist.group.WORLD.broadcast(x, root=1).wait(), "broadcast"),
-    "a time limit only": (lambda x: dist.group.WORLD.barrier(timedelta(30)).wait(), "barrier"),
+    "a root by name": (lambda x: group().broadcast(x, root=1).wait(), "broadcast"),
+    "a time limit only": (lambda x: group().barrier(timedelta(30)).wait(), "barrier"),
     "a monitored barrier": (lambda _: dist.monitored_barrier(), "monitored_barrier"),
     "an operation of c10d": (
-        lambda x: torch.ops.c10d.broadcast_([x], dist.group.WORLD.boxed(), 1, 0, True, -1),
+        lambda x: torch.ops.c10d.broadcast_([x], group().boxed(), 1, 0, True, -1),
         "broadcast",
     ),
     "a functional collective": (
-        lambda x: functional.all_reduce(x, "sum", dist.group.WORLD).sum(),
+        lambda x: functional.all_reduce(x, "sum", group()).sum(),
         "all_reduce",
     ),
     "many at once, in C++": (
-        lambda x: dist._broadcast_coalesced(dist.group.WORLD, [x], 1 << 20, 0),
+        lambda x: dist._broadcast_coalesced(group(), [x], 1 << 20, 0),
         "broadcast",
     ),
     "other shards of a DTensor": (
-        lambda x: torch.ops._dtensor.shard_dim_alltoall(
-            x.reshape(2, 2), 0, 1, dist.group.WORLD.group_name
-        ),
+        lambda x: torch.ops._dtensor.shard_dim_alltoall(x.reshape(2, 2), 0, 1, group().group_name),
         "all_to_all_single",
     ),
     "DDP's reducer": (_reduced_by_ddp, "all_reduce"),

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import nbformat
 import psutil
 import pytest
+import torch
 from lockstep import Trace, recorded, torchrun
 from lockstep.__main__ import main
 from lockstep.course.labs import lab07
@@ -28,12 +29,15 @@ from lockstep.machine import Gpu, Machine, Torch
 from lockstep.record import (
     backends,
     captured,
+    cases,
     course,
     launching,
     manifest,
     mutual,
     new_group,
     protocols,
+    reserve,
+    slurm_nodes,
     sweeps,
     time_out,
     waits,
@@ -47,6 +51,7 @@ from lockstep.record.experiment import (
     Result,
     by_torchrun,
 )
+from lockstep.record.traces import traces as written_traces
 from lockstep.trace.ask.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory import memory
@@ -255,7 +260,7 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
     before = content_of(folder)
     with command("two-nodes", "--to", folder, environment=without_jupyter) as running:
         process = psutil.Process(running.pid)
-        agents = []
+        agents: list[psutil.Process] = []
         while len(agents) < 2:
             assert running.poll() is None
             time.sleep(0.05)  # nothing tells of it
@@ -316,6 +321,7 @@ MACHINE = Machine(
 
 def test_how_many_ranks_an_experiment_takes():
     sweeping, traces, times = find(["sweeps", "traces", "time-out"])
+    assert MACHINE.torch
     assert sweeping.ranks_on(MACHINE, None) == 2  # one on each GPU
     assert sweeping.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
     assert traces.ranks_on(MACHINE, 2) == 2
@@ -772,6 +778,26 @@ def test_what_gloo_can_do():
     assert unable == ["broadcast, float8", "all_gather, uneven"]
 
 
+def test_each_case_leaves_a_trace_of_each_rank(tmp_path):
+    torchrun(cases.trace_all, tmp_path, nproc_per_node=2, show=False)
+    for name in cases.PROGRAMS:
+        found = written_traces(tmp_path / name)
+        assert list(found) == ["rank0.json.gz", "rank1.json.gz"]
+        assert all(one["traceEvents"] for one in found.values())
+
+
+def test_a_reserve_is_timed_under_gloo():
+    found = reserve.measure(2, "gloo", times=2, seconds=0.05)
+    assert found.keys() == recorded("launch/reserve-h200-x2.json").content.keys()
+    assert all(found[way]["cell"] > 0 for way in reserve.WAYS)
+
+
+def test_ranks_say_what_a_queue_told_them():
+    job = torchrun(slurm_nodes.told, nproc_per_node=2, show=False)
+    for ours, theirs in zip(job.results, recorded("launch/slurm-nodes.json").content, strict=False):
+        assert ours.keys() - {"host"} == theirs.keys()
+
+
 def _sweep_everything():
     return {name: sweeps.measure(make, (256, 1 << 14), 3) for name, make in sweeps.SWEEPS.items()}
 
@@ -828,7 +854,7 @@ class Graph:
 
 def test_a_replay_keeps_the_buffers_of_its_call(monkeypatch):
     monkeypatch.setattr(
-        protocols.torch,
+        torch,
         "cuda",
         SimpleNamespace(
             Stream=object,
@@ -838,7 +864,7 @@ def test_a_replay_keeps_the_buffers_of_its_call(monkeypatch):
             synchronize=lambda: None,
         ),
     )
-    buffer, calls = set(), []
+    buffer, calls = set[int](), []
     gone = weakref.ref(buffer)
     again = protocols.replay(partial(lambda mine: calls.append(len(mine)), buffer), 3)
     assert len(calls) == 1 + 3

@@ -16,6 +16,7 @@ import nbformat
 import psutil
 import pytest
 from lockstep.__main__ import main
+from lockstep.material import SOLUTIONS
 from lockstep.teach import report, sandbox, submissions, tables
 from lockstep.teach.report import Graded, Verdict
 from lockstep.teach.sandbox import Limits
@@ -152,7 +153,7 @@ def test_an_answer_that_reaches_for_its_check_does_not_pass(how, hand_in, tmp_pa
 
 @WALLS
 def test_an_answer_that_ends_its_judge_costs_the_others_nothing(hand_in, tmp_path):
-    published = nbformat.read(submissions.SOLUTIONS / "01_communicators.ipynb", 4)
+    published = nbformat.read(SOLUTIONS / "01_communicators.ipynb", 4)
     right = next(cell.source for cell in published.cells if cell.id == "store_barrier")
     kill = ON_RANK["kill"].replace("average(x)", "local_gpu(*_)").replace("return x", "return 0")
     hand_in("mallory", kill, right, name="01_communicators.ipynb")
@@ -211,7 +212,7 @@ def test_files_that_are_no_notebooks_are_named(hand_in, tmp_path):
 
 
 def test_copies_of_the_solution_are_noted(hand_in, tmp_path):
-    solved = submissions.SOLUTIONS / "00_start_here.ipynb"
+    solved = SOLUTIONS / "00_start_here.ipynb"
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "copy.ipynb").write_bytes(solved.read_bytes())
     (one,) = submissions.find(tmp_path / "in")

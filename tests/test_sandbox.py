@@ -8,6 +8,7 @@ import sysconfig
 import uuid
 import venv
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,7 +26,7 @@ def tell(**what):
 """
 
 
-def run(program: str, limits: Limits = SHORT, **how: object) -> sandbox.Ended:
+def run(program: str, limits: Limits = SHORT, **how: Any) -> sandbox.Ended:
     return sandbox.run(["-c", TELL + program], limits=limits, **how)
 
 

@@ -47,7 +47,7 @@ def test_what_is_announced_is_what_the_rule_gives(lab):
     notebook = json.loads((SOLUTIONS / f"{lab.number}_{lab.name}.ipynb").read_text())
     texts = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "markdown"]
     said = dict(
-        re.match(r"## (Further: .+)\n[^#]*?\b(\d+)\sminutes", text).groups()
+        re.findall(r"\A## (Further: .+)\n[^#]*?\b(\d+)\sminutes", text)[0]
         for text in texts
         if text.startswith("## Further: ")
     )

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import psutil
@@ -224,7 +225,7 @@ def test_a_profile_is_written_and_tried(cluster, tmp_path):
 
 
 def test_a_home_that_is_not_shared_is_suspected(cluster):
-    elsewhere = Slurm(setup="exit 3", options=["--output=/dev/null"])
+    elsewhere = Slurm(setup="exit 3", options=("--output=/dev/null",))
     with pytest.raises(lockstep.LaunchError, match="on a file system that the nodes share"):
         lockstep.torchrun(abs, -1, nproc_per_node=1, on=elsewhere)
 
@@ -255,7 +256,7 @@ def test_gpus_that_are_too_few_are_refused_before_and_after_the_queue(cluster):
 # ── What ends them ───────────────────────────────────────────────────────────────────────────
 
 
-def failed(*command: str, **wishes: object) -> lockstep.Job:
+def failed(*command: str, **wishes: Any) -> lockstep.Job:
     return lockstep.torchrun(
         by_slurm, *command, nproc_per_node=1, on=Slurm(**wishes), may_fail=True, timeout=100
     )

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import playwright.sync_api as playwright
 import pytest
-from browser import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lockstep.course.photos import chromium
 from lockstep.looks import GROUPS
 from lockstep.stamps import Stamp, simulated
 from lockstep.timeline import Timeline, page
@@ -279,7 +279,7 @@ def seen(colour: str, matrix: list[list[float]]) -> Any:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-EYES = {
+EYES: dict[str, list[list[float]]] = {
     "all colours": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     "no red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
     "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],

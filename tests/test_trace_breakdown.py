@@ -96,7 +96,9 @@ def why_idle(now, work, calls):
 
 
 def slices_of(rank, steps, work, calls):
-    yield from (step(f"ProfilerStep#{at}", *when, rank) for at, when in enumerate(steps))
+    yield from (
+        step(f"ProfilerStep#{at}", begin, end, rank) for at, (begin, end) in enumerate(steps)
+    )
     for sort, start, duration, stream, correlation in work:
         yield ran(SORTS[sort], start, start + duration, stream, correlation, rank)
     for correlation, (start, duration) in calls.items():

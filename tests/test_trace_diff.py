@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,12 +41,13 @@ def test_it_compares_a_ranks_step_however_many_there_are():
     before = trace_of([("mm", 10, 700), ("relu", 20, 30), ("relu", 30, 40)], steps=2, ranks=1)
     after = trace_of([("mm", 10, 300), ("relu", 20, 30), ("relu", 30, 40)], steps=3, ranks=2)
     found = diff(before, after)
-    assert found.steps == (2, 6) and found.step == (1_000, 1_000)
+    assert (found.steps, found.step) == ((2, 6), (1_000, 1_000))
     mm, relu = found.changes
-    assert mm.work == Work("compute", "mm", "", "") and mm.delta == -400
+    assert mm.work == Work("compute", "mm", "", "")
+    assert mm.delta == -400.0
     assert (mm.before, mm.after) == (Side(2, 1_400), Side(6, 1_800))
-    assert relu.delta == 0 and relu.counts == (2, 2) and relu.after == Side(12, 420)
-    assert found.total == (770, 370)
+    assert relu.delta == 0.0 and relu.counts == (2.0, 2.0) and relu.after == Side(12, 420)
+    assert found.total == (770.0, 370.0)
     assert not found.only_before and not found.only_after
 
 
@@ -175,7 +177,7 @@ def test_totals_are_exact(one, other, ranks, steps, half):
     ranges = [("first half", 0, half), ("second half", half, 1_000)] if half else []
 
     def expected(what, times):
-        sums = {}
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
         for name, called, spent in what:
             place = ("first half" if called < half else "second half") if half else ""
             count, total = sums.get((name, place), (0, 0))
@@ -185,7 +187,7 @@ def test_totals_are_exact(one, other, ranks, steps, half):
     before, after = trace_of(one, ranges=ranges), trace_of(other, steps=steps, ranks=ranks)
     after = trace_of(other, steps=steps, ranks=ranks, ranges=ranges)
     found = diff(before, after)
-    sides = {}, {}
+    sides: tuple[dict[Any, Side], dict[Any, Side]] = {}, {}
     for change in found.changes:
         place = change.work.range if change.moved_to is None else change.moved_to
         for side, range_, into in (

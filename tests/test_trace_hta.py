@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kineto_files import event, head, kernel, training, write
@@ -36,8 +37,11 @@ def ours(folder: Path):
     )
 
 
-def file(folder: Path, kernels, steps=()):
-    """Trace of rank 0: (name, start, duration, stream, args) on the GPU, annotated steps beside."""
+Launched = tuple[str, int, int, int, dict[str, Any]]  # name, start, duration, stream, args
+
+
+def file(folder: Path, kernels: list[Launched], steps=()):
+    """Trace of rank 0: kernels on the GPU, annotated steps beside."""
     events = [event("user_annotation", f"ProfilerStep#{n}", at, long) for n, at, long in steps]
     events += [
         event("cuda_runtime", "cudaLaunchKernel", at - 100_000, 1_000, correlation=n + 1)
@@ -55,7 +59,7 @@ GEMM, NCCL = "sgemm_128x128_nn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDe
 
 def test_equal_where_times_are_whole_microseconds_and_names_say_everything(tmp_path):
     at = START + 100_000
-    kernels = [(GEMM, at + 50_000 * n, 30_000, 7, {}) for n in range(6)]
+    kernels: list[Launched] = [(GEMM, at + 50_000 * n, 30_000, 7, {}) for n in range(6)]
     kernels += [(NCCL, at + 20_000 + 100_000 * n, 40_000, 20, {}) for n in range(3)]
     file(tmp_path, kernels)
     theirs, own = hta(tmp_path), ours(tmp_path)
@@ -66,7 +70,7 @@ def test_equal_where_times_are_whole_microseconds_and_names_say_everything(tmp_p
 
 
 def test_hta_rounds_times_down_to_microseconds_first(tmp_path):
-    kernels = [(GEMM, START + 10_000 * n, 1_900, 7, {}) for n in range(100)]
+    kernels: list[Launched] = [(GEMM, START + 10_000 * n, 1_900, 7, {}) for n in range(100)]
     file(tmp_path, kernels)
     assert ours(tmp_path)[0][0] == 190_000
     assert hta(tmp_path)[0][0] == 100  # instead of 190
@@ -74,7 +78,7 @@ def test_hta_rounds_times_down_to_microseconds_first(tmp_path):
 
 def test_hta_leaves_out_the_last_step(tmp_path):
     steps = [(n, START + 1_000_000 * n, 1_000_000) for n in range(3)]
-    kernels = [(GEMM, at + 200_000, 300_000, 7, {}) for _, at, _ in steps]
+    kernels: list[Launched] = [(GEMM, at + 200_000, 300_000, 7, {}) for _, at, _ in steps]
     file(tmp_path, kernels, steps)
     assert ours(tmp_path)[0][0] == 900_000
     assert hta(tmp_path)[0][0] == 600

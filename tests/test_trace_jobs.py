@@ -3,13 +3,14 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel import Kernel
 from lockstep import LaunchError, World, torchrun
 from lockstep.trace import Kind, Trace, TraceError
 
-RANKS = {"nproc_per_node": 2, "backend": "gloo", "show": False}
+RANKS: dict[str, Any] = {"nproc_per_node": 2, "backend": "gloo", "show": False}
 
 
 def train():
@@ -72,7 +73,7 @@ def test_without_profiles_a_trace_is_the_call_record():
         assert [trace[row].name for row in rows] == [call.operation for call in calls]
         for row, call in zip(rows, calls, strict=True):
             assert trace.start[row] == round(call.start * 1e9)
-            assert trace.end[row] == round(call.end * 1e9)
+            assert call.end is not None and trace.end[row] == round(call.end * 1e9)
 
 
 def test_a_call_that_never_ended_lasts_until_the_end():

@@ -589,7 +589,11 @@ def test_missing_ranks_and_other_jobs(tmp_path: Path) -> None:
 
 
 def test_about_and_stamp(tmp_path: Path) -> None:
-    more = {"cuda_runtime_version": 13000, "torch_version": "2.13.0", "host_name": "a"}
+    more: dict[str, Any] = {
+        "cuda_runtime_version": 13000,
+        "torch_version": "2.13.0",
+        "host_name": "a",
+    }
     paths = [
         write(tmp_path / f"{rank}.json", [kernel("k", START, 9)], head(rank, 2, **more))
         for rank in range(2)
@@ -652,8 +656,13 @@ def test_a_script_without_a_guard_reads_in_processes(run: Path, tmp_path: Path) 
 
 def test_as_many_processes_as_cores_may_be_used(run: Path, monkeypatch: Any) -> None:
     started: list[Any] = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(0) or popen(*a, **k))
+
+    class Counted(subprocess.Popen):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            started.append(0)
+            super().__init__(*args, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", Counted)
     for cores, processes in ((1, 0), (2, 2)):  # usable cores: affinity and quotas of cgroups
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
         started.clear()

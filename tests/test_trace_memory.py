@@ -183,7 +183,7 @@ def test_it_draws_itself_with_words_and_a_stamp():
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 99)), max_size=40), st.integers(0, 40))
 def test_a_history_that_lost_its_begin_leads_to_the_same_end(moves, lost):
-    events, held = [], {}
+    events, held = [], dict[int, int]()
     for address, size in moves:
         if address in held:
             events += freed(address, held.pop(address))

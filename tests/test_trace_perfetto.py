@@ -20,9 +20,9 @@ import kineto_files
 import numpy as np
 import playwright.sync_api as playwright
 import pytest
-from browser import chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lockstep.course.photos import chromium
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
 from lockstep.trace.write.perfetto import export, tracks
 from lockstep.trace.write.perfetto_page import open_in_perfetto, serve
@@ -47,7 +47,7 @@ def exported(slices, folder, name="trace.json"):
 
 def arrows(slices):
     """(rank, name) of the launch → sorted (rank, name) of what it launched."""
-    ends = {}
+    ends: dict[int, list[tuple[int, str]]] = {}
     for one in slices:
         if one.get("flow_in"):
             ends.setdefault(one["bind_id"], []).append((one["pid"], one["name"]))

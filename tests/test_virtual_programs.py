@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -99,7 +100,7 @@ def on_device(
         streams = [cuda.Stream() for _ in range(STREAMS)]
         tensors = start("cuda")
         cuda.synchronize()
-        events = {}
+        events: dict[int, Any] = {}
         for number, step in enumerate(steps):
             for earlier, later in pairs:
                 if later == number:
@@ -111,7 +112,7 @@ def on_device(
                 events[number] = cuda.Event()
                 events[number].record()
         cuda.synchronize()
-        raced = {tuple(sorted(race.streams)) for race in virtual.races()}
+        raced = {(min(race.streams), max(race.streams)) for race in virtual.races()}
         return [one.cpu() for one in tensors], raced
 
 

@@ -4,6 +4,7 @@ import gc
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import lockstep
 import numpy as np
@@ -72,7 +73,7 @@ def hostile(trace: Trace) -> Trace:
     )
 
 
-def of_traces() -> list[object]:
+def of_traces() -> list[Any]:
     trace, other = (hostile(program(np.random.default_rng(seed))[0]) for seed in (1, 2))
     asked = [trace.breakdown(), trace.collectives(), trace.critical_path(), trace.launches()]
     asked += [trace.kernels(), trace.align().certificate, diff(trace, other)]
@@ -80,7 +81,7 @@ def of_traces() -> list[object]:
     return [*asked, Timeline(trace, before=other, title=ATTACK)]
 
 
-def of_a_server(folder: Path) -> list[object]:
+def of_a_server(folder: Path) -> list[Any]:
     """One pass of an inference server, with shapes and memory; what can be named is an attack."""
     folder.mkdir()
     start, half = 1_000_000_000, {"Input type": [ATTACK, ATTACK]}
@@ -97,7 +98,7 @@ def of_a_server(folder: Path) -> list[object]:
     return [trace.traffic(), trace.rates(), trace.streams(), trace.serving(), trace.allocations()]
 
 
-def of_labs() -> list[object]:
+def of_labs() -> list[Any]:
     stamp = Stamp(f"live{ATTACK}", ATTACK)
     lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
     machine = replace(test_doctor.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
@@ -116,7 +117,7 @@ def of_labs() -> list[object]:
     ]
 
 
-def of_files(folder: Path) -> list[object]:
+def of_files(folder: Path) -> list[Any]:
     folder.mkdir()
     frames = [{"name": ATTACK, "filename": f"/home/{ATTACK}.py", "line": 40}]
     for rank in range(2):
@@ -126,7 +127,7 @@ def of_files(folder: Path) -> list[object]:
     return [flight(folder), memory(test_trace_memory.snapshot([alloc]), stamp=Stamp("x", ATTACK))]
 
 
-def of_ranks() -> list[object]:
+def of_ranks() -> list[Any]:
     def say():
         print(ATTACK)
         return ATTACK
@@ -139,7 +140,7 @@ def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ATTACK.replace("/", "")))
     ours, foreign = [*of_ranks(), *of_labs()], [*of_traces(), *of_files(tmp_path / "dumps")]
     foreign += of_a_server(tmp_path / "server")
-    drawn = set()
+    drawn = set[type]()
     for shown in [*ours, *foreign]:
         name = type(shown).__name__
         drawn.update(type(shown).__mro__)
@@ -150,9 +151,8 @@ def test_whatever_draws_itself_shows_hostile_text_as_text(tmp_path, monkeypatch)
         # A View's picture is for others alone; a Comparison's number line is in its HTML only.
         pictured = name == "Comparison" or ("image/png" in bundle and name != "View")
         assert ("img" in html.tags) == pictured, name
-        if (
-            shown in foreign
-        ):  # what a learner's own program says, colours and all, is shown as it is
+        # What a learner's own program says, colours and all, is shown as it is.
+        if shown in foreign:
             assert unfit(bundle["text/plain"]) == unfit(str(shown)) == set(), name
     assert drawn >= {
         one

@@ -28,8 +28,15 @@ from painted import events_of
 DEVICE = ("kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset")
 CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "xpu_runtime")
 AT_ONCE = 10_000  # ns
-SYNCHRONISING = ("allreduce", "all_reduce", "allgather", "all_gather", "_allgather_base")
-SYNCHRONISING += ("reduce_scatter", "_reduce_scatter_base", "all_to_all", "all_to_allv", "barrier")
+_NAMES = ("allreduce", "all_reduce", "allgather", "all_gather", "_allgather_base")
+SYNCHRONISING = (
+    *_NAMES,
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "all_to_all",
+    "all_to_allv",
+    "barrier",
+)
 
 
 class Ran:

@@ -19,8 +19,9 @@ import tempfile
 from pathlib import Path
 
 import ways
+from inside import RANKS
 from report import text
-from ways import DDP_STEP, RANKS, REDUCE, Notebook
+from ways import DDP_STEP, REDUCE, Notebook
 
 PARTS = {
     "fresh cell": lambda notebook: notebook.time(REDUCE),

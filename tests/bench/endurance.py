@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ from lockstep import Job, JobFailed, World, torchrun
 from lockstep.launch.cell import Cell
 from lockstep.launch.engines.supervised import parent
 from lockstep.launch.options import Options
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kernel import shared_memory
 
 RANKS = 2
 LIMIT = 20.0  # seconds: the time limit of each job, which none should reach
@@ -100,6 +104,7 @@ class Storm:
         elif kind == "alarm":
             signal.setitimer(signal.ITIMER_REAL, delay)
         began = time.perf_counter()
+        result: tuple[Job | None, BaseException | None]
         try:
             try:
                 self._armed = True
@@ -203,7 +208,7 @@ def many(tally: Tally, runs: int, begin: Callable[[Run], Job], watch: Watch) -> 
         run = Run(number, watch.draw.choices(["plain", "large", "raises"], [90, 5, 5])[0], hit)
         faulthandler.dump_traceback_later(STUCK, exit=True)
         began = time.perf_counter()
-        job, error = watch.storm.run(lambda run=run: begin(run), hit)
+        job, error = watch.storm.run(partial(begin, run), hit)
         if not hit:
             tally.seconds.append(time.perf_counter() - began)
         tally.take(run, job, error)
@@ -260,9 +265,21 @@ def holdings() -> dict[str, float]:
         held[f"descriptors of the {name}"] = process.num_fds()
         held[f"MB of the {name}"] = process.memory_info().rss / 1e6
     held["temporary folders"] = len(list(Path(tempfile.gettempdir()).glob("lockstep-*")))
-    # Other programs on this machine have files there, too.
-    held["files in /dev/shm"] = len(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else 0
+    held["files in /dev/shm"] = len(shared_memory(marked()))
     return held
+
+
+def settled(before: dict[str, float], patience: float = 5) -> dict[str, float]:
+    """What they hold once it is no more than before, or after so many seconds."""
+    until = time.monotonic() + patience
+    while grown(before, after := holdings()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return after
+
+
+def grown(before: dict[str, float], after: dict[str, float]) -> list[str]:
+    """What there is more of; of memory each run has another amount."""
+    return [name for name in before if "MB" not in name and after[name] > before[name]]
 
 
 def fresh_jobs(count: int, watch: Watch) -> Tally:
@@ -312,7 +329,7 @@ def main() -> int:
         with Storm(draw) as storm:
             watch = Watch(storm, draw, options.storm)
             tallies = [fresh_jobs(options.jobs, watch), kept_world(options.runs, watch)]
-        after = holdings()
+        after = settled(before)
         for process in watch.known:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -331,9 +348,8 @@ def report(tallies: list[Tally], before: dict[str, float], after: dict[str, floa
     for name, held in before.items():
         lines.append(f"{name}: {held:.0f} before, {after[name]:.0f} after")
     print("\n".join(lines), file=sys.__stdout__)
-    grown = [name for name in before if "MB" not in name and after[name] > before[name]]
     bad = any(what.isupper() for tally in tallies for what in tally.counts)
-    return 1 if bad or grown else 0
+    return 1 if bad or grown(before, after) else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 
 from lockstep.launch.engines.base import torchrun_environment
 from lockstep.launch.inside.parent import PRELOADED
+from lockstep.launch.place import Place
 
 RANKS = 4
 
@@ -24,7 +25,8 @@ def reduce(rank: int, listener: socket.socket, done: int, leave: int) -> None:
     import torch
     import torch.distributed as dist
 
-    os.environ.update(torchrun_environment(rank, RANKS, listener.getsockname()[1]))
+    here = Place(0, RANKS, RANKS, master=("127.0.0.1", listener.getsockname()[1]))
+    os.environ.update(torchrun_environment(rank, here))
     torch.set_num_threads(1)
     store = None
     if rank == 0:

@@ -1,11 +1,14 @@
 """How often the gate errs, as a table: `python tests/bench/gate.py` writes `data/GATE.md`.
 
+    gate.py [--pairs 300] [--to FILE]
+
 The same pairs as in `tests/test_gate.py`: synthetic ones with the noise of recorded steps, and
 recorded ones. About a minute on 2 cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,7 +21,7 @@ sys.path[:0] = [str(ROOT / "lib"), str(ROOT / "tests")]
 from lockstep import gate  # noqa: E402
 from test_gate import DATA, NOISE, RECORDED, SYNTHETIC, draw, grown, run_of  # noqa: E402
 
-PAIRS, AGAIN = 300, 10_000  # how many of a kind; the other side's seed is that much larger
+AGAIN = 10_000  # how much larger the other side's seed is
 HEAD = f"""\
 # How often `lockstep gate` errs
 
@@ -52,10 +55,10 @@ RATES: dict[str, tuple[Draw, float]] = {
 }
 
 
-def failures(noise: Draw, factor: float) -> int:
-    """Of PAIRS pairs, in how many the gate says that steps or communication grew."""
+def failures(noise: Draw, factor: float, pairs: int) -> int:
+    """Of so many pairs, in how many the gate says that steps or communication grew."""
     found = 0
-    for seed in range(PAIRS):
+    for seed in range(pairs):
         before, after = (np.array(list(noise(one))) for one in (seed, seed + AGAIN))
         found += not gate(run_of(before), run_of(after * factor)).passed
     return found
@@ -87,7 +90,12 @@ def recorded() -> Iterable[list[str]]:
 
 
 def main() -> None:
-    rates = ([name, f"{failures(*one)} of {PAIRS}"] for name, one in RATES.items())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--pairs", type=int, default=300, help="of each program")
+    parser.add_argument("--to", type=Path, default=ROOT / "data" / "GATE.md", metavar="FILE")
+    asked = parser.parse_args()
+    pairs = asked.pairs
+    rates = ([name, f"{failures(*one, pairs)} of {pairs}"] for name, one in RATES.items())
     parts = [
         HEAD,
         table(["program", "the gate fails in"], rates),
@@ -97,7 +105,7 @@ def main() -> None:
         table(["baseline", "new", "expected", "the gate says", ""], recorded()),
     ]
     text = "\n".join(parts) + "\n"
-    (ROOT / "data" / "GATE.md").write_text(text, encoding="utf-8")
+    asked.to.write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -30,21 +30,21 @@ def alternate(blocks: int, calls: int) -> tuple[list[float], list[float]]:
     """Microseconds a call, one value a block: with the record, and without it, by turns."""
     import torch
     import torch.distributed as dist
-    from lockstep.launch.inside import recorder
+    from lockstep.launch.inside import hooks
 
-    own = recorder._recorder
+    own = hooks._recorder
     x = torch.zeros(4)
     recorded: list[float] = []
     bare: list[float] = []
     for block in range(2 * blocks):
-        recorder._recorder = None if block % 2 else own
+        hooks._recorder = None if block % 2 else own
         dist.barrier()
         began = time.perf_counter()
         for _ in range(calls):
             dist.all_reduce(x)
         seconds = time.perf_counter() - began
         (bare if block % 2 else recorded).append(seconds / calls * 1e6)
-    recorder._recorder = own
+    hooks._recorder = own
     return recorded, bare
 
 

@@ -1,6 +1,6 @@
-"""Time how ranks are launched, beside other launchers, in one run: `make bench`.
+"""Time how ranks are launched, beside other launchers, in one run. `make bench` does.
 
-    launch.py [PART ...] [--quick] [--json FILE]
+    launch.py [PART ...] [--quick] [--alone] [--json FILE]
 
 Goals are printed beside what was measured; a missed one is a finding, not an error. A wrong
 result and a process that is left behind are errors.
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import json
 import os
 import statistics
 import sys
@@ -19,23 +17,34 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import inside
 import psutil
 import ways
+from inside import RANKS
 from lockstep import torchrun
 from lockstep.launch.engines.supervised import parent
-from report import Report, circumstances, table, text
-from ways import DDP_STEP, RANKS, REDUCE, Notebook
+from report import Report, circumstances, text
+from ways import DDP_STEP, REDUCE, Notebook
 
 MARK = "LOCKSTEP_BENCH"  # in the environment of every process that is started here
+FLOOR = "fork 4, init, all-reduce (floor)"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """quick: each thing once or twice, to see that it runs. alone: without other launchers."""
+
+    quick: bool
+    alone: bool
 
 
 # ── The parts ────────────────────────────────────────────────────────────────────────────────
 
 
-def fresh(report: Report, quick: bool) -> None:
+def fresh(report: Report, asked: Asked) -> None:
     """Four fresh ranks make a gloo group, reduce four floats, and the values come back.
 
     The ways take turns, so that what else the machine does falls on all of them alike.
@@ -49,11 +58,13 @@ def fresh(report: Report, quick: bool) -> None:
         notebook.ready()
         notebook.run("%load_ext lockstep")
         notebook.time(REDUCE)  # it waits for the warm parent, which the part "first" times
-        for _ in range(1 if quick else 5):
-            for _ in range(8):
+        for _ in range(1 if asked.quick else 5):
+            for _ in range(2 if asked.quick else 8):
                 add("%%torchrun cell", notebook.time(REDUCE))
                 add("fork 4 and leave (bare floor)", ways.floor(forking, "fork"))
-                add("fork 4, init, all-reduce (floor)", ways.floor(forking, "reduce"))
+                add(FLOOR, ways.floor(forking, "reduce"))
+            if asked.alone:
+                continue
             add("torchrun", ways.torchrun(REDUCE))
             add("torch.multiprocessing.spawn", ways.spawn(REDUCE))
             with may_be_unable(report, "accelerate notebook_launcher"):
@@ -65,34 +76,39 @@ def fresh(report: Report, quick: bool) -> None:
                     add("ipyparallel, cluster start", time.perf_counter() - began)
                     for _ in range(4):
                         add("ipyparallel, warm engines", engines.run(REDUCE))
-    rows = report.beside_torchrun("fresh", samples)
-    ours = rows["%%torchrun cell"].median
-    ratio = rows["torchrun"].median / ours
-    report.goal("fresh: at least 50× as fast as torchrun", f"{ratio:.1f}×", ratio >= 50)
-    for name in ("fork 4 and leave (bare floor)", "fork 4, init, all-reduce (floor)"):
-        ratio = ours / rows[name].median
+    rows = report.beside("fresh", samples, FLOOR)
+    ours = rows["%%torchrun cell"]
+    if ours.torchrun:
+        ratio = ours.torchrun / ours.median
+        report.goal("fresh: at least 50× as fast as torchrun", f"{ratio:.1f}×", ratio >= 50)
+    for name in ("fork 4 and leave (bare floor)", FLOOR):
+        ratio = ours.median / rows[name].median
         report.goal(f"fresh: at most 2× {name}", f"{ratio:.2f}×", ratio <= 2)
 
 
-def ddp(report: Report, quick: bool) -> None:
+def ddp(report: Report, asked: Asked) -> None:
     """The same with a tiny model in DDP and one step of SGD."""
-    samples: dict[str, list[float]] = {"%%torchrun cell": [], "torchrun": []}
-    with Notebook() as notebook:
+    samples: dict[str, list[float]] = {"%%torchrun cell": [], FLOOR: []}
+    with Notebook() as notebook, ways.forking_process() as forking:
         notebook.ready()
         notebook.run("%load_ext lockstep")
         notebook.time(DDP_STEP)
-        for _ in range(1 if quick else 3):
-            samples["%%torchrun cell"] += [notebook.time(DDP_STEP) for _ in range(8)]
-            samples["torchrun"].append(ways.torchrun(DDP_STEP))
-    rows = report.beside_torchrun("ddp", samples)
-    ratio = rows["torchrun"].median / rows["%%torchrun cell"].median
-    report.goal("ddp: at least 60× as fast as torchrun", f"{ratio:.1f}×", ratio >= 60)
+        for _ in range(1 if asked.quick else 3):
+            for _ in range(2 if asked.quick else 8):
+                samples["%%torchrun cell"].append(notebook.time(DDP_STEP))
+                samples[FLOOR].append(ways.floor(forking, "reduce"))
+            if not asked.alone:
+                samples.setdefault("torchrun", []).append(ways.torchrun(DDP_STEP))
+    ours = report.beside("ddp", samples, FLOOR)["%%torchrun cell"]
+    if ours.torchrun:
+        ratio = ours.torchrun / ours.median
+        report.goal("ddp: at least 60× as fast as torchrun", f"{ratio:.1f}×", ratio >= 60)
 
 
-def first(report: Report, quick: bool) -> None:
+def first(report: Report, asked: Asked) -> None:
     """The first job of a new kernel: %load_ext and the cell in direct succession."""
     samples = []
-    for _ in range(2 if quick else 5):
+    for _ in range(1 if asked.quick else 5):
         with Notebook() as notebook:
             notebook.ready()
             began = time.perf_counter()
@@ -104,11 +120,11 @@ def first(report: Report, quick: bool) -> None:
     report.goal("first: at most 2.5 s", text(row.median, "s"), row.median <= 2.5)
 
 
-def thousand(report: Report, quick: bool) -> None:
+def thousand(report: Report, asked: Asked) -> None:
     """Jobs in a row, by the function API: is there one that stalls?"""
     torchrun(inside.reduce, nproc_per_node=RANKS, show=False)  # warms up
     samples, slow_calls = [], []
-    for _ in range(100 if quick else 1000):
+    for _ in range(10 if asked.quick else 1000):
         began = time.perf_counter()
         job = torchrun(inside.reduce, nproc_per_node=RANKS, show=False)
         values = job.results
@@ -125,11 +141,11 @@ def thousand(report: Report, quick: bool) -> None:
     report.goal("thousand: the slowest at most 10 medians", f"{slowest:.1f}×", slowest <= 10)
 
 
-def memory(report: Report, quick: bool) -> None:
+def memory(report: Report, asked: Asked) -> None:
     """Proportional set sizes: of what is idle, and of ranks in the middle of a job."""
     idle_parts: dict[str, list[float]] = {"kernel": [], "warm parent": []}
     ranks, added = [], []
-    for _ in range(1 if quick else 3):
+    for _ in range(1 if asked.quick else 3):
         with Notebook() as notebook:
             notebook.ready()
             notebook.run("%load_ext lockstep")
@@ -158,9 +174,9 @@ def memory(report: Report, quick: bool) -> None:
     report.goal("memory: each rank at most 60 MB", text(rank, "MB"), rank <= 60)
 
 
-def notebooks(report: Report, quick: bool) -> None:
+def notebooks(report: Report, asked: Asked) -> None:
     """Many kernels that run a four-rank cell at the same time: right, complete, and gone."""
-    count = 6 if quick else 30
+    count = 2 if asked.quick else 30
     with contextlib.ExitStack() as stack:
         kernels = [stack.enter_context(Notebook()) for _ in range(count)]
         for notebook in kernels:
@@ -185,11 +201,11 @@ def notebooks(report: Report, quick: bool) -> None:
     report.notes.append(f"notebooks: {count} had the right results and all their lines, twice")
 
 
-def record(report: Report, quick: bool) -> None:
+def record(report: Report, asked: Asked) -> None:
     """What the record of every call costs: blocks of small all-reduces with it and without it."""
     for ranks in (RANKS, 1):
-        blocks = 2 if quick else 20
-        job = torchrun(inside.alternate, blocks, 500, nproc_per_node=ranks, show=False)
+        size = (2, 50) if asked.quick else (20, 500)  # blocks, calls in each
+        job = torchrun(inside.alternate, *size, nproc_per_node=ranks, show=False)
         recorded, bare = job.results[0]
         with_it = report.row(f"record: all-reduce, {ranks} rank(s), recorded", "µs", recorded)
         without = report.row(f"record: all-reduce, {ranks} rank(s), not recorded", "µs", bare)
@@ -197,7 +213,9 @@ def record(report: Report, quick: bool) -> None:
         report.notes.append(
             f"record: costs {cost:.0f} µs a call on {ranks} rank(s), {cost / without.median:.1%}"
         )
-    plain = report.row("record: all-reduce, 1 rank(s), PyTorch alone", "µs", ways.plain_reduces())
+    plain = report.row(
+        "record: all-reduce, 1 rank(s), PyTorch alone", "µs", ways.plain_reduces(*size)
+    )
     cost = with_it.median - plain.median
     report.notes.append(f"record: costs {cost:.0f} µs a call at most, hooks included")
 
@@ -251,10 +269,10 @@ def left_behind(patience: float) -> list[psutil.Process]:
         time.sleep(0.1)
 
 
-def run_part(name: str, report: Report, quick: bool) -> None:
+def run_part(name: str, report: Report, asked: Asked) -> None:
     print(f"{name} …", file=sys.stderr, flush=True)
     try:
-        PARTS[name](report, quick)
+        PARTS[name](report, asked)
     except Exception:
         traceback.print_exc()
         report.errors.append(f"{name} failed, see above")
@@ -271,6 +289,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; or all")
     parser.add_argument("--quick", action="store_true", help="few repetitions")
+    parser.add_argument("--alone", action="store_true", help="without the other launchers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     options = parser.parse_args()
     if unknown := set(options.parts) - PARTS.keys():
@@ -288,19 +307,14 @@ def main() -> int:
         }
         tempfile.tempdir = directory
         for name in options.parts or PARTS:
-            run_part(name, report, options.quick)
+            run_part(name, report, Asked(options.quick, options.alone))
 
     about = circumstances(load)  # only now: it imports torch, and that would share memory
     cpu, cores = about["machine"]["cpu"], about["machine"]["cores"]
     print(f"\n{cpu}, {cores} cores · " + " · ".join(" ".join(i) for i in about["versions"].items()))
-    print(f"\n{table(report.rows)}\n")
-    for goal in report.goals:
-        print(f"{'met    ' if goal.met else 'NOT met'}  {goal.text}: {goal.measured}")
-    print(*report.notes, *(f"ERROR {error}" for error in report.errors), sep="\n")
+    print(f"\n{report}")
     if options.json:
-        rows = [dataclasses.asdict(row) | {"median": row.median} for row in report.rows]
-        found = about | dataclasses.asdict(report) | {"rows": rows}
-        options.json.write_text(json.dumps(found, indent=1))
+        report.write(options.json, about)
     return 1 if report.errors else 0
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
+import json
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +15,15 @@ from typing import Any
 
 from lockstep import machine
 
-PACKAGES = ("torch", "ipykernel", "jupyter_client", "accelerate", "ipyparallel", "lockstep")
+PACKAGES = (
+    "torch",
+    "ipykernel",
+    "jupyter_client",
+    "accelerate",
+    "ipyparallel",
+    "HolisticTraceAnalysis",
+    "lockstep",
+)
 
 
 @dataclass
@@ -24,6 +34,7 @@ class Row:
     unit: str
     samples: list[float]
     torchrun: float | None = None  # torchrun's median for the same job
+    floor: float | None = None  # the median of the least that its ranks cost, in the same run
 
     @property
     def median(self) -> float:
@@ -51,12 +62,26 @@ class Report:
     def goal(self, text: str, measured: str, met: bool) -> None:
         self.goals.append(Goal(text, measured, met))
 
-    def beside_torchrun(self, part: str, samples: dict[str, list[float]]) -> dict[str, Row]:
-        """One row a way, in seconds, each with its ratio to torchrun."""
+    def beside(self, part: str, samples: dict[str, list[float]], floor: str) -> dict[str, Row]:
+        """One row a way, in seconds, each with its ratios to torchrun, where that ran, and to the
+        floor: how many times torchrun's seconds depends on the machine, as both do."""
         rows = {name: self.row(f"{part}: {name}", "s", s) for name, s in samples.items()}
         for row in rows.values():
-            row.torchrun = rows["torchrun"].median
+            row.torchrun = rows["torchrun"].median if "torchrun" in rows else None
+            row.floor = rows[floor].median
         return rows
+
+    def __str__(self) -> str:
+        """The table, which goals were met, and what else there is to say."""
+        goals = [f"{'met    ' if g.met else 'NOT met'}  {g.text}: {g.measured}" for g in self.goals]
+        errors = [f"ERROR {error}" for error in self.errors]
+        return "\n".join([table(self.rows), "", *goals, *self.notes, *errors])
+
+    def write(self, path: Path, about: dict[str, Any]) -> None:
+        """What was found, with its circumstances, as JSON."""
+        rows = [dataclasses.asdict(row) | {"median": row.median} for row in self.rows]
+        found = about | dataclasses.asdict(self) | {"rows": rows}
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def text(value: float, unit: str) -> str:
@@ -68,12 +93,15 @@ def text(value: float, unit: str) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    lines = [("", "median", "min", "max", "n", "torchrun ÷ it")]
+    lines: list[tuple[str, ...]] = [
+        ("", "median", "min", "max", "n", "torchrun ÷ it", "it ÷ floor")
+    ]
     for row in rows:
         ratio = f"{row.torchrun / row.median:.3g}" if row.torchrun else ""
         values = [text(value, row.unit) for value in (row.median, min(row.samples))]
         worst = text(max(row.samples), row.unit)
-        lines.append((row.name, *values, worst, str(len(row.samples)), ratio))
+        over = f"{row.median / row.floor:.3g}" if row.floor else ""
+        lines.append((row.name, *values, worst, str(len(row.samples)), ratio, over))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     form = f"{{:<{widths[0]}}}" + "".join(f"  {{:>{width}}}" for width in widths[1:])
     return "\n".join(form.format(*line).rstrip() for line in lines)
@@ -89,7 +117,7 @@ def circumstances(load: float) -> dict[str, Any]:
             versions[name] = metadata.version(name)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["tests/bench/launch.py", *sys.argv[1:]]),
+        "command": " ".join([f"tests/bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "machine": {
             "platform": here.platform,
             "cpu": models[0] if models else None,

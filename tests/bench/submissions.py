@@ -50,7 +50,8 @@ def least_free(stop: threading.Event, found: list[int]) -> None:
 
 def main(learners: int, labs: list[str], options: list[str]) -> int:
     print(f"{machine.usable_cores()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
-    before, seen, stop = psutil.virtual_memory().available, [], threading.Event()
+    before, stop = psutil.virtual_memory().available, threading.Event()
+    seen: list[int] = []
     with tempfile.TemporaryDirectory() as scratch:
         submitted = Path(scratch, "submitted")
         submitted.mkdir()

@@ -8,21 +8,26 @@ is made after the widget is shown. A missed goal is a finding, not an error.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
+from report import Report, circumstances, text
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from browser import Browser, serving
 
 HERE = Path(__file__).parent
-PAINT = {1_000_000: 0.5, 10_000_000: 3.0}  # seconds after the cell's end
-FRAME = 50.0  # ms
 RANKS = 8
-AFTER_END = "first paint after the cell's end, s"
-SHOWN = "zoom: wheel until shown, ms, median"
+PAINTED = "first paint after the cell's start"
+AFTER_END = "first paint after the cell's end"
+SHOWN = "zoom: wheel until shown"
+GOALS = {(AFTER_END, 1_000_000): 0.5, (AFTER_END, 10_000_000): 3.0}  # s
+FRAME = 50.0  # ms, of SHOWN
 
 
 def slices(count: int) -> Any:
@@ -116,82 +121,59 @@ ZOOM = """async () => {
 }"""
 
 
-def measure(counts: list[int]) -> list[dict[str, Any]]:
-    sys.path[:0] = [str(HERE.parent)]
-    import nbformat
-    from browser import Browser, JupyterLab
-
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        lab = JupyterLab(Path(folder))
-        browser = Browser(lab)
-        try:
-            for count in counts:
-                notebook = nbformat.v4.new_notebook()
-                notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-                make = f"import sys; sys.path[:0] = [{str(HERE)!r}]"
-                make += "\nimport timeline, lockstep.timeline"
-                make += "\nlockstep.timeline.Timeline(timeline.slices(1000))._repr_mimebundle_()"
-                make += f"\ntrace = timeline.slices({count})"  # what is imported once is in
-                show = "shown = lockstep.timeline.Timeline(trace); built = time.time(); shown"
-                cells = ("import time\n" + make, show, "print(built)")
-                notebook.cells = [nbformat.v4.new_code_cell(code) for code in cells]
-                nbformat.write(notebook, Path(folder) / f"{count}.ipynb")
-                with browser.open(f"{count}.ipynb") as page:
-                    times = page._page.evaluate(RUN)
-                    frames = page._page.evaluate(ZOOM)
-                    page._page.evaluate(
-                        "() => window.jupyterapp.commands.execute('docmanager:save')"
-                    )
-                    size = (Path(folder) / f"{count}.ipynb").stat().st_size
-                    page.open_hints()  # the still picture
-                    problems = page.problems()
-                paint = times["painted"]
-                found.append(
-                    {
-                        "slices, with the bands'": times["slices"],
-                        "the cell, s": (times["ended"] - times["started"]) / 1e3,
-                        "first paint after the cell's start, s": (paint - times["started"]) / 1e3,
-                        "first paint after its rows are laid out, s": (paint - times["built"])
-                        / 1e3,
-                        AFTER_END: (paint - times["ended"]) / 1e3,
-                        "all slices there after the cell's end, s": (
-                            times["complete"] - times["ended"]
-                        )
-                        / 1e3,
-                        "zoom: a frame drawn, ms, median": statistics.median(frames["drawn"]),
-                        "zoom: a frame drawn, ms, worst": max(frames["drawn"]),
-                        SHOWN: statistics.median(frames["shown"]),
-                        "zoom: wheel until shown, ms, worst": max(frames["shown"]),
-                        "search until shown, ms": frames["searched"],
-                        "saved notebook, kB": size / 1e3,
-                        "problems": problems,
-                    }
-                )
-        finally:
-            browser.close()
-            lab.close()
-    return found
+def measure(report: Report, count: int, browser: Browser, folder: Path) -> None:
+    """The times of so many slices. folder: where the browser's JupyterLab looks for notebooks."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    make = f"import sys; sys.path[:0] = [{str(HERE)!r}]"
+    make += "\nimport timeline, lockstep.timeline"
+    make += "\nlockstep.timeline.Timeline(timeline.slices(1000))._repr_mimebundle_()"
+    make += f"\ntrace = timeline.slices({count})"  # what is imported once is in
+    show = "shown = lockstep.timeline.Timeline(trace); built = time.time(); shown"
+    cells = ("import time\n" + make, show, "print(built)")
+    notebook.cells = [nbformat.v4.new_code_cell(code) for code in cells]
+    path = folder / f"{count}.ipynb"
+    nbformat.write(notebook, path)
+    with browser.open(path.name) as page:
+        times = page.tab.evaluate(RUN)
+        frames = page.tab.evaluate(ZOOM)
+        page.tab.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        size = path.stat().st_size
+        page.open_hints()  # the still picture
+        report.errors += page.problems()
+    paint = times["painted"]
+    for name, unit, samples in (
+        ("the cell", "s", [(times["ended"] - times["started"]) / 1e3]),
+        (PAINTED, "s", [(paint - times["started"]) / 1e3]),
+        ("first paint after its rows are laid out", "s", [(paint - times["built"]) / 1e3]),
+        (AFTER_END, "s", [(paint - times["ended"]) / 1e3]),
+        ("all there after the cell's end", "s", [(times["complete"] - times["ended"]) / 1e3]),
+        ("zoom: a frame drawn", "ms", frames["drawn"]),
+        (SHOWN, "ms", frames["shown"]),
+        ("search until shown", "ms", [frames["searched"]]),
+        ("saved notebook", "kB", [size / 1e3]),
+    ):
+        row = report.row(f"{count:,} slices: {name}", unit, samples)
+        limit = FRAME if name == SHOWN else GOALS.get((name, count))
+        if limit is not None:
+            goal = f"{row.name}: at most {text(limit, unit)}"
+            report.goal(goal, text(row.median, unit), row.median <= limit)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("slices", nargs="*", type=int, default=list(PAINT))
-    parser.add_argument("--json", type=Path)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("slices", nargs="*", type=int, default=[1_000_000, 10_000_000])
+    parser.add_argument("--json", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    found = measure(chosen.slices)
-    for count, one in zip(chosen.slices, found, strict=True):
-        print(f"── {count:,} slices ──")
-        for name, value in one.items():
-            print(
-                f"  {name:45} {value:,.3f}" if isinstance(value, float) else f"  {name:45} {value}"
-            )
-        if count in PAINT:
-            for goal, limit in ((AFTER_END, PAINT[count]), (SHOWN, FRAME)):
-                print(f"  goal: {goal} ≤ {limit}: {'met' if one[goal] <= limit else 'missed'}")
+    about, found = circumstances(os.getloadavg()[0]), Report()
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as browser:
+        for count in chosen.slices:
+            measure(found, count, browser, Path(folder))
+    print(found)
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2))
+        found.write(chosen.json, about)
+    return 1 if found.errors else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

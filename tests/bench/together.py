@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -145,7 +145,7 @@ def least_free(found: list[int]) -> Iterator[None]:
 
 
 def together(
-    pool: ThreadPoolExecutor, learners: list[Kernel] | list[Visitor], what: str, code: str
+    pool: ThreadPoolExecutor, learners: Sequence[Kernel | Visitor], what: str, code: str
 ) -> None:
     """All run a cell at once; prints how long they took."""
     began = time.perf_counter()
@@ -159,12 +159,15 @@ def together(
 
 def main(count: int, on_hub: bool) -> int:
     print(f"{count} kernels, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
-    free, least = psutil.virtual_memory().available, []
+    free = psutil.virtual_memory().available
+    least: list[int] = []
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(count))
         stack.enter_context(least_free(least))
-        learners = stack.enter_context(visitors(count) if on_hub else kernels(count, pool))
+        learners: Sequence[Kernel | Visitor] = stack.enter_context(
+            visitors(count) if on_hub else kernels(count, pool)
+        )
         print(f"kernels: all ready after {time.perf_counter() - began:.1f} s", flush=True)
         together(pool, learners, "import lockstep", LOAD)
         together(pool, learners, "first cell of 4 ranks", CELL)

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import report
@@ -32,7 +31,6 @@ from lockstep.trace import Trace
 trace = Trace.load(folder, cache=False)
 loaded = time.perf_counter()
 totals = trace.align().breakdown().totals
-answer = [[one.compute for one in totals], [100 * (one.overlap or 0) for one in totals]]
 """,
     "HTA": """
 import warnings; warnings.simplefilter("ignore")
@@ -41,21 +39,19 @@ trace = TraceAnalysis(trace_dir=folder)
 loaded = time.perf_counter()
 times = trace.get_temporal_breakdown(visualize=False)
 overlap = trace.get_comm_comp_overlap(visualize=False)
-answer = [[float(v) for v in times["compute_time(us)"]],
-          [float(v) for v in overlap["comp_comm_overlap_pctg"]]]
 """,
 }
 SCRIPT = """
 import json, sys, time
 folder, began = sys.argv[1], time.perf_counter()
 {reader}
-print("\\nfigures:", json.dumps([loaded - began, time.perf_counter() - loaded, answer]))
+print("\\nfigures:", json.dumps([loaded - began, time.perf_counter() - loaded]))
 """
 
 
-def read(way: str, folder: Path, hta: Path | None = None) -> tuple[float, float, float, float, Any]:
-    """Seconds of loading, of analysing, of CPU time in all, peak bytes, and the answer. hta: a
-    checkout of it that is used in place of the installed one."""
+def read(way: str, folder: Path, hta: Path | None = None) -> tuple[float, float, float, float]:
+    """Seconds of loading, of analysing, of CPU time in all, and peak bytes. hta: a checkout of it
+    that is used in place of the installed one."""
     script = SCRIPT.format(reader=READERS[way])
     paths = [Path(__file__).parents[2] / "lib", *([hta.resolve()] if hta else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
@@ -75,8 +71,8 @@ def read(way: str, folder: Path, hta: Path | None = None) -> tuple[float, float,
         said = output.read()
     if process.returncode:
         raise SystemExit(f"{way} failed:\n{said}")
-    load, analyse, answer = json.loads(said.rpartition("figures:")[2])
-    return load, analyse, sum(os.times()[2:4]) - before, peak, answer
+    load, analyse = json.loads(said.rpartition("figures:")[2])
+    return load, analyse, sum(os.times()[2:4]) - before, peak
 
 
 def tree(process: psutil.Process) -> int:
@@ -113,12 +109,12 @@ def train(steps: int) -> list[float]:
     return times[steps // 3 :]
 
 
-def recording() -> tuple[list[float], list[float]]:
+def recording(rounds: int) -> tuple[list[float], list[float]]:
     """Seconds a step of two gloo ranks, without and with the profiler, in turns."""
     from lockstep import torchrun
 
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(5):
+    for _ in range(rounds):
         for trace in seconds:
             job = torchrun(train, STEPS, nproc_per_node=2, backend="gloo", show=False, trace=trace)
             seconds[trace].append(statistics.median(job.results[0]))
@@ -142,7 +138,7 @@ def main() -> None:
 
     circumstances = report.circumstances(os.getloadavg()[0])
     found = report.Report()
-    runs: dict[str, list[tuple[float, float, float, float, Any]]] = {way: [] for way in READERS}
+    runs: dict[str, list[tuple[float, float, float, float]]] = {way: [] for way in READERS}
     with tempfile.TemporaryDirectory() as folder:
         training(Path(folder), ranks=options.ranks, events=options.events)
         for _ in range(options.runs):
@@ -160,26 +156,15 @@ def main() -> None:
     found.goal("at least 8 times as fast as HTA", f"{faster:.1f} times", faster >= 8)
     share = peaks["lockstep"] / peaks["HTA"]
     found.goal("at most a third of HTA's memory", f"{share:.2f} of it", share <= 1 / 3)
-    percent = float("nan")
     if not options.only_reading:
-        plain, recorded = recording()
-        found.row("step of two gloo ranks", "s", plain)
-        found.row("the same, recorded", "s", recorded)
-        percent = 100 * (statistics.median(recorded) / statistics.median(plain) - 1)
-    print(report.table(found.rows))
-    for goal in found.goals:
-        print(f"{'met' if goal.met else 'NOT MET'}: {goal.text}: {goal.measured}")
-    if not options.only_reading:
-        print(f"recording costs these ranks {percent:.1f} % of a step")
+        before, after = recording(options.runs)
+        plain = found.row("step of two gloo ranks", "s", before)
+        recorded = found.row("the same, recorded", "s", after)
+        percent = 100 * (recorded.median / plain.median - 1)
+        found.notes.append(f"recording costs these ranks {percent:.1f} % of a step")
+    print(found)
     if options.json:
-        answers = {way: done[-1][4] for way, done in runs.items()}
-        content = {
-            **circumstances,
-            "samples": {row.name: row.samples for row in found.rows},
-            "recording_percent": percent,
-            "answers": answers,
-        }
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        found.write(options.json, circumstances)
 
 
 if __name__ == "__main__":

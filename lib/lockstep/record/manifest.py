@@ -45,9 +45,11 @@ CONDITIONS = (
 )
 # Of these, what only says what is installed: that is among the versions.
 INSTALLED = ("_HOME", "_PATH", "_VERSION")
-# What `data/` has besides recordings; `published` is what others measured.
+# What `data/` has besides recordings: `costs` is what benchmarks of Lockstep say where they ran
+# last, `published` what others measured.
 _NO_RECORDINGS = {
-    NAME, SUMS, "README.md", "COSTS.md", "GATE.md", "claims.md", "claims.toml", "published",
+    NAME, SUMS, "README.md", "COSTS.md", "GATE.md", "claims.md", "claims.toml", "costs",
+    "published",
 }  # fmt: skip
 _PATH = re.compile(r"(?<![\w.:/])(?:/[\w.+@-]+){2,}")
 _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
