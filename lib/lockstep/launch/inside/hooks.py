@@ -39,6 +39,7 @@ from weakref import ref
 from ..calls import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
 from .naming import frame_here, name_of
 from .recorder import Recorder
+from .rendezvous import file_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -740,6 +741,7 @@ def _is_the_jobs(store: Any) -> bool:
     """Whether only the ranks of this job know a store: the one that the launcher gave them."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
+    store = file_of(store)
     if isinstance(store, dist.FileStore):
         return str(store.path).startswith("/proc/self/fd/")
     if isinstance(store, dist.TCPStore):

@@ -52,7 +52,7 @@ from .modules import Modules
 from .profiling import profiled
 from .recorder import Recorder
 from .recursion import hide_frames
-from .rendezvous import meet_in_file
+from .rendezvous import meet_in_file, store_in
 from .shown import shown
 
 # "Show your stack". Not a signal that programs handle, or that ends them: what they have SIGQUIT
@@ -314,7 +314,7 @@ class _Rank:
         options: dict[str, Any] = {}
         if self._meeting is not None:
             world_size = int(os.environ["WORLD_SIZE"])
-            store = dist.FileStore(f"/proc/self/fd/{self._meeting}", world_size)
+            store = store_in(f"/proc/self/fd/{self._meeting}")
             store.set_timeout(dist.default_pg_timeout)  # as torchrun's has it
             options = {"store": store, "rank": self.rank, "world_size": world_size}
         if backend == "nccl":
