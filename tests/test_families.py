@@ -39,7 +39,6 @@ KNOWN = {
     "faulthandler is switched on, dumps and is switched off by the program": (
         "a rank tells its stack when it is asked or crashes"
     ),
-    "rank 1 raises within a collective": "a traceback has the frames of what records calls",
 }
 
 

@@ -20,6 +20,7 @@ from lockstep import JobFailed, LaunchError, World
 from lockstep.launch import processes
 from lockstep.launch.cell import Cell
 from lockstep.launch.explain import standstill
+from lockstep.launch.inside.rendezvous import file_of
 from lockstep.launch.options import Options
 from test_launch import launch
 
@@ -302,7 +303,7 @@ def test_ranks_that_make_their_own_group_meet_in_a_file_that_nobody_else_can_ope
             store = c10d._get_default_store()
             while hasattr(store, "underlying_store"):
                 store = store.underlying_store
-            stores.append(type(store).__name__)
+            stores.append(type(file_of(store)).__name__)
             dist.destroy_process_group()
         return sums, stores
 

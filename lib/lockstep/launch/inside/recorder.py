@@ -376,9 +376,8 @@ class Recorder:
             U64.pack_into(self._memory, WAITING, 0)
 
     def finish(self, place: int, entered: bool) -> None:
-        """Somebody has waited for a call, and it is over."""
+        """A call is over, and with it the wait that was entered."""
         self.leave(entered)
-        self.say_waited(place)
         self.end(place)
 
     @contextlib.contextmanager
