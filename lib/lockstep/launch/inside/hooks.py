@@ -7,10 +7,11 @@ where a kernel in Python costs far more (`_descend`). What may block besides (wa
 and ending groups) is caught where it is defined.
 
 An observer is a generator: it runs until its `yield` before a call, and goes on with what the call
-returned, or with RAISED. (A synchronous call on the CPU has plain functions beside it, which
-cost less.) It runs nothing of the program's own, and what it raises is noted once and left out of the record: the program never sees it, and calls what it would have called. What
-observers use of Python they have from when this module was imported: a program may put something
-else into `builtins` or `os`.
+returned, or with RAISED. (A synchronous call on the CPU has plain functions beside it, which cost
+less.) It runs nothing of the program's own, and what it raises is noted once and left out of the
+record: the program never sees it, and calls what it would have called. What observers use of Python
+they have from when this module was imported: a program may put something else into `builtins` or
+`os`.
 
 A rank must also end as it would without a record. gloo's threads take Python's lock now and then,
 to drop a tensor that Python has seen, and every tensor of a call has been seen here. Who destroys a
