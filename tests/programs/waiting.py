@@ -44,6 +44,28 @@ time.sleep(0.3)
 dist.barrier()
 dist.destroy_process_group()
 
+# %% bare threads that have not begun when their ranks wait
+# forms: script
+import _thread
+import os
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+rank, other = dist.get_rank(), 1 - dist.get_rank()
+t, value = torch.zeros(2), torch.full((2,), rank + 1.0)
+
+def later():
+    time.sleep(2)
+    dist.send(value, other)
+
+_thread.start_new_thread(later, ())
+dist.recv(t, other)
+print(rank, "received", t.tolist())
+dist.barrier()
+dist.destroy_process_group()
+
 # %% a timer sets the key that both ranks wait for
 # forms: script
 import threading

@@ -15,16 +15,13 @@ import math
 import queue
 import threading
 import zlib
-from _thread import _count, start_new_thread
-from builtins import any, len, repr
+from _thread import start_new_thread
+from builtins import len, repr
 from collections.abc import Callable, Iterator
-from concurrent.futures import thread as pools
 from functools import lru_cache, partial
 from os import getpid
-from sys import _current_frames
 from threading import get_ident
 from time import perf_counter
-from types import FrameType
 from typing import Any
 from weakref import ref
 
@@ -57,6 +54,7 @@ from ..calls import (
     offset_of,
     section_size,
 )
+from .threads import OtherThreads
 
 # A sequence in which calls are counted: the group's number, and as `line_of`.
 _Line = tuple[int, tuple[str, int | None, int]]
@@ -110,6 +108,7 @@ class Recorder:
         self._messages: set[int] = set()  # entries of messages under way
         self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
         self._watchers = _Watchers()
+        self._others = OtherThreads()
         self.newest = 0
         self.is_on_gpu = False
         self._may_be_helped = 0  # as the header says
@@ -365,7 +364,7 @@ class Recorder:
         return True
 
     def _say_who_may_help(self, others: bool) -> None:
-        help = others or _others_may_act(self._watchers.threads)
+        help = others or self._others.may_act(self._watchers.threads)
         if help != self._may_be_helped:
             self._may_be_helped = help
             U64.pack_into(self._memory, HELP, help)
@@ -448,39 +447,3 @@ class _Watchers:
             del future, done  # the tensors in it are the program's to keep or to drop
             with self._lock:
                 self._busy -= 1
-
-
-def _others_may_act(watchers: set[int]) -> bool:
-    """Whether a thread of this process might yet do something while the main thread waits."""
-    if _count() <= len(watchers):
-        return False
-    own = {*watchers, get_ident()}
-    with contextlib.suppress(Exception):  # an audit hook of the program's may forbid to look
-        return any(not _is_idle(at) for ident, at in _current_frames().items() if ident not in own)
-    return True
-
-
-def _is_idle(frame: FrameType) -> bool:
-    """Whether a thread waits without a limit for others of its process, or is known to be idle."""
-    if frame.f_code is _POOL or (
-        frame.f_code in _WAITS and frame.f_locals.get("timeout") in (None, -1)
-    ):
-        return True
-    at: FrameType | None = frame
-    while at is not None:
-        if at.f_code.co_filename.endswith(_IDLE_FILES):
-            return True
-        at = at.f_back
-    return False
-
-
-_POOL = pools._worker.__code__
-_WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
-if hasattr(threading.Thread, "_wait_for_tstate_lock"):  # Python 3.11 and 3.12
-    _WAITS.add(threading.Thread._wait_for_tstate_lock.__code__)
-# Threads that look now and then at what others do, or wait in C for work.
-_IDLE_FILES = (
-    "/tqdm/_monitor.py",
-    "/torch/_inductor/compile_worker/subproc_pool.py",
-    "/torch/utils/data/_utils/pin_memory.py",
-)

@@ -1,0 +1,105 @@
+"""Who else is at work in a rank: threads that may yet do what its main thread waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from builtins import any, len
+from collections.abc import Callable, Set
+from concurrent.futures import thread as pools
+from sys import _current_exceptions, _current_frames
+from threading import get_ident
+from time import sleep
+from types import FrameType
+from typing import Any
+
+_TURNS = (0.001,) * 5  # seconds in which a new thread gets to begin
+
+
+class OtherThreads:
+    """What is known of a process's threads from one look to the next."""
+
+    def __init__(self) -> None:
+        self._newest = 0  # the identity of the newest thread that was seen
+        self._frameless = 0  # how many ran no Python then: those of C++ that have run some before
+        self._is_alone = False
+
+    def may_act(self, ours: Set[int]) -> bool:
+        """Whether a thread might yet do something while this one waits; `ours` will not."""
+        newest = _identity(_head(_INTERPRETER))
+        if newest == self._newest and self._is_alone:
+            return False
+        with contextlib.suppress(Exception):  # an audit hook of the program's may forbid to look
+            if newest != self._newest and not self._have_begun():
+                return True
+            self._newest = newest
+            own = {*ours, get_ident()}
+            others = [at for ident, at in _current_frames().items() if ident not in own]
+            self._is_alone = not others
+            return any(not _is_idle(at) for at in others)
+        return True
+
+    def _have_begun(self) -> bool:
+        """Whether all threads that were started have begun; they are given a little time.
+
+        One that has not is in no list of Python's but that of thread states.
+        """
+        for turn in _TURNS:
+            count = _count()
+            frameless = count - len(_current_frames())
+            if frameless <= self._frameless:
+                break
+            sleep(turn)
+        else:
+            if count > len(_current_exceptions().keys() - {0}):
+                return False
+        self._frameless = frameless
+        return True
+
+
+def _is_idle(frame: FrameType) -> bool:
+    """Whether a thread waits without a limit for others of its process, or is known to be idle."""
+    if frame.f_code is _POOL or (
+        frame.f_code in _WAITS and frame.f_locals.get("timeout") in (None, -1)
+    ):
+        return True
+    at: FrameType | None = frame
+    while at is not None:
+        if at.f_code.co_filename.endswith(_IDLE_FILES):
+            return True
+        at = at.f_back
+    return False
+
+
+_POOL = pools._worker.__code__
+_WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
+if hasattr(threading.Thread, "_wait_for_tstate_lock"):  # Python 3.11 and 3.12
+    _WAITS.add(threading.Thread._wait_for_tstate_lock.__code__)
+# Threads that look now and then at what others do, or wait in C for work.
+_IDLE_FILES = (
+    "/tqdm/_monitor.py",
+    "/torch/_inductor/compile_worker/subproc_pool.py",
+    "/torch/utils/data/_utils/pin_memory.py",
+)
+
+
+def _function(name: str, result: Any, *takes: Any) -> Callable[..., Any]:
+    function = getattr(_PYTHON, name)
+    function.restype, function.argtypes = result, takes
+    return function
+
+
+_PYTHON = ctypes.PyDLL(None)  # a handle of our own: the program may set types in its one
+_INTERPRETER = _function("PyInterpreterState_Get", ctypes.c_void_p)()
+_head = _function("PyInterpreterState_ThreadHead", ctypes.c_void_p, ctypes.c_void_p)
+_next = _function("PyThreadState_Next", ctypes.c_void_p, ctypes.c_void_p)
+_identity = _function("PyThreadState_GetID", ctypes.c_uint64, ctypes.c_void_p)
+
+
+def _count() -> int:
+    """How many threads Python has a state of: from the moment on in which one is started."""
+    count, state = 0, _head(_INTERPRETER)
+    while state:
+        count, state = count + 1, _next(state)
+    return count
