@@ -86,8 +86,8 @@ judge: tools  ## try the course's wrong and right answers with 20 seeds (LABS="0
 	$(BIN)/python tests/judge.py $(LABS)
 
 notebooks: tools  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
-	$(BIN)/python -m lockstep.course.build $(LABS)
-	$(BIN)/python -m lockstep.course.claims
+	$(BIN)/python -m lockstep.author.build $(LABS)
+	$(BIN)/python -m lockstep.author.claims
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor

@@ -1,5 +1,5 @@
 """What pyproject.toml cannot say: the course's files lie beside the package, and a wheel takes
-them into it, where `lockstep.material` finds them."""
+them into it, where `lockstep.base.paths` finds them."""
 
 from pathlib import Path
 

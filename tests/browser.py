@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import playwright.sync_api as playwright
-from lockstep.course.photos import chromium
+from lockstep.author.screenshots import chromium
 from PIL import Image
 
 START = 60.0  # seconds for the server, a page or a kernel to be there

@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 
 import lockstep
+from lockstep.author.source import answers
 from lockstep.course import exercises
-from lockstep.course.source import answers
 
 SOURCES = Path(__file__).parents[1] / "solutions" / "source"
 

@@ -2,7 +2,7 @@
 
     python tests/mutants.py collectives critical --sample 40 --seed 1 --seconds 90 [--own]
 
-Each mutant is a module of lockstep/trace/ask with one change: a comparison or a sign turned round,
+Each mutant is a module of trace/analyses with one change: a comparison or a sign turned round,
 & for |, % for //, `and` for `or`, a constant one more, a `not` dropped, min for max. The tests of
 the module run on it, in a process forked from one that has imported all else; what passes them is
 listed. A mutant whose tests do not end in time counts as seen. This takes minutes, so `make test`
@@ -165,7 +165,7 @@ def _tested(module: str, number: int | None, own: bool) -> int:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if number is not None:
         [*changes(tree)][number][2]()
-    mutant = Mutant(f"lockstep.trace.ask.{module}", path, ast.fix_missing_locations(tree))
+    mutant = Mutant(f"lockstep.trace.analyses.{module}", path, ast.fix_missing_locations(tree))
     sys.meta_path.insert(0, mutant)
     with contextlib.suppress(BaseException):
         quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]

@@ -1,4 +1,4 @@
-"""A widget of `lockstep.play` on a page of its own, with Python behind it, in a real browser."""
+"""A widget of `lockstep.interactive` on a page of its own, with Python behind it, in a browser."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import playwright.sync_api as playwright
-from lockstep.course.photos import chromium
-from lockstep.play.widget import Playable, reply, script
+from lockstep.author.screenshots import chromium
+from lockstep.figures.interactive.widget import Playable, reply, script
 
 PAGE = """<!doctype html><html lang="en"><title>play</title><style>
 :root{color-scheme:light dark}

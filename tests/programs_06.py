@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from experiments.graphs import captured, forward, layers, microseconds, serve, training
 from lockstep import virtual
-from lockstep.record.graphs import captured, forward, layers, microseconds, serve, training
 
 Step = Callable[[], Any]
 

@@ -7,9 +7,10 @@ from typing import Any
 import lockstep
 import playwright.sync_api as playwright
 import pytest
-from lockstep import compiled, simulated
+from lockstep import simulated
+from lockstep.author.screenshots import chromium
+from lockstep.course import compiled
 from lockstep.course.exercises import Outcome
-from lockstep.course.photos import chromium
 from lockstep.launch import view
 from lockstep.timeline import page
 from lockstep.trace import Kind, Slice, Trace

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from between_groups import PROGRAMS
 from lockstep import torchrun
-from lockstep.launch.calls import HEADER, Group, Reader
-from lockstep.launch.explain.diagnose import Seen, between_groups, deadlock
-from lockstep.launch.inside.recorder import Recorder
+from lockstep.calls.diagnose import Seen, between_groups, deadlock
+from lockstep.calls.record import HEADER, Group, Reader
+from lockstep.launch.worker.recorder import Recorder
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

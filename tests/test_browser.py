@@ -15,9 +15,9 @@ import playwright.sync_api as playwright
 import pytest
 import readme_pictures
 from browser import DARK, LIGHT, Browser, Page, serving
-from lockstep.course import build
+from lockstep.author import build
+from lockstep.author.screenshots import chromium
 from lockstep.course.links import exercise_address
-from lockstep.course.photos import chromium
 
 sys.path.append(str(Path(__file__).parent / "bench"))
 import timeline
@@ -195,7 +195,7 @@ DRAWN_IN_LETTERS = {
     "timeline": "from lockstep.trace import Kind, Slice, Trace\n"
     "slices = [Slice(0, 'main', 'compute', 0, 1000, Kind.COMPUTE)]\n"
     "lockstep.Timeline(Trace.from_slices(slices, stamp=stamp))",
-    "ring": "lockstep.play.collective('ring', 2)",
+    "ring": "lockstep.interactive.collective('ring', 2)",
     "line": "lockstep.compare(3, 4)",
 }
 HEIGHTS = """() => Object.fromEntries(Object.entries({

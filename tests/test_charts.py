@@ -18,7 +18,7 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 from lockstep import simulated
-from lockstep.course import build
+from lockstep.author import build
 from lockstep.figures import chart as charts
 
 LIB = Path(lockstep.__file__).parents[1]

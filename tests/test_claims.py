@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from lockstep import claim
-from lockstep.course import claims
-from lockstep.course.source import read
+from lockstep.author import claims
+from lockstep.author.source import read
+from lockstep.base.provenance import Provenance
 from lockstep.course.syllabus import LABS
-from lockstep.stamps import Stamp
 
 ROOT = Path(__file__).parents[1]
-STAMPS = [Stamp("live", "4 ranks · gloo"), Stamp("recorded", "an H200")]
+STAMPS = [Provenance("live", "4 ranks · gloo"), Provenance("recorded", "an H200")]
 
 
 def text(sentence="Trees | are *fast*.", verdict="depends", because="1 s · 2 s, <b>"):
@@ -78,7 +78,7 @@ def test_the_page_shows_what_was_said_as_text():
 def test_the_files_are_what_the_published_solutions_say():
     found = claims.gather(ROOT)
     toml, markdown = ((ROOT / name).read_text(encoding="utf-8") for name in claims.FILES)
-    again = "write them anew: python -m lockstep.course.claims"
+    again = "write them anew: python -m lockstep.author.claims"
     assert claims.read(ROOT / claims.FILES[0]) == found, again
     assert toml == claims.as_toml(found), again
     assert markdown == claims.as_markdown(found), again

@@ -6,7 +6,7 @@ import lockstep
 import pytest
 from lockstep import LaunchError, Slurm
 from lockstep.launch.cluster import profile
-from lockstep.launch.cluster.found import Here, find
+from lockstep.launch.cluster.allocation import Here, find
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from lockstep import compiled, machine, simulated, torchrun
-from lockstep.compiled import (
+from experiments import compile as recorder
+from lockstep import simulated, torchrun
+from lockstep.base import machine
+from lockstep.course import compiled
+from lockstep.course.compiled import (
     CannotCompile,
     Compiled,
     Findings,
@@ -26,7 +29,6 @@ from lockstep.compiled import (
     variables,
     view,
 )
-from lockstep.record import compile as recorder
 
 ATTACK = "<script>alert('\"&')</script>"
 STAMP = simulated("by hand")
@@ -183,8 +185,8 @@ def _find(content):
 # ── Its folder ───────────────────────────────────────────────────────────────────────────────
 
 HOLDER = """
-import time, lockstep.compiled
-world = lockstep.compiled.workshop()
+import time, lockstep.course.compiled
+world = lockstep.course.compiled.compile_session()
 print(world._options.env["TORCHINDUCTOR_CACHE_DIR"], flush=True)
 input()
 """
@@ -210,7 +212,7 @@ def test_its_folder_goes_when_its_notebook_was_killed_and_not_before():
 
 
 def test_its_folder_goes_with_the_world():
-    world = compiled.workshop()
+    world = compiled.compile_session()
     folder = Path(world._options.env["TORCHINDUCTOR_CACHE_DIR"])
     assert folder.is_dir()
     del world
@@ -226,7 +228,7 @@ def _settled():
 
 
 def test_its_rank_compiles_alone_and_for_one_set_of_instructions():
-    (settled,) = compiled.workshop().run(_settled).results
+    (settled,) = compiled.compile_session().run(_settled).results
     threads, sets = settled
     assert threads == 1, "its variables came after Inductor's settings were read"
     assert sets <= {"avx2", "asimd"}, "each more is a compilation before the first one"

@@ -1,9 +1,9 @@
 """What ncu says of kernels, as the recording of counters reads it."""
 
 import pytest
+from experiments.counters import PHASES, known, rows_of
+from experiments.experiment import ExperimentFailed
 from lockstep import recorded
-from lockstep.record.counters import PHASES, known, rows_of
-from lockstep.record.experiment import ExperimentFailed
 
 SAID = '''\
 ==PROF== Connected to process 12

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from lockstep.base.paths import SOLUTIONS
 from lockstep.course.exercises import MIME
-from lockstep.material import SOLUTIONS
 from lockstep.teach import demo, replay
 from nbclient import NotebookClient
 

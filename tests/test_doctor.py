@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from lockstep import __version__
+from lockstep.base.machine import Compiler, Gpu, Machine, Torch
 from lockstep.course import doctor as doctor_module
 from lockstep.course.doctor import diagnose, held_in_reserve, runs_live
 from lockstep.course.syllabus import LABS, Lab
-from lockstep.machine import Compiler, Gpu, Machine, Torch
 
 GIB = 2**30
 

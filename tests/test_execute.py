@@ -16,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 from lockstep.__main__ import main
-from lockstep.course import execute
+from lockstep.author import execute
 from lockstep.course.exercises import MIME
 
 LIBRARY = str(Path(lockstep.__file__).parents[1])

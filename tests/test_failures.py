@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from kernel import Kernel
-from lockstep.launch.explain import standstill
+from lockstep.launch import stall_detector
 
 HEAD = """\
 %%torchrun -n 4 {flags}
@@ -494,7 +494,7 @@ def test_they_are_found_though_they_look_again_and_again():
 
 
 def test_waiting_in_init_for_a_slow_rank_is_not_looking_in_vain(monkeypatch):
-    monkeypatch.setattr(standstill, "_STILL_UNMET", standstill._STILL)
+    monkeypatch.setattr(stall_detector, "_STILL_UNMET", stall_detector._STILL)
 
     def late():
         import torch.distributed as dist

@@ -22,8 +22,8 @@ import yaml
 from kineto_files import event, head, kernel, write
 from lockstep import gate
 from lockstep.__main__ import main
-from lockstep.gate import GateError
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
+from lockstep.trace.gate import GateError
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]

@@ -10,12 +10,12 @@ import standing_still
 from between_groups import PROGRAMS
 from ending_programs import FAMILIES, Program
 from endings import Expected, Lane
+from experiments import course
+from experiments.command import DATA, find, record
 from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
-from lockstep.record import course
-from lockstep.record.command import DATA, find, record
 from test_standing_still import told
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from imports import Arrows, arrows
-from lockstep.course.source import read
+from lockstep.author.source import read
 
 LIBRARY = Path(__file__).parents[1] / "lib" / "lockstep"
 

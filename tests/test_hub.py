@@ -12,7 +12,7 @@ from pathlib import Path
 import hub
 import psutil
 import pytest
-from lockstep.material import SOLUTIONS
+from lockstep.base.paths import SOLUTIONS
 
 pytestmark = [
     pytest.mark.timeout(240),  # the first starts three servers

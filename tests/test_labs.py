@@ -17,11 +17,11 @@ import lockstep
 import nbformat
 import pytest
 import torch
-from lockstep.course import build
+from lockstep.author import build
+from lockstep.author.rules import FEWEST_WRONG_ANSWERS, verify
+from lockstep.author.source import SourceError, answers
 from lockstep.course import exercises as checks
 from lockstep.course.labs import lab02
-from lockstep.course.rules import FEWEST_WRONG_ANSWERS, verify
-from lockstep.course.source import SourceError, answers
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]
@@ -480,7 +480,7 @@ def test_notebooks_of_one_lab(tmp_path, capsys):
 
 
 def test_the_command_names_a_lab_that_is_not_there():
-    command = [sys.executable, "-m", "lockstep.course.build", "7"]
+    command = [sys.executable, "-m", "lockstep.author.build", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("make notebooks: there is no lab 7; there are: 00, ")

@@ -17,11 +17,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep import JobFailed, LaunchError, World
-from lockstep.launch import processes
+from lockstep.launch import processes, stall_detector
 from lockstep.launch.cell import Cell
-from lockstep.launch.explain import standstill
-from lockstep.launch.inside.rendezvous import file_of
 from lockstep.launch.options import Options
+from lockstep.launch.worker.rendezvous import file_of
 from test_launch import launch
 
 file: IO[str]  # these are left open, by functions on ranks
@@ -113,7 +112,7 @@ def test_a_rank_that_others_fail_may_save_its_work(tmp_path):
 
 
 def test_a_thread_that_never_ends_is_named(monkeypatch):
-    monkeypatch.setattr(standstill, "_STILL_LEAVING", 0.5)
+    monkeypatch.setattr(stall_detector, "_STILL_LEAVING", 0.5)
 
     def waits_for_nothing():
         threading.Thread(target=threading.Event().wait, name="saver").start()
@@ -246,7 +245,7 @@ def test_a_program_that_becomes_another_all_the_time_is_found(tmp_path):
         programs = [
             subprocess.Popen([restless], env=environment, start_new_session=True) for _ in range(10)
         ]
-        hunt = processes.Hunt(job, {})
+        hunt = processes.Reaper(job, {})
         while hunt.strike([one.pid for one in programs], own=False):
             pass
         try:

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from lockstep.__main__ import main
 from lockstep.launch import processes
-from lockstep.teach import leftovers
-from lockstep.teach.leftovers import Places
+from lockstep.teach import cleanup
+from lockstep.teach.cleanup import Places
 
 LIBRARY = str(Path(lockstep.__file__).parents[1])
 OLD = 10 * 365 * 86400  # seconds: no process is as old
@@ -61,7 +61,7 @@ def old() -> Callable[[Path], Path]:
 
 
 def found(places: Places) -> list[str]:
-    return sorted(Path(one.what).name for one in leftovers.find(places) if one.kind != "process")
+    return sorted(Path(one.what).name for one in cleanup.find(places) if one.kind != "process")
 
 
 def test_what_nobody_holds_is_found_and_removed(places, old):
@@ -82,8 +82,8 @@ def test_what_nobody_holds_is_found_and_removed(places, old):
         "ticket-1.json",
         "torch_123_456_0",
     ]
-    assert "2.00 KiB" in " ".join(map(str, leftovers.find(places)))
-    for one in leftovers.find(places):
+    assert "2.00 KiB" in " ".join(map(str, cleanup.find(places)))
+    for one in cleanup.find(places):
         if one.kind != "process":
             assert one.remove() == ""
     assert found(places) == []
@@ -124,7 +124,7 @@ def test_what_is_used_or_young_or_of_others_stays(places, old):
 
 def test_a_folder_that_is_taken_meanwhile_stays(places, old):
     path = old(places.temporary[0] / "lockstep-job-abc")
-    (one,) = (one for one in leftovers.find(places) if one.kind != "process")
+    (one,) = (one for one in cleanup.find(places) if one.kind != "process")
     claim = os.open(path, os.O_RDONLY)
     fcntl.flock(claim, fcntl.LOCK_SH)
     assert one.remove() == "somebody uses it now"
@@ -145,11 +145,11 @@ def test_a_process_of_a_dead_notebook_is_ended_and_one_of_a_living_is_not(places
         sleeper = psutil.Process(int(line.split()[-1]))
         job = sleeper.environ()[processes.VARIABLE]
         assert job.startswith(f"{notebook.pid}-")
-        assert str(sleeper.pid) not in [one.what for one in leftovers.find(places)]
+        assert str(sleeper.pid) not in [one.what for one in cleanup.find(places)]
         notebook.stdin.write("\n")
         notebook.stdin.flush()
         assert notebook.wait(30) == -signal.SIGKILL
-    (one,) = (one for one in leftovers.find(places) if one.what == str(sleeper.pid))
+    (one,) = (one for one in cleanup.find(places) if one.what == str(sleeper.pid))
     assert f"of notebook {notebook.pid}, which has ended: {sys.executable} -c" in str(one)
     assert one.remove() == ""
     assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE
@@ -158,7 +158,7 @@ def test_a_process_of_a_dead_notebook_is_ended_and_one_of_a_living_is_not(places
 def test_nothing_is_removed_before_it_was_shown_and_allowed(places, old, monkeypatch, capsys):
     path = old(places.temporary[0] / "lockstep-job-abc")
     monkeypatch.setattr(Places, "usual", lambda: places)
-    monkeypatch.setattr(leftovers, "_processes", lambda: iter(()))  # those are of other tests
+    monkeypatch.setattr(cleanup, "_processes", lambda: iter(()))  # those are of other tests
     assert main(["clean"]) == 0
     said = capsys.readouterr().out
     assert str(path) in said

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lockstep.course import build, links
-from lockstep.course.source import core, read
+from lockstep.author import build
+from lockstep.author.source import core, read
+from lockstep.course import links
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]

@@ -7,8 +7,8 @@ from dataclasses import FrozenInstanceError, asdict, replace
 from pathlib import Path
 
 import pytest
-from lockstep import machine as machine_module
-from lockstep.machine import Gpu, link_kind, parse_topology, probe, summary
+from lockstep.base import machine as machine_module
+from lockstep.base.machine import Gpu, link_kind, parse_topology, probe, summary
 
 GIB = 2**30
 
@@ -130,7 +130,8 @@ def test_a_machine_is_plain_values_and_cannot_change(here):
 
 
 def test_importing_the_module_does_not_import_torch():
-    code = "import sys, lockstep.machine, lockstep.course.doctor; sys.exit('torch' in sys.modules)"
+    code = "import sys, lockstep.base.machine, lockstep.course.doctor as _; "
+    code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
 
 
@@ -203,7 +204,7 @@ def test_affinity_limits_the_cores():
     first = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, [{first}])\n"
-        "from lockstep.machine import probe; print(probe().cores)"
+        "from lockstep.base.machine import probe; print(probe().cores)"
     )
     printed = subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True)
     assert printed == "1\n"
@@ -285,7 +286,7 @@ def test_links_follow_the_order_in_which_torch_sees_the_gpus(tmp_path):
     )
     command.chmod(0o755)
     code = (
-        "import dataclasses, json; from lockstep.machine import probe\n"
+        "import dataclasses, json; from lockstep.base.machine import probe\n"
         "print(json.dumps(dataclasses.asdict(probe())))"
     )
     env = environment()

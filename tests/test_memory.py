@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lockstep.launch import memory
+from lockstep.launch import oom
 
 _ROOT = Path("/sys/fs/cgroup")
 _BYTES = 1_000_000_000
@@ -151,4 +151,4 @@ def test_what_the_kernel_counts_is_read(tmp_path, groups, files, killed, limit):
     for name, text in {**files, "proc/self/cgroup": groups}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert (memory.killed(tmp_path), memory.limit(tmp_path)) == (killed, limit)
+    assert (oom.killed(tmp_path), oom.limit(tmp_path)) == (killed, limit)

@@ -20,9 +20,9 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from lockstep.launch.nodes import link, remote, seal
+from lockstep.launch.nodes import remote, tls, transport
 from lockstep.launch.nodes.base import levels
-from lockstep.launch.nodes.ticket import Ticket
+from lockstep.launch.nodes.credentials import Ticket
 
 pytestmark = pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
 AHEAD = 100_000  # seconds
@@ -401,7 +401,7 @@ def test_only_who_knows_the_key_is_let_in(tmp_path):
         path = Path(shlex.split(nodes.command)[-1])
         ticket = Ticket.read(path)
         assert path.stat().st_mode & 0o777 == 0o600
-        stranger = link.Link(socket.create_connection(ticket.address))
+        stranger = transport.Link(socket.create_connection(ticket.address))
         silent = socket.create_connection(ticket.address)
         silent.close()
         with pytest.raises(lockstep.LaunchError, match=r"0 of 1 agents have come within 0\.3 s"):
@@ -419,7 +419,7 @@ def test_both_ends_prove_that_they_know_the_key(known):
     caller = socket.create_connection(listener.getsockname())
     end, _ = listener.accept()
     code = (
-        "import socket, sys; from lockstep.launch.nodes.link import Link, prove\n"
+        "import socket, sys; from lockstep.launch.nodes.transport import Link, prove\n"
         f"end = Link(socket.socket(fileno={caller.fileno()}))\n"
         f"print(prove(end, b'{other}', dialled=True))"
     )
@@ -429,7 +429,7 @@ def test_both_ends_prove_that_they_know_the_key(known):
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert link.prove(link.Link(end), b"right", dialled=False) is known
+        assert transport.prove(transport.Link(end), b"right", dialled=False) is known
         assert process.communicate()[0].strip() == str(known)
 
 
@@ -438,8 +438,8 @@ def greet(nodes: lockstep.Nodes, host: str, **others: str) -> threading.Thread:
 
     def agent() -> None:
         ticket = Ticket.read(Path(shlex.split(nodes.command)[-1]))
-        end = link.Link(socket.create_connection(ticket.address))
-        assert link.prove(end, ticket.key, dialled=True)
+        end = transport.Link(socket.create_connection(ticket.address))
+        assert transport.prove(end, ticket.key, dialled=True)
         hello = {"did": "hello", "host": host, "levels": {**levels(), **others}}
         end.post({**hello, "gpus": 0, "cores": 1, "number": 0})
         try:
@@ -517,7 +517,7 @@ def test_beyond_loopback_nobody_between_can_read(hosts, tmp_path, address):
 def test_an_agent_trusts_the_certificate_of_its_ticket_alone(hosts, tmp_path):
     with lockstep.Nodes(1, address=namespaces.HERE) as nodes:
         path = Path(shlex.split(nodes.command)[-1])
-        other = seal.certificate()[1]
+        other = tls.certificate()[1]
         path.write_text(json.dumps({**json.loads(path.read_text()), "certificate": other}))
         agent = subprocess.Popen(command(nodes), stderr=subprocess.PIPE, text=True)
         while agent.poll() is None:  # it may be slow to come

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
-from lockstep.course import build, execute
+from lockstep.author import build, execute
 from test_labs import ROOT, ids, tags, text
 
 pytestmark = pytest.mark.timeout(300)

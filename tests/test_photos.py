@@ -14,14 +14,14 @@ import lockstep
 import nbformat
 import pytest
 import torch.distributed as dist
-from lockstep.looks import WAITING
+from lockstep.base.style import WAITING
 from PIL import Image, ImageColor
 
 SOLUTIONS = sorted((Path(__file__).parents[1] / "solutions").glob("*.ipynb"))
 # In a process of its own: Playwright has one of its kind in each, and other tests have theirs.
 PHOTOGRAPH = """
 import sys, nbformat
-from lockstep.course.photos import photograph
+from lockstep.author.screenshots import photograph
 book = nbformat.read(sys.argv[1], 4)
 photograph(book)
 nbformat.write(book, sys.argv[1])

@@ -10,14 +10,14 @@ from typing import Any
 import lockstep
 import playwright.sync_api as playwright
 import pytest
-from lockstep import play
-from lockstep.launch.calls import Call, Group
+from lockstep import interactive
+from lockstep.calls.record import Call, Group
+from lockstep.figures.interactive.cards import Card, number_line
+from lockstep.figures.interactive.messages_of_job import heard
+from lockstep.figures.interactive.widget import BROWSER, FILES, Playable, reply
 from lockstep.models import cost, pipeline
 from lockstep.models.overlap import buckets
 from lockstep.models.rounds import ring
-from lockstep.play.cards import Card, number_line
-from lockstep.play.heard import heard
-from lockstep.play.widget import BROWSER, FILES, Playable, reply
 from playing import Opened, browsing
 
 LINE = cost.Line(10e-6, 1 / 100e9)
@@ -99,7 +99,7 @@ def test_the_messages_of_a_job_are_in_rounds(
     found = heard(job.calls)
     assert [len(each) for each in found.rounds] == messages
     assert found.states[-1] == reach
-    player = play.collective(job)
+    player = interactive.collective(job)
     assert player.film.stamp == job.stamp
     sent = [sum(c.bytes for c in own if c.operation == "send") for own in job.calls]
     assert player.film.sent[-1] == sent
@@ -136,7 +136,7 @@ def test_a_job_without_messages_cannot_be_played() -> None:
 
 
 def test_a_ring_is_counted_as_it_is() -> None:
-    player = play.collective("ring", ranks=4, nbytes=1_200_000)
+    player = interactive.collective("ring", ranks=4, nbytes=1_200_000)
     assert repr(player) == (
         "Ring all-reduce, 4 ranks, 1.2 MB each: 6 rounds, 24 messages; the busiest rank sends "
         "1.8 MB, all together 7.2 MB\nsimulated · messages in rounds, no time"
@@ -155,7 +155,7 @@ def test_a_ring_is_counted_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["ring", "doubling", "tree", "two-level"])
 def test_messages_have_the_bytes_that_are_counted(name: str) -> None:
-    film = play.collective(name, 8, nbytes=1e6).film
+    film = interactive.collective(name, 8, nbytes=1e6).film
     sent = [0.0] * 8
     for source, *_, size in (one for each in film.rounds for one in each):
         sent[source] += size
@@ -172,19 +172,19 @@ def test_messages_have_the_bytes_that_are_counted(name: str) -> None:
     ],
 )
 def test_what_cannot_be_played_is_said(asked: dict, problem: str) -> None:
-    player = play.collective("ring")
+    player = interactive.collective("ring")
     said = json.loads(reply(player, json.dumps(asked)))
     assert problem in said["problem"]
     with pytest.raises(ValueError, match=re.escape(problem)):
         arguments = {"algorithm": "ring", "ranks": 4, **asked}
-        play.collective(arguments["algorithm"], arguments["ranks"])
+        interactive.collective(arguments["algorithm"], arguments["ranks"])
 
 
 def test_dials_say_what_the_formulas_say() -> None:
-    made = play.cost(line=LINE, ranks=8, nbytes=1e6)
+    made = interactive.cost(line=LINE, ranks=8, nbytes=1e6)
     asked = made.first()
     assert made.values(asked) == {"alpha": 10e-6, "bandwidth": 100e9, "ranks": 8, "nbytes": 1e6}
-    times = {name: formula(8, 1e6, LINE) for name, formula in play.FORMULAS.items()}
+    times = {name: formula(8, 1e6, LINE) for name, formula in interactive.FORMULAS.items()}
     said = made.answer(asked)["said"]
     for name, took in times.items():
         assert f"{name} {took * 1e6:.3g} µs" in said
@@ -209,16 +209,16 @@ def test_measured_points_stand_beside_their_formula() -> None:
     recording = lockstep.recorded("sweeps/h200-x4-ring.json")
     rows = recording.content["sweeps"]["all_reduce"]
     points = [(row["bytes"], row["seconds"]) for row in rows]
-    made = play.cost(line=LINE, measured={"4 H200s": points}, stamp=recording.stamp)
+    made = interactive.cost(line=LINE, measured={"4 H200s": points}, stamp=recording.stamp)
     near = next(row for row in rows if row["bytes"] == 1 << 20)
     ratio = cost.ring_all_reduce(4, 1 << 20, LINE) / near["seconds"]
     assert f"ring says {ratio:.3g} times that" in repr(made)
     assert repr(made).endswith(f"{recording.stamp}\nsimulated · α–β model")
     assert len(made.answer(made.first())["chart"]["dots"][0]["points"]) == len(rows)
     with pytest.raises(ValueError, match="no stamp"):
-        play.cost(line=LINE, measured={"x": points})
+        interactive.cost(line=LINE, measured={"x": points})
     with pytest.raises(ValueError, match="above 0"):
-        play.cost(line=cost.Line(0.0, 1e-9))
+        interactive.cost(line=cost.Line(0.0, 1e-9))
 
 
 def gpipe(stage: int, stages: int, microbatches: int) -> list[str]:
@@ -232,7 +232,7 @@ def blank(stage: int, stages: int, microbatches: int) -> list[str]:
 
 
 def test_a_pipeline_says_its_bubble_and_what_is_kept() -> None:
-    made = play.pipeline({"GPipe": gpipe, "blank": blank})
+    made = interactive.pipeline({"GPipe": gpipe, "blank": blank})
     for stages, microbatches in ((4, 8), (2, 3), (8, 16)):
         asked = {**made.first(), "stages": stages - 2, "microbatches": microbatches - 1}
         shown = made.answer(asked)
@@ -271,17 +271,17 @@ def test_the_last_bucket_has_the_rest() -> None:
 
 
 def test_overlap_says_what_its_model_says() -> None:
-    made = play.overlap(line=LINE, ranks=8, nbytes=1e9, backward=20e-3, bucket=5e7)
+    made = interactive.overlap(line=LINE, ranks=8, nbytes=1e9, backward=20e-3, bucket=5e7)
     own = buckets(20e-3, 1e9, 5e7, lambda size: cost.ring_all_reduce(8, size, LINE))
     assert f"20 buckets: all-reduces take {own.communication * 1e3:.3g} ms together" in repr(made)
     assert f"{own.exposed * 1e3:.3g} ms comes after the backward" in repr(made)
 
 
 STILLS = {
-    "player": lambda: play.collective("two-level", 8),
-    "cost": lambda: play.cost(line=LINE),
-    "pipeline": lambda: play.pipeline({"GPipe": gpipe}),
-    "overlap": lambda: play.overlap(line=LINE),
+    "player": lambda: interactive.collective("two-level", 8),
+    "cost": lambda: interactive.cost(line=LINE),
+    "pipeline": lambda: interactive.pipeline({"GPipe": gpipe}),
+    "overlap": lambda: interactive.overlap(line=LINE),
 }
 
 
@@ -296,13 +296,13 @@ def test_a_picture_and_a_sentence_stay(name: str) -> None:
 
 
 def test_the_parts_of_a_job_are_drawn_in_words_too() -> None:
-    drawn = play.parts(nodes=2, per_node=4)
+    drawn = interactive.parts(nodes=2, per_node=4)
     assert "rank = node × 4 + local rank" in drawn.alt
     assert "ranks 0, 4 are one more group" in drawn.alt
     wrong: dict[str, Any]
     for wrong in ({"nodes": 5, "per_node": 4}, {"nodes": 2, "group": [4]}, {"group": []}):
         with pytest.raises(ValueError, match=r"ranks"):
-            play.parts(**wrong)
+            interactive.parts(**wrong)
 
 
 # ── Cards ────────────────────────────────────────────────────────────────────────────────────
@@ -397,7 +397,7 @@ def test_each_file_of_the_browser_imports_what_it_calls_from_files_before_it() -
 
 
 def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> None:
-    opened = Opened(context, play.collective("ring"))
+    opened = Opened(context, interactive.collective("ring"))
     assert opened.text(".ls-said").startswith("Start: each rank has its own numbers only")
     opened.button("one round forth").click()
     assert opened.text(".ls-said").startswith("Round 1 of 6: 0 → 1 (chunk 0)")
@@ -431,7 +431,7 @@ def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> No
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_it_plays_to_its_end(context: playwright.BrowserContext, motion: str) -> None:
-    opened = Opened(context, play.collective("ring", 2))
+    opened = Opened(context, interactive.collective("ring", 2))
     opened.page.emulate_media(reduced_motion=motion)  # type: ignore[arg-type]
     opened.page.evaluate(
         "() => { window.seen = new Set(); const root = document.querySelector('.lockstep-play');"
@@ -449,7 +449,7 @@ def test_it_plays_to_its_end(context: playwright.BrowserContext, motion: str) ->
 
 
 def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.BrowserContext) -> None:
-    made = play.pipeline({"GPipe": gpipe, NASTY: gpipe})
+    made = interactive.pipeline({"GPipe": gpipe, NASTY: gpipe})
     opened = Opened(context, made)
     assert opened.text(".ls-said").startswith("GPipe: bubble 27.3 %")
     opened.page.get_by_label("microbatches").focus()
@@ -490,7 +490,7 @@ def test_a_card_asks_first(
     assert opened.problems == clicked.problems == []
 
 
-MADE: dict[str, Any] = {**STILLS, "ring of 8": lambda: play.collective("ring", 8)}
+MADE: dict[str, Any] = {**STILLS, "ring of 8": lambda: interactive.collective("ring", 8)}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -555,9 +555,9 @@ def test_a_page_that_is_laid_out_passes_through_every_width(
 def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.MonkeyPatch) -> None:
     ipywidgets = pytest.importorskip("ipywidgets")
     shown: list[dict] = []
-    monkeypatch.setattr("lockstep.play.widget.in_notebook", lambda: True)
+    monkeypatch.setattr("lockstep.figures.interactive.widget.in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    made: Playable = play.collective("two-level", 8)
+    made: Playable = interactive.collective("two-level", 8)
     made._ipython_display_()
     live, still = shown
     model = live["application/vnd.jupyter.widget-view+json"]["model_id"]

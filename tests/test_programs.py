@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from IPython.core.error import UsageError
 from lockstep import LaunchError, Logs, World, torchrun
-from lockstep.launch.inside.shown import shown
 from lockstep.launch.ranks import Ranks
+from lockstep.launch.worker.shown import shown
 from lockstep.magic import parse
 
 SAY = "import os, sys\nos.write(1, f'{sys.argv[1:]} of {__name__}\\n'.encode())\n"

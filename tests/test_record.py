@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from lockstep.launch.calls import HEADER, Group, Reader
-from lockstep.launch.inside import recorder
+from lockstep.calls.record import HEADER, Group, Reader
+from lockstep.launch.worker import recorder
 from test_launch import launch
 
 

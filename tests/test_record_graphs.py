@@ -1,10 +1,10 @@
-"""What `lockstep record graphs` measures, on the virtual GPU: the same code as on a real one."""
+"""What `python -m experiments graphs` measures, on the virtual GPU, by the same code."""
 
 from __future__ import annotations
 
+from experiments import graphs
+from experiments.graphs import Sizes
 from lockstep import virtual
-from lockstep.record import graphs
-from lockstep.record.graphs import Sizes
 
 SMALL = Sizes(
     models=((4, 64), (4, 256)), batches=(1, 16), graphs=(8, 4096, 8192), training=((2, 64, 8),),

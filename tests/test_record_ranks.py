@@ -1,4 +1,4 @@
-"""What `lockstep record backward` and `graph-ranks` measure, without GPUs: the same code."""
+"""What `python -m experiments backward` and `graph-ranks` measure, without GPUs: the same code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import lockstep
 import pytest
+from experiments import backward, graph_ranks
 from lockstep import recorded, torchrun
-from lockstep.record import backward, graph_ranks
 
 
 def gradients(size: int) -> list[list[float]]:

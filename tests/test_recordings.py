@@ -22,11 +22,7 @@ import nbformat
 import psutil
 import pytest
 import torch
-from lockstep import Trace, recorded, torchrun
-from lockstep.__main__ import main
-from lockstep.course.labs import lab07
-from lockstep.machine import Gpu, Machine, Torch
-from lockstep.record import (
+from experiments import (
     backends,
     captured,
     cases,
@@ -42,19 +38,17 @@ from lockstep.record import (
     time_out,
     waits,
 )
-from lockstep.record import command as command_module
-from lockstep.record.command import EXPERIMENTS, find, record, record_all
-from lockstep.record.experiment import (
-    CannotRecord,
-    Experiment,
-    ExperimentFailed,
-    Result,
-    by_torchrun,
-)
-from lockstep.record.traces import traces as written_traces
-from lockstep.trace.ask.diff import diff
+from experiments import command as command_module
+from experiments.__main__ import main
+from experiments.command import EXPERIMENTS, find, record, record_all
+from experiments.experiment import CannotRecord, Experiment, ExperimentFailed, Result, by_torchrun
+from experiments.traces import traces as written_traces
+from lockstep import Trace, recorded, torchrun
+from lockstep.base.machine import Gpu, Machine, Torch
+from lockstep.course.labs import lab07
+from lockstep.trace.analyses.diff import diff
 from lockstep.trace.read.flight import flight
-from lockstep.trace.read.memory import memory
+from lockstep.trace.read.memory_snapshot import memory
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +150,7 @@ def without_jupyter(tmp_path):
 
 
 def command(*arguments, environment):
-    program = [sys.executable, "-m", "lockstep", "record", *map(str, arguments)]
+    program = [sys.executable, "-m", "experiments", *map(str, arguments)]
     return subprocess.Popen(
         program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -240,7 +234,7 @@ def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupy
 
 
 def test_what_starts_ranks_of_its_own_needs_no_jupyter(without_jupyter):
-    code = "from lockstep.record import launching; print(*launching.world(2, 'gloo', times=1))"
+    code = "from experiments import launching; print(*launching.world(2, 'gloo', times=1))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=without_jupyter, capture_output=True, text=True
     )
@@ -291,7 +285,7 @@ def test_what_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, arg
     Path("FOLDER").mkdir()
     Path("FOLDER", "manifest.json").touch()
     target = [] if "--to" in arguments else ["--to", "data"]
-    assert main(["record", *arguments.split(), *target]) == 2
+    assert main([*arguments.split(), *target]) == 2
     shown = capsys.readouterr()
     assert said in shown.err
     assert shown.out == ""
@@ -339,7 +333,7 @@ def test_how_many_ranks_an_experiment_takes():
 
 
 def test_the_entry_of_a_machine_with_gpus(tmp_path, monkeypatch):
-    monkeypatch.setattr("lockstep.machine.probe", lambda: MACHINE)
+    monkeypatch.setattr("lockstep.base.machine.probe", lambda: MACHINE)
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6")
     write(
@@ -528,7 +522,7 @@ def test_what_was_recorded_elsewhere_is_taken_in_with_its_entries(copied, tmp_pa
         Result("traces/experts", "shorter", {"rank0.json.gz": 2}),
     )
     before = entries(copied)
-    assert main(["record", "--from", str(elsewhere), "--to", str(copied)]) == 0
+    assert main(["--from", str(elsewhere), "--to", str(copied)]) == 0
     assert capsys.readouterr().out.split() == ["sweeps/mine.json", "traces/experts"]
     assert manifest.doubts(copied) == []
     assert [path.name for path in (copied / "traces" / "experts").iterdir()] == ["rank0.json.gz"]
@@ -536,7 +530,7 @@ def test_what_was_recorded_elsewhere_is_taken_in_with_its_entries(copied, tmp_pa
     assert len(now) == len(before) + 1 and now[-1]["file"] == "sweeps/mine.json"
     assert {one["file"]: one["what"] for one in now}["traces/experts"] == "shorter"
     (elsewhere / "sweeps" / "mine.json").write_text("2")
-    assert main(["record", "--from", str(elsewhere), "--to", str(copied)]) == 2
+    assert main(["--from", str(elsewhere), "--to", str(copied)]) == 2
     assert "sweeps/mine.json is not what was recorded" in capsys.readouterr().err
 
 
@@ -568,21 +562,21 @@ def test_the_exit_code_says_whether_one_failed(tmp_path, monkeypatch, capsys, fa
     of_all = [experiment(Result("a.json", "a", 1)), experiment(gpus=True, least=150)]
     of_all += [experiment(ExperimentFailed("on purpose"))] if fails else []
     monkeypatch.setattr(command_module.record_all, "__defaults__", (of_all,))
-    assert main(["record", "--all", "--to", str(tmp_path)]) == code
+    assert main(["--all", "--to", str(tmp_path)]) == code
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + fails and lines[1].startswith("test: not here: ")
-    assert main(["record", "sweeps", "--all"]) == 2
+    assert main(["sweeps", "--all"]) == 2
 
 
 def test_the_list_says_what_is_needed_and_when_it_was_recorded(capsys, tmp_path):
-    assert main(["record"]) == 0
+    assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [one.name for one in EXPERIMENTS]
     (listed,) = (line for line in lines if line.startswith("sweeps"))
     newest = max(one["date"] for one in entries(DATA) if one["experiment"] == "sweeps")
     assert f"  {newest} on " in listed
     assert "  2 or more GPUs  " in listed
-    assert main(["record", "--to", str(tmp_path)]) == 0
+    assert main(["--to", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("  never  ") == len(EXPERIMENTS)
 
 
@@ -673,7 +667,7 @@ def test_the_table_of_the_course_has_a_column_for_each_machine(tmp_path, monkeyp
         ),
     ]:
         machine = replace(MACHINE, gpus=(H200,) * gpus)
-        monkeypatch.setattr("lockstep.machine.probe", lambda machine=machine: machine)
+        monkeypatch.setattr("lockstep.base.machine.probe", lambda machine=machine: machine)
         by_lab: dict[str, list] = {}
         for each in rows:
             by_lab.setdefault(Path(each["notebook"]).stem, []).append(each)
@@ -694,7 +688,7 @@ def test_the_table_of_the_course_has_a_column_for_each_machine(tmp_path, monkeyp
 def test_a_lab_is_recorded_anew_beside_the_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data, name = tmp_path / "data", "course/cpu-x2/{}.json"
-    monkeypatch.setattr("lockstep.machine.probe", lambda: replace(MACHINE, gpus=()))
+    monkeypatch.setattr("lockstep.base.machine.probe", lambda: replace(MACHINE, gpus=()))
     notebook = nbformat.v4.new_notebook()
     notebook.cells.append(nbformat.v4.new_code_cell("NPROC = 4", metadata={"tags": ["parameters"]}))
     for kind in ("solutions", "labs"):
@@ -706,7 +700,7 @@ def test_a_lab_is_recorded_anew_beside_the_others(tmp_path, monkeypatch):
     notebook.cells.append(nbformat.v4.new_code_cell("1 / 0"))
     for lab in ("00_one", "01_two"):
         nbformat.write(notebook, tmp_path / "labs" / f"{lab}.ipynb")
-    assert main(["record", "course/1", "-n", "2", "--to", str(data)]) == 0
+    assert main(["course/1", "-n", "2", "--to", str(data)]) == 0
     assert (data / name.format("00_one")).read_text() == before["00_one"]
     solution, lab = json.loads((data / name.format("01_two")).read_text())
     assert "ZeroDivision" in str(lab["problems"])
@@ -726,7 +720,7 @@ def test_a_lab_is_recorded_anew_beside_the_others(tmp_path, monkeypatch):
 def test_labs_that_were_recorded_under_other_conditions_say_so(tmp_path, monkeypatch):
     for lab, driver in (("00_a", "580"), ("01_b", "590")):
         machine = replace(MACHINE, driver=driver)
-        monkeypatch.setattr("lockstep.machine.probe", lambda machine=machine: machine)
+        monkeypatch.setattr("lockstep.base.machine.probe", lambda machine=machine: machine)
         found = Result(f"course/h200-x4/{lab}.json", "a", [row(f"solutions/{lab}.ipynb", 9.0, 5)])
         list(record([replace(experiment(found), name="course")], 4, tmp_path, "typed"))
     *_, said = course.table(tmp_path).splitlines()
@@ -735,7 +729,7 @@ def test_labs_that_were_recorded_under_other_conditions_say_so(tmp_path, monkeyp
 
 def test_the_table_in_the_readme_is_that_of_the_recordings():
     readme = course.README.read_text(encoding="utf-8")
-    assert course.quoted(readme) == course.table(DATA), "python -m lockstep.record.course mends it"
+    assert course.quoted(readme) == course.table(DATA), "python -m experiments.course mends it"
     assert course.quoted(course.quote(readme, "another\n")) == "another\n"
 
 
@@ -835,7 +829,7 @@ def test_what_ranks_had_measured_before_they_failed_is_kept(tmp_path, monkeypatc
         raise ExperimentFailed("torchrun ended it with exit code 1")
 
     monkeypatch.setattr(captured, "by_torchrun", measured)
-    monkeypatch.setattr("lockstep.machine.probe", lambda: MACHINE)
+    monkeypatch.setattr("lockstep.base.machine.probe", lambda: MACHINE)
     with pytest.raises(ExperimentFailed, match="exit code 1"):
         list(record(find(["captured"]), 2, tmp_path, "typed"))
     (entry,) = entries(tmp_path)

@@ -16,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 from lockstep.__main__ import main
-from lockstep.material import SOLUTIONS
+from lockstep.base.paths import SOLUTIONS
 from lockstep.teach import report, sandbox, submissions, tables
 from lockstep.teach.report import Graded, Verdict
 from lockstep.teach.sandbox import Limits

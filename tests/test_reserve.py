@@ -8,7 +8,7 @@ import pytest
 from kernel import HANG, Kernel, suspend
 from leftovers import CHANGES, PROBE
 from lockstep import LaunchError, reserve
-from lockstep.launch.job import Plan
+from lockstep.launch.outcome import Plan
 from test_failures import runs
 from test_launch import cell as cell_of
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 from lockstep.__main__ import main
+from lockstep.base.paths import SOLUTIONS
 from lockstep.course import labs  # noqa: F401
 from lockstep.course.exercises import exercises
 from lockstep.course.syllabus import LABS
-from lockstep.material import SOLUTIONS
 from lockstep.teach import sheet
 
 

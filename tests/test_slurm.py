@@ -162,7 +162,7 @@ def test_inside_of_a_job_its_nodes_are_used(cluster, tmp_path):
         textwrap.dedent("""
             import os, lockstep
             from IPython.core.interactiveshell import InteractiveShell
-            from lockstep.launch.cluster.found import find
+            from lockstep.launch.cluster.allocation import find
             def where():
                 return os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"], os.getppid()
             first = lockstep.torchrun(where, nproc_per_node=1, on="slurm", show=False)

@@ -9,8 +9,9 @@ from typing import Any
 
 import lockstep
 import pytest
+from lockstep.base.formatting import quantity
+from lockstep.base.style import ERROR
 from lockstep.launch import view
-from lockstep.looks import ERROR
 
 PAUSE = 0.2  # seconds
 
@@ -70,7 +71,7 @@ def test_a_hang_lasts_until_the_job_was_stopped() -> None:
         assert end - start > 0.5
     assert drawn.lanes[1][-1][2] == "its job was done"
     assert drawn.lanes[1][-1][0] < 0.5
-    said = f"all_reduce waits {lockstep.words.quantity(waited, 's')}"
+    said = f"all_reduce waits {quantity(waited, 's')}"
     assert said in drawn.text
 
 
@@ -126,11 +127,11 @@ def test_what_a_rank_waits_for_the_last_one_is_no_communication() -> None:
     last = max(call.start for call in reduces)
     assert last == reduces[0].start
     for rank in (1, 2):
-        lasted = lockstep.words.quantity(last - reduces[rank].start, "s")
+        lasted = quantity(last - reduces[rank].start, "s")
         assert waiting(rank, "all_reduce") == [lasted]
     assert waiting(0, "all_reduce") == []
     sent, received = (next(c for c in job.calls[r] if c.peer is not None) for r in (1, 0))
-    assert waiting(0, "recv") == [lockstep.words.quantity(sent.start - received.start, "s")]
+    assert waiting(0, "recv") == [quantity(sent.start - received.start, "s")]
     assert "✗" not in view.html(job) and ERROR not in view.html(job)
 
 

@@ -15,9 +15,9 @@ import playwright.sync_api as playwright
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lockstep.course.photos import chromium
-from lockstep.looks import GROUPS
-from lockstep.stamps import Stamp, simulated
+from lockstep.author.screenshots import chromium
+from lockstep.base.provenance import Provenance, simulated
+from lockstep.base.style import GROUPS
 from lockstep.timeline import Timeline, page
 from lockstep.timeline import picture as picture_module
 from lockstep.timeline import widget as widget_module
@@ -192,7 +192,7 @@ def test_a_comparison_starts_each_trace_at_its_own_zero() -> None:
 
 
 def test_what_one_live_rank_says_is_not_of_each_rank() -> None:
-    calm = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=Stamp("live", "a GPU"))
+    calm = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=Provenance("live", "a GPU"))
     assert repr(Timeline(calm)) == "timeline: 1 rank, no communication\nlive · a GPU"
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from lockstep import summary
-from lockstep.trace import Collective, Kind, Slice, Trace
+from lockstep.trace import Collective, Kind, Slice, Trace, summary
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
 US = 1_000

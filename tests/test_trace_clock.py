@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.ask.clock import Misaligned, align
+from lockstep.trace.analyses.clock import Misaligned, align
 from synthetic import EPOCH, MS, US, Clock, clocks, grid, program, skew
 
 GROUPS = ([(0, 1)], [range(8)], grid(2, 2), grid(2, 3), [range(4), (1, 2)], [(3, 5, 9)])

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.ask.clock import Certificate, align
-from lockstep.trace.ask.collectives import Doing, collectives
+from lockstep.trace.analyses.clock import align
+from lockstep.trace.analyses.collectives import Doing, collectives
+from lockstep.trace.certificate import Certificate
 from synthetic import MS, US, clocks, grid, program, skew
 
 GROUPS = ([(0, 1)], [range(8)], grid(2, 2), [range(4), (1, 2)], [(3, 5, 9)])

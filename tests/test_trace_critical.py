@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError, joins
-from lockstep.trace.ask.clock import Certificate
-from lockstep.trace.ask.critical import Segment, critical_path
+from lockstep.trace.analyses.critical import Segment, critical_path
+from lockstep.trace.certificate import Certificate
 
 OP, LAUNCH, COMPUTE = Kind.OPERATOR, Kind.LAUNCH, Kind.COMPUTE
 ALL_REDUCE = Collective("all_reduce", "0", (0, 1), evidence="metadata")

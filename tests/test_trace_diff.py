@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
-from lockstep.trace.ask.diff import Side, Work, diff
+from lockstep.trace.analyses.diff import Side, Work, diff
 
 
 def step(rank, number, start, kernels, length=1_000, ranges=()):

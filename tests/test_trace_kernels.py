@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Kind, Slice, Trace, TraceError
-from lockstep.trace.ask.kernels import kernels
-from lockstep.trace.ask.wording import shortened
+from lockstep.trace.analyses.kernels import kernels
+from lockstep.trace.analyses.wording import shortened
 from lockstep.trace.joins import innermost
 
 GEMM = "void cutlass::gemm<float, 4>(cutlass::Params)"

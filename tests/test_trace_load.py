@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kineto_files import BASE, PID, START, event, head, kernel, write
-from lockstep.stamps import Stamp
+from lockstep.base.provenance import Provenance
 from lockstep.trace import Kind, Trace, TraceError
 from lockstep.trace.read.kineto import cache, files, workers
 from lockstep.trace.read.kineto import text as kineto_text
@@ -604,7 +604,7 @@ def test_about_and_stamp(tmp_path: Path) -> None:
     assert (about["file"], about["world_size"], about["gpu"]) == ("1.json", 2, "NVIDIA H200")
     assert (about["cuda"], about["nccl"], about["host"]) == ("13.0", "2.28.9", "a")
     assert about["groups"][0]["ranks"] == [0, 1]
-    mine = Stamp("simulated", "by hand")
+    mine = Provenance("simulated", "by hand")
     assert Trace.load(paths, stamp=mine).stamp == mine
 
 

@@ -6,9 +6,9 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lockstep.stamps import Stamp
+from lockstep.base.provenance import Provenance
 from lockstep.trace import TraceError
-from lockstep.trace.read.memory import EARLIER, Alive, OutOfMemory, memory
+from lockstep.trace.read.memory_snapshot import EARLIER, Alive, OutOfMemory, memory
 
 MIB = 1 << 20
 TORCH = {"filename": "/venv/site-packages/torch/nn/modules/linear.py", "line": 5, "name": "forward"}
@@ -147,8 +147,8 @@ def test_a_file_is_read_and_stamped(tmp_path):
     file = tmp_path / "snapshot.pickle"
     file.write_bytes(pickle.dumps(TRAINING))
     assert memory(file).allocated.tolist() == memory(TRAINING).allocated.tolist()
-    assert memory(str(file)).stamp == Stamp("recorded", "snapshot.pickle")
-    assert memory(file, stamp=Stamp("recorded", "H200")).stamp.source == "H200"
+    assert memory(str(file)).stamp == Provenance("recorded", "snapshot.pickle")
+    assert memory(file, stamp=Provenance("recorded", "H200")).stamp.source == "H200"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_broken_files_are_refused(tmp_path, content, says):
 
 
 def test_it_draws_itself_with_words_and_a_stamp():
-    drawn = memory(TRAINING).draw(stamp=Stamp("recorded", "one H200"))
+    drawn = memory(TRAINING).draw(stamp=Provenance("recorded", "one H200"))
     assert drawn.alt.startswith("Memory of GPU 0 over time. GPU 0: 11.00 MiB allocated at the peak")
     bundle = drawn._repr_mimebundle_()
     assert "recorded · one H200" in bundle["text/plain"] and bundle["image/png"]

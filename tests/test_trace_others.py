@@ -13,8 +13,7 @@ from pathlib import Path
 import broken
 import pytest
 from kineto_files import PID, START, event, head, kernel, metadata, write
-from lockstep import summary
-from lockstep.trace import Kind, Trace, TraceError
+from lockstep.trace import Kind, Trace, TraceError, summary
 from painted import COLOURS, differences, painted
 from shapes import REDUCED, SENT, old_recorder
 

@@ -22,7 +22,7 @@ import playwright.sync_api as playwright
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lockstep.course.photos import chromium
+from lockstep.author.screenshots import chromium
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
 from lockstep.trace.write.perfetto import export, tracks
 from lockstep.trace.write.perfetto_page import open_in_perfetto, serve

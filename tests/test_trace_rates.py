@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from kineto_files import event, head, kernel, write
 from lockstep.trace import Trace, TraceError
-from lockstep.trace.ask.rates import work_of
+from lockstep.trace.analyses.rates import work_of
 from lockstep.trace.shapes import Input, inputs_in
 
 START = 1_000_000_000

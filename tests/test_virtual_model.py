@@ -10,9 +10,9 @@ import numpy as np
 import programs_06
 import pytest
 import torch
+from experiments import unseen
+from experiments.virtual import OTHERS, PROGRAMS, Program, quicker, simulated
 from lockstep import recorded, virtual
-from lockstep.record import unseen
-from lockstep.record.virtual import OTHERS, PROGRAMS, Program, quicker, simulated
 from lockstep.trace import Kind, Trace
 from lockstep.virtual.fit import fitted
 from lockstep.virtual.model import H200, MACHINES, Machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lockstep
 import pytest
-from lockstep.record.races import CASES, Case, verdicts
+from experiments.races import CASES, Case, verdicts
 
 RIGHT = [case for case in CASES.values() if not case.kind]
 WRONG = [case for case in CASES.values() if case.kind]

@@ -17,17 +17,7 @@ import test_trace_memory
 from kineto_files import event, head, kernel, write
 from lockstep import torchrun
 from lockstep.__main__ import main
-from lockstep.compiled import view
-from lockstep.course.doctor import diagnose
-from lockstep.course.exercises import Hint, Outcome
-from lockstep.course.progress import LabExercises, Progress
-from lockstep.stamps import Stamp
-from lockstep.timeline import Timeline, page
-from lockstep.trace import Trace, TraceError
-from lockstep.trace.ask.diff import diff
-from lockstep.trace.read.flight import flight
-from lockstep.trace.read.memory import memory
-from lockstep.words import (
+from lockstep.base.formatting import (
     binary,
     in_one_line,
     megabytes,
@@ -37,6 +27,16 @@ from lockstep.words import (
     printable,
     quantity,
 )
+from lockstep.base.provenance import Provenance
+from lockstep.course.compiled import view
+from lockstep.course.doctor import diagnose
+from lockstep.course.exercises import Hint, Outcome
+from lockstep.course.progress import LabExercises, Progress
+from lockstep.timeline import Timeline, page
+from lockstep.trace import Trace, TraceError
+from lockstep.trace.analyses.diff import diff
+from lockstep.trace.read.flight import flight
+from lockstep.trace.read.memory_snapshot import memory
 from synthetic import program
 
 TITLE, CLEAR, OVERRIDE = "\x1b]0;mine\x07", "\x9b2J", "\u202etxt.exe\u2066"
@@ -68,7 +68,7 @@ def hostile(trace: Trace) -> Trace:
         names=[f"{name}{ATTACK}" for name in trace.names],
         lanes=[replace(lane, label=f"{lane.label}{ATTACK}") for lane in trace.lanes],
         known=[replace(one, group=ATTACK) for one in trace.known],
-        stamp=Stamp(f"recorded{ATTACK}", ATTACK),
+        stamp=Provenance(f"recorded{ATTACK}", ATTACK),
         notes=[ATTACK],
     )
 
@@ -99,7 +99,7 @@ def of_a_server(folder: Path) -> list[Any]:
 
 
 def of_labs() -> list[Any]:
-    stamp = Stamp(f"live{ATTACK}", ATTACK)
+    stamp = Provenance(f"live{ATTACK}", ATTACK)
     lines = {ATTACK: [(1, 2), (2, 3)], "b": [(1, 1), (2, 2)]}
     machine = replace(test_doctor.ONE_GPU, platform=ATTACK, gpu_error=ATTACK)
     return [
@@ -108,7 +108,7 @@ def of_labs() -> list[Any]:
         lockstep.chart(lines, x="bytes", y="seconds", alt=ATTACK, stamp=stamp),
         lockstep.claim(ATTACK, guess="holds", verdict="holds", because=ATTACK, stamp=stamp),
         lockstep.compare(1.0, 2.0, ATTACK),
-        lockstep.play.pipeline({ATTACK: lambda rank, ranks, count: []}),
+        lockstep.interactive.pipeline({ATTACK: lambda rank, ranks, count: []}),
         Outcome(ATTACK, "TRY AGAIN", f"{ATTACK}\n{ATTACK}", ATTACK, (ATTACK,), 1, ATTACK),
         Hint(ATTACK),
         Progress([LabExercises("00", ATTACK, (ATTACK,))]),
@@ -124,7 +124,10 @@ def of_files(folder: Path) -> list[Any]:
         entries = [{**test_trace_flight.entry(1 + rank, f"reduce{ATTACK}"), "frames": frames}]
         test_trace_flight.dump(folder, rank, entries, ranks=(0, 1))
     alloc = {**test_trace_memory.event("alloc", 0, 1 << 20, 1), "frames": frames}
-    return [flight(folder), memory(test_trace_memory.snapshot([alloc]), stamp=Stamp("x", ATTACK))]
+    return [
+        flight(folder),
+        memory(test_trace_memory.snapshot([alloc]), stamp=Provenance("x", ATTACK)),
+    ]
 
 
 def of_ranks() -> list[Any]:

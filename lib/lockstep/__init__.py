@@ -11,18 +11,19 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from . import play, virtual
+from . import virtual
+from .base.provenance import live, published, recorded, simulated
 from .course import labs  # noqa: F401 - they register their exercises
 from .course.doctor import Diagnosis
 from .course.exercises import carry_on, check, hint, solution
 from .course.predict import claim, compare
 from .course.progress import Progress
+from .figures import interactive
 from .figures.buffers import buffers
 from .figures.chart import chart
 from .figures.grid import grid
 from .figures.picture import PALETTE, figure
 from .figures.table import table
-from .gate import gate
 from .launch import (
     CannotSend,
     Job,
@@ -41,8 +42,8 @@ from .launch import (
     torchrun,
 )
 from .models import cost, pipeline
-from .stamps import live, published, recorded, simulated
 from .trace import Trace
+from .trace.gate import gate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -76,9 +77,9 @@ __all__ = [
     "gpu_count",
     "grid",
     "hint",
+    "interactive",
     "live",
     "pipeline",
-    "play",
     "progress",
     "published",
     "recorded",
@@ -98,8 +99,8 @@ def doctor() -> Diagnosis:
     The machine is looked at from a rank, so that the notebook's own process stays free of torch
     and CUDA.
     """
+    from .base.machine import probe
     from .course.doctor import diagnose, held_in_reserve
-    from .machine import probe
 
     machine = torchrun(probe, nproc_per_node=1, init=False, show=False).results[0]
     return diagnose(machine, reserved=held_in_reserve(machine))

@@ -5,7 +5,6 @@ import difflib
 import errno
 import json
 import os
-import shlex
 import signal
 import sys
 import tempfile
@@ -15,12 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import __version__
+from .base.formatting import printable
+from .base.machine import probe
 from .course import copies
 from .course.doctor import diagnose, held_in_reserve, runs_live
 from .course.syllabus import LABS
-from .machine import probe
 from .teach import commands as teaching
-from .words import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,31 +188,6 @@ def _main(argv: list[str]) -> int:
     gate.add_argument("--markdown", type=Path, metavar="FILE", help="append a table in Markdown")
     gate.set_defaults(command=_gate)
 
-    record = commands.add_parser(
-        "record",
-        usage="lockstep record [NAME ... | --all | --from FOLDER] [-n N] [--to FOLDER]",
-        help="make the recordings of the course anew; without a name: list them",
-        description="Run experiments and write what they found, and where and how, below data/. "
-        "Without a name: list them. Exit code: 1 if one failed, 2 where one cannot be recorded "
-        "here, else 0.",
-    )
-    record.add_argument(
-        "names", nargs="*", metavar="NAME", help="experiments; course/02 is lab 02 of that one"
-    )
-    record.add_argument(
-        "--all", action="store_true", help="all that this machine can, and say what it cannot"
-    )
-    record.add_argument(
-        "--from",
-        type=Path,
-        dest="other",
-        metavar="FOLDER",
-        help="take in what --to FOLDER wrote elsewhere",
-    )
-    record.add_argument("-n", type=int, metavar="N", help="ranks (default: the experiment's own)")
-    record.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
-    record.set_defaults(command=_record, interruptible=True)
-
     teaching.add(commands)
 
     behind = argv.index("--") if "--" in argv and argv[0] in ("labs", "demo") else len(argv)
@@ -289,7 +263,7 @@ def _progress(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        from .course import execute
+        from .author import execute
     except ModuleNotFoundError as missing:
         print(f"lockstep run needs {missing.name}: pip install 'lockstep[labs]'", file=sys.stderr)
         return 2
@@ -315,46 +289,6 @@ def _run(arguments: argparse.Namespace) -> int:
     return 130 if interrupted else int(any(one.problems for one in done))
 
 
-def _record(arguments: argparse.Namespace) -> int:
-    from . import JobFailed, LaunchError
-    from .record import command
-    from .record.experiment import CannotRecord, ExperimentFailed
-
-    typed = ["lockstep", "record", *arguments.names, *(["--all"] if arguments.all else [])]
-    typed += ["-n", str(arguments.n)] if arguments.n is not None else []
-    typed += ["--to", str(arguments.to)] if arguments.to else []
-    if bool(arguments.names) + arguments.all + (arguments.other is not None) > 1:
-        print("lockstep record: names, --all or --from, not several of them", file=sys.stderr)
-        return 2
-    try:
-        if arguments.other is not None:
-            print("\n".join(command.adopt(arguments.other, arguments.to)))
-            return 0
-        if arguments.all:
-            failed = False
-            for one in command.record_all(arguments.n, arguments.to, shlex.join(typed)):
-                print(one, flush=True)
-                failed |= isinstance(one, command.NotRecorded) and one.failed
-            return int(failed)
-        if not arguments.names:
-            print(command.listing(arguments.to))
-            return 0
-        experiments = command.find(arguments.names)
-        for done in command.record(experiments, arguments.n, arguments.to, shlex.join(typed)):
-            print(done)
-    except CannotRecord as error:
-        print(f"lockstep record: {error}", file=sys.stderr)
-        return 2
-    except (ExperimentFailed, JobFailed, LaunchError) as error:
-        print(f"lockstep record: {error}", file=sys.stderr)
-        print("Only what it had found before that is written, if anything.", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("lockstep record: interrupted; nothing half was written", file=sys.stderr)
-        return 130
-    return 0
-
-
 def _agent(arguments: argparse.Namespace) -> int:
     from .launch import LaunchError, agent
 
@@ -372,7 +306,7 @@ def _agent(arguments: argparse.Namespace) -> int:
 def _cluster(arguments: argparse.Namespace) -> int:
     from .launch import LaunchError, Slurm
     from .launch.cluster import profile
-    from .launch.hello import hello
+    from .launch.cluster_check import hello
 
     names = ("nodes", "partition", "time", "account", "qos", "memory", "setup", "address")
     said = {name: getattr(arguments, name) for name in (*names, "gpus_per_node", "cpus_per_node")}
@@ -392,8 +326,7 @@ def _cluster(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    from . import summary
-    from .trace import TraceError
+    from .trace import TraceError, summary
     from .trace.write import perfetto, perfetto_page, rows
 
     paths = arguments.paths
@@ -439,8 +372,8 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _gate(arguments: argparse.Namespace) -> int:
-    from .gate import GateError, gate
     from .trace import TraceError
+    from .trace.gate import GateError, gate
 
     try:
         found = gate(arguments.baseline, arguments.new, skip=arguments.skip, level=arguments.level)

@@ -17,7 +17,7 @@ from IPython.display import display
 
 from .launch import sources
 from .launch.cell import Cell
-from .launch.cluster.found import find
+from .launch.cluster.allocation import find
 from .launch.cluster.slurm import Slurm
 from .launch.engines.supervised import parent
 from .launch.job import Job

@@ -42,7 +42,7 @@ import lockstep
 # The same as a drawing, for two nodes of two ranks. The rendezvous and the store come in section 2.
 
 # %% id="parts" tags=["plumbing"]
-lockstep.play.parts(nodes=2, per_node=2)
+lockstep.interactive.parts(nodes=2, per_node=2)
 
 # %% [markdown] id="told-text"
 # A rank is told all of this by environment variables before its first line runs. The cell below
@@ -329,7 +329,7 @@ lockstep.table(
 # `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
 #
 # The recorded columns come from the same questions, asked where there were GPUs. On a machine that has
-# two, `lockstep record backends` asks them anew.
+# two, `python -m experiments backends` asks them anew.
 #
 # **Break.** Ranks can find each other now, and you know what carries their messages. What comes next is
 # about groups *inside* a world. It starts on its own: run the first two code cells of this lab, then go

@@ -909,8 +909,8 @@ print(lockstep.live(job))
 # you put it?
 
 # %% id="message-dials"
-lockstep.play.cost(
-    lockstep.play.MESSAGE,
+lockstep.interactive.cost(
+    lockstep.interactive.MESSAGE,
     line=nvlink,
     ranks=None,
     measured={"two H200s": nvlink_points},

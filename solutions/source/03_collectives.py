@@ -391,8 +391,8 @@ lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 # is in a message, so there you see whose numbers *may* have arrived.
 
 # %% id="ring-steps"
-display(lockstep.play.collective("ring", ranks=4, nbytes=1_200_000))
-lockstep.play.collective(job, title="Your ring, from the record of its calls")
+display(lockstep.interactive.collective("ring", ranks=4, nbytes=1_200_000))
+lockstep.interactive.collective(job, title="Your ring, from the record of its calls")
 
 # %% [markdown] id="rounds-text"
 # ## 4 · Fewer rounds

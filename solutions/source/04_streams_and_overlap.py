@@ -41,7 +41,7 @@ print(lockstep.virtual.MACHINES["H200"])
 # %% id="on-gpu-rank" tags=["plumbing"]
 import tempfile
 
-from lockstep.stamps import Stamp
+from lockstep.base.provenance import Provenance
 
 
 def _on_rank(program, args, values):
@@ -64,7 +64,7 @@ def _on_rank(program, args, values):
     with tempfile.TemporaryDirectory() as folder:
         rank = dist.get_rank() if many else 0
         profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
-        stamp = Stamp("live", torch.cuda.get_device_name())
+        stamp = Provenance("live", torch.cuda.get_device_name())
         return result, lockstep.Trace.load(folder, stamp=stamp), None
 
 
@@ -840,7 +840,7 @@ link = lockstep.cost.Line(alpha=17e-6, beta=1 / 338e9)
 after = lockstep.cost.ring_all_reduce(8, 1e9, link)
 print(lockstep.simulated("a ring all-reduce by α and β"))
 lockstep.compare(predicted=prediction, computed=after * 1e3, unit="ms")
-lockstep.play.overlap(line=link)
+lockstep.interactive.overlap(line=link)
 
 # %% [markdown] id="dials-explained"
 # Make the bucket smaller, and less of it comes after the backward pass, until each bucket's α is more than its

@@ -25,9 +25,9 @@ import os
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the ranks of this notebook see no GPU
 # %load_ext lockstep
 import lockstep
-from lockstep.compiled import found, variables, view, workshop
+from lockstep.course.compiled import compile_session, found, variables, view
 
-compiler = workshop()  # one rank that stays, with an empty cache of its own
+compiler = compile_session()  # one rank that stays, with an empty cache of its own
 
 # %% [markdown] id="load-explained"
 # What is compiled first can take a minute on a slow machine. So the cells of `%%torchrun --world compiler` share one
@@ -58,7 +58,7 @@ prediction = 4  # the product, and all else; backward: all else, w's product
 # %% id="look"
 # %%torchrun --world compiler --may-fail --into job
 import torch
-from lockstep.compiled import look
+from lockstep.course.compiled import look
 
 
 def f(x, w, b):
@@ -77,7 +77,7 @@ b = torch.randn(48, requires_grad=True)
 look(f, x, w, b)
 
 # %% id="look-measured"
-from lockstep.compiled import Compiled
+from lockstep.course.compiled import Compiled
 
 seen, stamp = found(job, "code")
 seen = seen if isinstance(seen, Compiled) else Compiled.of(seen)
@@ -145,8 +145,8 @@ prediction = 2  # x is read once, the result written once
 # %% id="fusion"
 # %%torchrun --world compiler --may-fail --into job
 import torch
-from lockstep.compiled import Findings, look
-from lockstep.record.compile import FUSION
+from experiments.compile import FUSION
+from lockstep.course.compiled import Findings, look
 
 x = torch.randn(256, 256)
 result = {}
@@ -245,8 +245,8 @@ guess = "does not hold"
 
 # %% id="gains" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
-from lockstep.compiled import Findings, require
-from lockstep.record.compile import Sizes, by_model
+from experiments.compile import Sizes, by_model
+from lockstep.course.compiled import Findings, require
 
 require()
 sizes = Sizes(
@@ -829,8 +829,8 @@ guess = "does not hold"
 
 # %% id="grow" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
-from lockstep.compiled import Findings, require
-from lockstep.record.compile import blocks
+from experiments.compile import blocks
+from lockstep.course.compiled import Findings, require
 
 require()
 Findings(
@@ -997,8 +997,8 @@ def compile_and_save(artifacts):
     import time
 
     import torch
-    from lockstep.compiled import require
-    from lockstep.record.compile import stack, warm_up
+    from experiments.compile import stack, warm_up
+    from lockstep.course.compiled import require
     from torch._dynamo.utils import counters
 
     require()
@@ -1455,7 +1455,7 @@ guess = "does not hold"
 # %% id="random"
 # %%torchrun --world compiler --may-fail --into job
 import torch
-from lockstep.compiled import require
+from lockstep.course.compiled import require
 from torch._inductor import config
 
 require()

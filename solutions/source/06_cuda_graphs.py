@@ -37,14 +37,14 @@ print(lockstep.virtual.MACHINES["H200"])
 # %% id="on-gpu-rank" tags=["plumbing"]
 import tempfile
 
-from lockstep.stamps import Stamp
+from lockstep.base.provenance import Provenance
 
 
 def _on_rank(program, args, values, traced):
     if not torch.cuda.is_available():
         with lockstep.virtual.device("H200", values=values) as cuda:
             return program(cuda, *args), lockstep.virtual.trace()
-    name = Stamp("live", torch.cuda.get_device_name())
+    name = Provenance("live", torch.cuda.get_device_name())
     if not traced:
         untraced = lockstep.Trace.from_slices([], stamp=name)
         return program(torch.cuda, *args), untraced

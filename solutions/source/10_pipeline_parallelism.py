@@ -262,7 +262,7 @@ lockstep.compare(predicted=prediction, computed=kept(one_f_one_b(0, 4, 8)))
 
 # %% id="kept-dials"
 schedules = {"1F1B": one_f_one_b, "GPipe": gpipe}
-lockstep.play.pipeline(schedules, stages=4, microbatches=8)
+lockstep.interactive.pipeline(schedules, stages=4, microbatches=8)
 
 # %% [markdown] id="kept-explained"
 # Turn the dials. With more microbatches the bubble is smaller in both schedules; what a stage keeps

@@ -1,8 +1,8 @@
 """data/COSTS.md's figures, from the files that commands wrote: `python tests/bench/costs.py`.
 
 Between `<!-- of FILES: -->` and `<!-- to here -->` stands what the recordings of that name below
-`data/` say. `costs/` has what `make bench` measured last, the rest what `lockstep record` did. What
-stands outside of these marks was written by hand, and says when it was measured.
+`data/` say. `costs/` has what `make bench` measured last, the rest what `python -m experiments`
+did. What stands outside of these marks was written by hand, and says when it was measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lockstep.record import manifest
+from experiments import manifest
 from report import text
 
 DATA = Path(__file__).parents[2] / "data"
@@ -155,7 +155,7 @@ def drawing(found: Found) -> str:
     return "\n".join(lines)
 
 
-# ── What `lockstep record` wrote ─────────────────────────────────────────────────────────────
+# ── What `python -m experiments` wrote ───────────────────────────────────────────────────────
 
 
 def recorded(found: Found) -> str:

@@ -15,8 +15,8 @@ import sys
 import time
 
 from lockstep.launch.engines.base import torchrun_environment
-from lockstep.launch.inside.parent import PRELOADED
 from lockstep.launch.place import Place
+from lockstep.launch.worker.forkserver import PRELOADED
 
 RANKS = 4
 

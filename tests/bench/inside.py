@@ -30,7 +30,7 @@ def alternate(blocks: int, calls: int) -> tuple[list[float], list[float]]:
     """Microseconds a call, one value a block: with the record, and without it, by turns."""
     import torch
     import torch.distributed as dist
-    from lockstep.launch.inside import hooks
+    from lockstep.launch.worker import hooks
 
     own = hooks._recorder
     x = torch.zeros(4)

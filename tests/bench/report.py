@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lockstep import machine
+from lockstep.base import machine
 
 PACKAGES = (
     "torch",

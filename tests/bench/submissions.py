@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 import psutil
-from lockstep import machine
-from lockstep.material import MATERIAL
+from lockstep.base import machine
+from lockstep.base.paths import MATERIAL
 
 KINDS = ("solved", "half", "blank")
 

@@ -32,7 +32,7 @@ FRAME = 50.0  # ms, of SHOWN
 
 def slices(count: int) -> Any:
     """A made-up trace of 8 ranks: nested operators and launches, kernels, collectives."""
-    from lockstep.stamps import simulated
+    from lockstep.base.provenance import simulated
     from lockstep.trace import Collective, Kind, Lane, Trace
 
     random = np.random.default_rng(count)

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import psutil
 from jupyter_client.manager import KernelManager
-from lockstep.course.execute import memory
-from lockstep.words import binary
+from lockstep.author.execute import memory
+from lockstep.base.formatting import binary
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import hub

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..material import MATERIAL
+from ..base.paths import MATERIAL
 from .links import file_name
 from .syllabus import LABS
 

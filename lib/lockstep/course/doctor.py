@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
+from ..base.machine import Machine, link_kind, summary
 from ..figures.table import Table
-from ..machine import Machine, link_kind, summary
 from .syllabus import LABS, Lab
 
 MIN_PYTHON = (3, 11)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..looks import DONE, ERROR, GREY
-from ..material import SOLUTIONS
+from ..base.paths import SOLUTIONS
+from ..base.style import DONE, ERROR, GREY
 from .links import exercise_address, next_lab
 from .progress import LabExercises, Progress, record
 

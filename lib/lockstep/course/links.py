@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
-from ..material import LABS
+from ..base.paths import LABS
 from .syllabus import LABS as SYLLABUS
 from .syllabus import Lab
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, overload
 
-from ..play.cards import Card, images, number_line
-from ..stamps import Stamp, required
-from ..words import in_one_line, number, percent
+from ..base.formatting import in_one_line, number, percent
+from ..base.provenance import Provenance, required
+from ..figures.interactive.cards import Card, images, number_line
 
 _LONGEST = 60  # characters of a wrong answer that are shown
 _CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
@@ -160,7 +160,7 @@ class Claim:
     guess: str | None
     verdict: str
     because: str
-    stamps: tuple[Stamp, ...]
+    stamps: tuple[Provenance, ...]
 
     def _lines(self) -> list[tuple[str, str]]:
         said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
@@ -225,7 +225,12 @@ class Claim:
 
 
 def claim(
-    sentence: str, *, guess: Any, verdict: str, because: str, stamp: Stamp | Sequence[Stamp]
+    sentence: str,
+    *,
+    guess: Any,
+    verdict: str,
+    because: str,
+    stamp: Provenance | Sequence[Provenance],
 ) -> Claim:
     """Put a learner's guess about a sentence beside what a measurement said.
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import platformdirs
 
-from ..looks import DONE
-from ..machine import in_notebook
-from ..words import in_one_line
+from ..base.formatting import in_one_line
+from ..base.machine import in_notebook
+from ..base.style import DONE
 
 _MOST_BYTES = 10_000_000  # a hundred thousand events: no learner has as many
 _COLUMNS = 100

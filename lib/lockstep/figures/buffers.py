@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..looks import RANKS
-from ..stamps import Stamp
-from ..words import ranks_text
+from ..base.formatting import ranks_text
+from ..base.provenance import Provenance
+from ..base.style import RANKS
 from .picture import Figure
 
 Held = Sequence[Sequence[float] | None]  # for each rank its numbers; None or empty: nothing
@@ -15,7 +15,9 @@ _HATCHES = ("", "..", "--", "\\\\", "oo", "||", "++", "xx")  # of ranks, beside 
 _GAP = 1.6  # between before and after, in boxes
 
 
-def buffers(panels: Mapping[str, tuple[Held, Held]], *, stamp: Stamp, columns: int = 3) -> Figure:
+def buffers(
+    panels: Mapping[str, tuple[Held, Held]], *, stamp: Provenance, columns: int = 3
+) -> Figure:
     """Draw what each rank held before and after, as measured: a panel for each name.
 
     A row of boxes is a rank, a box is a number. It has the colour and the pattern of the rank that

@@ -11,9 +11,9 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
-from ..machine import in_notebook
-from ..stamps import Stamp, required
-from ..words import in_one_line, printable, quantity
+from ..base.formatting import in_one_line, printable, quantity
+from ..base.machine import in_notebook
+from ..base.provenance import Provenance, required
 from .picture import PALETTE, Figure, caption
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -65,7 +65,7 @@ class Chart:
         x: str,
         y: str,
         alt: str,
-        stamp: Stamp | Sequence[Stamp],
+        stamp: Provenance | Sequence[Provenance],
         models: Mapping[str, Sequence[Point]] | None = None,
         log: bool | str = True,
     ):
@@ -90,7 +90,7 @@ class Chart:
             self._lines.append(_Line.of(name, points, number, self._x, self._y, model=True))
         self.alt = printable(alt)
         first, *others = required(stamp, "the chart")
-        self.stamp = Stamp(first.kind, "\n".join([first.source, *map(str, others)]))
+        self.stamp = Provenance(first.kind, "\n".join([first.source, *map(str, others)]))
 
     @cached_property
     def _picture(self) -> Figure:
@@ -195,7 +195,7 @@ def chart(
     x: str,
     y: str,
     alt: str,
-    stamp: Stamp | Sequence[Stamp],
+    stamp: Provenance | Sequence[Provenance],
     models: Mapping[str, Sequence[Point]] | None = None,
     log: bool | str = True,
 ) -> Chart:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..stamps import Stamp
-from ..words import ranks_text
+from ..base.formatting import ranks_text
+from ..base.provenance import Provenance
 from .picture import PALETTE, Figure
 
 _STYLES = ("-", "--", ":")  # of the groups' lines, so that colour is not all that tells them apart
@@ -16,7 +16,7 @@ _GAP = 0.8  # between blocks, in cells
 
 
 def grid(
-    sizes: Mapping[str, int], *, rank: int, groups: Mapping[str, Sequence[int]], stamp: Stamp
+    sizes: Mapping[str, int], *, rank: int, groups: Mapping[str, Sequence[int]], stamp: Provenance
 ) -> Figure:
     """Draw a grid of ranks, and the groups along each axis that `rank` is in.
 

@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from ..looks import SERIES
-from ..stamps import Stamp, required
-from ..words import printable
+from ..base.formatting import printable
+from ..base.provenance import Provenance, required
+from ..base.style import SERIES
 
 # Of what has no colour of its own in `looks`. A figure must not say anything by colour alone: write
 # it, too, or hatch it.
@@ -45,7 +45,7 @@ class Figure:
         draw: Callable[[Any], None],
         *,
         alt: str,
-        stamp: Stamp,
+        stamp: Provenance,
         size: tuple[float, float] = (7.0, 3.0),
         sharpness: int = 1,
     ):
@@ -78,7 +78,11 @@ class Figure:
 
 
 def figure(
-    draw: Callable[[Any], None], *, alt: str, stamp: Stamp, size: tuple[float, float] = (7.0, 3.0)
+    draw: Callable[[Any], None],
+    *,
+    alt: str,
+    stamp: Provenance,
+    size: tuple[float, float] = (7.0, 3.0),
 ) -> Figure:
     """Draw a figure, once for the light theme and once for the dark one.
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..stamps import Stamp, each, required
-from ..words import in_one_line, printable
+from ..base.formatting import in_one_line, printable
+from ..base.provenance import Provenance, each, required
 
 # "1,024", "3.5 ms", "+12 %", "–", "unknown": what stands to the right.
 _NUMBER = re.compile(r"[−+-]?[\d.,]+( ?[\w/%µ×]{1,5})?|–?|unknown")
@@ -26,7 +26,7 @@ class Table:
         caption: str,
         columns: Sequence[str],
         rows: Sequence[Sequence[object]],
-        stamp: Stamp | Sequence[Stamp] | None,
+        stamp: Provenance | Sequence[Provenance] | None,
         *,
         right: bool = False,
     ):
@@ -110,7 +110,7 @@ def table(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
     *,
-    stamp: Stamp | Sequence[Stamp],
+    stamp: Provenance | Sequence[Provenance],
     right: bool = False,
 ) -> Table:
     """A table with its stamp, or stamps where it puts recorded beside live.

@@ -1,9 +1,9 @@
 """Ranks from a notebook cell: started in milliseconds, watched, explained, and gone."""
 
-from .cluster.found import cluster
+from .cluster.allocation import cluster
 from .cluster.slurm import Slurm
-from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, RankError, ResultNotSent
-from .job import Job
+from .errors import CannotSend, LaunchError, RankError, ResultNotSent
+from .job import Job, JobFailed, JobInterrupted
 from .logs import Logs
 from .nodes.remote import Nodes
 from .reserve import reserve

@@ -21,17 +21,17 @@ from typing import Any
 
 import psutil
 
-from .calls import Reader
+from ..calls.record import Reader
 from .channel import NoMessage, anonymous_file, in_turn
 from .engines.supervised import parent
 from .engines.warm import Warm
 from .errors import LaunchError, refusal
 from .logs import Logs
 from .nodes.base import RankState, Setting, Task, levels
-from .nodes.link import Link, prove
+from .nodes.credentials import Ticket
 from .nodes.local import LocalNode
-from .nodes.seal import trust
-from .nodes.ticket import Ticket
+from .nodes.tls import trust
+from .nodes.transport import Link, prove
 from .place import Place
 from .run import gpu_count
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..words import megabytes
+from ..base.formatting import megabytes
 from . import payload, sources
 from .errors import CannotSend
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import msgspec
 
-from .interrupts import deaf
+from .interrupts import defer_signals
 
 MOST_BYTES = 16 << 20  # of one message
 _MARK = b"lstp"  # a message begins with it
@@ -86,7 +86,7 @@ class Channel:
         """
         rest = memoryview(framed(message, len(descriptors)))
         until = None if patience is None else time.monotonic() + patience
-        with deaf():
+        with defer_signals():
             while rest:
                 try:
                     # Without descriptors plainly: no audit hook of a program hears of that.

@@ -24,7 +24,7 @@ _SIGNALS = (
 
 
 @contextlib.contextmanager
-def deaf() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Hold back Ctrl-C for a moment: half a message, or half a clean-up, helps nobody.
 
     The same for other signals that are handled in Python. A signal mask would not do: a kernel has
@@ -57,7 +57,7 @@ def _handle(handlers: dict[int, Any]) -> None:
 
 
 @contextlib.contextmanager
-def insistent() -> Iterator[None]:
+def redeliver_interrupts() -> Iterator[None]:
     """See to it that Ctrl-C is heard wherever in Python it comes.
 
     What a destructor or a weak reference's callback raises goes to nobody, and KeyboardInterrupt is

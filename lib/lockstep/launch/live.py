@@ -8,22 +8,20 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..machine import in_notebook
+from ..base.machine import in_notebook
 from . import view
-
-if TYPE_CHECKING:
-    from .job import Job
-    from .output import Output
+from .outcome import JobData
+from .output import Output
 
 _FIRST, _EVERY = 0.3, 0.15  # seconds: until a panel appears, and between its updates
 
 
-_drawn: list[weakref.ref[Job]] = []  # in the cell that runs now
+_drawn: list[weakref.ref[JobData]] = []  # in the cell that runs now
 
 
-def is_drawn(job: Job) -> bool:
+def is_drawn(job: JobData) -> bool:
     """Whether the cell that runs now shows this job already."""
     return any(job is drawn() for drawn in _drawn)
 
@@ -31,7 +29,7 @@ def is_drawn(job: Job) -> bool:
 class Panel:
     """A display under the cell that follows the job; at its end it holds the final picture."""
 
-    def __init__(self, picture: Callable[[Sequence[Output], float, str], Job]) -> None:
+    def __init__(self, picture: Callable[[Sequence[Output], float, str], JobData]) -> None:
         """picture: a running job, of what it has printed, the seconds so far and a suspicion."""
         self._picture = picture
         self._handle: Any = None
@@ -44,7 +42,7 @@ class Panel:
             self._next = now + max(_EVERY, 5 * self._draw(job))
 
     @contextmanager
-    def waiting(self, job: Job) -> Iterator[None]:
+    def waiting(self, job: JobData) -> Iterator[None]:
         """Say at once why nothing of this job is to be seen yet; an error takes that back."""
         self._draw(job)
         try:
@@ -53,7 +51,7 @@ class Panel:
             self._handle.update({"text/plain": ""}, raw=True)
             raise
 
-    def end(self, job: Job, report: bool) -> None:
+    def end(self, job: JobData, report: bool) -> None:
         from IPython import get_ipython
 
         self._draw(job, report)
@@ -62,7 +60,7 @@ class Panel:
             events.register("pre_run_cell", _forget)
         _drawn.append(weakref.ref(job))
 
-    def _draw(self, job: Job, report: bool = True) -> float:
+    def _draw(self, job: JobData, report: bool = True) -> float:
         """Returns how long it took, in seconds."""
         from IPython.display import display
 
@@ -94,7 +92,7 @@ class Lines:
             for line in () if rank in self._hidden else output.new_lines():
                 print(f"rank {rank} │ {line}", flush=True)
 
-    def end(self, job: Job, report: bool) -> None:
+    def end(self, job: JobData, report: bool) -> None:
         self(job.outputs, job.seconds)
 
 
@@ -104,7 +102,7 @@ class Silence:
     def __call__(self, outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
         pass
 
-    def end(self, job: Job, report: bool) -> None:
+    def end(self, job: JobData, report: bool) -> None:
         pass
 
 

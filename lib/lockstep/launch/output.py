@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from ..words import in_one_line
+from ..base.formatting import in_one_line
 
 HEAD_BYTES = TAIL_BYTES = 50_000  # of a rank's output that are shown; a flood goes to a file
 FILE_BYTES = 32_000_000  # of a flood that the file keeps

@@ -21,11 +21,11 @@ from typing import Any, BinaryIO, Protocol
 
 import cloudpickle
 
-from ..words import megabytes
+from ..base.formatting import megabytes
 from . import sources
 from .channel import anonymous_file, map_file
 from .errors import CannotSend
-from .interrupts import deaf
+from .interrupts import defer_signals
 
 _ALIGNMENT = 64
 _SMALL = 1 << 20  # bytes; below it a copy is cheaper than a mapping, which keeps a descriptor
@@ -237,7 +237,7 @@ def write(
     Raises CannotSend as `dump` does and where it is more than `most` bytes, OSError when there is
     no memory left for it.
     """
-    with deaf():  # who has the descriptor must own it
+    with defer_signals():  # who has the descriptor must own it
         file = open(anonymous_file("payload"), "wb")  # noqa: SIM115
     try:
         buffers = dump(value, file, namespace)

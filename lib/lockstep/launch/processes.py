@@ -105,7 +105,7 @@ def send(pid: int, start: int, number: int) -> None:
             os.close(process)
 
 
-class Hunt:
+class Reaper:
     """Ends a job's processes; call `strike` again and again until it says that none is left.
 
     job: its name. leaders: its ranks (or its agent), by number with the start time.
@@ -246,7 +246,7 @@ def _has_record(pid: int, job: str) -> bool:
     folder = Path(f"/proc/{pid}")
     try:
         return (
-            b"lockstep.launch.inside.parent" in (folder / "cmdline").read_bytes()
+            b"lockstep.launch.worker.forkserver" in (folder / "cmdline").read_bytes()
             and f"/memfd:lockstep-{record_name(job)}".encode() in (folder / "maps").read_bytes()
         )
     except OSError:

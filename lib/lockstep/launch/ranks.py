@@ -15,17 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..words import ranks_text
-from .calls import agree
+from ..base.formatting import ranks_text
+from ..calls import diagnose
+from ..calls.record import agree
+from . import failures
 from .errors import refusal
-from .explain import diagnose, report
-from .explain.standstill import StandstillWatch
-from .interrupts import deaf
-from .job import End, Outcome
+from .interrupts import defer_signals
 from .nodes.base import Node, RankState, Setting, Task
 from .nodes.local import LocalNode
+from .outcome import End, Outcome
 from .output import Output
 from .place import Place
+from .stall_detector import StallDetector
 
 _TICK = 0.1  # seconds at most between two turns of the loop
 _GRACE = 0.5  # seconds in which other ranks may fail by themselves after the first failure
@@ -97,7 +98,10 @@ class Ranks:
             outcome = self._success() if kind == "ok" else self._failure(verdict, kind)
         except KeyboardInterrupt:
             while outcome is None:
-                with contextlib.suppress(KeyboardInterrupt), deaf():  # a second says nothing new
+                with (
+                    contextlib.suppress(KeyboardInterrupt),
+                    defer_signals(),
+                ):  # a second says nothing new
                     outcome = self._failure(self._suspected, "interrupted")
         finally:
             if outcome is None or outcome.state != "ok":
@@ -113,7 +117,7 @@ class Ranks:
     def _watch(self, timeout: float | None, show: Show) -> tuple[str, str]:
         """Wait until the job is over; returns the verdict and its kind ("ok" when all is well)."""
         began = time.perf_counter()
-        watch = StandstillWatch(self._processor_time, self._others_live)
+        watch = StallDetector(self._processor_time, self._others_live)
         first_failure: float | None = None
         while True:
             if all(rank.state == "done" for rank in self._ranks):
@@ -262,26 +266,26 @@ class Ranks:
             **what,
         )
 
-    def _failed(self, rank: RankState, kind: str) -> report.Failure | None:
+    def _failed(self, rank: RankState, kind: str) -> failures.Failure | None:
         now = time.perf_counter()
         if rank.state == "failed":
-            failure = report.raised(rank.rank, rank.reply)
+            failure = failures.raised(rank.rank, rank.reply)
         elif rank.state == "dead":
-            frames = report.parse_stack(rank.stack)
+            frames = failures.parse_stack(rank.stack)
             said = self._outputs[rank.rank].text
-            failure = report.died(
+            failure = failures.died(
                 rank.rank, rank.code, rank.peak, now, frames, said, bool(rank.starved)
             )
         elif rank.state == "coming":
-            failure = report.Failure(rank.rank, kind, "had not come up yet", now)
+            failure = failures.Failure(rank.rank, kind, "had not come up yet", now)
         elif rank.state == "done" or kind == "failed":
             return None
         else:
             message = {"stuck": "", "timeout": "still at work", "interrupted": "interrupted"}[kind]
             if rank.is_stopped:
                 message = "stopped by a signal (SIGSTOP) or a debugger"
-            frames = report.parse_stack(rank.stack)
-            failure = report.Failure(rank.rank, kind, message, now, frames)
+            frames = failures.parse_stack(rank.stack)
+            failure = failures.Failure(rank.rank, kind, message, now, frames)
         call = rank.reader.blocked_in()
         if call is not None:
             failure.call = f"in {call}"
@@ -300,7 +304,7 @@ class Ranks:
         gracefully: ranks that handle SIGTERM may end by themselves before, for a few seconds.
         Returns a sentence for each process that could not be ended; the job's notes have them, too.
         """
-        with deaf():
+        with defer_signals():
             forked = os.getpid() != self._owner  # a fork of the notebook: the ranks are not its own
             was_closed, self.closed = self.closed or forked, True
             if was_closed:
@@ -318,7 +322,7 @@ class Ranks:
 
         On GPUs the end takes long; the next job of this process waits for it before it begins.
         """
-        with deaf():
+        with defer_signals():
             if not self.closed and os.getpid() == self._owner:
                 self.closed = True
                 node.part()
@@ -332,7 +336,7 @@ class Ranks:
     def leave(self) -> None:
         """End ranks that have done their jobs; for a few seconds they may leave as Python does."""
         if not self.closed and os.getpid() == self._owner:
-            with deaf():
+            with defer_signals():
                 for node in self._nodes:
                     node.ask_to_leave()
                 for node in self._nodes:

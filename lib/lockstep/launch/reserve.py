@@ -15,13 +15,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..machine import in_notebook, usable_cores
+from ..base.machine import in_notebook, usable_cores
 from .engines.warm import Warm
 from .errors import LaunchError
-from .interrupts import deaf
-from .job import Plan
+from .interrupts import defer_signals
 from .nodes.base import Setting
 from .nodes.local import LocalNode
+from .outcome import Plan
 from .place import Place
 
 VARIABLE = "LOCKSTEP_RESERVE"
@@ -52,7 +52,7 @@ class Reserve:
         said = self._when or _checked(os.environ.get(VARIABLE) or None)
         return said or ("between" if plan.backend == "nccl" and in_notebook() else "off")
 
-    @deaf()  # ranks that nobody knows would stay for minutes
+    @defer_signals()  # ranks that nobody knows would stay for minutes
     def keep(self, plan: Plan, setting: Setting) -> None:
         """Begin to start ranks for another job like this; waits for nothing that takes long."""
         kind = _kind(plan, setting)

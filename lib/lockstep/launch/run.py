@@ -14,25 +14,26 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..machine import in_notebook
-from ..words import ranks_count
+from ..base.formatting import ranks_count
+from ..base.machine import in_notebook
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .cluster.found import meant
+from .cluster.allocation import meant
 from .cluster.slurm import Allocation, Slurm
 from .engines.elastic import Elastic
 from .engines.supervised import parent
 from .engines.warm import Warm
-from .errors import CannotSend, JobFailed, JobInterrupted, LaunchError, refusal
-from .interrupts import deaf, insistent
-from .job import Job, Outcome, Plan
+from .errors import CannotSend, LaunchError, refusal
+from .interrupts import defer_signals, redeliver_interrupts
+from .job import Job, JobFailed, JobInterrupted
 from .live import Lines, Panel, Silence
 from .logs import Logs
 from .nodes.base import Node, Setting, Task
 from .nodes.local import LocalNode
 from .nodes.remote import Nodes
 from .options import Options, Tracing
+from .outcome import Outcome, Plan
 from .output import Output
 from .ranks import Ranks
 from .reserve import kept
@@ -80,7 +81,7 @@ class World:
         self._sent: dict[str, bytes] = {}
         self._bound: set[str] = set()
 
-    @insistent()
+    @redeliver_interrupts()
     def run(
         self,
         function: Callable[..., Any],
@@ -99,7 +100,7 @@ class World:
             plan = _plan(options, makes_group=not cells.function_initializes(function))
             return self._run(plan, _function_task(plan, function, args, kwargs), options)
 
-    @insistent()
+    @redeliver_interrupts()
     def run_cell(self, cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
         """Execute a cell on every rank, in the namespace that the world keeps there.
 
@@ -153,7 +154,7 @@ class World:
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
                 hosts = self._hosts(plan)
-                with deaf():  # who has taken nodes must give them back
+                with defer_signals():  # who has taken nodes must give them back
                     nodes = _nodes(plan, setting, self._options, hosts)
                     ranks = Ranks(self._each, nodes, setting)
                     # for a world that nobody can name any more
@@ -181,7 +182,7 @@ class World:
                 self._allocation = on.allocate(max(self._each))
         return self._allocation
 
-    @insistent()
+    @redeliver_interrupts()
     def close(self) -> None:
         """End the ranks, which leave as Python does; a later use starts new ones."""
         with self._alone():
@@ -212,7 +213,7 @@ class World:
         return f"<World: {ranks_count(self.nproc)} · {self.backend} · {state}>"
 
 
-@insistent()
+@redeliver_interrupts()
 def torchrun(
     what: Callable[..., Any] | str | os.PathLike[str],
     *args: Any,
@@ -277,14 +278,14 @@ def torchrun(
     return _once(plan, _function_task(plan, what, args, kwargs), options)
 
 
-@insistent()
+@redeliver_interrupts()
 def run_program(command: Sequence[str], options: Options) -> Job:
     """Run a script (`[path, *arguments]`) or a module (`["-m", name, *arguments]`)."""
     plan = _plan(options, makes_group=False)
     return _once(plan, _program_task(plan, command), options)
 
 
-@insistent()
+@redeliver_interrupts()
 def run_cell(cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
     """Run a notebook's cell on fresh ranks; `namespace` is the notebook's."""
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}
@@ -394,7 +395,7 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
         with task, _leased(plan, options) as on, ExitStack() as again, ExitStack() as stack:
             if isinstance(on, Allocation):
                 plan = replace(plan, asides=(*plan.asides, on.where(plan.each)))
-            with deaf():  # who has taken nodes must give them back
+            with defer_signals():  # who has taken nodes must give them back
                 nodes = _nodes(plan, setting, options, on)
                 ranks = Ranks(plan.each, nodes, setting)
                 stack.callback(ranks.close)

@@ -5,20 +5,29 @@ from __future__ import annotations
 import html as escaping
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..looks import COLLECTIVE, ERROR, RANKS, RECV, SEND, WAITING, Look, background, hatched, ink
-from ..words import by_value, quantity, ranks_text
-from .calls import ANY_SOURCE, POINT_TO_POINT, Call
+from ..base.formatting import by_value, quantity, ranks_text
+from ..base.style import (
+    COLLECTIVE,
+    ERROR,
+    RANKS,
+    RECV,
+    SEND,
+    WAITING,
+    Look,
+    background,
+    hatched,
+    ink,
+)
+from ..calls.record import ANY_SOURCE, POINT_TO_POINT, Call
+from .outcome import JobData
 from .output import fold
-
-if TYPE_CHECKING:
-    from .job import Job
 
 _MOST_BARS = 400  # calls of one rank in the strip; a timeline is the place for more
 
 
-def text(job: Job, report: bool = True) -> str:
+def text(job: JobData, report: bool = True) -> str:
     """Output, results, what went wrong (unless `report` is False), and state.
 
     Equal lines of several ranks are folded.
@@ -40,11 +49,11 @@ def text(job: Job, report: bool = True) -> str:
     return "\n".join([*rows, job.summary()])
 
 
-def _output(job: Job) -> list[tuple[tuple[int, ...], list[str]]]:
+def _output(job: JobData) -> list[tuple[tuple[int, ...], list[str]]]:
     return fold({r: output.lines for r, output in enumerate(job.outputs) if r not in job.hidden})
 
 
-def _results(job: Job) -> list[tuple[str, str]]:
+def _results(job: JobData) -> list[tuple[str, str]]:
     values = [
         job.unsent.get(rank, shown) if rank not in job.hidden else None
         for rank, shown in enumerate(job.shown)
@@ -52,7 +61,7 @@ def _results(job: Job) -> list[tuple[str, str]]:
     return by_value(values)
 
 
-def _calls_line(job: Job) -> str:
+def _calls_line(job: JobData) -> str:
     if job.state == "running":
         return ""
     said: list[str | None] = []
@@ -88,7 +97,7 @@ _CROSS = (
 )
 
 
-def html(job: Job, report: bool = True) -> str:
+def html(job: JobData, report: bool = True) -> str:
     parts = [
         _block(ranks_text(who), min(who), "\n".join(lines), job.nproc)
         for who, lines in _output(job)
@@ -157,7 +166,7 @@ _SIDES = {"left": "0", "middle": "-50%", "right": "-100%"}  # of a time's label 
 _TICKS = 5  # at most, so that they have room on a telephone, too
 
 
-def _strip(job: Job) -> str:
+def _strip(job: JobData) -> str:
     """When each rank was in which call, until the job was over: one lane a rank, one bar a call.
 
     In HTML and not as a drawing, whose letters would shrink with it.
@@ -206,7 +215,7 @@ def _look(call: Call) -> Look:
     return {"send": SEND, "recv": RECV}.get(call.operation, COLLECTIVE)
 
 
-def _waits(job: Job) -> dict[int, float]:
+def _waits(job: JobData) -> dict[int, float]:
     """For each call (by id) that had to wait for another rank: until when.
 
     Nobody is done with an all-reduce before the last rank has called it, and with a receive before
@@ -269,7 +278,7 @@ def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: st
     )
 
 
-def _ending(job: Job, rank: int, at: float) -> str:
+def _ending(job: JobData, rank: int, at: float) -> str:
     """A cross where the rank failed; where others failed, a check mark where it was done."""
     how = job.ends[rank].how if job.ends else ""
     if job.state == "ok" or how not in ("raised", "died", "done"):
@@ -335,7 +344,7 @@ def _hover(call: Call, start: float) -> str:
     return f"{call}\n{call.bytes} bytes · began at {began} · {took}"
 
 
-def _spoken(job: Job) -> str:
+def _spoken(job: JobData) -> str:
     """What a screen reader says of the strip."""
 
     def said(call: Call) -> str:

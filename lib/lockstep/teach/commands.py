@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import machine
-from ..words import in_one_line, printable
+from ..base import machine
+from ..base.formatting import in_one_line, printable
 
 
 def add(commands: Any) -> None:
@@ -176,9 +176,9 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _clean(arguments: argparse.Namespace) -> int:
-    from . import leftovers
+    from . import cleanup
 
-    found = leftovers.find(leftovers.Places.usual())
+    found = cleanup.find(cleanup.Places.usual())
     if not found:
         print("nothing is left of any crash")
         return 0
@@ -192,7 +192,7 @@ def _clean(arguments: argparse.Namespace) -> int:
             print("nothing was removed")
             return 0
     shown = set(found)
-    now = [one for one in leftovers.find(leftovers.Places.usual()) if one in shown]
+    now = [one for one in cleanup.find(cleanup.Places.usual()) if one in shown]
     failed = 0
     for one in now:  # time has passed: what is used by now stays
         if problem := one.remove():
@@ -221,7 +221,7 @@ def _sheet(arguments: argparse.Namespace) -> int:
 
 def _preflight(arguments: argparse.Namespace) -> int:
     try:
-        from ..course import execute
+        from ..author import execute
         from ..launch import LaunchError
         from ..launch.cluster import profile
         from . import preflight
@@ -256,7 +256,7 @@ def _preflight(arguments: argparse.Namespace) -> int:
 
 def _demo(arguments: argparse.Namespace) -> int:
     try:
-        from ..course import execute
+        from ..author import execute
         from . import demo
     except ModuleNotFoundError as missing:
         return _refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")

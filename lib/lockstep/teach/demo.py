@@ -15,8 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..course import copies, execute
-from ..material import MATERIAL
+from ..author import execute
+from ..base.paths import MATERIAL
+from ..course import copies
 
 _LONG = 1.0  # seconds: what is shorter needs no word
 _SIZE = "20px"

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..course import execute
-from ..course.execute import Execution
+from ..author import execute
+from ..author.execute import Execution
+from ..base.paths import MATERIAL
 from ..figures.table import Table
 from ..launch import Slurm
-from ..material import MATERIAL
 
 _MARK = "flight"  # begins a line that is meant for who asked; kernels print, too
 NOISE = 0.25  # of a quantity: a prediction as near as that is called right
@@ -202,6 +202,6 @@ def table(flights: Sequence[Flight]) -> str:
 
 
 if __name__ == "__main__":
-    from lockstep.teach import preflight  # whose flights can be unpickled elsewhere
+    from . import preflight  # whose flights can be unpickled elsewhere
 
     preflight._on_node(*sys.argv[1:])

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..base.formatting import in_one_line
 from ..course.exercises import NOT_JUDGED, PASS, exercises
-from ..words import in_one_line
-from . import execution, judge, sandbox, submissions
+from . import grading, run_notebook, sandbox, submissions
 from .sandbox import Ended, Limits
 from .submissions import Submission
 
@@ -116,7 +116,7 @@ def _answers(
     """Execute a notebook; returns its answers by exercise, packed. What happened goes to events."""
     executed = sandbox.run(
         ["-c", f"from lockstep.teach import execution; execution.main({one.lab!r})"],
-        files={execution.NOTEBOOK: one.notebook},
+        files={run_notebook.NOTEBOOK: one.notebook},
         limits=limits,
         walls=walls,
         stop=stop,
@@ -134,7 +134,7 @@ def _judged(
     while packed and not stop.is_set():
         run = sandbox.run(
             ["-P", "-c", "from lockstep.teach import judge; judge.main()"],
-            files={judge.ANSWERS: json.dumps(packed)},
+            files={grading.ANSWERS: json.dumps(packed)},
             limits=limits,
             walls=walls,
             stop=stop,

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import psutil
 
-from ..machine import packages
-from ..material import MATERIAL
+from ..base.machine import packages
+from ..base.paths import MATERIAL
 
 WEAKER = (
     "Without namespaces a notebook runs as you: it can reach the network, read your files and "
@@ -35,8 +35,8 @@ WEAKER = (
     "file and the length of its output are still bounded, and its processes are ended. If you are "
     "root, an answer can reach its check, too."
 )
-_NEEDED = "import ipykernel, nbclient, torch, lockstep.teach.execution"
-_ENTER = Path(__file__).with_name("enter.py")
+_NEEDED = "import ipykernel, nbclient, torch, lockstep.teach.run_notebook"
+_ENTER = Path(__file__).with_name("sandbox_init.py")
 _PACKAGE = Path(__file__).parents[1]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _EVERY = 0.2  # seconds between two looks at memory and processes

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from .. import material
+from ..base import paths
 from ..course.exercises import Exercise, exercises
 from ..course.judging import words
 from ..course.syllabus import LABS, Lab
@@ -86,7 +86,7 @@ def sheet(number: str) -> str:
 
 def published(lab: Lab) -> list[Section]:
     """The sections of a lab, of its two notebooks. Raises NoSheet where one is missing."""
-    return sections(lab, _cells(material.SOLUTIONS, lab), _cells(material.LABS, lab))
+    return sections(lab, _cells(paths.SOLUTIONS, lab), _cells(paths.LABS, lab))
 
 
 def announced(minutes: float) -> int:

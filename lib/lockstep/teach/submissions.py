@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..base.paths import LABS as BLANK
+from ..base.paths import SOLUTIONS
 from ..course.exercises import exercises
 from ..course.syllabus import LABS
-from ..material import LABS as BLANK
-from ..material import SOLUTIONS
 
 _MOST_BYTES = 20_000_000
 _NUMBER = re.compile(r"(?<!\d)(\d\d)_")

@@ -14,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..base.formatting import in_one_line
+from ..base.style import DONE, ERROR, GREY
 from ..course.exercises import NOT_JUDGED, NOT_YET, PASS, TRY_AGAIN
 from ..figures.table import Table
-from ..looks import DONE, ERROR, GREY
-from ..words import in_one_line
 from .report import NO_ANSWER, Graded, Verdict
 
 _SIGNS = {PASS: "✓", TRY_AGAIN: "✗", NOT_YET: "…", NOT_JUDGED: "?", NO_ANSWER: "–"}

@@ -8,7 +8,7 @@ import html
 from collections.abc import Mapping, Sequence
 
 from ..trace import Trace
-from ..trace.ask.critical import CriticalPath
+from ..trace.analyses.critical import CriticalPath
 from .scene import pack, scene
 from .script import script
 

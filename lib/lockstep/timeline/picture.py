@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..base.formatting import NANOSECONDS, fitting
+from ..base.style import HATCHES, ink
 from ..figures.picture import Figure
-from ..looks import HATCHES, ink
-from ..words import NANOSECONDS, fitting
 from .scene import Column, Row, Scene, coverage, summary
 
 _COLUMNS = 900  # of the picture, that a row's coverage is told by

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import looks, words
-from ..looks import GROUPS, Look
-from ..stamps import Stamp
+from ..base import formatting, style
+from ..base.formatting import by_value
+from ..base.provenance import Provenance
+from ..base.style import GROUPS, Look
 from ..trace import Kind, Trace, TraceError
-from ..trace.ask.critical import CriticalPath
+from ..trace.analyses.critical import CriticalPath
 from ..trace.intervals import Intervals, covered, union
 from ..trace.joins import computes_on_host, launch_of, on_device
 from ..trace.matching import match
 from ..trace.slices import NONE
 from ..trace.unseen import unseen
-from ..words import by_value
 
 Column = NDArray[Any]
 
@@ -37,23 +37,23 @@ _LONGEST_NAME = 300  # characters; what is longer is cut in the picture
 
 
 LOOKS: dict[int, Look] = {
-    Kind.COMPUTE: looks.COMPUTE,
-    Kind.COMMUNICATION: looks.COMMUNICATION,
-    SENDS: looks.SEND,
-    RECEIVES: looks.RECV,
-    Kind.COPY: looks.COPY,
-    Kind.SET: looks.SET,
-    Kind.WAIT: looks.WAITING,
-    Kind.LAUNCH: looks.LAUNCH,
-    Kind.OPERATOR: looks.HOST,
-    Kind.PYTHON: Look("python", looks.GREY, "-"),
-    Kind.ANNOTATION: Look("annotation", looks.GREY),
-    Kind.GPU_ANNOTATION: Look("gpu annotation", looks.GREY, "|"),
-    Kind.STEP: Look("step", looks.GREY, "\\"),
-    Kind.OTHER: Look("other", looks.GREY, "."),
-    COMPUTES: Look("computes only", looks.COMPUTE.colour),
-    HIDDEN: looks.HIDDEN,
-    EXPOSED: looks.EXPOSED,
+    Kind.COMPUTE: style.COMPUTE,
+    Kind.COMMUNICATION: style.COMMUNICATION,
+    SENDS: style.SEND,
+    RECEIVES: style.RECV,
+    Kind.COPY: style.COPY,
+    Kind.SET: style.SET,
+    Kind.WAIT: style.WAITING,
+    Kind.LAUNCH: style.LAUNCH,
+    Kind.OPERATOR: style.HOST,
+    Kind.PYTHON: Look("python", style.GREY, "-"),
+    Kind.ANNOTATION: Look("annotation", style.GREY),
+    Kind.GPU_ANNOTATION: Look("gpu annotation", style.GREY, "|"),
+    Kind.STEP: Look("step", style.GREY, "\\"),
+    Kind.OTHER: Look("other", style.GREY, "."),
+    COMPUTES: Look("computes only", style.COMPUTE.colour),
+    HIDDEN: style.HIDDEN,
+    EXPOSED: style.EXPOSED,
 }
 
 
@@ -102,7 +102,7 @@ class Part:
     """One trace of the picture."""
 
     label: str
-    stamp: Stamp
+    stamp: Provenance
     slices: int
     lanes: int
     ranks: tuple[int, ...]
@@ -147,7 +147,7 @@ class Scene:
         return sum(part.slices for part in self.parts)
 
     @property
-    def stamp(self) -> Stamp:
+    def stamp(self) -> Provenance:
         """One for all that is drawn; of a comparison it names both where they differ."""
         stamps = list(dict.fromkeys(part.stamp for part in self.parts))
         if len(stamps) == 1:
@@ -157,7 +157,7 @@ class Scene:
             f"{part.label}: {part.stamp if len(kinds) > 1 else part.stamp.source}"
             for part in self.parts
         )
-        return Stamp(" and ".join(kinds), "; ".join(said))
+        return Provenance(" and ".join(kinds), "; ".join(said))
 
     def operation(self, at: int) -> str:
         """Of the communication at this position, such as "all_reduce"; "" if unknown."""
@@ -634,7 +634,7 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
         "legend": scene.legend,
         "groups": scene.groups,
         "path": scene.path,
-        "waiting": vars(looks.WAITING),
+        "waiting": vars(style.WAITING),
         "isOverview": scene.is_overview,
         "alt": summary(scene),
         "columns": [[key, values.dtype.name] for key, values in columns.items()],
@@ -709,4 +709,4 @@ def _share(one: tuple[int, int]) -> float:
 
 
 def percent(part: int, whole: int) -> str:
-    return words.percent(part / whole, 1) if whole else "–"
+    return formatting.percent(part / whole, 1) if whole else "–"

@@ -9,12 +9,12 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
+from ..base.formatting import printable
+from ..base.machine import in_notebook
 from ..figures.picture import Figure
 from ..figures.table import Table
-from ..machine import in_notebook
 from ..trace import Trace
-from ..trace.ask.critical import CriticalPath
-from ..words import printable
+from ..trace.analyses.critical import CriticalPath
 from .picture import picture
 from .scene import Scene, counts, overview, pack, percent, scene
 from .script import script

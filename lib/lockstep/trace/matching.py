@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from .guess import guessed_groups
+from .infer_groups import guessed_groups
 from .slices import NONE, SYNCHRONISING, Column, Kind, Slices, once
 
 _POINT_TO_POINT = frozenset({"send", "recv"})

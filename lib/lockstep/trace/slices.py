@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stamps import Stamp, simulated
-from ..words import milliseconds, printable
-
-if TYPE_CHECKING:
-    from .ask.clock import Certificate
+from ..base.formatting import milliseconds, printable
+from ..base.provenance import Provenance, simulated
+from .certificate import Certificate
 
 Column = NDArray[Any]
 Answer = TypeVar("Answer")
@@ -209,7 +207,7 @@ class Slices:
         lanes: Sequence[Lane],
         names: Sequence[str],
         known: Sequence[Collective] = (),
-        stamp: Stamp | None = None,
+        stamp: Provenance | None = None,
         notes: Sequence[str] = (),
         about: Mapping[int, Mapping[str, Any]] | None = None,
         certificate: Certificate | None = None,
@@ -288,7 +286,7 @@ class Slices:
         return not self.about and bool((self.origin == NONE).all())
 
     @property
-    def provenance(self) -> Stamp:
+    def provenance(self) -> Provenance:
         """The trace's stamp; of one without, that it was made by hand."""
         return self.stamp or simulated("made by hand")
 
@@ -391,13 +389,13 @@ class Slices:
         """Only these rows (indices, or a mask of booleans); lanes and names stay."""
         return self.derive({column: values[rows] for column, values in self.columns().items()})
 
-    def stamped(self, stamp: Stamp) -> Self:
+    def stamped(self, stamp: Provenance) -> Self:
         """The same trace with this stamp."""
         return self.derive(stamp=stamp)
 
     @classmethod
     def from_slices(
-        cls, slices: Iterable[Slice], *, stamp: Stamp | None = None, notes: Sequence[str] = ()
+        cls, slices: Iterable[Slice], *, stamp: Provenance | None = None, notes: Sequence[str] = ()
     ) -> Self:
         """A trace made by hand: a schedule, a call record, a virtual device.
 

@@ -7,25 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..launch import Job
-from ..stamps import Stamp
-from .ask.allocations import Allocations, allocations
-from .ask.breakdown import Breakdown, breakdown
-from .ask.cause import Cause, cause
-from .ask.clock import align
-from .ask.collectives import Collectives, collectives
-from .ask.critical import CriticalPath, critical_path
-from .ask.diff import Diff, diff
-from .ask.kernels import Kernels, kernels
-from .ask.launches import Launches, launches
-from .ask.rates import Rates, rates
-from .ask.serving import Serving, serving
-from .ask.streams import US, Streams, streams
-from .ask.traffic import Traffic, traffic
+from ..base.provenance import Provenance
+from .analyses.allocations import Allocations, allocations
+from .analyses.breakdown import Breakdown, breakdown
+from .analyses.cause import Cause, cause
+from .analyses.clock import align
+from .analyses.collectives import Collectives, collectives
+from .analyses.critical import CriticalPath, critical_path
+from .analyses.diff import Diff, diff
+from .analyses.kernels import Kernels, kernels
+from .analyses.launches import Launches, launches
+from .analyses.rates import Rates, rates
+from .analyses.serving import Serving, serving
+from .analyses.streams import US, Streams, streams
+from .analyses.traffic import Traffic, traffic
 from .read import jobs
 from .read.flight import Hang, flight
 from .read.kineto.load import Source, load, load_runs
-from .read.memory import Memory, memory
+from .read.memory_snapshot import Memory, memory
 from .slices import Slices, once
 from .steps import Step, steps
 from .write.frames import to_pandas, to_polars
@@ -50,7 +49,7 @@ class Trace(Slices):
         cls,
         source: Source,
         *,
-        stamp: Stamp | None = None,
+        stamp: Provenance | None = None,
         cache: bool = True,
         processes: int | None = None,
     ) -> Trace:
@@ -62,7 +61,7 @@ class Trace(Slices):
         cls,
         source: Source,
         *,
-        stamp: Stamp | None = None,
+        stamp: Provenance | None = None,
         cache: bool = True,
         processes: int | None = None,
     ) -> dict[str, Trace]:
@@ -71,14 +70,14 @@ class Trace(Slices):
         return {name: cls.of_slices(run) for name, run in found.items()}
 
     @classmethod
-    def of(cls, job: Job) -> Trace:
+    def of(cls, job: jobs.Job) -> Trace:
         """What a job did: its profiles, or its call record: see `lockstep.trace.read.jobs`."""
         return cls.of_slices(jobs.of(job))
 
     # ── Questions ────────────────────────────────────────────────────────────────────────────
 
     def align(self) -> Trace:
-        """One clock for all ranks, with a certificate: see `lockstep.trace.ask.clock`."""
+        """One clock for all ranks, with a certificate: see `lockstep.trace.analyses.clock`."""
         return align(self)
 
     def steps(self) -> tuple[Step, ...]:
@@ -86,59 +85,59 @@ class Trace(Slices):
         return steps(self)
 
     def breakdown(self, *, skip: int = 0) -> Breakdown:
-        """What each rank's time went to: see `lockstep.trace.ask.breakdown`."""
+        """What each rank's time went to: see `lockstep.trace.analyses.breakdown`."""
         return breakdown(self, skip=skip)
 
     def collectives(self) -> Collectives:
-        """Every collective across ranks, on one clock: see `lockstep.trace.ask.collectives`."""
+        """Collectives across ranks, on one clock: see `lockstep.trace.analyses.collectives`."""
         answer = collectives(_on_one_clock(self))
         return replace(answer, notes=(*answer.notes, *self._moved(answer.trace)))
 
     def traffic(self, ranks_per_host: int | None = None) -> Traffic:
-        """Imbalance of all-to-alls, and what leaves hosts: see `lockstep.trace.ask.traffic`."""
+        """Imbalance of all-to-alls, what leaves hosts: see `lockstep.trace.analyses.traffic`."""
         return traffic(self, self.collectives(), ranks_per_host)
 
     def launches(self) -> Launches:
-        """Launch latency and queue depth: see `lockstep.trace.ask.launches`."""
+        """Launch latency and queue depth: see `lockstep.trace.analyses.launches`."""
         return launches(self)
 
     def kernels(self, top: int = 10) -> Kernels:
-        """Where the GPU's time goes: see `lockstep.trace.ask.kernels`."""
+        """Where the GPU's time goes: see `lockstep.trace.analyses.kernels`."""
         return kernels(self, top)
 
     def rates(self) -> Rates:
-        """What kernels and copies achieve, by shapes: see `lockstep.trace.ask.rates`."""
+        """What kernels and copies achieve, by shapes: see `lockstep.trace.analyses.rates`."""
         return rates(self)
 
     def serving(self, *, skip: int = 0) -> Serving:
-        """What a server's passes cost, by phase: see `lockstep.trace.ask.serving`."""
+        """What a server's passes cost, by phase: see `lockstep.trace.analyses.serving`."""
         return serving(self, skip=skip)
 
     def streams(
         self, *, short: int = 10 * US, call: int = 50 * US, late: int = 100 * US
     ) -> Streams:
-        """Each stream by itself, and what stands out: see `lockstep.trace.ask.streams`."""
+        """Each stream by itself, and what stands out: see `lockstep.trace.analyses.streams`."""
         return streams(self, short=short, call=call, late=late)
 
     def allocations(self) -> Allocations:
-        """Memory by the profiler's own events: see `lockstep.trace.ask.allocations`."""
+        """Memory by the profiler's own events: see `lockstep.trace.analyses.allocations`."""
         return allocations(self)
 
     def critical_path(self) -> CriticalPath:
-        """What the step had to wait for, on one clock: see `lockstep.trace.ask.critical`."""
+        """What the step had to wait for, on one clock: see `lockstep.trace.analyses.critical`."""
         aligned = _on_one_clock(self)
         answer = critical_path(aligned)
         return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
 
     def cause(self, *, skip: int = 0) -> Cause:
-        """What most likely makes the steps slow: see `lockstep.trace.ask.cause`."""
+        """What most likely makes the steps slow: see `lockstep.trace.analyses.cause`."""
         return cause(_on_one_clock(self), skip=skip)
 
     def _moved(self, aligned: Slices) -> list[str]:
         return [] if aligned is self else [str(aligned.certificate)]
 
     def diff(self, after: Trace) -> Diff:
-        """What changed from this trace to a later one: see `lockstep.trace.ask.diff`."""
+        """What changed from this trace to a later one: see `lockstep.trace.analyses.diff`."""
         return diff(self, after)
 
     # ── Questions to other records of a run ──────────────────────────────────────────────────
@@ -148,13 +147,13 @@ class Trace(Slices):
         snapshot: str | Path | Mapping[str, Any],
         *,
         device: int | None = None,
-        stamp: Stamp | None = None,
+        stamp: Provenance | None = None,
     ) -> Memory:
-        """A GPU's memory, from an allocator's snapshot: see `lockstep.trace.read.memory`."""
+        """A GPU's memory, by a snapshot: see `lockstep.trace.read.memory_snapshot`."""
         return memory(snapshot, device=device, stamp=stamp)
 
     @staticmethod
-    def flight(folder: str | Path, *, stamp: Stamp | None = None) -> Hang:
+    def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
         """Why ranks hang, by their flight recorders: see `lockstep.trace.read.flight`."""
         return flight(folder, stamp=stamp)
 

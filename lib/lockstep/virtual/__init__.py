@@ -56,9 +56,9 @@ trace is stamped *simulated*. Not modelled: most of what caches do, several kern
 operation (but for an optimizer's), clocks that fall under load, the cost of an event on the
 device, threads of the host, other GPUs' work on shared links. So times are estimates. On 32
 programs as labs 04 and 06 have them, step times were 9 % from an H200's (median) and 24 % at most:
-`python -m lockstep.record.virtual` shows them, and by how much a second run of the H200's differed.
+`python -m experiments.virtual` shows them, and by how much a second run of the H200's differed.
 They are worst where the host's own Python takes the time. Of 20 other programs, which were written
-down before any was timed (`python -m lockstep.record.unseen`), half are within 10 %; a softmax over
+down before any was timed (`python -m experiments.unseen`), half are within 10 %; a softmax over
 long rows, a norm of large tensors, and in graphs a cross entropy and Adam, take an H200 longer, up
 to about twice as long.
 
@@ -85,9 +85,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..trace import Trace
-    from .conflicts import Race, Races
+    from .device import Device
     from .model import MACHINES, Machine
-    from .processor import Device
+    from .races import Race, Races
     from .switch import device, switch_on
     from .tensor import gpu
     from .work import NotModelled

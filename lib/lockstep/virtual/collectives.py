@@ -28,10 +28,10 @@ import torch.distributed as dist
 
 from ..models.cost import bus_factor
 from ..trace import Collective, Kind
-from .conflicts import COLLECTIVE
+from .device import Device, Kernel, Use
+from .happens_before import Clock
 from .model import NCCL_SMS
-from .order import Clock
-from .processor import Device, Kernel, Use
+from .races import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .tensor import Dispatch, VirtualTensor, _mapped
 from .work import NotModelled, Op, Work, flat

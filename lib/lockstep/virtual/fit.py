@@ -6,7 +6,7 @@ which take 1.55 ms each where the GPU's power limit holds them back. What is not
 cached, kept, many, columns; event, context, module, optimizer, parameter, backward, several,
 each_tensor) was set by hand, until the step times of `record.virtual.OTHERS` came near, of two
 recordings on two machines. The host's are those of the first, whose host was the quicker one.
-`python -m lockstep.record.virtual` shows them, and the programs that are compared, on which
+`python -m experiments.virtual` shows them, and the programs that are compared, on which
 nothing is fitted.
 """
 
@@ -16,8 +16,8 @@ import json
 
 import numpy as np
 
+from ..base.provenance import recorded
 from ..models.cost import fit_collective
-from ..stamps import recorded
 from ..trace import Kind, Trace
 from .model import H200
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ..trace import Kind
-from .order import Clock
-from .processor import DEFAULT_STREAM, Device, Kernel, StreamHandle
+from .device import DEFAULT_STREAM, Device, Kernel, StreamHandle
+from .happens_before import Clock
 from .schedule import Marker
 from .tensor import DEVICE_TYPE, Dispatch
 from .work import NotOffered

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
 from .costs import PRODUCTS, SEVERAL, Cost, cost
+from .device import Device, HostMemory, Kernel, Memory, Use
 from .model import Machine
-from .processor import Device, HostMemory, Kernel, Memory, Use
 from .schedule import Engine
 from .work import NotModelled, Op, Work, flat, generator_at
 

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from ...launch.calls import ANY_SOURCE, POINT_TO_POINT
-from ...words import ranks_text
+from ...base.formatting import ranks_text
+from ...calls.record import ANY_SOURCE, POINT_TO_POINT
 from .. import exercises
 from ..exercises import NotJudged, WrongAnswer
 from . import words

@@ -15,9 +15,9 @@ from typing import Any
 
 import cloudpickle
 
+from ...base.formatting import ranks_count
+from ...calls.record import POINT_TO_POINT, Call
 from ...launch import Job, torchrun
-from ...launch.calls import POINT_TO_POINT, Call
-from ...words import ranks_count
 from .. import exercises
 from ..exercises import NotJudged
 from .values import Difference, Tensor, alike, difference, differences, make, see, tensors_in

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...launch.calls import POINT_TO_POINT
+from ...calls.record import POINT_TO_POINT
 from ..judging import Run, Tensor, Trial, judged
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...launch.calls import Call
+from ...calls.record import Call
 from ..judging import Run, Tensor, Trial, judged
 from ..judging.stores import MANY, watched
 from ..judging.values import Other, kind, make, see, show

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...launch.calls import Call
+from ...calls.record import Call
 from ..exercises import NotJudged
 from ..judging import Noted, Run, Step, Tensor, Trial, judged
 from ..judging.values import alike, make, see, show

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...launch.calls import POINT_TO_POINT
+from ...calls.record import POINT_TO_POINT
 from ..judging import Noted, Numbers, Run, Tensor, Trial, judged
 from ..judging.values import make
 from .messages import slow, too_small, watched, writes

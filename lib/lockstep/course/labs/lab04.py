@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from ... import virtual
+from ...base.formatting import percent
 from ...trace import Kind, Slice
-from ...words import percent
 from ..judging import Noted, Run, Tensor, Trial, judged, takes
 from ..judging.values import make
 

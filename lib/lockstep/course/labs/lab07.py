@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...stamps import recorded
+from ...base.formatting import percent
+from ...base.provenance import recorded
 from ...trace import Kind, Trace
-from ...words import percent
 from ..judging import Number, Run, Trial, judged
 
 US = 1_000  # nanoseconds

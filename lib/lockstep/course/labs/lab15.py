@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...launch.calls import POINT_TO_POINT
+from ...base.formatting import ranks_count, ranks_text
+from ...calls.record import POINT_TO_POINT
 from ...models import cost
-from ...words import ranks_count, ranks_text
 from ..judging import Number, Numbers, Run, Tensor, Trial, judged, numbers_in
 from .messages import too_small
 from .sums import (

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...launch.calls import Call
+from ...calls.record import Call
 from ..judging import Run, Tensor
 
 _LARGE = {"int32": 2**30, "int64": 2**60}  # whole numbers that floats cannot hold

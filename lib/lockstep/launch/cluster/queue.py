@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from ...words import printable
+from ...base.formatting import printable
 from ..errors import LaunchError
 
 _PATIENCE = 30.0  # seconds for an answer of the controller

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, ClassVar
 
-from ...words import printable, ranks_text
+from ...base.formatting import printable, ranks_text
 from ..errors import LaunchError
 from ..live import Notice
 from ..nodes.remote import Nodes

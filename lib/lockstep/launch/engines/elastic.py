@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 from .. import processes
 from ..channel import Channel, NoMessage
-from ..interrupts import deaf
+from ..interrupts import defer_signals
 from ..place import Place
 from .base import Arrival
 from .supervised import LOOK, Folder, Supervised, python_path
 
-_AGENT = "lockstep.launch.inside.elastic"  # the module that its process runs
+_AGENT = "lockstep.launch.worker.elastic"  # the module that its process runs
 
 
 class Elastic(Supervised):
@@ -36,7 +36,7 @@ class Elastic(Supervised):
         # Ranks that an agent starts inherit nothing, so they find us by a path in a folder that
         # is ours alone (0700).
         self._nproc = place.count
-        with deaf():
+        with defer_signals():
             self._folder = Folder()
         address = os.path.join(self._folder.path, "channel")
         self._listener = socket.socket(socket.AF_UNIX)

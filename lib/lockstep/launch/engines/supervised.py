@@ -26,10 +26,10 @@ from typing import Any
 from .. import processes
 from ..channel import Channel, NoMessage, anonymous_file
 from ..errors import LaunchError
-from ..interrupts import deaf
+from ..interrupts import defer_signals
 from ..processes import FOLDER, GRACE, LAST_MOMENT
 
-_PARENT = "lockstep.launch.inside.parent"  # the module that it runs
+_PARENT = "lockstep.launch.worker.forkserver"  # the module that it runs
 # Seconds in which the warm parent must have answered, on a busy machine, too.
 PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
@@ -234,10 +234,10 @@ class Folder:
         os.close(self.claim)
 
 
-def farewell() -> list[str]:
+def reap_detached() -> list[str]:
     """Wait for the end of those that have parted; returns what `Supervised.end` does."""
     said: list[str] = []
-    with deaf(), contextlib.suppress(IndexError):
+    with defer_signals(), contextlib.suppress(IndexError):
         while True:
             owner, engine = _parting.pop(0)
             if owner == os.getpid():
@@ -265,8 +265,11 @@ class Supervised:
     ) -> None:
         """Have the processes started; closes `ends`."""
         if self._unused is None:
-            self._said = farewell()
-        with deaf(), contextlib.ExitStack() as sent:  # what was begun must be known, to be ended
+            self._said = reap_detached()
+        with (
+            defer_signals(),
+            contextlib.ExitStack() as sent,
+        ):  # what was begun must be known, to be ended
             for end in ends:
                 sent.callback(os.close, end)
             if self._folder is None:
@@ -381,7 +384,7 @@ class Supervised:
 
     def _hunt(self) -> list[str]:
         """Without a parent: find what is left of the job, and end it."""
-        hunt = processes.Hunt(self.job, self._pids)
+        hunt = processes.Reaper(self.job, self._pids)
         until = time.monotonic() + LAST_MOMENT
         while alive := hunt.strike(processes.everybody(), own=False):
             if time.monotonic() > until:

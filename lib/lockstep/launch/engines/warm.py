@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from ..channel import Channel, NoMessage, anonymous_file
 from ..errors import LaunchError
-from ..interrupts import deaf
+from ..interrupts import defer_signals
 from ..place import Place
 from .base import Arrival, torchrun_environment
-from .supervised import LOOK, PATIENCE, Supervised, farewell
+from .supervised import LOOK, PATIENCE, Supervised, reap_detached
 
 
 class Warm(Supervised):
@@ -30,14 +30,14 @@ class Warm(Supervised):
         self._arrivals: list[Arrival] = []
 
     def start(self, place: Place, environment: Mapping[str, str]) -> Place:
-        with deaf():  # half a start could not be ended
+        with defer_signals():  # half a start could not be ended
             return self._fork(place, environment)
 
     def use(self) -> bool:
         """Say that ranks in reserve have a job now; False where that cannot be any more."""
         try:
             self.started()
-            self._said = farewell()
+            self._said = reap_detached()
             self._note = "; ".join(filter(None, [self._note, *self._said]))
             self.events.send({"do": "use"}, patience=LOOK)
             answer = self._hear(PATIENCE, lambda: None)

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self
 
-from ..calls import Reader
+from ...calls.record import Reader
 from ..logs import Logs
 from ..payload import Parcel
 from ..place import Place

@@ -12,19 +12,20 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...machine import usable_cores
-from ...words import megabytes
-from .. import calls, processes
+from ...base.formatting import megabytes
+from ...base.machine import usable_cores
+from ...calls import record
+from .. import processes
 from ..channel import MOST_BYTES, Channel, NoMessage, anonymous_file, map_file
 from ..engines.base import Arrival, Engine
 from ..engines.warm import Warm
 from ..errors import LaunchError, reason
-from ..inside.rank import STACK_SIGNAL
-from ..interrupts import deaf
+from ..interrupts import defer_signals
 from ..logs import LogFiles
-from ..memory import Toll
+from ..oom import OomCounter
 from ..payload import Parcel
 from ..place import Place
+from ..worker.rank import STACK_SIGNAL
 from .base import Printed, RankState, Setting, Task
 
 _TICK = 0.1  # seconds
@@ -65,14 +66,14 @@ class LocalNode:
         self._task: Task | None = None
         self._outputs: Mapping[int, Printed] = {}
         self._logs: LogFiles | None = None
-        self._toll: Toll | None = None  # since the last job, or this one's beginning
+        self._toll: OomCounter | None = None  # since the last job, or this one's beginning
         self._arrival: int | None = None
         self._selector: selectors.BaseSelector = selectors.PollSelector()
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         if self._slots:  # prepared before, for the same place and setting
             if self._use():
-                with deaf():
+                with defer_signals():
                     for key in self._selector.get_map().values():
                         selector.register(key.fileobj, selectors.EVENT_READ, key.data)
                     self._selector.close()
@@ -164,7 +165,7 @@ class LocalNode:
     def begin(self, task: Task, outputs: Mapping[int, Printed]) -> None:
         self._task, self._outputs = task, outputs
         self.notes.clear()
-        self._toll = self._toll or Toll()
+        self._toll = self._toll or OomCounter()
         for slot in self._slots:
             slot.state, slot.reply, slot.parcel, slot.peak = "coming", {}, None, 0
             early, slot.early = slot.early, b""
@@ -173,7 +174,7 @@ class LocalNode:
                 self._send_task(slot)
 
     def forget_task(self) -> None:
-        self._task, self._outputs, self._toll = None, {}, Toll()
+        self._task, self._outputs, self._toll = None, {}, OomCounter()
         for slot in self._slots:
             slot.reply, slot.parcel = {}, None
 
@@ -227,10 +228,10 @@ class LocalNode:
     def _on_arrival(self) -> None:
         waiting: list[Arrival] = []
         try:
-            with deaf():
+            with defer_signals():
                 waiting += self._engine.arrivals()
             while waiting:
-                with deaf():
+                with defer_signals():
                     self._admit(waiting.pop(0))
         finally:
             for arrival in waiting:
@@ -263,10 +264,10 @@ class LocalNode:
             os.set_blocking(slot.output, False)
             # Its size is fixed: a rank that cuts it short would take this process along.
             name = f"{processes.record_name(self._engine.job)}{slot.rank}"
-            memory = anonymous_file(name, calls.SIZE)
+            memory = anonymous_file(name, record.SIZE)
             sent.callback(os.close, memory)
             slot.memory = map_file(os.dup(memory), shared=True)
-            slot.reader = calls.Reader(slot.memory, slot.rank)
+            slot.reader = record.Reader(slot.memory, slot.rank)
             own = {"output": output, "stacks": stacks, "record": memory}
             descriptors = {**own, **arrival.descriptors}
             if self._logs is not None:
@@ -303,7 +304,7 @@ class LocalNode:
         with contextlib.suppress(OSError):  # it has died: its channel says so in a moment
             slot.channel.send(message, [self._task.content.fileno()])
 
-    @deaf()  # descriptors come in
+    @defer_signals()  # descriptors come in
     def _on_reply(self, slot: _Slot) -> None:
         assert slot.channel is not None
         try:
@@ -416,7 +417,7 @@ class LocalNode:
             for _ in range(_MOST_CHUNKS):
                 data = os.read(slot.output, _CHUNK)
                 if not data:
-                    with deaf():
+                    with defer_signals():
                         self._selector.unregister(slot.output)
                         os.close(slot.output)
                         slot.output = -1

@@ -16,18 +16,18 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ...words import printable, ranks_text
-from ..calls import Reader
+from ...base.formatting import printable, ranks_text
+from ...calls.record import Reader
 from ..channel import NoMessage
 from ..errors import LaunchError, reason
 from ..live import Notice
 from ..payload import Parcel
 from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
-from . import seal
+from . import tls
 from .base import Printed, RankState, Setting, Task, levels
-from .link import Link, prove
-from .ticket import Ticket, remove
+from .credentials import Ticket, remove
+from .transport import Link, prove
 
 _SILENCE = 10.0  # seconds without a word, after which an agent is lost
 _PATIENCE = 60.0  # seconds for ranks to be started, on a busy host, too
@@ -74,8 +74,8 @@ class Nodes:
         self._hosts: list[_Host] = []
         self._busy = threading.Lock()
         self._tls, certificate = None, ""
-        if seal.is_needed(address):
-            self._tls, certificate = seal.certificate()
+        if tls.is_needed(address):
+            self._tls, certificate = tls.certificate()
         try:
             self._listener = socket.create_server((address, 0))
         except OSError as error:

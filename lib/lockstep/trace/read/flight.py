@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...base.formatting import printable, ranks_text
+from ...base.provenance import Provenance
+from ...calls.diagnose import contradiction
+from ...calls.record import POINT_TO_POINT, Call, Group
 from ...figures.table import table
-from ...launch.calls import POINT_TO_POINT, Call, Group
-from ...launch.explain.diagnose import contradiction
-from ...stamps import Stamp
-from ...words import printable, ranks_text
 from ..slices import TraceError
 from .pickles import read_plain
 
@@ -105,7 +105,7 @@ class Hang:
     mismatches: tuple[str, ...]
     stuck: tuple[Entry, ...]
     notes: tuple[str, ...]
-    stamp: Stamp = field(default_factory=lambda: Stamp("recorded", "flight recorder"))
+    stamp: Provenance = field(default_factory=lambda: Provenance("recorded", "flight recorder"))
 
     @property
     def verdict(self) -> str:
@@ -157,7 +157,7 @@ class Hang:
         return {**shown._repr_mimebundle_(), "text/plain": str(self)}
 
 
-def flight(folder: str | Path, *, stamp: Stamp | None = None) -> Hang:
+def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
     """Read the flight-recorder dumps of all ranks, one file a rank.
 
     folder: holds files whose names end in the rank: pickles as NCCL's watchdog writes them, or
@@ -203,7 +203,7 @@ def flight(folder: str | Path, *, stamp: Stamp | None = None) -> Hang:
         )
     if full:
         notes.append(f"{ranks_text(full)}: the recorder was full, the oldest entries are lost")
-    stamp = stamp or Stamp("recorded", f"flight recorder, {folder.name}")
+    stamp = stamp or Provenance("recorded", f"flight recorder, {folder.name}")
     return _judge(entries, full, notes, stamp)
 
 
@@ -288,7 +288,7 @@ def _with_members(entries: dict[int, list[Entry]]) -> tuple[dict[int, list[Entry
 
 
 def _judge(
-    entries: Mapping[int, list[Entry]], full: Container[int], notes: list[str], stamp: Stamp
+    entries: Mapping[int, list[Entry]], full: Container[int], notes: list[str], stamp: Provenance
 ) -> Hang:
     calls: dict[tuple[Group, int], dict[int, Entry]] = {}
     reached: dict[tuple[Group, int], int] = {}  # (group, rank) → the last number that it called

@@ -5,12 +5,13 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from ...launch import Job
-from ...launch.calls import ANY_SOURCE, Call
-from ...stamps import live
+from ...base.provenance import Provenance, live
+from ...calls.record import ANY_SOURCE, Call
 from ..slices import NONE, Collective, Kind, Slice, Slices, TraceError
 from .kineto.load import load
 
@@ -25,6 +26,23 @@ _FAMILIES = {
     "all_to_all_single": "all_to_all",
     "monitored_barrier": "barrier",
 }
+
+
+class Job(Protocol):
+    """What a trace wants to know of a job: the launcher's has it."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def profiles(self) -> Path | None: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def calls(self) -> list[list[Call]]: ...
+    @property
+    def stamp(self) -> Provenance: ...
 
 
 def of(job: Job) -> Slices:

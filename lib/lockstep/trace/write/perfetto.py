@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ask.allocations import allocations
-from ..ask.launches import launches
+from ..analyses.allocations import allocations
+from ..analyses.launches import launches
 from ..joins import launch_of, on_device
 from ..shapes import inputs_in
 from ..slices import NONE, Column, Kind, Slices, TraceError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..slices import TraceError
 
 if TYPE_CHECKING:
-    from ..ask.kernels import Kernels
+    from ..analyses.kernels import Kernels
     from ..trace import Trace
 
 Row = dict[str, Any]

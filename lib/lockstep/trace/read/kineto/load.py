@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....stamps import Recording, Stamp
-from ....words import printable
+from ....base.formatting import printable
+from ....base.provenance import Provenance, Recording
 from ...slices import COLUMNS, NONE, Lane, Numbering, Slices
 from .cache import open_store
 from .file import SAVED, File
@@ -27,7 +27,7 @@ Source: TypeAlias = "str | Path | Sequence[str | Path] | Recording"
 def load(
     source: Source,
     *,
-    stamp: Stamp | None = None,
+    stamp: Provenance | None = None,
     cache: bool = True,
     processes: int | None = None,
 ) -> Slices:
@@ -59,7 +59,7 @@ def load(
 def load_runs(
     source: Source,
     *,
-    stamp: Stamp | None = None,
+    stamp: Provenance | None = None,
     cache: bool = True,
     processes: int | None = None,
 ) -> dict[str, Slices]:
@@ -85,13 +85,13 @@ def load_runs(
     return found
 
 
-def _of_recording(stamp: Stamp | None, source: Source) -> tuple[Stamp | None, Paths]:
+def _of_recording(stamp: Provenance | None, source: Source) -> tuple[Provenance | None, Paths]:
     if isinstance(source, Recording):
         return stamp or source.stamp, source.path
     return stamp, source
 
 
-def _slices(found: list[Found], stamp: Stamp | None, notes: list[str]) -> Slices:
+def _slices(found: list[Found], stamp: Provenance | None, notes: list[str]) -> Slices:
     """One run's files as one trace."""
     ranks = ranks_of([one.path for one in found], [one.file for one in found], notes)
     of_rank = dict(sorted(zip(ranks, found, strict=True), key=lambda one: one[0]))
@@ -158,10 +158,10 @@ def _evidence(files: list[File]) -> list[str]:
     return notes
 
 
-def _stamp(about: list[dict[str, Any]]) -> Stamp:
+def _stamp(about: list[dict[str, Any]]) -> Provenance:
     gpus = Counter(one.get("gpu", "CPU") for one in about)
     parts = [" + ".join(f"{gpu} × {many}" for gpu, many in gpus.items())]
     versions = {one["torch"] for one in about if "torch" in one}
     parts += [f"PyTorch {version}" for version in sorted(versions)[:1]]
     parts += sorted({one["date"] for one in about if "date" in one})[:1]
-    return Stamp("recorded", " · ".join(parts))
+    return Provenance("recorded", " · ".join(parts))

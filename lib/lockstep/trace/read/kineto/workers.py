@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ....machine import usable_cores
+from ....base.machine import usable_cores
 from ...slices import TraceError
 from .cache import entry_of, keep, prune, saved
 from .file import File, read

@@ -1,0 +1,207 @@
+"""Which experiments there are; running them and writing down what they found."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from lockstep.base import machine as machines
+from lockstep.base.machine import Machine
+from lockstep.figures.table import Table
+
+from . import (
+    async_tp,
+    backends,
+    backward,
+    captured,
+    cases,
+    compile,
+    counters,
+    course,
+    graph_ranks,
+    graphs,
+    hang,
+    launching,
+    manifest,
+    mutual,
+    new_group,
+    overlap,
+    protocols,
+    races,
+    reserve,
+    slurm_nodes,
+    sweeps,
+    thrashing,
+    time_out,
+    traces,
+    two_nodes,
+    unseen,
+    virtual,
+    waits,
+)
+from .experiment import CannotRecord, Experiment, Result
+
+DATA = Path(__file__).parents[2] / "data"
+EXPERIMENTS = (
+    two_nodes.EXPERIMENT,
+    waits.EXPERIMENT,
+    mutual.EXPERIMENT,
+    time_out.EXPERIMENT,
+    new_group.EXPERIMENT,
+    backends.EXPERIMENT,
+    launching.EXPERIMENT,
+    reserve.EXPERIMENT,
+    sweeps.EXPERIMENT,
+    protocols.EXPERIMENT,
+    captured.EXPERIMENT,
+    compile.EXPERIMENT,
+    graphs.EXPERIMENT,
+    graph_ranks.EXPERIMENT,
+    traces.EXPERIMENT,
+    hang.EXPERIMENT,
+    cases.EXPERIMENT,
+    thrashing.EXPERIMENT,
+    counters.EXPERIMENT,
+    overlap.EXPERIMENT,
+    async_tp.EXPERIMENT,
+    backward.EXPERIMENT,
+    virtual.EXPERIMENT,
+    unseen.EXPERIMENT,
+    races.EXPERIMENT,
+    course.EXPERIMENT,
+    slurm_nodes.EXPERIMENT,
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An experiment that has been recorded: its results lie below `folder`."""
+
+    experiment: Experiment
+    folder: Path
+    results: tuple[Result, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        files = ", ".join(result.file for result in self.results)
+        return f"{self.experiment.name}: {files} in {self.seconds:.0f} s"
+
+
+@dataclass(frozen=True)
+class NotRecorded:
+    """An experiment that could not be recorded, here or now. failed: it began, and broke off."""
+
+    experiment: Experiment
+    why: str
+    failed: bool
+
+    def __str__(self) -> str:
+        how = "failed" if self.failed else "not here"
+        return f"{self.experiment.name}: {how}: {self.why}"
+
+
+def find(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names; of one that has parts "course/02" is one of them.
+
+    Raises CannotRecord for an unknown one.
+    """
+    known = {experiment.name: experiment for experiment in EXPERIMENTS}
+    found = []
+    for name in names:
+        whole, _, part = name.partition("/")
+        if whole not in known:
+            raise CannotRecord(f"there is no experiment {name!r}; there are: {', '.join(known)}")
+        experiment = known[whole]
+        if part:
+            if experiment.part is None:
+                raise CannotRecord(f"{whole} has no parts, and so no {part!r}: record {whole}")
+            experiment = replace(experiment, run=partial(experiment.part, part))
+        found.append(experiment)
+    return found
+
+
+def record(
+    experiments: Sequence[Experiment], nproc: int | None, folder: Path | None, command: str
+) -> Iterator[Recorded]:
+    """Run one experiment after the other and write each result as it comes.
+
+    nproc: ranks, None for each one's own number. folder: where to write, None for the checkout's
+    `data/`. command: what was typed, for the manifest.
+    Raises CannotRecord before anything runs where the machine lacks what one of them needs.
+    """
+    folder = _checked(folder)
+    machine = machines.probe()
+    ranks = [experiment.ranks_on(machine, nproc) for experiment in experiments]
+    for experiment, count in zip(experiments, ranks, strict=True):
+        yield _record(experiment, machine, count, folder, command)
+
+
+def record_all(
+    nproc: int | None,
+    folder: Path | None,
+    command: str,
+    experiments: Sequence[Experiment] = EXPERIMENTS,
+) -> Iterator[Recorded | NotRecorded]:
+    """Every experiment that this machine can run, whatever becomes of the others.
+
+    Raises CannotRecord for a folder in which nothing can be written.
+    """
+    folder = _checked(folder)
+    machine = machines.probe()
+    for experiment in experiments:
+        try:
+            count = experiment.ranks_on(machine, nproc)
+            yield _record(experiment, machine, count, folder, command)
+        except CannotRecord as error:
+            yield NotRecorded(experiment, str(error), failed=False)
+        except Exception as error:  # of whatever kind: the others are to be recorded
+            yield NotRecorded(experiment, f"{type(error).__name__}: {error}", failed=True)
+
+
+def _checked(folder: Path | None) -> Path:
+    if folder is None and not DATA.is_dir():
+        raise CannotRecord("this Lockstep is no checkout, so it has no data/: say --to FOLDER")
+    folder = folder or DATA
+    if folder.exists() and not folder.is_dir():
+        raise CannotRecord(f"--to {folder} is a file: name a folder")
+    manifest.read(folder)  # one that cannot be read is to be known before and not after
+    return folder
+
+
+def _record(
+    experiment: Experiment, machine: Machine, count: int, folder: Path, command: str
+) -> Recorded:
+    began = time.perf_counter()
+    environment = dict(os.environ)
+    results: dict[str, Result] = {}
+    found = experiment.run(machine, count)
+    for part in [found] if isinstance(found, Sequence) else ([one] for one in found):
+        entries = [
+            manifest.entry(result, experiment.name, count, machine, command, environment)
+            for result in part
+        ]
+        manifest.write(folder, part, entries)
+        results |= {result.file: result for result in part}
+    return Recorded(experiment, folder, tuple(results.values()), time.perf_counter() - began)
+
+
+def adopt(other: Path, folder: Path | None) -> list[str]:
+    """Take in what was recorded elsewhere; returns the names. Raises CannotRecord."""
+    return manifest.adopt(_checked(folder), other)
+
+
+def listing(folder: Path | None) -> str:
+    """A row for each experiment: what it needs, how long it takes, when it was last recorded."""
+    entries = manifest.read(folder or DATA)
+    rows = []
+    for one in EXPERIMENTS:
+        mine = [entry for entry in entries if entry["experiment"] == one.name]
+        last = max(mine, key=lambda entry: entry["date"], default=None)
+        when = f"{last['date']} on {last['machine']}" if last else "never"
+        rows.append((one.name, one.needs, one.minutes, when, one.what))
+    columns = ("name", "needs", "minutes", "last recorded", "what")
+    return "\n".join(Table("experiments", columns, rows, stamp=None).lines())

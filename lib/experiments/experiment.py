@@ -1,0 +1,169 @@
+"""What an experiment is, and the ways in which experiments start their ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from lockstep.base.machine import Machine
+from lockstep.launch.interrupts import defer_signals
+
+ENDING = 60  # seconds for PyTorch's agent to end its ranks
+
+
+class CannotRecord(Exception):
+    """This cannot be recorded, or not here; the message says why and what to do."""
+
+
+class ExperimentFailed(Exception):
+    """An experiment did not come to its end."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an experiment has found; becomes a file or a folder below `data/`.
+
+    file: "launch/two-nodes.json", or the name of a folder, which has no suffix. what: one line for
+    the manifest. content: plain values (of a folder: by the name of each file); they are written as
+    the suffix says: `.json`, `.json.gz`, `.pickle.gz`, and without one as a pickle. environment:
+    variables that the experiment itself set for this result (None: took away).
+    """
+
+    file: str
+    what: str
+    content: Any
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def is_folder(self) -> bool:
+        return "." not in self.file
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What can be recorded, what it needs, and how.
+
+    run: gets the machine and the number of ranks, and returns its results, which are written
+    together or not at all; or it yields them, and each is written when it comes: one of a file that
+    it has given before takes that one's place. minutes: about how long it takes. least, most: ranks
+    for which it makes sense. ranks: how many it takes where nobody says a number; None for one on
+    each GPU. gpus: whether each rank needs a GPU, and NCCL. triton: whether it compiles kernels.
+    part: as `run`, of one of its parts only, whose name it gets first.
+    """
+
+    name: str
+    what: str
+    minutes: int
+    run: Callable[[Machine, int], Iterable[Result]]
+    least: int = 1
+    most: int | None = None
+    ranks: int | None = None
+    gpus: bool = True
+    triton: bool = False
+    part: Callable[[str, Machine, int], Iterable[Result]] | None = None
+    writes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> str:
+        """In words: "2 or more GPUs", "nothing but PyTorch"."""
+        if not self.gpus:
+            return "nothing but PyTorch"
+        number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
+        gpus = f"{number} GPU{'' if number == '1' else 's'}"
+        return gpus + (" and Triton" if self.triton else "")
+
+    def stale(self, file: str, found: Iterable[str]) -> str:
+        """Why a recording with these keys, or files, is none that it would write; else ""."""
+        patterns = [keys for name, keys in self.writes.items() if fnmatchcase(file, name)]
+        if not patterns:
+            return f"{self.name} writes no {file}"
+        found, (wanted, *_) = list(found), patterns
+        unknown = [key for key in found if not any(fnmatchcase(key, one) for one in wanted)]
+        lacking = [one for one in wanted if not any(fnmatchcase(key, one) for key in found)]
+        if not unknown and not lacking:
+            return ""
+        return f"{file} has {', '.join(unknown) or 'nothing else'}, and lacks {', '.join(lacking)}"
+
+    def ranks_on(self, machine: Machine, asked: int | None) -> int:
+        """How many ranks it takes there. Raises CannotRecord where the machine lacks something."""
+        usual = self.ranks or max(len(machine.gpus), self.least)
+        nproc = usual if asked is None else asked
+        if nproc < self.least or nproc > (self.most or nproc):
+            number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
+            if self.most not in (None, self.least):
+                number = f"{self.least} to {self.most}"
+            raise CannotRecord(f"{self.name} takes {number} ranks, not {nproc}: say another -n")
+        if machine.torch is None:
+            raise CannotRecord(f"{self.name} needs PyTorch, which cannot be imported here")
+        if self.gpus and len(machine.gpus) < nproc:
+            there = {0: "no GPU", 1: "1 GPU"}.get(len(machine.gpus), f"{len(machine.gpus)} GPUs")
+            why = f" ({machine.gpu_error})" if machine.gpu_error else ""
+            fewer = f", or say -n {len(machine.gpus)}" if len(machine.gpus) >= self.least else ""
+            raise CannotRecord(
+                f"{self.name} needs a GPU for each of its {nproc} ranks, and PyTorch can use "
+                f"{there} here{why}: run it on a machine that has them{fewer}"
+            )
+        if self.gpus and "nccl" not in machine.torch.backends:
+            raise CannotRecord(f"{self.name} needs NCCL, which this PyTorch is built without")
+        if self.triton and machine.torch.triton is None:
+            raise CannotRecord(f"{self.name} needs Triton: pip install triton")
+        return nproc
+
+
+def gpu_name(machine: Machine) -> str:
+    """The GPUs' name as it stands in names of files: "h200" of "NVIDIA H200"."""
+    return machine.gpus[0].name.removeprefix("NVIDIA ").replace(" ", "-").lower()
+
+
+def by_torchrun(
+    module: str,
+    *arguments: object,
+    nproc: int,
+    nodes: int = 1,
+    environment: Mapping[str, str | None] | None = None,
+    may_fail: bool = False,
+) -> None:
+    """Run a module on ranks as PyTorch's own torchrun does, where Lockstep shall add nothing.
+
+    nproc: ranks of each node. nodes: an agent of torchrun for each of them, all on this host.
+    environment: variables to set, or with None to take away. Raises ExperimentFailed where an
+    agent fails, unless it may.
+    """
+    given = environment or {}
+    variables = {name: value for name, value in os.environ.items() if name not in given}
+    variables |= {name: value for name, value in given.items() if value is not None}
+    variables.setdefault("OMP_NUM_THREADS", "1")  # as torchrun would, and say so at length
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}"]
+    torchrun += [f"--nproc-per-node={nproc}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    program = ["-m", module, *map(str, arguments)]
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for node in range(nodes):
+            command = [*torchrun, f"--node-rank={node}", *program]
+            with defer_signals():  # an interrupt between start and note would leave it running
+                running.append(subprocess.Popen(command, env=variables))
+        codes = [agent.wait() for agent in running]
+    finally:
+        for agent in running:
+            end(agent)
+    if any(codes) and not may_fail:
+        raise ExperimentFailed(f"torchrun ended {module} with exit code {max(codes, key=abs)}")
+
+
+def end(agent: subprocess.Popen[bytes]) -> None:
+    """End an agent of torchrun, which ends its ranks."""
+    agent.terminate()  # of one that has ended already: nothing
+    try:
+        agent.wait(ENDING)
+    except subprocess.TimeoutExpired:
+        agent.kill()
+        agent.wait()

@@ -1,0 +1,169 @@
+"""The claims of all labs in one table: what people say, and what the labs' own runs measured.
+
+A claim is a call of `lockstep.claim` in a cell of a lab. What it said when the solution was
+executed stands in the published notebook, and `python -m lockstep.author.claims` gathers it from
+there into `data/claims.toml` and `data/claims.md`. Nothing in these is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..course.predict import VERDICTS
+from ..course.syllabus import LABS
+
+FILES = ("data/claims.toml", "data/claims.md")
+PEOPLE = "people say so"
+_CALL = re.compile(r"\blockstep\.claim\(")
+_HEADING = re.compile(r'^#+ Claim: "(?P<said>.*)"', re.MULTILINE)
+_NEXT = re.compile(r"^#+ ", re.MULTILINE)
+_LINK = re.compile(r"\[(?P<title>[^\]]+)\]\((?P<url>https?://[^)\s]+)\)")
+_HEAD = """\
+# Claims
+
+What people and public texts say about PyTorch on many GPUs, each tested in a cell of a lab. The
+sentence is in our words; the source is the text that says so, where there is one. The verdict is
+what the cell computed when the solution was executed last, on the machines that it names; run the
+lab to have that of yours. Written by `make notebooks` from the solutions; do not edit.
+"""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A claim and what became of it.
+
+    lab, cell: where it is tested. sentence: in our words. source: texts that say so, as links in
+    Markdown, or PEOPLE. verdict, because: as the cell said. measured: the stamps of the figures.
+    """
+
+    lab: str
+    cell: str
+    sentence: str
+    source: str
+    verdict: str
+    because: str
+    measured: tuple[str, ...]
+
+
+def cells_with_claims(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each code cell that states a claim, and its source."""
+    said = ""
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            headings = list(_HEADING.finditer(text))
+            said = text[headings[-1].end() :] if headings else said
+        elif _CALL.search(text):
+            yield cell, _source(said)
+            said = ""
+
+
+def _source(text: str) -> str:
+    """The links from a claim's heading to the next heading."""
+    own = _NEXT.split(text, maxsplit=1)[0]
+    links = [f"[{one['title']}]({one['url']})" for one in _LINK.finditer(own)]
+    return "; ".join(dict.fromkeys(" ".join(one.split()) for one in links)) or PEOPLE
+
+
+def of_notebook(lab: str, notebook: dict[str, Any]) -> list[Tested]:
+    """The claims that an executed notebook's outputs state, in order."""
+    found = []
+    for cell, source in cells_with_claims(notebook):
+        for output in cell["outputs"]:
+            if told := _told("".join(output.get("data", {}).get("text/plain", ""))):
+                sentence, verdict, because, stamps = told
+                found.append(Tested(lab, cell["id"], sentence, source, verdict, because, stamps))
+    return found
+
+
+def _told(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
+    """(sentence, verdict, because, stamps) of a claim's text; None for another text."""
+    first, *lines = text.splitlines() or [""]
+    if not (first.startswith("“") and first.endswith("”")):
+        return None
+    said = [tuple(part.strip() for part in line.split(" · ", 1)) for line in lines]
+    if [one[0] for one in said[:3]] != ["you said", "measured", "because"]:
+        return None
+    stamps = tuple(" · ".join(one) for one in said[3:])
+    return first[1:-1], said[1][1], said[2][1], stamps
+
+
+def gather(root: Path) -> list[Tested]:
+    """The claims of all published solutions."""
+    found = []
+    for lab in LABS:
+        path = root / "solutions" / f"{lab.number}_{lab.name}.ipynb"
+        found += of_notebook(lab.number, json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def as_toml(claims: list[Tested]) -> str:
+    """One table a claim; strings as JSON writes them, which TOML reads."""
+    tables = []
+    for one in claims:
+        rows = [f"{name} = {_value(value)}" for name, value in asdict(one).items()]
+        tables.append("\n".join(["[[claim]]", *rows]))
+    return "\n\n".join(["# Written by `python -m lockstep.author.claims`.", *tables]) + "\n"
+
+
+def _value(value: str | tuple[str, ...]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read(path: Path) -> list[Tested]:
+    """What `as_toml` has written."""
+    content = tomllib.loads(path.read_text(encoding="utf-8")).get("claim", [])
+    return [Tested(**{**one, "measured": tuple(one["measured"])}) for one in content]
+
+
+def as_markdown(claims: list[Tested]) -> str:
+    """A page: how many hold, and a table for each lab."""
+    counts = Counter(one.verdict for one in claims)
+    summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    parts = [_HEAD, f"{len(claims)} claims: {summary}.\n"]
+    for lab in LABS:
+        own = [one for one in claims if one.lab == lab.number]
+        if not own:
+            continue
+        link = f"[{lab.number} {lab.title}](../labs/{lab.number}_{lab.name}.ipynb)"
+        rows = [("claim", "source", "verdict", "because", "measured", "cell"), ("---",) * 6]
+        rows += [
+            (
+                _cell(one.sentence),
+                one.source.replace("|", "\\|"),
+                f"**{one.verdict}**",
+                _cell(one.because),
+                _cell("; ".join(one.measured)),
+                f"`{one.cell}`",
+            )
+            for one in own
+        ]
+        parts.append(
+            "\n".join([f"## {link}\n", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+        )
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    """Words of a run as they are, in one cell of a table."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
+    return re.sub(r"([|`*_\[\]])", r"\\\1", text)
+
+
+def main(root: Path) -> None:
+    """Write both files anew."""
+    claims = gather(root)
+    for name, text in zip(FILES, (as_toml(claims), as_markdown(claims)), strict=True):
+        (root / name).write_text(text, encoding="utf-8")
+        print(f"wrote {name}: {len(claims)} claims")
+
+
+if __name__ == "__main__":
+    main(Path.cwd())

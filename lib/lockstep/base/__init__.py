@@ -1,0 +1,1 @@
+"""What every room may use: text and units, provenance, style, paths, and what this machine is."""

@@ -1,0 +1,7 @@
+"""Models to play with: all-reduces step by step, what communication costs, pipelines, overlap."""
+
+from .parts import parts
+from .player import collective
+from .sliders import FORMULAS, MESSAGE, cost, overlap, pipeline
+
+__all__ = ["FORMULAS", "MESSAGE", "collective", "cost", "overlap", "parts", "pipeline"]

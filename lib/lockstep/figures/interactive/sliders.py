@@ -1,0 +1,466 @@
+"""Models with dials: Python computes all that is drawn, so each formula is in one place only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.formatting import in_one_line, percent, quantity
+from ...base.provenance import Provenance, each, simulated
+from ...base.style import COMMUNICATION, GROUPS
+from ...models import cost as costs
+from ...models import overlap as overlaps
+from ...models import pipeline as pipelines
+from ..chart import chart
+from ..picture import PALETTE, Figure
+from .widget import Playable
+
+Schedule = Callable[[int, int, int], Sequence[str]]
+_CURVE = 60  # points of a curve
+# Of a step: colour and pattern, so that forward, backward and weight steps differ in both.
+_STEPS = {
+    "F": ("forward", *GROUPS[0]),
+    "B": ("backward", *GROUPS[1]),
+    "W": ("weight gradients", *GROUPS[2]),
+    "C": ("communication", COMMUNICATION.colour, COMMUNICATION.pattern),
+}
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One number that can be turned, through `values`; `at` is where it stands first."""
+
+    name: str
+    label: str
+    values: tuple[float, ...]
+    texts: tuple[str, ...]
+    at: int
+
+    @classmethod
+    def of(
+        cls, name: str, label: str, values: Sequence[float], start: float, say: Callable[[Any], str]
+    ) -> Dial:
+        """The start is one of the values, whether it is in the list or not."""
+        own = tuple(sorted({*values, start}))
+        return cls(name, label, own, tuple(map(say, own)), own.index(start))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis; places are shares of its length."""
+
+    label: str
+    low: float
+    high: float
+    unit: str
+
+    def place(self, value: float) -> float:
+        return round(math.log(value / self.low) / math.log(self.high / self.low), 5)
+
+    def packed(self) -> dict[str, Any]:
+        decades = range(
+            math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high)) + 1
+        )
+        every = 1 + (len(decades) - 1) // 8
+        ticks = [(self.place(10.0**d), quantity(10.0**d, self.unit)) for d in decades[::every]]
+        return {"label": self.label, "ticks": ticks}
+
+    def curve(self) -> list[float]:
+        step = math.log(self.high / self.low) / (_CURVE - 1)
+        return [self.low * math.exp(step * at) for at in range(_CURVE)]
+
+
+class Dials(Playable):
+    """dials: by name. choices: names with their values, the first one chosen.
+
+    draw: what is shown, of the dials' values and choices. picture: the same as mimebundle.
+    """
+
+    start = "dials"
+
+    def __init__(
+        self,
+        title: str,
+        dials: Sequence[Dial],
+        choices: Mapping[str, Sequence[str]],
+        draw: Callable[[dict[str, Any]], dict[str, Any]],
+        picture: Callable[[dict[str, Any]], dict[str, Any]],
+        stamps: Sequence[Provenance],
+    ):
+        self.title, self.dials, self.choices = title, dials, choices
+        self._draw, self._picture, self.stamps = draw, picture, stamps
+        self.start_values = self.values(self.first())
+        self._first = self._draw(self.start_values)  # raises where it cannot be
+
+    def first(self) -> dict[str, Any]:
+        """Places of the dials and chosen words."""
+        chosen = {name: values[0] for name, values in self.choices.items()}
+        return {dial.name: dial.at for dial in self.dials} | chosen
+
+    def values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for dial in self.dials:
+            at = asked[dial.name]
+            if not isinstance(at, int) or not 0 <= at < len(dial.values):
+                raise ValueError(f"{dial.label} has no place {at!r}")
+            found[dial.name] = dial.values[at]
+        for name, values in self.choices.items():
+            if asked[name] not in values:
+                raise ValueError(f"{name} is one of: {', '.join(values)}")
+            found[name] = asked[name]
+        return found
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "dials": [
+                {"name": one.name, "label": one.label, "texts": one.texts} for one in self.dials
+            ],
+            "choices": [{"name": name, "values": own} for name, own in self.choices.items()],
+            "asked": dict(asked),
+            "stamp": "\n".join(map(str, self.stamps)),
+            **self._draw(self.values(asked)),
+        }
+
+    def __repr__(self) -> str:
+        said = " · ".join(f"{one.label} {one.texts[one.at]}" for one in self.dials)
+        return "\n".join([f"{self.title}: {said}", self._first["said"], *map(str, self.stamps)])
+
+    def still(self) -> dict[str, Any]:
+        return {**self._picture(self.start_values), "text/plain": repr(self)}
+
+
+# ── What messages and collectives cost ───────────────────────────────────────────────────────
+
+Formula = Callable[[int, float, costs.Line], float]
+FORMULAS: dict[str, Formula] = {
+    "ring": costs.ring_all_reduce,
+    "doubling": costs.recursive_doubling_all_reduce,
+    "tree": costs.tree_all_reduce,
+    "double tree": costs.double_tree_all_reduce,
+}
+MESSAGE: dict[str, Formula] = {"one message": lambda n, nbytes, line: line(nbytes)}
+
+
+def cost(
+    formulas: Mapping[str, Formula] = FORMULAS,
+    *,
+    line: costs.Line,
+    ranks: int | None = 4,
+    nbytes: float = 1 << 20,
+    measured: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    stamp: Provenance | Sequence[Provenance] | None = None,
+) -> Dials:
+    """Time over size by the α–β model, with dials for α, 1/β, ranks and size, over measured points.
+
+    formulas: of ranks, bytes and a `lockstep.cost.Line`, by name; all-reduces if nothing is said,
+    `play.MESSAGE` for a message. line, ranks, nbytes: where the dials stand first. ranks=None:
+    without this dial. measured: (bytes, seconds) by name, the first for the first formula and so
+    on; stamp: where they come from. Raises ValueError for measured points without a stamp or a
+    formula, and for a line whose α or β is not above 0: logarithmic dials have no 0.
+    """
+    if measured and not stamp:
+        raise ValueError("the measured points have no stamp: say where they come from, by stamp=")
+    if len(measured or ()) > len(formulas):
+        raise ValueError(
+            "each measured line is compared with a formula; there are too few formulas"
+        )
+    if not (line.alpha > 0 and line.beta > 0):
+        raise ValueError(f"α and β must be above 0 to be on dials; this is {line}")
+    points = {
+        in_one_line(name): [(float(p[0]), float(p[1])) for p in own]
+        for name, own in (measured or {}).items()
+    }
+    dials = [
+        Dial.of("alpha", "α", _steps(1e-7, 1e-2), _rounded(line.alpha), lambda v: quantity(v, "s")),
+        Dial.of(
+            "bandwidth", "1/β", _steps(1e7, 2e12), _rounded(line.bandwidth),
+            lambda v: quantity(v, "B/s"),
+        ),
+    ]  # fmt: skip
+    if ranks is not None:
+        counts = [2, 3, 4, 6, *(2**k for k in range(3, 13))]
+        dials.append(Dial.of("ranks", "ranks", counts, ranks, str))
+    sizes = [2.0**k for k in range(2, 35)]
+    dials.append(Dial.of("nbytes", "size", sizes, float(nbytes), lambda v: quantity(v, "B")))
+    every = [seconds for own in points.values() for _, seconds in own] or [1e-6, 1.0]
+    x = Axis("size", 4.0, 2.0**34, "B")
+    y = Axis("time", 10 ** math.floor(math.log10(min(every) / 3)), max(*every, 1e-2) * 10, "s")
+
+    def seconds(values: Mapping[str, Any], formula: Formula, size: float) -> float:
+        n = int(values.get("ranks", 2))
+        return formula(n, size, costs.Line(values["alpha"], 1 / values["bandwidth"]))
+
+    def said(values: Mapping[str, Any]) -> str:
+        size = values["nbytes"]
+        times = {name: seconds(values, one, size) for name, one in formulas.items()}
+        parts = [f"{name} {quantity(took, 's')}" for name, took in times.items()]
+        text = f"{quantity(size, 'B')}: {', '.join(parts)}."
+        if len(times) > 1:
+            text += f" The quickest: {min(times, key=lambda name: times[name])}."
+        for (name, own), first in zip(points.items(), formulas, strict=False):
+            near, took = min(own, key=lambda point: abs(math.log(point[0] / size)))
+            ratio = seconds(values, formulas[first], near) / took
+            text += (
+                f" Measured ({name}) at {quantity(near, 'B')}: {quantity(took, 's')}; {first} says "
+                f"{ratio:.3g} times that."
+            )
+        return text
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        lines = [
+            {
+                "label": f"{name}, model",
+                "colour": PALETTE[number % len(PALETTE)],
+                "dash": ("7 4", "2 3", "9 3 2 3", "14 4")[number % 4],
+                "points": [
+                    [x.place(size), y.place(max(seconds(values, formula, size), y.low / 1e3))]
+                    for size in x.curve()
+                ],
+            }
+            for number, (name, formula) in enumerate(formulas.items())
+        ]
+        dots = [
+            {
+                "label": f"{name}, measured",
+                "colour": PALETTE[number % len(PALETTE)],  # as the formula that it is compared with
+                "points": [[x.place(size), y.place(took)] for size, took in own],
+            }
+            for number, (name, own) in enumerate(points.items())
+        ]
+        drawn = {"x": x.packed(), "y": y.packed(), "lines": lines, "dots": dots}
+        return {"said": said(values), "chart": {**drawn, "mark": x.place(values["nbytes"])}}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        curves = {
+            f"{name}, model": [(size, seconds(values, one, size)) for size in x.curve()]
+            for name, one in formulas.items()
+        }
+        models = dict(zip(points, curves.values(), strict=False))
+        others = dict(list(curves.items())[len(models) :])
+        drawn = chart(
+            {**points, **others},
+            models=models,
+            x="size (bytes)",
+            y="time (seconds)",
+            alt=f"Time over size by the α–β model. {said(values)}",
+            stamp=stamps,
+        )
+        return drawn._repr_mimebundle_()
+
+    stamps = [*each(stamp), simulated("α–β model")]
+    return Dials("What communication costs", dials, {}, draw, picture, stamps)
+
+
+# ── Pipelines ────────────────────────────────────────────────────────────────────────────────
+
+
+def pipeline(
+    schedules: Mapping[str, Schedule],
+    *,
+    stages: int = 4,
+    microbatches: int = 8,
+    chunks: int = 1,
+) -> Dials:
+    """A pipeline's schedule with dials for stages, microbatches, and how long a step takes.
+
+    schedules: by name, functions of a rank, the number of ranks and of microbatches, which give the
+    rank's steps as `lockstep.pipeline.simulate` takes them. chunks: of the model on each rank.
+    It shows the bubble, and how many microbatches' activations each rank keeps.
+    """
+    orders = {in_one_line(name): own for name, own in schedules.items()}
+    dials = [
+        Dial.of("stages", "stages", range(2, 9), stages, str),
+        Dial.of("microbatches", "microbatches", range(1, 17), microbatches, str),
+        Dial.of("backward", "backward takes", (0.5, 1, 1.5, 2, 3), 1, lambda v: f"{v:g} × F"),
+        Dial.of("message", "a message takes", (0, 0.1, 0.25, 0.5, 1), 0, lambda v: f"{v:g} × F"),
+    ]
+
+    def played(values: Mapping[str, Any]) -> tuple[pipelines.Plan, list[int]]:
+        name, p, m = values["schedule"], int(values["stages"]), int(values["microbatches"])
+        try:
+            steps = [list(orders[name](rank, p, m)) for rank in range(p)]
+        except Exception as error:  # it is the learner's
+            raise ValueError(
+                f"{name} of {p} stages and {m} microbatches raises {type(error).__name__}: {error}"
+            ) from error
+        how = {"backward": values["backward"], "message": values["message"]}
+        plan = pipelines.simulate(steps, chunks=chunks, **how)
+        return plan, [pipelines.kept(order) for order in steps]
+
+    def said(values: Mapping[str, Any], plan: pipelines.Plan, kept: Sequence[int]) -> str:
+        return (
+            f"{values['schedule']}: bubble {percent(plan.idle, 1)} of all time, {plan.length:.4g} "
+            "units of time (a forward is 1); activations kept at once, by rank: "
+            f"{', '.join(map(str, kept))}."
+        )
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        plan, kept = played(values)
+        lanes: list[dict[str, Any]] = [
+            {"label": f"rank {rank}", "end": f"keeps {kept[rank]}", "boxes": []}
+            for rank in range(plan.ranks)
+        ]
+        for box in plan.boxes:
+            place = [round(box.start / plan.length, 5), round(box.end / plan.length, 5)]
+            lanes[box.rank]["boxes"].append([*place, box.step, box.step[0]])
+        return {"said": said(values, plan, kept), "lanes": lanes, "kinds": _kinds(lanes)}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        plan, kept = played(values)
+        drawn = draw(values)
+        alt = f"When each step runs. {said(values, plan, kept)} What is empty is the bubble."
+        return _lanes(drawn, alt, stamps[0])
+
+    stamps = [simulated("a step begins as soon as what it needs is there")]
+    names = {"schedule": list(orders)}
+    return Dials("A pipeline's schedule", dials, names, draw, picture, stamps)
+
+
+# ── Overlap ──────────────────────────────────────────────────────────────────────────────────
+
+
+def overlap(
+    *,
+    line: costs.Line,
+    ranks: int = 8,
+    nbytes: float = 1e9,
+    backward: float = 20e-3,
+    bucket: float = 25 * (1 << 20),
+) -> Dials:
+    """Gradients in buckets, sent while the backward pass goes on: what is hidden, and what is not.
+
+    line: of a message, where the dials stand first; a bucket takes the time of a ring all-reduce.
+    nbytes: of all gradients. backward: seconds. bucket: bytes. Raises ValueError as `cost` does.
+    """
+    if not (line.alpha > 0 and line.beta > 0):
+        raise ValueError(f"α and β must be above 0 to be on dials; this is {line}")
+    dials = [
+        Dial.of("bucket", "bucket", _steps(1e5, 2e10), bucket, lambda v: quantity(v, "B")),
+        Dial.of("nbytes", "all gradients", _steps(1e7, 2e10), nbytes, lambda v: quantity(v, "B")),
+        Dial.of("backward", "backward", _steps(1e-3, 1.0), backward, lambda v: quantity(v, "s")),
+        Dial.of("ranks", "ranks", [2, 4, *(2**k for k in range(3, 11))], ranks, str),
+        Dial.of("alpha", "α", _steps(1e-7, 1e-3), _rounded(line.alpha), lambda v: quantity(v, "s")),
+        Dial.of("bandwidth", "1/β", _steps(1e8, 1e12), _rounded(line.bandwidth),
+                lambda v: quantity(v, "B/s")),
+    ]  # fmt: skip
+    x = Axis("bucket", 1e5, 2e10, "B")
+
+    def played(values: Mapping[str, Any], size: float) -> overlaps.Overlap:
+        wire = costs.Line(values["alpha"], 1 / values["bandwidth"])
+        n = int(values["ranks"])
+        return overlaps.buckets(
+            *(values["backward"], values["nbytes"], size),
+            lambda part: costs.ring_all_reduce(n, part, wire),
+        )
+
+    def said(values: Mapping[str, Any]) -> str:
+        own = played(values, values["bucket"])
+        count = len(own.sent)
+        best = min(x.curve(), key=lambda size: played(values, size).exposed)
+        return (
+            f"{count} {'bucket' if count == 1 else 'buckets'}: all-reduces take "
+            f"{quantity(own.communication, 's')} together; {quantity(own.exposed, 's')} comes "
+            f"after the backward ({percent(own.exposed / own.end)} of all time). The least comes "
+            f"after it with buckets of about {quantity(best, 'B')}: "
+            f"{quantity(played(values, best).exposed, 's')}."
+        )
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        own = played(values, values["bucket"])
+        curve = [(size, played(values, size).exposed) for size in x.curve()]
+        seen = [exposed for _, exposed in curve if exposed > 0]
+        y = Axis("exposed", 10 ** math.floor(math.log10(min(seen))), 2 * max(seen), "s")
+        shares = [(start / own.end, end / own.end) for start, end in own.sent]
+        if len(shares) > 400:  # what is narrower than a pixel is drawn as one
+            shares = [(shares[0][0], shares[-1][1])]
+        names = [str(at) if len(shares) < 30 else "" for at in range(len(shares))]
+        lanes = [
+            {
+                "label": "computes",
+                "end": "",
+                "boxes": [[0, own.backward / own.end, "backward", "B"]],
+            },
+            {
+                "label": "sends",
+                "end": "",
+                "boxes": [
+                    [round(a, 5), round(b, 5), name, "C"]
+                    for (a, b), name in zip(shares, names, strict=True)
+                ],
+            },
+        ]
+        line = {
+            "label": "exposed, model",
+            "colour": PALETTE[1],
+            "dash": "6 0",
+            "points": [[x.place(size), y.place(max(took, y.low))] for size, took in curve],
+        }
+        axes = {"x": x.packed(), "y": y.packed(), "lines": [line], "dots": []}
+        drawn = {"chart": {**axes, "mark": x.place(values["bucket"])}}
+        return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes), **drawn}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        alt = f"The backward pass, and below it the all-reduces of its buckets. {said(values)}"
+        return _lanes(draw(values), alt, stamps[0])
+
+    stamps = [simulated("gradients at an even pace, ring all-reduces by α and β, no slowdown")]
+    return Dials("Overlap by buckets", dials, {}, draw, picture, stamps)
+
+
+# ── What they share ──────────────────────────────────────────────────────────────────────────
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """1, 2, 5, 10, 20, … from low to high."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [float(f"{one}e{decade}") for decade in decades for one in (1, 2, 5)]
+    return [value for value in every if low <= value <= high]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _kinds(lanes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The looks of the kinds that are drawn."""
+    drawn = {kind for lane in lanes for *_, kind in lane["boxes"]}
+    return {
+        kind: {"label": label, "colour": colour, "pattern": pattern}
+        for kind, (label, colour, pattern) in _STEPS.items()
+        if kind in drawn
+    }
+
+
+def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> dict[str, Any]:
+    def draw(canvas: Any) -> None:
+        from matplotlib.patches import Patch
+
+        axes = canvas.subplots()
+        paper = axes.get_facecolor()
+        for row, lane in enumerate(drawn["lanes"]):
+            for start, end, text, kind in lane["boxes"]:
+                look = {"color": drawn["kinds"][kind]["colour"], "edgecolor": paper}
+                hatch = drawn["kinds"][kind]["pattern"]
+                axes.barh(-row, end - start, left=start, height=0.8, hatch=hatch, **look)
+                if end - start > 0.012 * len(text):
+                    box = {"facecolor": paper, "pad": 0.5, "linewidth": 0}
+                    middle = ((start + end) / 2, -row)
+                    axes.text(*middle, text, ha="center", va="center", fontsize=7, bbox=box)
+            axes.text(1.01, -row, lane["end"], va="center", fontsize=9)
+        rows = len(drawn["lanes"])
+        axes.set_yticks([-row for row in range(rows)], [lane["label"] for lane in drawn["lanes"]])
+        axes.set(xlim=(0, 1.12), ylim=(0.5 - rows, 0.5), xticks=[])
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+        handles = [
+            Patch(
+                facecolor=one["colour"], hatch=one["pattern"], edgecolor=paper, label=one["label"]
+            )
+            for one in drawn["kinds"].values()
+        ]
+        canvas.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
+
+    rows = len(drawn["lanes"])
+    return Figure(draw, alt=alt, stamp=stamp, size=(9, 1.2 + 0.4 * rows))._repr_mimebundle_()

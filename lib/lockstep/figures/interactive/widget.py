@@ -1,0 +1,115 @@
+"""What a learner may touch: a widget while the kernel lives, a picture and a sentence for ever."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ...base.machine import in_notebook
+from ..scripts import joined
+
+BROWSER = Path(__file__).with_name("browser")
+# Each begins with one of these, which imports from those before it.
+FILES: dict[str, tuple[str, ...]] = {
+    "player": ("nodes", "widget", "stage", "player"),
+    "dials": ("nodes", "widget", "chart", "lanes", "dials"),
+    "card": ("nodes", "widget", "card"),
+}
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+# Where the widget's model is gone, JupyterLab writes an error into an output without children; what
+# is below it says more.
+_STYLE = (
+    "<style>.jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-still)"
+    ">.jp-OutputArea-output.jupyter-widgets:not(:has(*)){display:none}"
+    ".lockstep-still>summary{cursor:pointer;font-size:85%}</style>"
+)
+
+
+class Playable:
+    """Base of what is played with. The page asks, and Python answers: formulas live here only.
+
+    start: the JavaScript. summary: of what stands folded below it. is_open: where nothing folds
+    it, as on GitHub, it is open.
+    """
+
+    start = ""
+    summary = "The same as a picture"
+    is_open = True
+
+    def first(self) -> dict[str, Any]:
+        """What is asked for at the start."""
+        return {}
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What the page shows; `asked` comes from the page. Raises ValueError for what is wrong."""
+        raise NotImplementedError
+
+    def still(self) -> dict[str, Any]:
+        """Text, HTML and perhaps a PNG for where there is no widget."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return self.still()
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook() or find_spec("anywidget") is None:
+            raise NotImplementedError  # IPython then draws it as it draws all else
+        from IPython.display import display
+
+        # Two outputs, and not two forms of one: of a saved notebook JupyterLab would show the
+        # widget's form, and say that there is no widget any more.
+        widget = make(self)
+        still = self.still()
+        view = {"model_id": widget.model_id, "version_major": 2, "version_minor": 0}
+        display({_WIDGET: view, "text/plain": still.pop("text/plain")}, raw=True)
+        opened = " open" if self.is_open else ""
+        folded = (
+            f'{_STYLE}<details{opened} class="lockstep-still"><summary>{html.escape(self.summary)}'
+            f"</summary>{still['text/html']}</details>"
+        )
+        display({**still, "text/html": folded}, raw=True)
+
+
+def script(start: str) -> str:
+    """The JavaScript of one kind of widget."""
+    return joined(BROWSER, FILES[start])
+
+
+def reply(playable: Playable, asked: str) -> str:
+    """The answer to what a page has asked, both as JSON. What is asked is never trusted."""
+    try:
+        return json.dumps(playable.answer({**playable.first(), **json.loads(asked)}))
+    except (ValueError, TypeError, KeyError) as error:
+        return json.dumps({"problem": str(error), "asked": asked})
+
+
+def make(playable: Playable) -> Any:
+    """The widget, which answers for as long as the kernel lives."""
+    widget = _model(playable.start)(shown=reply(playable, "{}"))
+
+    def told(change: Any) -> None:
+        widget.shown = reply(playable, change["new"])
+
+    widget.observe(told, "asked")
+    return widget
+
+
+@cache
+def _model(start: str) -> Any:
+    """The class of a widget, made at its first use: the command line needs no widgets."""
+    import anywidget
+    import traitlets
+
+    class Model(anywidget.AnyWidget):
+        """asked, shown: JSON, of the page and for it."""
+
+        _esm = script(start)
+        asked = traitlets.Unicode("{}").tag(sync=True)
+        shown = traitlets.Unicode("{}").tag(sync=True)
+
+    return Model

@@ -1,0 +1,61 @@
+"""A first job on the cluster of the profile: what is there, and what is wrong."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from .cluster.slurm import Slurm
+from .errors import LaunchError
+from .job import JobFailed, JobInterrupted
+from .run import torchrun
+
+
+def hello(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
+    """Run a rank on each node (or on each GPU) and say what it finds; whether all is well."""
+    folder = platformdirs.user_state_path("lockstep")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="hello-") as file:
+        try:
+            job = torchrun(
+                look,
+                file.name,
+                nproc_per_node="gpu" if cluster.gpus_per_node else 1,
+                on=cluster,
+                timeout=120,
+            )
+        except (LaunchError, JobFailed, JobInterrupted) as error:
+            say(str(error))
+            return False
+    troubles = []
+    for rank, found in enumerate(job.results):
+        if not found["shared"]:
+            troubles.append(f"{found['node']} does not see {folder} as this host does")
+        if found["sum"] != job.nproc:
+            troubles.append(f"the ranks' sum is {found['sum']:g} on rank {rank}, not {job.nproc}")
+    for trouble in dict.fromkeys(troubles):
+        say(trouble)
+    if not troubles:
+        say(f"all is well: {job.stamp}")
+    return not troubles
+
+
+def look(file: str) -> dict[str, Any]:
+    """On a rank: where it is, what is there, and whether it reaches the others."""
+    import torch
+    import torch.distributed as dist
+
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    total = torch.ones(1, device=device)
+    dist.all_reduce(total)
+    node = os.environ.get("SLURMD_NODENAME") or platform.node()
+    print(
+        f"hello from {node}, {torch.cuda.device_count()} GPUs, Python {platform.python_version()}"
+    )
+    return {"node": node, "shared": Path(file).exists(), "sum": float(total)}

@@ -1,0 +1,826 @@
+"""What of PyTorch is observed in a rank; and the one place that keeps it from the program.
+
+`torch.distributed` calls the methods of a process group: there its calls are caught. DDP's reducer,
+functional collectives and compiled code go past them, in C++. Before the first of these can, calls
+begin to be caught at PyTorch's dispatcher instead, which every path to a process group passes, and
+where a kernel in Python costs far more (`_descend`). What may block besides (waits, stores, making
+and ending groups) is caught where it is defined.
+
+An observer is a generator: it runs until its `yield` before a call, and goes on with what the call
+returned, or with RAISED. (A synchronous call on the CPU has plain functions beside it, which cost
+less.) It runs nothing of the program's own, and what it raises is noted once and left out of the
+record: the program never sees it, and calls what it would have called. What observers use of Python
+they have from when this module was imported: a program may put something else into `builtins` or
+`os`.
+
+A rank must also end as it would without a record. gloo's threads take Python's lock now and then,
+to drop a tensor that Python has seen, and every tensor of a call has been seen here. Who destroys a
+group's C++ object holds that lock and waits for those threads. So the Python object of a group's
+backend, whose end gives the lock back, lives here a little longer than the group; and what is there
+when a job is done stays (`groups`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import inspect
+import os
+import sys
+import threading
+from builtins import all, any, isinstance, issubclass, len, map, next, repr, sum, type, zip  # noqa: UP029
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from signal import getsignal, valid_signals
+from types import CodeType
+from typing import Any
+from weakref import ref
+
+from ...calls.record import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
+from .naming import frame_here, name_of
+from .recorder import Recorder
+from .rendezvous import file_of
+
+_NAMES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_": "reduce_scatter",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+    "broadcast_": "broadcast",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+    "barrier": "barrier",
+    "monitored_barrier_": "monitored_barrier",
+    "send": "send",
+    "recv_": "recv",
+    "recv_any_source_": "recv",
+}
+# The method of a process group that calls an operation has its name without the "_" at the end; or
+# this one, mostly since PyTorch 2.13.
+_OTHER_METHODS = {
+    "_allgather_base_": "all_gather_single",
+    "allgather_into_tensor_coalesced_": "all_gather_single_coalesced",
+    "_reduce_scatter_base_": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single_coalesced",
+    "alltoall_base_": "all_to_all_single",
+    "recv_any_source_": "recv_anysource",
+}
+_LONGEST_DESCRIPTION = 60  # characters
+_LONGEST_KEYS = 200  # characters of the names for which a rank waits at a store
+RAISED = object()  # what an observer gets in place of the result of a call that raised
+
+Arguments = tuple[Any, ...]
+Watching = Generator[None, Any, None]
+Observer = Callable[[Recorder, Arguments, dict[str, Any]], Watching]
+
+_recorder: Recorder | None = None
+_graph_holds_work = False
+_is_deep = False  # calls are caught at the dispatcher
+# Of torch, once `install` has run: a program may put something else into `sys.modules`.
+torch: Any = None
+dist: Any = None
+_options: set[Any] = set()  # the types of what the methods of a process group are given last
+_key = object.__hash__  # as id(), of which programs can hear
+_OWN = globals()
+_get_future: Any = None
+_eval_frame: Any = None
+_below: Any = None  # the dispatcher's keys below the one at which calls are caught
+_C10D = ""  # the file of what calls its operations from Python
+
+
+# ── Beside the program ───────────────────────────────────────────────────────────────────────
+
+
+def start(memory: Any, rank: int) -> Recorder:
+    """Begin to record this process's calls into `memory`; `install()` must have run."""
+    global _recorder
+    _recorder = Recorder(memory, rank)
+    os.register_at_fork(after_in_child=_stop)
+    return _recorder
+
+
+def _stop() -> None:
+    """What a rank forks, such as a data loader's worker, is no rank."""
+    global _recorder
+    if _recorder is not None:
+        _recorder.disown()
+    _recorder = None
+
+
+def safely(do: Callable[..., Any], *args: Any, default: Any = None) -> Any:
+    """`do(*args)`, or `default` where that raises, which is noted: the program does not see it."""
+    compiling = _eval_frame.set_eval_frame(None)  # torch.compile's look at each function
+    try:
+        with torch._C.DisableTorchFunction():  # subclasses of tensors, modes: the program's
+            return do(*args)
+    except Exception as error:
+        if _comes_from_outside(error):
+            raise
+        recorder = _recorder
+        if recorder is not None:
+            recorder.doubt(f"the record of calls is not complete: {_told(error)}")
+    finally:
+        _eval_frame.set_eval_frame(compiling)
+    return default
+
+
+def _not_compiled(function: Callable[..., Any], *, nor_within: bool = False) -> Callable[..., Any]:
+    """As torch._dynamo.decorators.skip, which need not be imported for that."""
+    kinds = _eval_frame._FrameAction
+    within = kinds.SKIP if nor_within else kinds.DEFAULT
+    skip = _eval_frame._FrameExecStrategy(kinds.SKIP, within)
+    _eval_frame.set_code_exec_strategy(function.__code__, skip)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
+
+
+def _comes_from_outside(error: Exception) -> bool:
+    """Whether this has come while an observer ran, but not of it: from the program's handler of a
+    signal, or, being none of the errors that observers run into, from another thread."""
+    if type(error).__module__.partition(".")[0] not in _MAY_BE_OURS:
+        return True
+    handlers, at = _codes_of_handlers(), error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code in handlers:
+            return True
+        at = at.tb_next
+    return False
+
+
+_MAY_BE_OURS = frozenset({"builtins", "struct", "msgspec", "torch"})
+
+
+def _codes_of_handlers() -> set[CodeType]:
+    handlers = [handler for number in valid_signals() if callable(handler := getsignal(number))]
+    functions = handlers + [getattr(handler, "func", None) for handler in handlers]  # of a partial
+    functions += [getattr(handler, "__func__", type(handler).__call__) for handler in handlers]
+    return {code for one in functions if type(code := getattr(one, "__code__", 0)) is CodeType}
+
+
+def _told(error: Exception) -> str:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = at and f" ({at.tb_frame.f_code.co_name}, line {at.tb_lineno})"
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _beside(watching: Watching, call: Callable[..., Any], args: Arguments, more: Any) -> Any:
+    """`call(*args, **more)`, with an observer beside it."""
+    safely(next, watching, None)
+    try:
+        result = call(*args, **more)
+    except BaseException:
+        safely(_go_on, watching, RAISED)
+        raise
+    safely(_go_on, watching, result)
+    return result
+
+
+def _go_on(watching: Watching, result: Any) -> None:
+    try:  # noqa: SIM105 - suppress() takes a microsecond of every call
+        watching.send(result)
+    except StopIteration:
+        pass
+
+
+def _observed(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder
+        if recorder is None:
+            return original(*args, **kwargs)
+        return _beside(observer(recorder, args, kwargs), original, args, kwargs)
+
+    if not hasattr(original, "__wrapped__"):
+        del call.__wrapped__
+        with contextlib.suppress(ValueError):  # functions of C++ have none
+            call.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return _not_compiled(call)
+
+
+# ── What is observed ─────────────────────────────────────────────────────────────────────────
+
+
+def install() -> None:
+    """Put the hooks in place, once a process; they cost next to nothing until `start()`.
+
+    Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
+    """
+    global torch, dist, _C10D, _get_future, _eval_frame, _below
+    import torch
+    import torch.distributed as dist
+
+    _C10D, _get_future = dist.distributed_c10d.__file__, dist.Work.get_future
+    _eval_frame = torch._C._dynamo.eval_frame
+    kinds = vars(torch._C._distributed_c10d).values()
+    _options.update(kind for kind in kinds if hasattr(kind, "asyncOp"))
+    for own in (_beside, safely):
+        _not_compiled(own)
+    _below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    for name in _NAMES:
+        for method in (name.rstrip("_"), _OTHER_METHODS.get(name, "")):
+            if hasattr(dist.ProcessGroup, method):  # this PyTorch has it
+                setattr(dist.ProcessGroup, method, _method(method, _Operation(name)))
+    _watch_the_ways_down()
+    dist.Work.wait = _waited_for(dist.Work.wait)
+    for name in ("is_completed", "get_future", "synchronize"):
+        setattr(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
+    torch._C.Future.wait = _observed(torch._C.Future.wait, _future_wait)
+    for name in ("get", "wait"):
+        setattr(dist.Store, name, _observed(getattr(dist.Store, name), _store(name)))
+    for name in ("isend", "irecv", "batch_isend_irecv"):
+        _replace(getattr(dist, name), _begun(name))
+    _replace(dist.init_process_group, _init_process_group)
+    _replace(dist.new_group, _new_group)
+    _replace(dist.destroy_process_group, _destroy_process_group)
+
+
+def _replace(original: Callable[..., Any], observer: Observer) -> None:
+    """Observe a function wherever a module of PyTorch has imported it by name."""
+    observed = _observed(original, observer)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed"):
+            for key, value in list(vars(module).items()):
+                if value is original:
+                    setattr(module, key, observed)
+
+
+# What the methods of a process group are given one by one, and not in their options.
+_BESIDES = {"dst", "src", "tag", "output_split_sizes", "input_split_sizes"}
+
+
+class _Operation:
+    """How the calls of one of c10d's operations are recorded. `tensors`, `peer`, `tag` and
+    `asynchronous` say which of its arguments those are: their places, None where it has none."""
+
+    def __init__(self, name: str):
+        self.name = _NAMES[name]
+        self.is_message = self.name in POINT_TO_POINT
+        self.arguments = [a.name for a in torch._C._get_schema(f"c10d::{name}", "").arguments]
+        self.group = self.arguments.index("process_group")
+        inputs = ("input_tensors", "input_tensor", "inputs", "input_list", "input", "tensors")
+        self.tensors = self._index(*inputs)
+        self.peer = self._index("dst", "src", "root_rank")
+        self.tag = self._index("tag")
+        self.asynchronous = self._index("async_op")
+        besides = [a for a in self.arguments if a in _BESIDES]
+        self.given = len(besides) + (self.group if self.tensors is not None else 0)
+
+    def _index(self, *names: str) -> int | None:
+        return next((self.arguments.index(n) for n in names if n in self.arguments), None)
+
+    def tensors_in(self, args: Arguments) -> list[Any]:
+        """What goes in; on a rank from which nothing does, what comes out."""
+        return [] if self.tensors is None else _flat(args[self.tensors]) or _flat(args[0])
+
+    def read(
+        self, args: Arguments, more: dict[str, Any]
+    ) -> tuple[list[Any], int | None, int, bool] | None:
+        """The tensors, peer, tag and asynchronous of a call to the method that `torch.distributed`
+        calls, in the way in which it does; None if this is another way."""
+        if more:
+            if more.keys() != {"opts"}:
+                return None
+            args = (*args, more["opts"])
+        peer, tag, asynchronous = None, 0, False
+        if self.is_message:
+            if len(args) != self.given or any(type(number) is not int for number in args[1:]):
+                return None
+            peer, tag = (None if self.peer is None else args[1]), args[-1]
+        else:
+            if len(args) != self.given + 1 or type(args[-1]) not in _options:
+                return None
+            peer = None if self.peer is None else args[-1].rootRank
+            asynchronous = args[-1].asyncOp
+        tensors = self.tensors_in(args)
+        for tensor in tensors:
+            if not issubclass(type(tensor), torch._C.TensorBase):
+                return None
+        return tensors, peer, tag, asynchronous
+
+    def begin(
+        self,
+        recorder: Recorder,
+        group: Any,
+        tensors: list[Any],
+        peer: int | None,
+        tag: int,
+        asynchronous: bool,
+    ) -> tuple[int, bool]:
+        """Enter a call in the record. Returns its entry, and whether it is on a GPU.
+
+        peer: as c10d counts, within the group; None: any, or none.
+        """
+        number, known = _group_of(recorder, group)
+        name, is_message = self.name, self.is_message
+        if peer is not None:
+            peer = _global_rank(known, peer)
+        elif is_message:
+            peer = ANY_SOURCE
+        size = sum(map(_size_of, tensors))
+        dtype = _dtype_of(tensors[0]) if tensors else ""
+        if not is_message:
+            recorder.sum_up(known, name, peer, (size, dtype) if name in SAME_SIZE else None)
+        on_gpu = bool(tensors) and _is_on_gpu(tensors[0])
+        stream = None
+        if on_gpu:
+            recorder.on_gpu()
+            stream = _stream_of(tensors[0])
+        shapes = tuple(map(_shape_of, tensors))
+        place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous, stream)
+        return place, on_gpu
+
+    def call(self, recorder: Recorder, has_handle: bool, *call: Any) -> Watching:
+        """Observe a call; arguments as for `begin`. has_handle: whether Python gets its Work."""
+        *_, asynchronous = call
+        place, on_gpu = self.begin(recorder, *call)
+        if asynchronous and not has_handle:
+            recorder.say_waited(place)
+        entered = recorder.enter(place)  # most return at once, some block right here
+        out = yield
+        recorder.leave(entered)
+        if out is RAISED:
+            recorder.end(place)
+        else:
+            _follow(recorder, place, out, self.is_message, asynchronous, on_gpu, has_handle)
+
+
+# A subclass of tensors may have other ideas of what these are.
+
+
+def _size_of(tensor: Any) -> int:
+    base = torch._C.TensorBase
+    return int(base.numel(tensor) * base.element_size(tensor))
+
+
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    return tuple(torch._C.TensorBase.shape.__get__(tensor))
+
+
+def _dtype_of(tensor: Any) -> str:
+    return _name_of_dtype(torch._C.TensorBase.dtype.__get__(tensor))
+
+
+@functools.cache
+def _name_of_dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_on_gpu(tensor: Any) -> bool:
+    return bool(torch._C.TensorBase.is_cuda.__get__(tensor))
+
+
+def _method(name: str, operation: _Operation) -> Callable[..., Any]:
+    """A method of process groups, observed where it is called as `torch.distributed` calls it."""
+    original = getattr(dist.ProcessGroup, name)
+
+    def call(group: Any, *args: Any, **more: Any) -> Any:
+        recorder = _recorder
+        if recorder is None or _is_deep or (here := recorder.here).quiet:
+            return original(group, *args, **more)
+        read = operation.read(args, more) if type(group) is dist.ProcessGroup else None
+        if read is None:
+            safely(_descend)
+            return original(group, *args, **more)
+        here.is_caught = True
+        try:
+            if operation.is_message or read[-1]:
+                watching = operation.call(recorder, True, group, *read)
+                return _beside(watching, original, (group, *args), more)
+            place, on_gpu = safely(operation.begin, recorder, group, *read, default=(0, False))
+            entered = recorder.enter(place)
+            try:
+                work = original(group, *args, **more)
+            except BaseException:
+                recorder.finish(place, entered)
+                raise
+            recorder.leave(entered)
+            if on_gpu or type(work) is not dist.Work:
+                safely(_follow, recorder, place, work, False, False, on_gpu, True)
+            else:
+                here.blocking = work, place  # it is waited for next
+            return work
+        finally:
+            here.is_caught = False
+
+    functools.update_wrapper(call, original)
+    del call.__wrapped__  # type: ignore[attr-defined]
+    # By its name and first argument pybind11 sees that this is no method of a program's subclass.
+    call.__code__ = call.__code__.replace(co_name=name)
+    return _not_compiled(call, nor_within=True)
+
+
+# ── At the dispatcher ────────────────────────────────────────────────────────────────────────
+
+
+def _watch_the_ways_down() -> None:
+    """See to it that `_descend` has run before C++ makes a call by itself."""
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        _replace(getattr(dist, name), _way_down)
+    dist.Reducer.__init__ = _observed(dist.Reducer.__init__, _way_down)
+    for space in ("_c10d_functional", "_dtensor"):
+        library = torch.library.Library(space, "IMPL")
+        for full in torch._C._dispatch_get_all_op_names():
+            if full.startswith(f"{space}::") and "." not in full:
+                name = full.partition("::")[2]
+                observer = _wait_tensor if name == "wait_tensor" else _way_down
+                kernel = _kernel(getattr(getattr(torch.ops, space), name).default, observer)
+                library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        _libraries.append(library)
+    torch.ops.c10d.__class__ = _watched(type(torch.ops.c10d))
+
+
+def _watched(kind: Any) -> Any:
+    """The class of torch.ops.c10d until somebody takes an operation from there."""
+
+    class Watched(kind):
+        def __getattribute__(self, name: str) -> Any:
+            if name in _NAMES and _recorder is not None:
+                safely(_descend)
+            return kind.__getattribute__(self, name)
+
+    Watched.__name__ = Watched.__qualname__ = kind.__name__
+    return Watched
+
+
+def _way_down(_: Recorder, __: Arguments, ___: Any) -> Watching:
+    _descend()
+    yield
+
+
+def _descend() -> None:
+    """From now on calls are caught at the dispatcher, whoever makes them."""
+    global _is_deep
+    with _descending:
+        if _is_deep:
+            return
+        library = torch.library.Library("c10d", "IMPL")
+        space = torch.ops.c10d
+        space.__class__ = type(space).__base__
+        for name in _NAMES:
+            if hasattr(space, name):  # this PyTorch has it
+                operation = getattr(space, name).default
+                kernel = _kernel(operation, _of_dispatcher(_Operation(name)))
+                library.impl(name, kernel, "BackendSelect", with_keyset=True)
+        _libraries.append(library)
+        _is_deep = True
+
+
+_descending = threading.Lock()
+_libraries: list[Any] = []  # a Library takes its kernels along when it is collected
+
+
+def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
+    """A kernel for the dispatcher that calls the one below it."""
+    redispatch = operation.redispatch
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        recorder = _recorder
+        if recorder is None or recorder.here.quiet or recorder.here.is_caught:
+            return redispatch(keyset & _below, *args)
+        watching = observer(recorder, args, {})
+        return _beside(watching, redispatch, (keyset & _below, *args), {})
+
+    return _not_compiled(kernel)
+
+
+def _of_dispatcher(operation: _Operation) -> Observer:
+    def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
+        at = operation
+        group = dist.ProcessGroup.unbox(args[at.group])
+        peer = None if at.peer is None else args[at.peer]
+        tag = 0 if at.tag is None else args[at.tag]
+        # Arguments that equal their default do not arrive here; async_op's default is True.
+        place = at.asynchronous
+        asynchronous = place is not None and (len(args) <= place or args[place])
+        tensors = operation.tensors_in(args)
+        has_handle = _has_python_the_handle()
+        yield from operation.call(recorder, has_handle, group, tensors, peer, tag, asynchronous)
+
+    return observe
+
+
+def _stream_of(tensor: Any) -> int | None:
+    """The stream that a call with this tensor follows; None where a graph is being captured."""
+    if torch._C._cuda_isCurrentStreamCapturing():
+        return None
+    # torch.cuda.current_stream() takes 40 times as long.
+    device = torch._C.TensorBase.device.__get__(tensor).index
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def _has_python_the_handle() -> bool:
+    """Whether a function of torch.distributed made this call, which returns its handle; DDP's
+    reducer and functional collectives keep theirs in C++, and may call from threads of C++."""
+    at: Any = frame_here()
+    while at is not None and at.f_globals is _OWN:
+        at = at.f_back
+    return at is not None and at.f_code.co_filename == _C10D
+
+
+def _global_rank(group: Group, number: int) -> int:
+    """c10d counts within the group, people globally. A program may ask for who is not there."""
+    if number < 0:
+        return NOBODY
+    return group.ranks[number] if number < len(group.ranks) else number
+
+
+def _flat(tensors: Any) -> list[Any]:
+    if type(tensors) not in (list, tuple):
+        return [tensors]
+    flat: list[Any] = []
+    for part in tensors:
+        flat += _flat(part) if type(part) in (list, tuple) else (part,)
+    return flat
+
+
+def _group_of(recorder: Recorder, group: Any) -> tuple[int, Group]:
+    """The number that the record has for a process group, and what it is."""
+    known = _seen.get(_key(group))
+    if known is not None and known[0]() is group:
+        return known[1]
+    name = _name_of(group)
+    size = dist.ProcessGroup.size(group)
+    found = recorder.group((name, size), lambda: _describe(recorder, group, name, size))
+    key, backends = _key(group), _backends(group)
+
+    def gone(_: Any) -> None:
+        _seen.pop(key, None)
+        _departed.append(backends)
+
+    _seen[key] = (ref(group, gone), found)
+    return found
+
+
+# Groups that have been used, by key; and what those talked by that went last.
+_seen: dict[int, tuple[ref[Any], tuple[int, Group]]] = {}
+_departed: deque[list[Any]] = deque(maxlen=1)
+
+
+def groups() -> list[Any]:
+    """The process groups that are alive: while they are held none of them ends."""
+    return [group() for group, _ in list(_seen.values())]
+
+
+def forget_departed() -> None:
+    """Let go of what was kept of groups that are no more: while the program holds the handles of
+    their calls, for which they may wait. A store of theirs may tidy up then."""
+    _departed.clear()
+
+
+def _name_of(group: Any) -> str:
+    try:
+        return str(dist.ProcessGroup.group_name.fget(group))
+    except RuntimeError:  # the program has made it by itself, without one
+        return ""
+
+
+def _backends(group: Any) -> list[Any]:
+    """The Python objects of what a group talks by; to be dropped after it."""
+    found = []
+    for device in dist.ProcessGroup._device_types.fget(group):
+        with contextlib.suppress(RuntimeError):  # it has none for that device
+            found.append(dist.ProcessGroup._get_backend(group, device))
+    return found
+
+
+def _describe(recorder: Recorder, group: Any, name: str, size: int) -> Group:
+    default = dist.group.WORLD
+    if default is None or group is default:
+        return Group(recorder.default_name(), tuple(range(size)), "")
+    ranks = dist.distributed_c10d._world.pg_group_ranks.get(group)
+    if ranks is None:  # the program has made it by itself: who is in it is not known
+        recorder.doubt()
+        ranks = range(size)
+    called = safely(name_of, group, default="") or _described(group)
+    return Group(name, tuple(ranks), called)
+
+
+def _described(group: Any) -> str:
+    """What the program, or a mesh, said of a group when it made it (group_desc)."""
+    said = str(dist.ProcessGroup.group_desc.fget(group))
+    own = said.isprintable() and len(said) <= _LONGEST_DESCRIPTION and ":" not in said
+    return said if own and said != "undefined" else ""
+
+
+def _follow(
+    recorder: Recorder,
+    place: int,
+    out: Any,
+    is_message: bool,
+    asynchronous: bool,
+    on_gpu: bool,
+    has_handle: bool,
+) -> None:
+    """See to it that the entry gets its end."""
+    work = out[-1] if type(out) is tuple else out  # monitored_barrier has none
+    if isinstance(work, torch.ScriptObject):  # of the dispatcher
+        work = dist.Work.unbox(work)
+    if on_gpu:
+        global _graph_holds_work
+        captured = torch._C._cuda_isCurrentStreamCapturing()
+        _graph_holds_work = _graph_holds_work or captured
+        recorder.say_waited(place)  # its stream does
+        recorder.end(place)
+        if work is not None and (asynchronous or is_message) and not captured:
+            recorder.follow_on_gpu(work, place, has_handle)
+        return
+    # None: NCCL's answer to a call that the program has waited for already. A class of the
+    # program's own says nothing of its ends to us.
+    if work is None or type(work).wait is not dist.Work.wait:
+        recorder.say_waited(place)
+        recorder.end(place)
+        return
+    future = None
+    if asynchronous and not is_message:  # the end of a message is seen by who waits for it
+        with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
+            future = _get_future(work)  # not as the program would: see _ask
+    recorder.follow(work, place, is_message, future, has_handle or not asynchronous)
+
+
+def _begun(name: str) -> Observer:
+    """Of isend, irecv and batch_isend_irecv: what they return is the caller's to keep."""
+
+    def observe(recorder: Recorder, _: Any, __: Any) -> Watching:
+        here = recorder.here
+        before, here.batching = here.batching, here.batching or name == "batch_isend_irecv"
+        yield
+        here.batching = before
+        here.fresh.clear()
+
+    return observe
+
+
+def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Work.wait: after a synchronous call on the CPU it has next to nothing beside it."""
+    observed = _observed(original, _wait)
+
+    @functools.wraps(observed)
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        recorder = _recorder
+        if recorder is None or not args or not (place := recorder.here.blocked_by(args[0])):
+            return observed(*args, **kwargs)
+        recorder.say_waited(place)
+        entered = recorder.enter(place)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.finish(place, entered)
+
+    return _not_compiled(wait, nor_within=True)
+
+
+def _wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
+    work = args[0]
+    place = recorder.waited_for(work) or recorder.waited_again(work)
+    if not place:
+        return
+    entered = recorder.enter(place)
+    told = yield
+    recorder.leave(entered)
+    if told is not RAISED:
+        recorder.is_over(work, place)
+    recorder.say_waited(place)
+    recorder.end(place)
+    _say_who_waits(recorder, place)
+
+
+def _future_wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
+    """Of wait() on what a work's get_future() returned."""
+    place = recorder.awaited_as(args[0])
+    if not place:
+        return
+    entered = recorder.enter(place)
+    told = yield
+    recorder.leave(entered)
+    if told is not RAISED:
+        _say_who_waits(recorder, place)
+
+
+def _say_who_waits(recorder: Recorder, place: int) -> None:
+    """The stream on which a wait() was queued; not while a graph is captured, nor on a CPU."""
+    if not recorder.is_on_gpu or not torch.cuda.is_initialized():
+        return
+    if not torch._C._cuda_isCurrentStreamCapturing():
+        stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+        recorder.stream_waits(place, int(stream))
+
+
+def _ask(recorder: Recorder, args: Arguments, _: Any) -> Watching:
+    """Of what tells in another way than wait() that a work is over."""
+    told = yield
+    if told is not False and told is not RAISED:
+        recorder.completed(args[0], told)
+
+
+def _wait_tensor(recorder: Recorder, _: Any, __: Any) -> Watching:
+    entered = recorder.enter(recorder.newest)
+    yield
+    recorder.leave(entered)
+
+
+def _store(name: str) -> Observer:
+    def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
+        if recorder.here.quiet or len(args) < 2:
+            return
+        keys = [args[1]] if type(args[1]) is str else args[1]
+        plain = type(keys) in (list, tuple) and all(type(key) is str for key in keys)
+        shown = repr(", ".join(keys) if plain else "…")
+        what = f"store.{name}({shown if len(shown) < _LONGEST_KEYS else '…'})"
+        with recorder.internal("store", what, may_be_helped=not _is_the_jobs(args[0])):
+            yield
+
+    return observe
+
+
+def _is_the_jobs(store: Any) -> bool:
+    """Whether only the ranks of this job know a store: the one that the launcher gave them."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    store = file_of(store)
+    if isinstance(store, dist.FileStore):
+        return str(store.path).startswith("/proc/self/fd/")
+    if isinstance(store, dist.TCPStore):
+        known = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+        return (store.host, str(store.port)) == known
+    return isinstance(store, dist.HashStore)
+
+
+def _init_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
+    if recorder.here.quiet:
+        return
+    given = dict(zip(_OF_INIT, args, strict=False)) | more
+    size, rank = (given.get(name) for name in ("world_size", "rank"))
+    elsewhere = given.get("store") is not None or given.get("init_method") not in (None, "env://")
+    by_itself = type(size) is int and size > 0
+    what = f"init_process_group(world_size={size})" if by_itself else "init_process_group"
+    others = elsewhere and by_itself and str(size) != os.environ.get("WORLD_SIZE")
+    if "nccl" in str(given.get("backend")):
+        recorder.on_gpu()  # NCCL's ranks keep the processor busy while they wait
+    with recorder.internal("setup", what, rank if type(rank) is int else None, others):
+        yield
+    if dist.is_initialized():
+        own = dist.get_rank(), dist.get_world_size()
+        if own != tuple(int(os.environ.get(name, -1)) for name in ("RANK", "WORLD_SIZE")):
+            recorder.doubt()
+
+
+_OF_INIT = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+
+
+def _new_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
+    # With local synchronization it is a matter of the members alone.
+    if recorder.here.quiet or more.get("use_local_synchronization"):
+        return
+    _note_nccl(recorder)
+    ranks = args[0] if args else more.get("ranks")
+    what = f"new_group({'' if ranks is None else _members(ranks)})"
+    with recorder.internal("setup", what):
+        yield
+
+
+def _members(ranks: Any) -> str:
+    """Sorted; or "…" where to look at them would change them, or run what is the program's."""
+    plain = type(ranks) in (list, tuple, range, set, frozenset)
+    return str(sorted(ranks)) if plain and all(type(one) is int for one in ranks) else "…"
+
+
+def _destroy_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
+    if recorder.here.quiet:
+        return
+    _note_nccl(recorder)
+    if _graph_holds_work and any(map(_holds_a_capture, _instances(torch.cuda.CUDAGraph))):
+        recorder.on_gpu(holds_a_graph=True)
+    with recorder.internal("setup", "destroy_process_group"):
+        yield
+        forget_departed()
+    if not dist.is_initialized():
+        recorder.default_ended()
+
+
+def _note_nccl(recorder: Recorder) -> None:
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        recorder.on_gpu()
+
+
+def _instances(kind: type) -> Iterable[Any]:
+    return (one for one in gc.get_objects() if issubclass(type(one), kind))
+
+
+def _holds_a_capture(graph: Any) -> bool:
+    """Whether it has captured something, and was not reset."""
+    try:
+        torch.cuda.CUDAGraph.pool(graph)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,718 @@
+"""What runs inside of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
+
+A rank is told everything over its channel: first who it is and where its output goes, then one
+job after another. It answers each with `done` or `failed`. After its last job a rank leaves as
+Python does: it joins threads, runs what `atexit` knows, closes files. Then it stays until the
+notebook ends it: its peers never see a closed connection where the truth is that somebody left
+early.
+"""
+
+from __future__ import annotations
+
+import _io  # its classes, unlike io's, can be asked for at no cost
+import atexit
+import builtins
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import gc
+import importlib
+import importlib.machinery
+import inspect
+import io
+import multiprocessing.process
+import os
+import resource
+import runpy
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+import weakref
+from collections.abc import Iterator
+
+# Names, and not their modules: what runs after a program must not be what it has put there.
+from os import _exit, close, dup, dup2, getpid
+from os import open as open_descriptor
+from signal import signal as handle
+from sys import getprofile, gettrace, setprofile, settrace
+from time import perf_counter, time_ns
+from typing import Any
+
+from ...calls.record import SYNCHRONIZE
+from .. import payload
+from ..cell import Cell
+from ..channel import Channel, map_file
+from ..errors import CannotSend
+from . import children, hooks
+from .modules import Modules
+from .profiling import profiled
+from .recorder import Recorder
+from .recursion import hide_frames
+from .rendezvous import meet_in_file, store_in
+from .shown import shown
+
+# "Show your stack". Not a signal that programs handle, or that ends them: what they have SIGQUIT
+# for is theirs.
+STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGQUIT)
+_UNWRITTEN = "what it printed could not be flushed at its end, for which Python leaves by exit(120)"
+_TORCHS_HOOK = "init_process_group.<locals>._distributed_excepthook"
+_fflush = ctypes.CDLL(None).fflush
+_ASIDE = 1000  # the first descriptor that may be ours; programs have those below
+_MOST_TEXT = 20_000  # characters of an exception's message
+_MOST_CAUSES = 10
+_LONGEST_LINE = 500  # characters of a source line that is shown
+_COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE; 0 is the default one
+_LEAST_FREE = 4  # a GPU with less than this part of its memory free has no room for a reserve
+_LARGER = 500  # thousandths of all memory by which a rank counts as larger than it is
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
+
+
+def main(channel: Channel, directory: str) -> None:
+    """Serve one channel as long as the notebook is there. Never returns.
+
+    directory: goes with the job; for what multiprocessing puts into files, which a rank that is
+    killed cannot clean up.
+    """
+    end_before_others()
+    multiprocessing.process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]
+    with contextlib.suppress(EOFError, ConnectionError):  # the notebook is gone, so it is over
+        message, descriptors = channel.receive()
+        try:
+            rank = _Rank(message, descriptors)
+        except Exception as error:  # such as a working directory that is no more
+            channel.send({"job": 0, **_failed(error)})
+            channel.receive()
+            _exit(1)
+        while True:
+            message, descriptors = channel.receive()
+            if message["do"] == "leave":
+                rank.leave()
+                break
+            if message["do"] == "prepare":
+                rank.prepare(message["backend"])
+                channel.send({"job": 0, "did": "ready"})
+                continue
+            reply, attached = rank.run(message, descriptors)
+            done = reply["did"] == "done"
+            if not done:
+                rank.wait_with_the_end()
+            channel.send({"job": message["job"], **reply}, attached)
+            for descriptor in attached:
+                close(descriptor)
+            if not done:
+                with contextlib.suppress(BaseException):
+                    rank.leave()
+                if rank.exits_on_failure:
+                    _exit(1)
+    _exit(0)
+
+
+def aside(descriptor: int) -> int:
+    """Move a descriptor to where no program looks: theirs have the numbers that they would have
+    under torchrun, and who closes all from 3 to 1000 closes none of ours.
+    """
+    with contextlib.suppress(OSError):  # so many may not be open
+        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
+        os.close(descriptor)
+        return moved
+    return descriptor
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    """Only what differs: setting all of them takes a rank half a millisecond."""
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    try:
+        told = describe(error)
+    except BaseException:  # a program may have replaced whatever that needs
+        name = type(error).__name__
+        told = {"kind": name, "blocks": [(name, [])], "exit_code": ""}
+    return {"did": "failed", "at": perf_counter(), **told}
+
+
+class _Rank:
+    def __init__(self, message: dict[str, Any], descriptors: list[int]):
+        named = dict(zip(message["descriptors"], descriptors, strict=True))
+        for name in ("stacks", "file", "listener") & named.keys():
+            named[name] = aside(named[name])
+        self.rank: int = message["rank"]
+        self.exits_on_failure: bool = message["exits_on_failure"]
+        self._pid = getpid()
+        self._is_leaving = self._asked_to_end = False
+        self._unwritten: Exception | None = None  # why its output could not be flushed at the end
+        self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
+        _set_environment(message["environment"])
+        self._directory: str = message["directory"]
+        os.chdir(self._directory)
+        sys.path[:] = message["path"]
+        self._stacks = open(named["stacks"], "wb", buffering=0)  # noqa: SIM115 - open as long as the rank
+        faulthandler.enable(self._stacks, all_threads=False)
+        faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=False)
+
+        import torch
+
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
+            from torch._inductor import config
+
+            config.compile_threads = config.decide_compile_threads()
+        self._recorder = hooks.start(map_file(named["record"], shared=True), self.rank)
+        self._meeting: int | None = named.get("file")
+        self._listener: int | None = named.get("listener")
+        self._store: Any = None
+        self._module = types.ModuleType("__main__")
+        self._module.__dict__.update(__builtins__=builtins)
+        if sys.version_info < (3, 14):  # as Python's own __main__ has it, annotated or not
+            self._module.__dict__.update(__annotations__={})
+        sys.modules["__main__"] = self._module
+        self.namespace = self._module.__dict__
+        self._modules = Modules()
+        self._bound: set[str] = set()  # names that cells have bound, and not the notebook
+        self._is_prepared = False
+        self._tracing: tuple[Any, Any] = (None, None)  # the program's trace and profile functions
+        if self._meeting is not None:
+            meet_in_file(f"/proc/self/fd/{self._meeting}")
+
+    def _redirect(self, output: int, stdout: int | None, stderr: int | None) -> None:
+        """At the level of descriptors, so that what C++ prints is caught as well.
+
+        stdout, stderr: where they go instead of `output`.
+        """
+        os.dup2(output if stdout is None else stdout, 1)
+        os.dup2(output if stderr is None else stderr, 2)
+        for descriptor in (output, stdout, stderr):
+            if descriptor is not None:
+                os.close(descriptor)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        for name in ("stdin", "stdout", "stderr"):
+            stream = _unbuffered(name)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+    # ── In reserve ───────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, backend: str) -> None:
+        """Do beforehand what the first job would begin with, and nothing that it could notice.
+
+        Ends the process where that must not be: whoever wants ranks then starts fresh ones.
+        """
+        try:
+            if backend == "nccl":
+                _refuse_a_scarce_gpu(int(os.environ["LOCAL_RANK"]))
+            self._initialize(backend)
+            _synchronize(self._recorder)
+        except BaseException:
+            traceback.print_exc()
+            _exit(1)
+        self._is_prepared = True
+
+    def _wake(self) -> None:
+        """See files and folders as they are now."""
+        self._is_prepared = False
+        os.chdir(self._directory)
+        importlib.invalidate_caches()
+
+    # ── One job ──────────────────────────────────────────────────────────────────────────────
+
+    def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+        """Do one job, and leave after the last; returns the reply and what descriptors go along."""
+        began, self._note = time_ns(), ""
+        reply, attached = self._try(message, descriptors)
+        with self._noted():
+            self._recorder.settle()
+        with self._noted():
+            self._modules.note(began)
+        if reply["did"] == "done" and message["last"]:
+            with self._noted():
+                self.leave()
+            if self._unwritten is not None:
+                why = f"{_UNWRITTEN}: {type(self._unwritten).__name__}: {self._unwritten}"
+                reply = _failed(self._unwritten) | {"blocks": [(why, [])]}
+        said = "; ".join(filter(None, (self._note, self._recorder.fault)))
+        return {**reply, "note": said}, attached
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """What goes wrong here is said, and changes nothing of a job that is done."""
+        try:
+            yield
+        except BaseException as error:
+            what = f"after the job Lockstep itself failed in rank {self.rank}"
+            note = f"{what} ({type(error).__name__}), which changes nothing of the job"
+            self._note = "; ".join(filter(None, [self._note, note]))
+
+    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+        hook: Any = None
+        try:
+            if self._is_prepared:
+                self._wake()
+            if message["again"]:
+                self._recorder.reset()
+                self._note = self._modules.reload()
+            if message["backend"] is None or self._meeting is None:
+                self._serve_store()
+            if message["backend"] is not None:
+                self._initialize(message["backend"])
+            task = self._unpack(payload.Parcel.of_file(descriptors[0], message["sizes"]))
+            before = dict(self.namespace)
+            hook = _innermost(sys.excepthook)
+            try:
+                value = self._do(task)
+            finally:
+                if getpid() != self._pid:
+                    self._end_of_fork()
+            self._bound |= {
+                name
+                for name, value_now in self.namespace.items()
+                if name not in before or before[name] is not value_now
+            }
+            return self._report(value)
+        except BaseException as error:
+            ended = error
+        finally:
+            _flush()
+        try:  # out here, where nothing is being handled any more
+            return _failed(_uncaught(ended, hook)), []
+        finally:
+            del ended  # its traceback holds this frame
+
+    def _end_of_fork(self) -> None:
+        """A process that the job forked and that has come to the job's end: it is no rank."""
+        error, code = sys.exc_info()[1], 0
+        if isinstance(error, SystemExit):
+            code = _exit_status(error)
+        elif error is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
+            code = 1
+        with contextlib.suppress(BaseException):
+            self._close_down()
+        _exit(code)
+
+    def _initialize(self, backend: str) -> None:
+        """Make the default process group, unless this rank has one already.
+
+        The ranks meet in a file that has no name. A store on a socket would ask for the host's
+        name at each connection, and where the name server does not answer that takes seconds.
+        """
+        import torch
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            return
+        options: dict[str, Any] = {}
+        if self._meeting is not None:
+            world_size = int(os.environ["WORLD_SIZE"])
+            store = store_in(f"/proc/self/fd/{self._meeting}")
+            store.set_timeout(dist.default_pg_timeout)  # as torchrun's has it
+            options = {"store": store, "rank": self.rank, "world_size": world_size}
+        if backend == "nccl":
+            options["device_id"] = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(options["device_id"])
+            # With device_id a send waits its turn among the group's calls: lab 02 says so, and
+            # PyTorch need not in every cell.
+            os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
+        dist.init_process_group(backend, **options)
+
+    def _serve_store(self) -> None:
+        """Serve the store at MASTER_ADDR and MASTER_PORT, for programs that connect to it.
+
+        torchrun's agent serves it; here rank 0 does, on the socket that was bound for it
+        before any rank existed, so nobody has to try twice.
+        """
+        import torch.distributed as dist
+
+        if self._listener is not None:
+            self._store = dist.TCPStore(
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                int(os.environ["WORLD_SIZE"]),
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=self._listener,
+            )
+            self._listener = None
+
+    def _unpack(self, parcel: payload.Parcel) -> dict[str, Any]:
+        """A job's content. What cells have bound here stays, whatever comes along with it."""
+        own = {name: self.namespace[name] for name in self._bound if name in self.namespace}
+        task: dict[str, Any] = parcel.open(self.namespace)
+        self.namespace.update(task.get("values", {}))
+        self.namespace.update(own)
+        return task
+
+    def _do(self, task: dict[str, Any]) -> Any:
+        """The job itself; returns its value."""
+        value = None
+        if task["kind"] in ("cell", "function"):
+            children.send_by_value()
+        with profiled(task["trace"], self.rank):
+            hide_frames(sys._getframe(), called=task["kind"] == "function")
+            self._trace_again()
+            try:
+                if task["kind"] == "cell":
+                    value = Cell(task["source"], task["filename"]).run(self.namespace)
+                elif task["kind"] == "function":
+                    value = task["function"](*task["args"], **task["kwargs"])
+                elif task["kind"] == "module":
+                    self._run_module(task["module"], task["arguments"])
+                else:
+                    self._run_script(task["script"], task["argv"])
+            except SystemExit as error:
+                if _exit_status(error) != 0:
+                    raise
+            finally:
+                self._trace_no_more()
+        _synchronize(self._recorder)
+        return value
+
+    def _trace_again(self) -> None:
+        trace, profile = self._tracing
+        setprofile(profile)
+        settrace(trace)
+
+    def _trace_no_more(self) -> None:
+        """What a program traces is itself, and what it leaves on waits for its next cell."""
+        trace = gettrace()
+        settrace(None)
+        self._tracing = trace, getprofile()
+        setprofile(None)
+
+    def _run_script(self, script: str, argv: list[str]) -> None:
+        """As `python script` does, in a `__main__` that stays for threads and atexit."""
+        sys.argv[:] = argv
+        sys.orig_argv[:] = [sys.executable, "-u", *argv]
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+        with io.open_code(script) as file:
+            code = compile(file.read(), script, "exec", dont_inherit=True)
+        self.namespace.update(
+            __file__=script,
+            __loader__=importlib.machinery.SourceFileLoader("__main__", script),
+            __cached__=None,
+        )
+        exec(code, self.namespace)
+
+    def _run_module(self, module: str, arguments: list[str]) -> None:
+        """As `python -m module` does."""
+        sys.argv[:] = [module, *arguments]
+        sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+
+    def _report(self, value: Any) -> tuple[dict[str, Any], Any]:
+        reply: dict[str, Any] = {"did": "done", "at": perf_counter()}
+        reply["shown"] = None if value is None else shown(value)
+        reply["digest"] = [
+            [name, list(ranks), digest] for (name, ranks), digest in self._recorder.digest.items()
+        ]
+        reply["device"] = _device_name()
+        reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+        reply["bound"] = sorted(self._bound)
+        if value is None:
+            return reply, []
+        try:
+            file, reply["sizes"] = payload.write(value)
+        except (CannotSend, OSError) as error:
+            reply["unsent"] = (
+                f"a {type(value).__name__} that cannot leave its rank: {_shortened(str(error))}"
+            )
+            return reply, []
+        with file:  # files in Python are closed when the rank leaves, which comes before it sends
+            return reply, [dup(file.fileno())]
+
+    # ── The end ──────────────────────────────────────────────────────────────────────────────
+
+    def wait_with_the_end(self) -> None:
+        """From now on hear that the end is asked for (SIGTERM), and heed it when all is left.
+
+        Where one rank fails the notebook asks all of them, and waits for those that listen.
+        """
+        if not self._is_leaving:
+            self._is_leaving = True
+            handle(signal.SIGTERM, lambda *_: setattr(self, "_asked_to_end", True))
+
+    def leave(self) -> None:
+        """Do what Python does at its end, so that nothing the job has written is lost.
+
+        The process itself stays, and with it modules and process groups that nobody destroyed.
+        """
+        if not hasattr(self, "namespace"):
+            return  # it has left
+        self.wait_with_the_end()
+        try:
+            waiting = [t.name for t in threading.enumerate() if not t.daemon][1:]
+            if waiting:
+                with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
+                    threading._shutdown()  # type: ignore[attr-defined]
+            self._groups = hooks.groups()
+            own = "the end of its variables and of what atexit knows"
+            with self._recorder.leaving(own, may_be_helped=True):
+                self._close_down()
+        finally:
+            handle(signal.SIGTERM, signal.SIG_DFL)
+            if self._asked_to_end:
+                _exit(1)
+
+    def _close_down(self) -> None:
+        threading._shutdown()  # type: ignore[attr-defined]
+        self._trace_again()
+        atexit._run_exitfuncs()
+        self._trace_no_more()
+        self._unwritten = _flush()
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
+        threading.excepthook = _say_nothing
+        files = _open_files()  # held: in a circle of garbage they might be closed inside out
+        hooks.forget_departed()
+        self._forget_program()
+        sys.unraisablehook = _say_nothing
+        _close_files(files)
+        _fflush(None)  # what C has in its buffers
+        null = open_descriptor(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):  # what is said from here on, torchrun's ranks do not live to say
+            dup2(null, descriptor)
+        close(null)
+
+    def _forget_program(self) -> None:
+        """Let go of `__main__`, in Python's order: what nobody else holds ends with all names still
+        there; where somebody holds the module, each name becomes None. What another thread is in
+        stays as it is.
+        """
+        module, self._tracing = weakref.ref(self._module), (None, None)
+        sys.modules.pop("__main__", None)
+        del self._module, self.namespace
+        gc.collect()
+        if (held := module()) is not None:
+            names = [name for name in vars(held) if name != "__builtins__"]
+            own = [name for name in names if name[:1] == "_" and name[:2] != "__"]
+            vars(held).update(dict.fromkeys([*own, *names]))
+            gc.collect()
+
+
+def _say_nothing(_: Any) -> None:
+    pass
+
+
+def _unbuffered(name: str) -> io.TextIOWrapper:
+    """A standard stream as torchrun's `python -u` makes it, with the encoding of this Python's."""
+    encoding, errors = (
+        (own.encoding, own.errors)
+        if isinstance(own := getattr(sys, f"__{name}__"), io.TextIOWrapper)
+        else ("utf-8", "strict")
+    )
+    number = ("stdin", "stdout", "stderr").index(name)
+    raw = io.FileIO(number, "w" if number else "r", closefd=False)
+    raw.name = f"<{name}>"
+    buffer: Any = raw if number else io.BufferedReader(raw)
+    stream = io.TextIOWrapper(buffer, encoding, errors, "\n", write_through=bool(number))
+    stream.mode = raw.mode[0]  # type: ignore[misc]
+    return stream
+
+
+def _open_files() -> list[Any]:
+    """What is still open and may have something to lose, which what is unbuffered has not.
+
+    The garbage collector knows of what this process has made, not of what its parent had.
+    """
+    streams = [getattr(sys, name, None) for name in ("stdin", "stdout", "stderr")]
+    stay = {id(part) for s in streams for part in (s, getattr(s, "buffer", None))}
+    return [
+        thing
+        for thing, kind in [(thing, type(thing)) for thing in gc.get_objects()]
+        if issubclass(kind, _io._IOBase) and not issubclass(kind, _io._RawIOBase)
+        if id(thing) not in stay
+    ]
+
+
+def _close_files(files: list[Any]) -> None:
+    """Close them, from the outside in: a text in a compressed file in a file."""
+
+    def layer(file: Any) -> int:
+        if isinstance(file, _io._TextIOBase):
+            return 0
+        return 2 if isinstance(file, (io.BufferedWriter, io.BufferedRandom)) else 1
+
+    for file in sorted(files, key=layer):
+        with contextlib.suppress(Exception):  # its other end may be gone
+            file.close()
+    _flush()
+
+
+def _flush() -> Exception | None:
+    """Flush stdout and stderr; returns what of that fails, by which Python's end fails, too."""
+    failed = None
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception as error:
+            failed = error
+    return failed
+
+
+def _synchronize(recorder: Recorder) -> None:
+    """A job on a GPU has ended when the GPU has done it."""
+    torch = sys.modules["torch"]
+    if torch.cuda.is_initialized():
+        with recorder.internal("setup", SYNCHRONIZE):
+            torch.cuda.synchronize()
+
+
+def _refuse_a_scarce_gpu(device: int) -> None:
+    """Raise RuntimeError where a context in reserve would be in the way of others."""
+    import torch
+
+    torch.cuda.set_device(device)
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / _LEAST_FREE:
+        raise RuntimeError(f"GPU {device} has {free / 2**30:.1f} GiB left")
+    mode = ctypes.c_int()
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuDeviceGetAttribute(ctypes.byref(mode), _COMPUTE_MODE, device)
+    if mode.value != 0:  # one process at a time, or none
+        raise RuntimeError(f"GPU {device} is not for several processes")
+
+
+def _device_name() -> str:
+    """The GPU's name, if this rank has used it: a profiler makes a context on any that is there."""
+    torch = sys.modules["torch"]
+    cuda, dist = torch.cuda, torch.distributed
+    if not cuda.is_initialized():
+        return "CPU"
+    communicates = dist.is_initialized() and "nccl" in dist.get_backend()
+    return str(cuda.get_device_name()) if communicates or _has_had_memory(cuda) else "CPU"
+
+
+def _has_had_memory(cuda: Any) -> bool:
+    """Whether PyTorch has ever asked a GPU for memory."""
+    with contextlib.suppress(RuntimeError):  # allocators of others count nothing
+        stats = map(cuda.memory_stats, range(cuda.device_count()))
+        return any(one.get("num_device_alloc", 0) for one in stats)
+    return True
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data, the cause first: its type's name, its text, and where."""
+    blocks: list[tuple[str, list[tuple[str, int, str, str]]]] = []
+    seen: set[int] = set()  # `raise e from e` is legal
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen and len(blocks) < _MOST_CAUSES:
+        seen.add(id(at))
+        frames = [
+            (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_LONGEST_LINE])
+            for frame in traceback.extract_tb(at.__traceback__)
+        ]
+        if isinstance(at, SyntaxError) and at.filename:
+            frames.append((str(at.filename), at.lineno or 0, "<module>", str(at.text or "")))
+            text = f"{type(at).__name__}: {at.msg}"
+        else:
+            text = "".join(traceback.format_exception_only(at)).strip()
+        blocks.append((_shortened(text), frames))
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    code, kind = None, type(error).__name__
+    if isinstance(error, SystemExit):
+        code, kind = error.code, "SystemExit"
+    return {"kind": kind, "blocks": blocks, "exit_code": _shortened(repr(code))}
+
+
+def _exit_status(error: SystemExit) -> int:
+    """What Python's process would end with."""
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("lockstep.launch.")
+
+
+def _uncaught(error: BaseException, before: Any) -> BaseException:
+    """Tell the program's own `sys.excepthook` what has ended it, as Python does; returns what it
+    ends with then.
+
+    before: the innermost hook that was there when the program began. It would show the exception,
+    but the notebook does that.
+    """
+    hook: Any = getattr(sys, "excepthook", None)
+    if before is None or _innermost(hook) in (None, before) or isinstance(error, SystemExit):
+        return error
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    try:
+        hook(type(error), error.with_traceback(trace), trace)
+    except SystemExit as another:
+        return another
+    except BaseException:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exc()
+    return error
+
+
+def _innermost(hook: Any) -> Any:
+    """The hook for exceptions that `init_process_group` has wrapped, once a group, to name the
+    rank."""
+    while getattr(hook, "__qualname__", "") == _TORCHS_HOOK:
+        hook = inspect.getclosurevars(hook).nonlocals["old_hook"]
+    return hook
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends (Linux)."""
+    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what this process's descendants leave behind (Linux)."""
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def end_before_others() -> None:
+    """Where memory is used up have the kernel end this process, and what it starts, rather than
+    the notebook or an agent, which can then say what happened (Linux).
+    """
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        least = max(_LARGER, int(file.read()))
+        file.seek(0)
+        file.write(str(least))
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    # A rank that was started as a program of its own, and not forked: the environment says where
+    # its notebook listens.
+    die_with_parent()
+    address = os.environ.pop("LOCKSTEP_CHANNEL")
+    if address.isdigit():
+        connection = socket.socket(fileno=int(address))
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+    greeting = Channel(socket.socket(fileno=aside(connection.detach())))
+    greeting.send({"did": "hello", "pid": os.getpid(), "environment": dict(os.environ)})
+    hooks.install()
+    main(greeting, os.environ.pop("LOCKSTEP_DIRECTORY"))

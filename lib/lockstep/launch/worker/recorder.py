@@ -1,0 +1,449 @@
+"""The call record: every c10d call of a rank, written where the notebook can read it at any time.
+
+A rank appends each call to memory that it shares with the notebook's kernel, so the record is
+there even while the rank is blocked inside C++ or after it was killed. What is written here, and
+when, `hooks.py` says; the layout of that memory, and its reader, are in `calls.py`.
+
+What this module uses of Python it takes when it is imported: a program may put something else into
+`time` or `os`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import zlib
+from _thread import start_new_thread
+from builtins import len, repr
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from os import getpid
+from threading import get_ident
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+import msgspec
+
+from ...calls.record import (
+    AGAIN,
+    AWAITED,
+    CALL,
+    COUNT,
+    DOUBT,
+    DROPPED,
+    ENTRY,
+    F64,
+    FORSAKEN,
+    GRAPH,
+    GROUP,
+    HEADER,
+    HELP,
+    LEAVING,
+    ON_GPU,
+    ONCE,
+    SECTION,
+    U64,
+    USED,
+    WAITED_FOR,
+    WAITING,
+    Group,
+    line_of,
+    offset_of,
+    section_size,
+)
+from .threads import OtherThreads
+
+# A sequence in which calls are counted: the group's number, and as `line_of`.
+_Line = tuple[int, tuple[str, int | None, int]]
+_MOST_WATCHERS = 16
+_key = object.__hash__  # as id(), of which programs can hear
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class _Here(threading.local):
+    """What is under way in one thread."""
+
+    def __init__(self) -> None:
+        self.batching = False  # inside of batch_isend_irecv
+        self.quiet = False  # inside of new_group and its like: that traffic is not the learner's
+        self.is_caught = False  # inside of a call that is in the record
+        self.fresh: list[Any] = []  # Works that their caller may not have got yet
+        self.blocking: tuple[Any, int] | None = None  # a synchronous call: its Work and entry
+
+    def blocked_by(self, work: Any) -> int:
+        """The entry of the synchronous call whose Work this is, once; or 0."""
+        blocking = self.blocking
+        if blocking is None or blocking[0] is not work:
+            return 0
+        self.blocking = None
+        return blocking[1]
+
+
+class Recorder:
+    """Appends this process's calls to shared memory; for all threads, and what interrupts them."""
+
+    def __init__(self, memory: Any, rank: int):
+        self._memory = memory
+        self._rank = rank
+        self._lock = threading.RLock()  # what interrupts a thread may make calls, too
+        self._is_writing = False
+        self._main = threading.main_thread().ident
+        self._size = section_size(memory)
+        self._section = 0
+        self._used = 1  # place 0 is nobody's
+        self._held = 0  # calls in the current section
+        self._held_before = 0  # and in the one before it
+        self._counts: dict[_Line, int] = {}
+        self._groups: dict[Any, tuple[int, Group]] = {}
+        self._groups_made = 0
+        self._defaults_ended = 0
+        self._outermost = 0  # the entry in which the main thread is, its outermost one
+        self.here = _Here()
+        self._under_way: dict[int, Any] = {}  # futures of works, by their entry
+        self._works: dict[int, tuple[ref[Any], int]] = {}  # by key: the Work, its entry
+        self._futures: dict[int, tuple[ref[Any], int]] = {}  # by key: of a Work, its entry
+        self._messages: set[int] = set()  # entries of messages under way
+        self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
+        self._watchers = _Watchers()
+        self._others = OtherThreads()
+        self.newest = 0
+        self.is_on_gpu = False
+        self._may_be_helped = 0  # as the header says
+        self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.fault = ""  # what went wrong here first, in a line
+        HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0)
+
+    def reset(self) -> None:
+        """Forget the entries: a kept world begins its next cell. Counts and groups go on.
+
+        The new section follows no other one: a work of the cell before that ends now has no entry.
+        """
+        with self._lock:
+            self._section += 2
+            self._used = self._held = self._held_before = self.newest = 0
+            for held in (self._works, self._futures, self._spent, self._messages):
+                held.clear()
+            self.here.fresh.clear()
+            self.is_on_gpu, self._may_be_helped = False, 0
+            for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8):
+                U64.pack_into(self._memory, at, 0)
+            self._begin_section()
+
+    def doubt(self, fault: str = "") -> None:
+        """From now on nobody is to judge by this record: calls are missing, or mean another rank.
+
+        fault: why, where that is no doing of the program's.
+        """
+        U64.pack_into(self._memory, DOUBT, 1)
+        self.fault = self.fault or fault
+
+    def group(self, key: Any, describe: Callable[[], Group]) -> tuple[int, Group]:
+        known = self._groups.get(key)
+        if known is None:
+            described = describe()
+            with self._lock:
+                if (known := self._groups.get(key)) is None:  # another thread may have been first
+                    known = self._groups[key] = (self._groups_made, described)
+                    self._groups_made += 1
+                    self._append(math.nan, GROUP, _introduction(*known))
+        return known
+
+    def settle(self) -> None:
+        """Write down the end of each work that is over; its watcher may not have run yet."""
+        for place, future in list(self._under_way.items()):
+            if future.done():
+                self._is_done(place)
+
+    def default_name(self) -> str:
+        return f"default {self._defaults_ended}"
+
+    def default_ended(self) -> None:
+        """After destroy_process_group(): the next groups reuse the names of the old ones."""
+        with self._lock:
+            self._groups = {k: v for k, v in self._groups.items() if v[1].is_internal}
+            self._defaults_ended += 1
+
+    def begin(
+        self,
+        operation: str,
+        group: int,
+        shapes: tuple[tuple[int, ...], ...] = (),
+        dtype: str = "",
+        size: int = 0,
+        peer: int | None = None,
+        tag: int = 0,
+        asynchronous: bool = False,
+        stream: int | None = None,
+    ) -> int:
+        """Enter a call; returns its entry, 0 where it has none."""
+        here = self.here
+        here.fresh.clear()
+        if here.blocking is not None:  # the program has kept the Work of a synchronous call
+            self.follow(*here.blocking, False, None, False)
+            here.blocking = None
+        line = (group, line_of(operation, peer, tag))
+        with self._lock:
+            number = self._counts.get(line, 0)
+            self._counts[line] = number + 1
+            what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
+            return self._append(perf_counter(), CALL, (*what, here.batching, stream))
+
+    def on_gpu(self, holds_a_graph: bool = False) -> None:
+        self.is_on_gpu = True
+        U64.pack_into(self._memory, ON_GPU, GRAPH if holds_a_graph else 1)
+
+    def sum_up(self, group: Group, *call: Any) -> None:
+        """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
+        key = (group.name, group.ranks)
+        self.digest[key] = zlib.crc32(_said(call), self.digest.get(key, 0))
+
+    def _append(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
+        if self._is_writing:  # a signal's handler, or a `__del__`, in the middle of this
+            self.doubt()
+            return 0
+        self._is_writing = True
+        try:
+            data = _pack(entry)
+            if len(data) > self._size // 4 and kind == CALL:  # thousands of tensors at once
+                data = _pack((*entry[:3], (), *entry[4:]))
+            if self._used + ENTRY.size + len(data) > self._size:
+                self._next_section()
+            return self._write(start, kind, data)
+        finally:
+            self._is_writing = False
+
+    def _next_section(self) -> None:
+        dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
+        self._section += 1
+        self._held, self._held_before = 0, self._held
+        self._begin_section()
+        U64.pack_into(self._memory, DROPPED, dropped)
+
+    def _begin_section(self) -> None:
+        """Say in a new section what one must know to read it; it takes the oldest one's memory."""
+        self._used = 0
+        U64.pack_into(self._memory, USED + 8 * (self._section % 2), 0)
+        U64.pack_into(self._memory, SECTION, self._section)
+        for number, group in self._groups.values():
+            self._write(math.nan, GROUP, _pack(_introduction(number, group)))
+        for (number, line), count in self._counts.items():
+            self._write(math.nan, COUNT, _pack((number, line, count)))
+
+    def _write(self, start: float, kind: int, data: bytes) -> int:
+        memory, length = self._memory, len(data)
+        place = self._section * self._size + self._used
+        offset = offset_of(place, self._size)
+        ENTRY.pack_into(memory, offset, start, math.nan, length, kind, 0)
+        memory[offset + ENTRY.size : offset + ENTRY.size + length] = data
+        self._used = used = self._used + ENTRY.size + length
+        # Only now does a reader see the entry.
+        U64.pack_into(memory, USED + 8 * (self._section % 2), used)
+        if kind == CALL:
+            self.newest = place
+            self._held += 1
+        return place
+
+    def end(self, place: int, at: float | None = None) -> None:
+        """Write down that a call is over, unless that is known or its entry is gone."""
+        section = place // self._size
+        if not place or not 0 <= self._section - section <= 1:
+            return
+        offset = offset_of(place, self._size) + 8
+        if math.isnan(F64.unpack_from(self._memory, offset)[0]):
+            F64.pack_into(self._memory, offset, perf_counter() if at is None else at)
+
+    # ── Works that go on behind the program ──────────────────────────────────────────────────
+
+    def follow(self, work: Any, place: int, is_message: bool, future: Any, hand_over: bool) -> None:
+        """See to it that the entry of a work on the CPU gets its end.
+
+        The Python object of a Work is one and the same as long as it lives, so the one that the
+        caller gets and waits for is found again by its identity. With `hand_over` it is held here
+        until the caller has it: under gloo a message is given up with what isend() returned.
+        future: of the work, where its end is not seen by who waits for it.
+        """
+        key = _key(work)
+        gone: Callable[[Any], Any] = partial(self._works.pop, key)
+        if is_message:
+            gone = partial(self._given_up, key, place)
+            self._messages.add(place)
+        self._works[key] = (ref(work, gone), place)
+        if hand_over:
+            self.here.fresh.append(work)
+        if future is not None:
+            self._under_way[place] = future
+            self._watchers.watch(future, partial(self._is_done, place))
+
+    def _given_up(self, key: int, place: int, _: Any) -> None:
+        self._messages.discard(place)
+        if self._works.pop(key, None) is not None:
+            self.end(place, FORSAKEN)
+
+    def follow_on_gpu(self, work: Any, place: int, hand_over: bool) -> None:
+        """So that it is seen which stream waits for the work, and from when on."""
+        key = _key(work)
+        self._works[key] = (ref(work, partial(self._works.pop, key)), place)
+        if hand_over:
+            self.here.fresh.append(work)
+
+    def stream_waits(self, place: int, stream: int) -> None:
+        """Write down that from now on a stream waits for a call that was asynchronous."""
+        with self._lock:
+            self._append(perf_counter(), AWAITED, (place, stream))
+
+    def _is_done(self, place: int) -> None:
+        self.end(place)
+        self._under_way.pop(place, None)
+
+    def disown(self) -> None:
+        """In a process that a rank has forked: leave the rank's record alone."""
+        self._works.clear()
+        self._futures.clear()
+        self.here.fresh.clear()
+
+    def waited_for(self, work: Any) -> int:
+        """The entry of a work that is waited for now; 0 if it is not known, or was waited for."""
+        self.here.fresh.clear()
+        known = self._works.get(_key(work))
+        if known is None or known[0]() is not work:
+            return 0
+        del self._works[_key(work)]
+        self.say_waited(known[1])
+        return known[1]
+
+    def is_over(self, work: Any, place: int) -> None:
+        """A wait has returned; of a message there is no second end to wait for."""
+        key = _key(work)
+        if place in self._messages:
+            self._messages.discard(place)
+            self._spent[key] = (ref(work, partial(self._spent.pop, key)), place)
+
+    def waited_again(self, work: Any) -> int:
+        """The entry of a message whose end was waited for, and is now waited for again; or 0."""
+        known = self._spent.get(_key(work))
+        if known is None or known[0]() is not work:
+            return 0
+        self.say_waited(known[1], AGAIN)
+        return known[1]
+
+    def completed(self, work: Any, told: Any) -> None:
+        """Somebody has learned in another way than by wait() that a work is over, or by its future
+        (`told`) will."""
+        self.here.fresh.clear()
+        known = self._works.get(_key(work))
+        if known is None or known[0]() is not work:
+            return
+        self.say_waited(known[1])
+        if told is not None and told is not True:
+            key = _key(told)
+            self._futures[key] = (ref(told, partial(self._futures.pop, key)), known[1])
+
+    def awaited_as(self, future: Any) -> int:
+        """The entry of the work whose future this is; 0 if it is not known."""
+        known = self._futures.get(_key(future))
+        return known[1] if known is not None and known[0]() is future else 0
+
+    def say_waited(self, place: int, how: int = ONCE) -> None:
+        """Write down that somebody waits, or has waited, for the end of a call."""
+        if place and 0 <= self._section - place // self._size <= 1:
+            self._memory[offset_of(place, self._size) + WAITED_FOR] = how
+
+    def enter(self, place: int, may_be_helped: bool = False) -> bool:
+        """The main thread may block in this entry; inside of another one, that one counts.
+
+        may_be_helped: by what is no rank. Returns whether there is something to `leave`.
+        """
+        if not place or self._outermost or get_ident() != self._main:
+            return False
+        self._outermost = place
+        self._say_who_may_help(may_be_helped)
+        U64.pack_into(self._memory, WAITING, place)
+        return True
+
+    def _say_who_may_help(self, others: bool) -> None:
+        help = others or self._others.may_act(self._watchers.threads)
+        if help != self._may_be_helped:
+            self._may_be_helped = help
+            U64.pack_into(self._memory, HELP, help)
+
+    def leave(self, entered: bool) -> None:
+        if entered:
+            self._outermost = 0
+            U64.pack_into(self._memory, WAITING, 0)
+
+    def finish(self, place: int, entered: bool) -> None:
+        """A call is over, and with it the wait that was entered."""
+        self.leave(entered)
+        self.end(place)
+
+    @contextlib.contextmanager
+    def leaving(self, what: str, may_be_helped: bool = False) -> Iterator[None]:
+        """Something that a rank does when its job is done; calls in it are recorded as always."""
+        self._say_who_may_help(may_be_helped)
+        number, _ = self.group(LEAVING, lambda: Group(LEAVING, ()))
+        place = self.begin(what, number)
+        try:
+            yield
+        finally:
+            self.end(place)
+
+    @contextlib.contextmanager
+    def internal(
+        self, kind: str, operation: str, peer: int | None = None, may_be_helped: bool = False
+    ) -> Iterator[None]:
+        """A call that is not an operation on a group but in which a rank may wait for others."""
+        number, _ = self.group(kind, lambda: Group(kind, ()))
+        place = self.begin(operation, number, peer=peer)
+        here = self.here
+        before, here.quiet = here.quiet, True
+        entered = self.enter(place, may_be_helped)
+        try:
+            yield
+        finally:
+            self.leave(entered)
+            here.quiet = before
+            self.end(place)
+
+
+def _introduction(number: int, group: Group) -> tuple[Any, ...]:
+    return (number, group.name, group.ranks, group.called)
+
+
+@lru_cache(1024)
+def _said(call: tuple[Any, ...]) -> bytes:
+    return repr(call).encode()
+
+
+class _Watchers:
+    """Threads that wait for works to complete, without Python's lock, and then say so.
+
+    They are not `threading`'s: a program that counts its threads, or joins them, has none of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._waiting: queue.SimpleQueue[tuple[Any, Callable[[], None]]] = queue.SimpleQueue()
+        self._busy = 0
+        self.threads: set[int] = set()
+
+    def watch(self, future: Any, done: Callable[[], None]) -> None:
+        with self._lock:
+            self._busy += 1
+            if self._busy > len(self.threads) < _MOST_WATCHERS:
+                with contextlib.suppress(RuntimeError):  # no more threads: `settle` sees the end
+                    self.threads.add(start_new_thread(self._serve, ()))
+        self._waiting.put((future, done))
+
+    def _serve(self) -> None:
+        while True:
+            future, done = self._waiting.get()
+            with contextlib.suppress(Exception):  # it failed: whoever waits for the work is told
+                future.wait()
+            with contextlib.suppress(Exception):  # nobody is there to be told
+                done()
+            del future, done  # the tensors in it are the program's to keep or to drop
+            with self._lock:
+                self._busy -= 1

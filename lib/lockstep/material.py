@@ -1,8 +1,0 @@
-"""Where the course's files are: `labs/`, `solutions/` and `data/`."""
-
-from pathlib import Path
-
-_PACKED = Path(__file__).parent / "packed"  # in a wheel; setup.py puts it there
-
-MATERIAL = _PACKED if _PACKED.is_dir() else Path(__file__).parents[2]  # else: a checkout
-LABS, SOLUTIONS, DATA = (MATERIAL / name for name in ("labs", "solutions", "data"))

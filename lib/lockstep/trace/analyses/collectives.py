@@ -1,0 +1,452 @@
+"""Every collective across ranks: who came last, what the others waited, what the transfer took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...base.formatting import in_one_line, microseconds, percent, printable, quantity
+from ...figures.table import table
+from ...models.cost import bus_factor
+from ..intervals import Intervals, covered, subtract, union
+from ..matching import Matches, match
+from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
+
+# Those whose bus bandwidth is defined, see `lockstep.models.cost.bus_factor`.
+_WITH_BUS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
+    *("broadcast", "reduce", "send", "recv"),
+)
+_FROM_ROOT = ("broadcast", "scatter")
+_TO_ROOT = ("reduce", "gather")
+# On a thread, what says what the program was doing; a step says nothing of that.
+_HOST_KINDS = (
+    Kind.OPERATOR,
+    Kind.PYTHON,
+    Kind.ANNOTATION,
+    Kind.LAUNCH,
+    Kind.WAIT,
+    Kind.OTHER,
+)
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a rank was doing while others waited for it.
+
+    where: "device", "host" (the device was idle, and this ran on a thread), or "nothing recorded".
+    time: nanoseconds; what ran side by side counts twice.
+    """
+
+    where: str
+    name: str
+    time: int
+
+    def __str__(self) -> str:
+        name = self.name if len(self.name) <= 48 else self.name[:47] + "…"
+        name = in_one_line(name)
+        what = {"device": name, "host": f"{name} (device idle)"}.get(self.where, self.where)
+        return f"{what} {_time(self.time)}"
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that others waited for.
+
+    times: collectives to which it came last, later than the clock's resolution. caused: what the
+    others waited in these, nanoseconds summed over ranks. late: nanoseconds from the first to come
+    until it came, what two collectives share counted once. doing: what it was doing then, the
+    longest first.
+    """
+
+    rank: int
+    times: int
+    caused: int
+    late: int
+    doing: tuple[Doing, ...]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One collective across ranks. Times in nanoseconds, by global rank.
+
+    last: the rank that the others waited for, NONE if nobody waited longer than the resolution.
+    waited: 0 where it is below the resolution. transfer: what was left when the last had come.
+    bandwidths: bytes per nanosecond, that is GB/s; NaN if unknown.
+    """
+
+    operation: str
+    group: str
+    ranks: tuple[int, ...]
+    number: int
+    bytes: int
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+    waited: Mapping[int, int]
+    last: int
+    transfer: int
+    algorithm_bandwidth: float
+    bus_bandwidth: float
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Every collective that all its ranks have recorded, in order of time.
+
+    matches: who took part and when, see `Matches`; its entries have one value a collective and
+    rank. waited: nanoseconds, one an entry, 0 where below `resolution`. One value a collective:
+    last (global rank, or NONE), transfer (nanoseconds), bytes (NONE if unknown),
+    algorithm_bandwidth and bus_bandwidth (GB/s, NaN if unknown).
+
+    stragglers: ranks that were waited for, the costliest first. resolution: nanoseconds, of the
+    clock. unmatched: reason → number of slices. `collectives[i]` is a Meeting; iterating gives
+    them all.
+    """
+
+    matches: Matches
+    waited: Column
+    last: Column
+    transfer: Column
+    bytes: Column
+    algorithm_bandwidth: Column
+    bus_bandwidth: Column
+    stragglers: tuple[Straggler, ...]
+    resolution: int
+    unmatched: Mapping[str, int]
+    notes: tuple[str, ...]
+    trace: Slices = field(repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.matches)
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds of communication, summed over collectives and ranks."""
+        return int((self.matches.end - self.matches.start).sum())
+
+    @property
+    def waiting(self) -> int:
+        """Nanoseconds of it that were waiting for others."""
+        return int(self.waited.sum())
+
+    @property
+    def share(self) -> float:
+        """Which part of the communication was waiting, 0 … 1; NaN if there is none."""
+        return self.waiting / self.duration if self.duration else float("nan")
+
+    def __getitem__(self, index: int) -> Meeting:
+        index = range(len(self))[index]
+        entries = range(int(self.matches.first[index]), int(self.matches.first[index + 1]))
+        known = self.trace.known[int(self.matches.known[index])]
+        rank = [int(self.matches.rank[entry]) for entry in entries]
+
+        def by_rank(values: Column) -> dict[int, int]:
+            return {r: int(values[entry]) for r, entry in zip(rank, entries, strict=True)}
+
+        return Meeting(
+            operation=known.operation,
+            group=known.group,
+            ranks=tuple(rank),
+            number=int(self.matches.number[index]),
+            bytes=int(self.bytes[index]),
+            start=by_rank(self.matches.start),
+            end=by_rank(self.matches.end),
+            waited=by_rank(self.waited),
+            last=int(self.last[index]),
+            transfer=int(self.transfer[index]),
+            algorithm_bandwidth=float(self.algorithm_bandwidth[index]),
+            bus_bandwidth=float(self.bus_bandwidth[index]),
+        )
+
+    def __iter__(self) -> Iterator[Meeting]:
+        return (self[index] for index in range(len(self)))
+
+    def doing(self, index: int) -> tuple[Doing, ...]:
+        """What the last rank was doing while the others waited in this collective."""
+        index = range(len(self))[index]
+        if self.last[index] == NONE:
+            return ()
+        late = _windows(self.matches, np.array([index]), self.last)
+        return _doing(self.trace, int(self.last[index]), late)
+
+    def worst(self, top: int = _TOP) -> list[int]:
+        """Indices of the collectives in which most was waited, the worst first."""
+        total = self.matches.total(self.waited)
+        order = np.argsort(-total, kind="stable")[:top]
+        return [int(index) for index in order if total[index] > 0]
+
+    def __str__(self) -> str:
+        lines = [self._headline()]
+        for one in self.stragglers[:_TOP]:
+            lines.append(
+                f"rank {one.rank} came last {_many(one.times, 'time')} and cost the others "
+                f"{_time(one.caused)}; meanwhile: {'; '.join(map(str, one.doing[:3]))}"
+            )
+        for index in self.worst(3):
+            one_of = self[index]
+            lines.append(
+                f"{_name(one_of)}: waited {_time(sum(one_of.waited.values()))} for rank "
+                f"{one_of.last}, transfer {_time(one_of.transfer)}"
+            )
+        if self.unmatched:
+            why = ", ".join(f"{count:,} ({reason})" for reason, count in self.unmatched.items())
+            lines.append(f"slices left out: {why}")
+        return printable("\n".join([*lines, *self.notes]))
+
+    def _headline(self) -> str:
+        if not len(self):
+            return "no collective was recorded by all its ranks"
+        below = f", none below {_time(self.resolution)} counted" if self.resolution else ""
+        return (
+            f"{_many(len(self), 'collective')}, {_time(self.duration)} summed over ranks, of which "
+            f"{_time(self.waiting)} ({percent(self.share)}) waiting for others{below}"
+        )
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        heads = ("operation", "times", "size", "share waited", "transfer", "bus bandwidth")
+        bundle = table(
+            self._headline(),
+            heads,
+            self._by_operation(),
+            stamp=self.trace.provenance,
+        )._repr_mimebundle_()
+        return {**bundle, "text/plain": str(self)}
+
+    def _by_operation(self) -> list[tuple[str, ...]]:
+        operations = np.array([one.operation for one in self.trace.known] or [""])
+        of = operations[self.matches.known]
+        waited = self.matches.total(self.waited)
+        spent = self.matches.total(self.matches.end - self.matches.start)
+        rows: list[tuple[str, ...]] = []
+        for operation in sorted(set(of.tolist())):
+            here = of == operation
+            known = here & (self.bytes >= 0)
+            speed = self.bus_bandwidth[here & ~np.isnan(self.bus_bandwidth)]
+            rows.append(
+                (
+                    _LABELS.get(operation, operation),
+                    f"{np.count_nonzero(here):,}",
+                    _middle(self.bytes[known], "B"),
+                    percent(waited[here].sum() / max(1, spent[here].sum())),
+                    _time(int(np.median(self.transfer[here]))),
+                    _middle(1e9 * speed, "B/s"),
+                )
+            )
+        return rows
+
+
+_LABELS = {"send": "send to recv", "recv": "send to recv"}
+
+
+def collectives(trace: Slices) -> Collectives:
+    """Every collective across ranks, on one clock.
+
+    In one that synchronises, a rank waited from its own start until the last rank's; what then
+    follows, by the last rank's own duration, is the transfer. After a broadcast or scatter the
+    others waited for the root, in a reduce or gather the root for the others, in a send and recv
+    the two for each other, and never longer than the slice lasted; there the transfer goes from
+    the last start to the last end. Waiting below the certificate's resolution counts as none.
+    Collectives that not all recorded ranks of the group have are left out, and counted.
+
+    Bus bandwidth after nccl-tests' PERFORMANCE.md; its size is that of the whole: all_gather's
+    output, reduce_scatter's input.
+
+    Raises TraceError for a measured trace of several ranks that is not aligned. A trace made by
+    hand (nothing in `about`: a schedule, a call record) has one clock by construction.
+    """
+    if not trace.has_one_clock:
+        raise TraceError(
+            "the clocks of these ranks have not been compared yet, so nobody can say who waited "
+            "for whom: call trace.align() first, and ask the trace that it returns"
+        )
+    resolution = trace.certificate.resolution if trace.certificate else 0
+    matches = match(trace)
+    unmatched = dict(matches.unmatched)
+    last_start, first_end = matches.highest(matches.start), matches.lowest(matches.end)
+    impossible = matches.synchronises & (last_start > first_end + resolution)
+    counts = matches.counts
+    for reason, which in (
+        ("not all ranks have it", ~matches.complete),
+        ("a rank ends before another starts", matches.complete & impossible),
+    ):
+        if which.any():
+            unmatched[reason] = int(counts[which].sum())
+    kept = np.flatnonzero(matches.complete & ~impossible)
+    matches = matches.select(kept[np.argsort(last_start[kept], kind="stable")])
+
+    operation = np.array([one.operation for one in trace.known] or [""])[matches.known]
+    blamed, waited = _waits(trace, matches, operation, resolution)
+    somebody = matches.total(waited) > 0
+    last = np.where(somebody, matches.rank[blamed], NONE) if len(matches) else matches.rank[:0]
+    own = matches.end[blamed] - matches.start[blamed]
+    rest = matches.highest(matches.end) - matches.highest(matches.start)
+    transfer = np.where(matches.synchronises, own, rest).clip(0)
+    size = _size(trace, matches, operation)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed = np.where((size > 0) & (transfer > 0), size / transfer, np.nan)
+    factor = np.full(len(matches), np.nan)
+    for name in _WITH_BUS:
+        if (which := operation == name).any():
+            factor[which] = bus_factor(name, matches.size[which])
+    return Collectives(
+        matches=matches,
+        waited=waited,
+        last=last,
+        transfer=transfer,
+        bytes=size,
+        algorithm_bandwidth=speed,
+        bus_bandwidth=speed * factor,
+        stragglers=_stragglers(trace, matches, waited, last),
+        resolution=resolution,
+        unmatched=unmatched,
+        notes=matches.notes,
+        trace=trace,
+    )
+
+
+def _waits(
+    trace: Slices, matches: Matches, operation: Column, resolution: int
+) -> tuple[Column, Column]:
+    """For each collective the entry of whom the others waited for; for each entry its waiting."""
+    last_start = matches.highest(matches.start)
+    is_last = np.flatnonzero(matches.start == matches.each(last_start))
+    owner = matches.each(np.arange(len(matches)))
+    blamed = np.zeros(len(matches), np.int64)
+    blamed[owner[is_last][::-1]] = is_last[::-1]  # the lowest rank, where several came together
+    waits = np.ones(len(matches.rank), bool)
+
+    roots = np.array([one.peer for one in trace.known] or [NONE])[matches.known]
+    is_root = matches.rank == matches.each(roots)
+    from_root, to_root = np.isin(operation, _FROM_ROOT), np.isin(operation, _TO_ROOT)
+    waits[matches.each(from_root)] = False
+    with_root = np.flatnonzero(is_root & matches.each(from_root))
+    blamed[owner[with_root]] = with_root
+    waits[np.isin(owner, owner[with_root])] = True
+    waits[matches.each(to_root) & ~is_root] = False
+
+    until = np.minimum(matches.each(matches.start[blamed]), matches.end)
+    waited = np.where(waits, until - matches.start, 0).clip(0)
+    waited[waited < resolution] = 0
+    return blamed, waited
+
+
+def _size(trace: Slices, matches: Matches, operation: Column) -> Column:
+    """Bytes of each collective, as nccl-tests count them; of uneven ones the largest rank's."""
+    bytes_in = np.array([one.bytes_in for one in trace.known] or [NONE], np.int64)
+    bytes_out = np.array([one.bytes_out for one in trace.known] or [NONE], np.int64)
+    of_entry = trace.collective[matches.row]
+    largest_in = matches.highest(bytes_in[of_entry])
+    largest_out = matches.highest(bytes_out[of_entry])
+    gathers = np.isin(operation, ("all_gather", "gather"))
+    whole, part = (
+        np.where(gathers, largest_out, largest_in),
+        np.where(gathers, largest_in, largest_out),
+    )
+    # Where only the part of one rank is known, the whole is as many of it as there are ranks.
+    splits = gathers | np.isin(operation, ("reduce_scatter", "scatter"))
+    from_part = np.where(splits, part * matches.size, part)
+    size: Column = np.where(whole != NONE, whole, np.where(part != NONE, from_part, NONE))
+    return size
+
+
+# ── Stragglers ───────────────────────────────────────────────────────────────────────────────
+
+
+def _stragglers(
+    trace: Slices, matches: Matches, waited: Column, last: Column
+) -> tuple[Straggler, ...]:
+    caused = matches.total(waited)
+    found = []
+    for rank in np.unique(last[last != NONE]).tolist():
+        which = np.flatnonzero(last == rank)
+        late = _windows(matches, which, last)
+        total = int(caused[which].sum())
+        found.append(Straggler(rank, len(which), total, late.total, _doing(trace, rank, late)))
+    return tuple(sorted(found, key=lambda one: (-one.caused, one.rank)))
+
+
+def _windows(matches: Matches, which: Column, last: Column) -> Intervals:
+    """From when the first came to these collectives until the last had come."""
+    of = matches.select(which)
+    is_last = of.rank == of.each(last[which])
+    return union(of.lowest(of.start), of.start[is_last])
+
+
+def _doing(trace: Slices, rank: int, late: Intervals) -> tuple[Doing, ...]:
+    """What a rank did in these times: on its device, and where that was idle, on its threads."""
+    device = _within(trace, trace.where(*DEVICE_KINDS, rank=rank), late)
+    busy = union(trace.start[device], trace.start[device] + trace.duration[device])
+    found = _by_name(trace, "device", device, _time_in(trace, device, late))
+
+    idle = subtract(late, busy)
+    host = _within(trace, trace.where(*_HOST_KINDS, rank=rank), idle)
+    host = host[trace.stream[host] == NONE]
+    own = _own_time(trace, host, _time_in(trace, host, idle))
+    found += _by_name(trace, "host", host, own)
+
+    known = union(trace.start[host], trace.start[host] + trace.duration[host])
+    nothing = subtract(idle, known).total
+    if nothing:
+        found.append(Doing("nothing recorded", "", nothing))
+    return tuple(sorted(found, key=lambda one: (-one.time, one.where, one.name)))
+
+
+def _time_in(trace: Slices, rows: Column, times: Intervals) -> Column:
+    return covered(times, trace.start[rows], trace.start[rows] + trace.duration[rows])
+
+
+def _within(trace: Slices, rows: Column, times: Intervals) -> Column:
+    """Those of the rows that are in these times at all."""
+    return rows[_time_in(trace, rows, times) > 0]
+
+
+def _by_name(trace: Slices, where: str, rows: Column, time: Column) -> list[Doing]:
+    total = np.zeros(len(trace.names), np.int64)
+    np.add.at(total, trace.name[rows], time)
+    return [Doing(where, trace.names[at], int(total[at])) for at in np.flatnonzero(total).tolist()]
+
+
+def _own_time(trace: Slices, rows: Column, time: Column) -> Column:
+    """Of the time of each of these slices on threads, what no slice inside of it has, either."""
+    own = time.copy()
+    lane = trace.lane[rows]
+    for bounds in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(lane)) + 1):
+        start = trace.start[rows[bounds]]
+        end = start + trace.duration[rows[bounds]]
+        # Slices of a thread are nested and sorted: so many have begun before, so many are over.
+        depth = np.arange(len(bounds)) - np.searchsorted(np.sort(end), start, side="right")
+        for level in range(1, int(depth.max(initial=0)) + 1):
+            inner, outer = np.flatnonzero(depth == level), np.flatnonzero(depth == level - 1)
+            parent = np.searchsorted(outer, inner) - 1
+            has = parent >= 0
+            np.subtract.at(own, bounds[outer[parent[has]]], time[bounds[inner[has]]])
+    clipped: Column = own.clip(0)
+    return clipped
+
+
+# ── Words ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _time(nanoseconds: int) -> str:
+    if nanoseconds < 1_000_000:
+        return f"{microseconds(nanoseconds, 1)} µs"
+    return f"{nanoseconds / 1e6:,.2f} ms"
+
+
+def _middle(values: Column, unit: str) -> str:
+    return quantity(float(np.median(values)), unit) if len(values) else "unknown"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _name(one: Meeting) -> str:
+    size = f" of {one.bytes / 1e6:,.3f} MB" if one.bytes > 0 else ""
+    group = f" in {in_one_line(one.group)}" if one.group else ""
+    operation = _LABELS.get(one.operation, one.operation)
+    return f"{operation} #{one.number}{size}{group}"

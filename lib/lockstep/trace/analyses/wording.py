@@ -1,0 +1,64 @@
+"""How answers are worded and drawn, where several do it alike."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+
+from ...base.formatting import in_one_line, printable
+from ...figures.table import Table
+
+_WIDTH = 72
+_NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
+
+
+def in_text(tables: Sequence[Table], notes: Sequence[str], first: Sequence[str] = ()) -> str:
+    """Tables of one stamp, which stands once, below the last; sentences above and below them."""
+    *above, last = tables
+    shown = [*(f"{one.without_stamp()!r}\n" for one in above), repr(last)]
+    return printable("\n".join([*first, *shown, *notes]))
+
+
+def with_notes(
+    tables: Sequence[Table], notes: Sequence[str], first: Sequence[str] = ()
+) -> dict[str, str]:
+    """The same as a notebook draws it."""
+    *above, last = tables
+    shown = [*(one.without_stamp() for one in above), last]
+    drawn = [one._repr_mimebundle_()["text/html"] for one in shown]
+    parts = [*map(_sentence, first), *drawn, *map(_sentence, notes)]
+    return {"text/plain": in_text(tables, notes, first), "text/html": "".join(parts)}
+
+
+def _sentence(said: str) -> str:
+    return f'<div style="overflow-wrap:anywhere">{html.escape(said)}</div>'
+
+
+def shortened(name: str, width: int = _WIDTH) -> str:
+    """A kernel's name without return type, namespaces and parameters, cut in the middle to width.
+
+    >>> shortened("void at::native::add<4, at::Tensor>(int, at::Tensor)")
+    'add<4, Tensor>'
+    """
+    if len(name) > 4000:  # names of megabytes occur; no one reads their middle
+        name = f"{name[:2000]}…{name[-2000:]}"
+    name = in_one_line(name)
+    short = _NAMESPACES.sub("", _without_parameters(name.removeprefix("void "))).strip() or name
+    if len(short) <= width:
+        return short
+    tail = width // 3
+    return f"{short[: width - tail - 1]}…{short[-tail:]}"
+
+
+def _without_parameters(name: str) -> str:
+    """A C++ function's name up to its parameters: the parenthesis that the last `)` closes."""
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if not depth:
+            # "Memcpy HtoD (Pageable -> Device)" is no function.
+            return name[:at] if at and not name[at - 1].isspace() else name
+    return name

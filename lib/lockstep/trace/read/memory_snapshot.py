@@ -1,0 +1,386 @@
+"""A GPU's memory over time, from a snapshot of PyTorch's allocator.
+
+`torch.cuda.memory._record_memory_history()` makes the allocator write down what it does, and
+`torch.cuda.memory._dump_snapshot(file)` writes that and the state at the end to a file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...base.formatting import BYTES, binary, fitting, printable
+from ...base.provenance import Provenance, simulated
+from ...base.style import ERROR
+from ...figures.picture import PALETTE, Figure, figure
+from ...figures.table import table
+from ..slices import NONE, Column, TraceError
+from .pickles import read_plain
+
+_ALLOCATES = ("alloc", "free_requested", "free_completed")
+_RESERVES = {"segment_alloc": 1, "segment_free": -1, "segment_map": 1, "segment_unmap": -1}
+EARLIER = "allocated before the recording began"
+_NO_FRAME = "no Python line outside of torch is known"
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Allocations that came from one line: where ("file.py:12 function"), how many, bytes."""
+
+    where: str
+    category: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A request that failed. after: events before it; asked, device_free, …: bytes.
+
+    device_free: what the driver still had, NONE if the snapshot does not say it.
+    """
+
+    after: int
+    asked: int
+    device_free: int
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One GPU's memory after each event of its allocator; bytes, as int64 columns.
+
+    The first value is before the first event; each holds until the next.
+
+    time: nanoseconds since the first event; numbers of events where the snapshot has no times
+        (`timed` is False). allocated: what tensors asked for. active: that, and what is freed but
+        still in use by another stream. reserved: what the allocator has from the driver.
+        Allocations are counted as asked for, before they are rounded up to blocks.
+    peak: index of the first largest `allocated`. at_peak: what was alive then, the most first.
+    mismatch: bytes that the events leave at the end less those that the snapshot's segments hold:
+        allocated, active, reserved. All 0 where the events tell everything.
+    """
+
+    device: int
+    time: Column
+    timed: bool
+    allocated: Column
+    active: Column
+    reserved: Column
+    peak: int
+    at_peak: tuple[Alive, ...]
+    out_of_memory: tuple[OutOfMemory, ...]
+    mismatch: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    stamp: Provenance = field(default_factory=lambda: simulated("made by hand"))
+
+    @property
+    def fragmentation(self) -> int:
+        """Bytes reserved at the peak that no tensor asked for: free pieces and rounding."""
+        return int(self.reserved[self.peak] - self.allocated[self.peak])
+
+    def _sentences(self) -> list[str]:
+        at = self.peak
+        said = [
+            f"GPU {self.device}: {binary(self.allocated[at])} allocated at the peak, "
+            f"{binary(self.reserved[at])} reserved then ({binary(self.fragmentation)} of it free "
+            f"or rounding), {binary(self.reserved.max())} reserved at most"
+        ]
+        said += [
+            f"out of memory after {one.after:,} events: {binary(one.asked)} asked for, "
+            + (f"{binary(one.device_free)} free on the GPU, " if one.device_free != NONE else "")
+            + f"{binary(one.allocated)} allocated, {binary(one.reserved)} reserved"
+            for one in self.out_of_memory
+        ]
+        said += [
+            f"the events leave {binary(abs(bytes_))} {'more' if bytes_ > 0 else 'less'} {what} "
+            "than the snapshot holds"
+            for what, bytes_ in self.mismatch.items()
+            if bytes_
+        ]
+        return [*said, *self.notes]
+
+    def __str__(self) -> str:
+        most = [
+            f"  {binary(one.bytes):>10}  {one.count:,} × {one.where}"
+            + (f" ({one.category})" if one.category else "")
+            for one in self.at_peak[:10]
+        ]
+        return printable("\n".join([*self._sentences(), "alive at the peak:", *most]))
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        top = self.at_peak[:10]
+        said = any(one.category for one in top)  # else the column would be empty
+        rows = [
+            (one.where, *([one.category] * said), f"{one.count:,}", binary(one.bytes))
+            for one in top
+        ]
+        columns = ("alive at the peak", *(["category"] * said), "allocations", "bytes")
+        shown = table("; ".join(self._sentences()), columns, rows, stamp=self.stamp)
+        return {**shown._repr_mimebundle_(), "text/plain": str(self)}
+
+    def draw(self, *, stamp: Provenance | None = None) -> Figure:
+        """Reserved, active and allocated bytes over time; crosses where memory ran out."""
+        name, unit = fitting(int(self.reserved.max()), BYTES)
+        time = self.time / 1e6 if self.timed else self.time
+        lines = (
+            ("reserved", self.reserved, PALETTE[7], ":"),
+            ("active", self.active, PALETTE[1], "--"),
+            ("allocated", self.allocated, PALETTE[0], "-"),
+        )
+
+        def draw(canvas: Any) -> None:
+            axes = canvas.subplots()
+            for label, values, colour, style in lines:
+                axes.step(
+                    time, values / unit, where="post", color=colour, linestyle=style, label=label
+                )
+            top = self.allocated[self.peak] / unit
+            axes.plot(time[self.peak], top, "o", color=PALETTE[0], label="peak")
+            for number, one in enumerate(self.out_of_memory):
+                label = "" if number else "out of memory"
+                place = (time[min(one.after, len(time) - 1)], one.reserved / unit)
+                axes.plot(*place, "x", color=ERROR, markersize=9, label=label)
+            axes.set_xlabel("ms" if self.timed else "events of the allocator")
+            axes.set_ylabel(name)
+            axes.set_ylim(bottom=0)
+            canvas.legend(loc="outside upper left", ncols=5, frameon=False, fontsize=8)
+
+        alt = f"Memory of GPU {self.device} over time. " + "; ".join(self._sentences()) + "."
+        return figure(draw, alt=alt, stamp=stamp or self.stamp)
+
+
+def memory(
+    snapshot: str | Path | Mapping[str, Any],
+    *,
+    device: int | None = None,
+    stamp: Provenance | None = None,
+) -> Memory:
+    """A GPU's memory over time.
+
+    snapshot: the file of `torch.cuda.memory._dump_snapshot`, or what `_snapshot` gives. device:
+    the GPU; may be left out where only one has a history. What was alive before the recording
+    began is told from what is freed without having been allocated, and from what the segments
+    hold at the end without an event.
+
+    Raises TraceError for a file that is not plain values (a pickle can run programs; see
+    `pickles`), is no snapshot, has no history, or where the GPU must be said.
+    """
+    name = "the snapshot"
+    if not isinstance(snapshot, Mapping):
+        path = Path(snapshot)
+        name, stamp = path.name, stamp or Provenance("recorded", path.name)
+        snapshot = read_plain(path)
+    traces, segments = _parts(snapshot, name)
+    device = _device(traces, device, name)
+    segments = [one for one in segments if one.get("device", 0) == device]
+    try:
+        return _measure(traces[device], segments, device, stamp or simulated("made by hand"))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise TraceError(
+            f"{name}: an event, a segment or a block of GPU {device} is not as PyTorch writes it "
+            f"({type(error).__name__}: {str(error)[:200]})"
+        ) from None
+
+
+def _parts(snapshot: Any, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
+    if isinstance(snapshot, Mapping):
+        traces, segments = snapshot.get("device_traces"), snapshot.get("segments")
+        if not isinstance(traces, Sequence) or not isinstance(segments, Sequence):
+            pass
+        elif all(isinstance(one, Mapping) for one in segments):
+            return traces, segments
+    raise TraceError(
+        f"{name} is no snapshot of PyTorch's allocator: it has no lists device_traces and segments"
+    )
+
+
+def _device(traces: Sequence[Any], device: int | None, name: str) -> int:
+    recorded = [at for at, events in enumerate(traces) if events]
+    if not recorded or (device is not None and device not in recorded):
+        of = f" of GPU {device}" if device is not None else ""
+        raise TraceError(
+            f"{name} has no history{of}: call torch.cuda.memory._record_memory_history() before "
+            "the part that is to be seen, in the process that allocates"
+        )
+    if device is None and len(recorded) > 1:
+        raise TraceError(f"{name} has a history of GPUs {recorded}: say which one, device=…")
+    return recorded[0] if device is None else device
+
+
+@dataclass
+class _Block:
+    size: int
+    where: str
+    category: str
+
+
+def _measure(
+    events: Sequence[Mapping[str, Any]],
+    segments: Sequence[Mapping[str, Any]],
+    device: int,
+    stamp: Provenance,
+) -> Memory:
+    alive, waiting, reserved, notes = _before(events, segments)
+    started = dict(alive), dict(waiting)
+    allocated = _bytes(alive)
+    active = allocated + _bytes(waiting)
+    history = [(allocated, active, reserved)]
+    failed = []
+    for event in events:
+        action = event["action"]
+        if action in _ALLOCATES:
+            more, more_active = _apply(event, alive, waiting)
+            allocated, active = allocated + more, active + more_active
+        elif action in _RESERVES:
+            reserved += _RESERVES[action] * int(event["size"])
+        elif action == "oom":
+            asked, free = int(event["size"]), int(event.get("device_free", NONE))
+            failed.append(OutOfMemory(len(history) - 1, asked, free, allocated, reserved))
+        history.append((allocated, active, reserved))
+    values = np.array(history, np.int64).T
+    peak = int(np.argmax(values[0]))
+    leaves = (("allocated", allocated), ("active", active), ("reserved", reserved))
+    at_end = _at_end(segments)
+    mismatch = {what: left - held for (what, left), held in zip(leaves, at_end, strict=True)}
+    time, timed = _times(events)
+    return Memory(
+        device=device,
+        time=time,
+        timed=timed,
+        allocated=values[0],
+        active=values[1],
+        reserved=values[2],
+        peak=peak,
+        at_peak=_grouped(events[:peak], *started),
+        out_of_memory=tuple(failed),
+        mismatch=mismatch,
+        notes=tuple(notes),
+        stamp=stamp,
+    )
+
+
+def _times(events: Sequence[Mapping[str, Any]]) -> tuple[Column, bool]:
+    """Nanoseconds since the first event, of the begin and of each event; or their numbers."""
+    if not all("time_us" in event for event in events):
+        return np.arange(len(events) + 1), False
+    times = np.array([int(event["time_us"]) for event in events], np.int64) * 1_000
+    return np.concatenate(([0], np.maximum.accumulate(times - times[0]))), True
+
+
+def _bytes(blocks: Mapping[int, _Block]) -> int:
+    return sum(block.size for block in blocks.values())
+
+
+def _apply(
+    event: Mapping[str, Any], alive: dict[int, _Block], waiting: dict[int, _Block]
+) -> tuple[int, int]:
+    """Do one event; by how much allocated and active bytes change."""
+    address, action = event["addr"], event["action"]
+    if action == "alloc":
+        lost = [held.pop(address).size if address in held else 0 for held in (alive, waiting)]
+        category = str(event.get("category") or "")
+        alive[address] = block = _Block(int(event["size"]), _where(event.get("frames")), category)
+        return block.size - lost[0], block.size - sum(lost)
+    if action == "free_requested":
+        gone = alive.pop(address, None)
+        if gone is None:
+            return 0, 0
+        waiting[address] = gone
+        return -gone.size, 0
+    done = waiting.pop(address, None)
+    return 0, -done.size if done else 0
+
+
+def _before(
+    events: Sequence[Mapping[str, Any]], segments: Sequence[Mapping[str, Any]]
+) -> tuple[dict[int, _Block], dict[int, _Block], int, list[str]]:
+    """What was allocated, waited to be free, and was reserved before the first event."""
+    alive: dict[int, _Block] = {}
+    waiting: dict[int, _Block] = {}
+    touched: set[int] = set()
+    for event in events:
+        if event["action"] in _ALLOCATES and event["addr"] not in touched:
+            touched.add(event["addr"])
+            if event["action"] != "alloc":
+                held = alive if event["action"] == "free_requested" else waiting
+                held[event["addr"]] = _Block(int(event["size"]), EARLIER, "")
+    for address, block in _blocks(segments):
+        if block["state"].startswith("active") and address not in touched:
+            where = _where(block["frames"]) if block.get("frames") else EARLIER
+            held = alive if block["state"] == "active_allocated" else waiting
+            held[address] = _Block(_requested(block), where, "")
+    notes = []
+    if early := sum(one.where == EARLIER for one in (*alive.values(), *waiting.values())):
+        notes.append(f"{early:,} allocations are older than the history, their lines unknown")
+    reserving = [event for event in events if event["action"] in _RESERVES]
+    if any(event["action"] in ("segment_map", "segment_unmap") for event in reserving):
+        # Expandable segments grow and merge: their addresses at the end are not the events'.
+        notes.append("segments are expandable: what was reserved is reckoned from the end")
+        come = sum(_RESERVES[one["action"]] * int(one["size"]) for one in reserving)
+        return alive, waiting, _at_end(segments)[2] - come, notes
+    first = {event["addr"]: event for event in reversed(reserving)}
+    reserved = sum(int(one["size"]) for one in first.values() if one["action"] == "segment_free")
+    reserved += sum(int(one["total_size"]) for one in segments if one["address"] not in first)
+    return alive, waiting, reserved, notes
+
+
+def _blocks(
+    segments: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(address, block) of all segments; old snapshots give the blocks' sizes only."""
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            yield block.get("address", address), block
+            address += block["size"]
+
+
+def _requested(block: Mapping[str, Any]) -> int:
+    """Bytes that were asked for; the block may be larger."""
+    return int(block.get("requested_size", block["size"]))
+
+
+def _at_end(segments: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+    """Bytes allocated, active and reserved by what the segments hold."""
+    by_state: Counter[str] = Counter()
+    for _, block in _blocks(segments):
+        by_state[block["state"]] += _requested(block)
+    allocated = by_state["active_allocated"]
+    active = allocated + sum(by_state[one] for one in _AWAITING)
+    return allocated, active, sum(int(segment["total_size"]) for segment in segments)
+
+
+_AWAITING = ("active_awaiting_free", "active_pending_free")  # by the docs, and by the code
+
+
+def _where(frames: Sequence[Mapping[str, Any]] | None) -> str:
+    """The innermost Python line outside of torch."""
+    for frame in frames or ():
+        file = str(frame["filename"]).replace("\\", "/")
+        outside = "/torch/" not in file and not file.startswith("torch/")
+        if outside and (file.endswith(".py") or file.startswith("<")):
+            return f"{file.rsplit('/', 1)[-1]}:{frame['line']} {frame['name']}"
+    return _NO_FRAME
+
+
+def _grouped(
+    events: Sequence[Mapping[str, Any]], alive: dict[int, _Block], waiting: dict[int, _Block]
+) -> tuple[Alive, ...]:
+    """What is allocated after these events, by line and category."""
+    for event in events:
+        if event["action"] in _ALLOCATES:
+            _apply(event, alive, waiting)
+    count: Counter[tuple[str, str]] = Counter()
+    size: Counter[tuple[str, str]] = Counter()
+    for block in alive.values():
+        count[block.where, block.category] += 1
+        size[block.where, block.category] += block.size
+    groups = [Alive(*key, count[key], total) for key, total in size.items()]
+    return tuple(sorted(groups, key=lambda one: (-one.bytes, one.where, one.category)))

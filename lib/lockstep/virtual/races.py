@@ -1,0 +1,259 @@
+"""Races: two operations on the same memory, one of which writes, and nothing that orders them.
+
+`History` finds them when the second is launched, by clocks and not by times: a race that this
+device's times hide is one, too. `Race` says it in words, with the lines of the program and what
+would repair it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..base.formatting import printable
+from .happens_before import HOST, Clock
+from .schedule import Task
+
+COLLECTIVE = "nccl "  # how the names of collectives begin
+_LONGEST = 64  # elements of a list in which a stream is looked for
+_EXACT = 1 << 24  # elements up to which two views with gaps are compared element by element
+
+
+class Line(NamedTuple):
+    """Where in the program: `file`, `number`."""
+
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        """Of a notebook's cell without a name: its file is the kernel's, another one each time."""
+        where = f"line {self.number}"
+        if not ("ipykernel_" in self.file or self.file.startswith(("cell-", "<ipython-"))):
+            where = f"{self.file.rpartition('/')[2]}, {where}"
+        return f"{where}: {self.text}" if self.text else where
+
+
+@dataclass(eq=False, slots=True)
+class Access:
+    """What one operation did to some memory: bytes [first, last) of it, by `view`.
+
+    stream: HOST for the host itself. number: of the operation on its stream. past: whether it was
+    to a tensor that had this memory before.
+    """
+
+    task: Task | None
+    name: str
+    stream: int
+    number: int
+    first: int
+    last: int
+    view: torch.Tensor
+    writes: bool
+    line: Line | None
+    past: bool = False
+
+
+class History:
+    """The accesses to one piece of memory that something could still race with."""
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: list[Access] = []
+
+    def add(self, new: Access, clock: Clock, whole: bool) -> list[Access]:
+        """Remember an access; what it races with. clock: what is done before it.
+
+        whole: whether it is to all of the memory, so that a write makes all before it forgotten.
+        """
+        against, kept = [], []
+        for old in self.known:
+            ordered = old.stream == new.stream or clock.get(old.stream, 0) >= old.number
+            # What a new tensor holds before it is written to was never promised to be anything.
+            matters = new.writes or (old.writes and not old.past)
+            if matters and not ordered and _overlap(old, new):
+                against.append(old)
+            same = old.first == new.first and old.last == new.last
+            forgotten = ordered and (
+                (new.writes and (whole or same))
+                or (not new.writes and not old.writes and same and old.stream == new.stream)
+            )
+            if not forgotten:
+                kept.append(old)
+        self.known = [*kept, new]
+        return against
+
+    def forget(self, host: Clock) -> None:
+        """What the host has waited for is before all that comes."""
+        self.known = [one for one in self.known if host.get(one.stream, 0) < one.number]
+
+
+def _overlap(old: Access, new: Access) -> bool:
+    if old.last <= new.first or new.last <= old.first:
+        return False
+    a, b = old.view, new.view
+    if old.past or new.past or (a.is_contiguous() and b.is_contiguous()):
+        return True
+    if a.dtype != b.dtype or max(old.last, new.last) > _EXACT * a.element_size():
+        return True
+    length = max(old.last, new.last) // a.element_size() + 1
+    marks = torch.zeros(length, dtype=torch.bool)
+    marks.as_strided(a.shape, a.stride(), a.storage_offset() - _base(a, old)).fill_(True)
+    return bool(marks.as_strided(b.shape, b.stride(), b.storage_offset() - _base(b, new)).any())
+
+
+def _base(view: torch.Tensor, access: Access) -> int:
+    """The element of the storage at which the access's memory begins."""
+    return int(view.storage_offset()) - access.first // view.element_size()
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two operations that nothing orders.
+
+    kind: "read after write", "write after read", "write after write", "memory given back" (what
+        the second wrote to was a tensor that the first still used), or "host" (one of them is
+        the program itself, on the CPU).
+    first, second: their names, in the order of the program. streams: of both, in words. lines: of
+        both, None where it is not known.
+    """
+
+    kind: str
+    first: str
+    second: str
+    streams: tuple[str, str]
+    lines: tuple[Line | None, Line | None]
+    repair: str
+
+    def __str__(self) -> str:
+        what = {
+            "read after write": ("writes", "reads it"),
+            "write after read": ("reads", "writes to it"),
+            "write after write": ("writes", "writes to it, too"),
+            "memory given back": ("uses", "writes to the same memory, for another tensor"),
+            "host": ("uses", "uses it, too, without waiting"),
+        }[self.kind]
+        said = [
+            f"race, {self.kind}: {self.first} on {self.streams[0]} {what[0]} memory; {self.second} "
+            f"on {self.streams[1]} {what[1]}, and nothing orders the two",
+            f"  first:  {self.lines[0] or 'a line that is not known'}",
+            f"  second: {self.lines[1] or 'a line that is not known'}",
+            f"  repair: {self.repair}",
+        ]
+        return printable("\n".join(said))
+
+
+class Races:
+    """The races of a program so far, each pair of lines once; `print` it to read them."""
+
+    def __init__(self, found: list[Race]) -> None:
+        self._found = tuple(found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __iter__(self) -> Iterator[Race]:
+        return iter(self._found)
+
+    def __getitem__(self, place: int) -> Race:
+        return self._found[place]
+
+    def __str__(self) -> str:
+        if not self._found:
+            return "no races: whatever two streams share is ordered"
+        return "\n".join(map(str, self._found))
+
+    __repr__ = __str__
+
+
+def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[int], str]) -> Race:
+    """The race of an earlier access and a later one.
+
+    named, code: a stream in words, and as the program writes it.
+    """
+    if old.past:
+        kind = "memory given back"
+    elif HOST in (old.stream, new.stream):
+        kind = "host"
+    else:
+        kind = f"{_verb(new)} after {_verb(old)}"
+    first, second = _where(old.line), _where(new.line)
+    one, other = named(old.stream), named(new.stream)
+    if kind == "memory given back":
+        repair = (
+            f"call record_stream({code(old.stream)}) on the tensor that {old.name} uses{first}, so "
+            f"that its memory is not given to others before {one} is done with it"
+        )
+    elif old.name.startswith(COLLECTIVE):
+        repair = (
+            f"call wait() on the handle of the collective{first} before {new.name}{second}: that "
+            "makes the current stream wait"
+        )
+    elif new.stream == HOST:
+        repair = f"let the host wait before this line: {code(old.stream)}.synchronize()"
+    elif old.stream == HOST:
+        repair = f"do it before {new.name} is launched{second}"
+    else:
+        call = f"{code(new.stream)}.wait_stream({code(old.stream)})"
+        repair = (
+            f"record an event on {one} after {old.name}{first}, and let {other} wait for it before "
+            f"{new.name}{second}, by {call} between the two"
+        )
+    return Race(kind, old.name, new.name, (one, other), (old.line, new.line), repair)
+
+
+def _verb(access: Access) -> str:
+    return "write" if access.writes else "read"
+
+
+def _where(line: Line | None) -> str:
+    return f" (line {line.number})" if line else ""
+
+
+_ASSIGNED = re.compile(r"^\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=\s*[\w.]+\([^()]*\)\s*(#.*)?$")
+
+
+def assigned_name(line: Line | None) -> str:
+    """The variable to which a line of code assigns what one call makes, "" if it does not."""
+    found = _ASSIGNED.match(line.text) if line else None
+    return found[1] if found else ""
+
+
+def variable_name(frame: Any, inside: tuple[str, ...], wanted: Callable[[Any], bool]) -> str:
+    """What the program calls something: `left`, `streams[1]` or `self.side`, "" if nothing."""
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(inside):
+            for name, value in [*frame.f_locals.items()]:
+                if wanted(value):
+                    return str(name)
+                parts: Iterable[tuple[str, Any]] = ()
+                if type(value) in (list, tuple):
+                    parts = ((f"[{at}]", one) for at, one in enumerate(value[:_LONGEST]))
+                elif type(value) is dict:
+                    parts = ((f"[{at!r}]", one) for at, one in [*value.items()][:_LONGEST])
+                elif name == "self":
+                    parts = ((f".{at}", one) for at, one in getattr(value, "__dict__", {}).items())
+                for part, one in parts:
+                    if wanted(one):
+                        return f"{name}{part}"
+        frame = frame.f_back
+    return ""
+
+
+def place(frame: Any, inside: tuple[str, ...]) -> Line | None:
+    """The line of the program that is being run: the first frame up that is not `inside`."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(inside):
+            return Line(file, frame.f_lineno)
+        frame = frame.f_back
+    return None
