@@ -14,7 +14,7 @@ from time import sleep
 from types import FrameType
 from typing import Any
 
-_TURNS = (0.001,) * 5  # seconds in which a new thread gets to begin
+_TURNS = (*(0.001,) * 5, 0)  # seconds in which a new thread gets to begin
 
 
 class OtherThreads:
@@ -30,15 +30,15 @@ class OtherThreads:
         newest = _identity(_head(_INTERPRETER))
         if newest == self._newest and self._is_alone:
             return False
-        with contextlib.suppress(Exception):  # an audit hook of the program's may forbid to look
-            if newest != self._newest and not self._have_begun():
-                return True
-            self._newest = newest
-            own = {*ours, get_ident()}
-            others = [at for ident, at in _current_frames().items() if ident not in own]
-            self._is_alone = not others
-            return any(not _is_idle(at) for at in others)
-        return True
+        if _count() <= 1 + len(ours):
+            self._newest, self._is_alone, self._frameless = newest, True, 0
+            return False
+        if _frames() is None or (newest != self._newest and not self._have_begun()):
+            return True
+        own = {*ours, get_ident()}
+        others = [at for ident, at in (_frames() or {}).items() if ident not in own]
+        self._newest, self._is_alone = newest, not others
+        return any(not _is_idle(at) for at in others)
 
     def _have_begun(self) -> bool:
         """Whether all threads that were started have begun; they are given a little time.
@@ -46,16 +46,21 @@ class OtherThreads:
         One that has not is in no list of Python's but that of thread states.
         """
         for turn in _TURNS:
-            count = _count()
-            frameless = count - len(_current_frames())
+            frameless = _count() - len(_frames() or ())
             if frameless <= self._frameless:
                 break
-            sleep(turn)
-        else:
-            if count > len(_current_exceptions().keys() - {0}):
+            if not turn and _count() > len(_current_exceptions().keys() - {0}):
                 return False
+            sleep(turn)
         self._frameless = frameless
         return True
+
+
+def _frames() -> dict[int, FrameType] | None:
+    """What each thread executes; None where an audit hook of the program's forbids to look."""
+    with contextlib.suppress(Exception):
+        return _current_frames()
+    return None
 
 
 def _is_idle(frame: FrameType) -> bool:
