@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 Arrows = dict[str, set[str]]  # file → the files that it imports; paths within the package
 
 
 def arrows(library: Path) -> Arrows:
-    """What each file imports of the package, at its head or anywhere else."""
+    """What each file imports of the package, at its head or anywhere else, for types only, too."""
     files = {path.relative_to(library).as_posix(): path for path in library.rglob("*.py")}
     modules = {module(file, library.name): file for file in files}
     found: Arrows = {}
@@ -19,7 +18,12 @@ def arrows(library: Path) -> Arrows:
         if path.name != "__init__.py":
             package.pop()
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        names = {name for node in imports(tree) for name in imported(node, package)}
+        names = {
+            name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in imported(node, package)
+        }
         # `from a import b` names the module a.b if there is one, and else something of a.
         targets = {modules.get(name) or modules.get(name.rpartition(".")[0]) for name in names}
         found[file] = {target for target in targets if target} - {file}
@@ -31,16 +35,8 @@ def module(file: str, package: str) -> str:
     return ".".join((package, *Path(file).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Those at the head and inside of functions, but not those for the type checker alone."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for other in child.orelse:
-                yield from imports(ast.Module([other], []))
-        else:
-            yield from imports(child)
+def imports(tree: ast.AST) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imported(node: ast.Import | ast.ImportFrom, package: list[str]) -> list[str]:

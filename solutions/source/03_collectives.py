@@ -392,7 +392,7 @@ lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 
 # %% id="ring-steps"
 display(lockstep.interactive.collective("ring", ranks=4, nbytes=1_200_000))
-lockstep.interactive.collective(job, title="Your ring, from the record of its calls")
+lockstep.interactive.collective(job, title="Your ring, by the record of calls")
 
 # %% [markdown] id="rounds-text"
 # ## 4 · Fewer rounds

@@ -27,7 +27,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the ranks of this notebook see no GPU
 import lockstep
 from lockstep.course.compiled import compile_session, found, variables, view
 
-compiler = compile_session()  # one rank that stays, with an empty cache of its own
+compiler = compile_session()  # one rank that stays, with an empty cache
 
 # %% [markdown] id="load-explained"
 # What is compiled first can take a minute on a slow machine. So the cells of `%%torchrun --world compiler` share one
