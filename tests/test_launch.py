@@ -660,7 +660,7 @@ def test_where_nothing_can_be_forked_programs_are_started(tmp_path):
     """A second thread in the warm parent, as some site packages start one."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading\n"
-        "if any('launch.inside.parent' in word for word in sys.orig_argv):\n"
+        "if any('worker.forkserver' in word for word in sys.orig_argv):\n"
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     (tmp_path / "job.py").write_text(

@@ -80,7 +80,7 @@ _PROGRAM = """
         print("──", job.verdict, "·", job.report, "·", job.note)
 
     import nbformat
-    from lockstep.course import execute
+    from lockstep.author import execute
     folder = Path(sys.argv[2])
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("bytearray(1 << 33)")])
     nbformat.write(notebook, folder / "small.ipynb")

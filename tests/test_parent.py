@@ -273,7 +273,7 @@ def test_the_parent_s_death_is_named(apart):
 
 def test_a_parent_that_cannot_start_says_why(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif any('launch.inside.parent' in word for word in sys.orig_argv):\n"
+        "import sys\nif any('worker.forkserver' in word for word in sys.orig_argv):\n"
         "    raise SystemExit('no parents today')\n"
     )
     printed = script(

@@ -606,7 +606,7 @@ def test_streams_are_called_what_the_program_calls_them(cuda: Any) -> None:
 
 
 def test_lines_of_a_notebooks_cell_have_no_file() -> None:
-    from lockstep.virtual.races import Line
+    from lockstep.virtual.race_detector import Line
 
     for file in ("/tmp/ipykernel_12/345.py", "cell-7", "<ipython-input-3-abc>"):
         assert str(Line(file, 3)) == "line 3"

@@ -85,9 +85,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..trace import Trace
-    from .device import Device
+    from .gpu import Device
     from .model import MACHINES, Machine
-    from .races import Race, Races
+    from .race_detector import Race, Races
     from .switch import device, switch_on
     from .tensor import gpu
     from .work import NotModelled

@@ -28,10 +28,10 @@ import torch.distributed as dist
 
 from ..models.cost import bus_factor
 from ..trace import Collective, Kind
-from .device import Device, Kernel, Use
+from .gpu import Device, Kernel, Use
 from .happens_before import Clock
 from .model import NCCL_SMS
-from .races import COLLECTIVE
+from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .tensor import Dispatch, VirtualTensor, _mapped
 from .work import NotModelled, Op, Work, flat
