@@ -85,7 +85,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..trace import Trace
-    from .gpu import Device
+    from .simulator import Device
     from .model import MACHINES, Machine
     from .race_detector import Race, Races
     from .switch import device, switch_on

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from ..models.cost import bus_factor
 from ..trace import Collective, Kind
-from .gpu import Device, Kernel, Use
+from .simulator import Device, Kernel, Use
 from .happens_before import Clock
 from .model import NCCL_SMS
 from .race_detector import COLLECTIVE

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .gpu import Capture, Captured
+from .simulator import Capture, Captured
 from .memory import Pool
 from .streams import Stream, StreamContext, active, empty_cache, synchronize
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..trace import Kind
-from .gpu import DEFAULT_STREAM, Device, Kernel, StreamHandle
+from .simulator import DEFAULT_STREAM, Device, Kernel, StreamHandle
 from .happens_before import Clock
 from .schedule import Marker
 from .tensor import DEVICE_TYPE, Dispatch

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from . import collectives, cuda
-from .gpu import Device, environment_rank
+from .simulator import Device, environment_rank
 from .model import H200, MACHINES, Machine
 from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
 

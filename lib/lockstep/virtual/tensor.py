@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
 from .costs import PRODUCTS, SEVERAL, Cost, cost
-from .gpu import Device, HostMemory, Kernel, Memory, Use
+from .simulator import Device, HostMemory, Kernel, Memory, Use
 from .model import Machine
 from .schedule import Engine
 from .work import NotModelled, Op, Work, flat, generator_at
