@@ -728,7 +728,7 @@ def test_labs_that_were_recorded_under_other_conditions_say_so(tmp_path, monkeyp
 
 
 def test_the_table_in_the_readme_is_that_of_the_recordings():
-    readme = course.README.read_text(encoding="utf-8")
+    readme = course.PAGE.read_text(encoding="utf-8")
     assert course.quoted(readme) == course.table(DATA), "python -m experiments.course mends it"
     assert course.quoted(course.quote(readme, "another\n")) == "another\n"
 
