@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from kernel import Kernel, Reply
 
-# These take minutes. Begun last, one worker would be at them when others have nothing to do. Where
-# there are no workers, files are tested in the order in which they were named.
+# These take minutes. Begun last, one worker would be at them when others have nothing to do. Files
+# that are named on the command line are tested in that order.
 FIRST = (
     "test_browser",
     "test_notebooks",
@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # of pytest-xdist
+    if config.args_source is not config.ArgsSource.ARGS:
         items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
 
 

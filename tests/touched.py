@@ -1,9 +1,10 @@
 """`make check`: the tests that a change touches, nearest first, until its time is over.
 
-`python tests/touched.py [--until TIME]`, at the checkout's root. The change is what differs from
-the place where this branch left main, with what is not committed yet. A test file is touched where
-it is named like a changed file, or imports it, straight or through others. (pytest-testmon sees
-what tests run in their own process only, and ours start others; pytest-picked knows of no imports.)
+`python tests/touched.py [--until TIME] [-n FILES]`, at the checkout's root. The change is what
+differs from the place where this branch left main, with what is not committed yet. A test file is
+touched where it is named like a changed file, or imports it, straight or through others.
+(pytest-testmon sees what tests run in their own process only, and ours start others; pytest-picked
+knows of no imports.)
 """
 
 from __future__ import annotations
@@ -12,21 +13,20 @@ import argparse
 import ast
 import fnmatch
 import functools
+import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from imports import Arrows, imported, imports, module
+from time_over import OVER
 
 SECONDS = 60.0  # for tests, unless --until is given
-MOST_FILES = 24  # for pytest to import, a third of a second each; further ones have no time left
+MOST_FILES = 16  # for pytest to import, a second each with four workers; more have no time left
 # Tests that a change touches without an import: files, and what to run.
 BESIDES = (
     ("tests/conftest.py", "tests/test_*.py"),
@@ -166,64 +166,32 @@ def _names(file: str, text: str) -> set[str]:
     return names
 
 
-class TimeOver:
-    """A plugin of pytest: when the time is over no test starts, and the one that runs is cut."""
+class Left:
+    """A plugin of pytest that counts what was left when the time was over."""
 
-    SAID = "the time of make check is over: left to make test"
+    def __init__(self) -> None:
+        self.tests: dict[str, set[str]] = {}  # by file
 
-    def __init__(self, end: float):
-        self.end = end  # of time.time()
-        self.left: dict[str, int] = {}  # test file → tests not run, or not to their end
-        self.cut: pytest.Item | None = None
-
-    def _leave(self, item: pytest.Item) -> None:
-        file = item.nodeid.partition("::")[0]
-        self.left[file] = self.left.get(file, 0) + 1
-        pytest.skip(self.SAID)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if time.time() > self.end:
-            self._leave(item)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:
-        """Take the place of pytest-timeout's alarm where it would come after the end."""
-        rest = self.end - time.time()
-        if not 0 < rest < settings.timeout:
-            return None
-
-        def cut(number: int, frame: FrameType | None) -> None:
-            self.cut = item
-            self._leave(item)
-
-        signal.signal(signal.SIGALRM, cut)
-        signal.setitimer(signal.ITIMER_REAL, rest)
-        vars(item)["cancel_timeout"] = lambda: signal.setitimer(signal.ITIMER_REAL, 0)
-        return True
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """What a fixture says of a test that was cut is no failure."""
-        report = yield
-        if item is self.cut and report.failed:
-            report.outcome, report.longrepr = "skipped", (str(item.path), 0, self.SAID)
-        return report
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple) and OVER in report.longrepr[2]:
+            file = report.nodeid.partition("::")[0]
+            self.tests.setdefault(file, set()).add(report.nodeid)
 
 
-def main(root: Path, end: float) -> int:
+def main(root: Path, until: float, workers: int) -> int:
     changes = changed(root)
     wanted = touched(changes, root)
     print(f"changed files: {len(changes)}; tests that they touch, the nearest first:", flush=True)
     for one, distance in wanted.items():
         print(f"  {one}" + (f", {distance} imports away" if distance > 1 else ""), flush=True)
-    time_over = TimeOver(end)
     first, later = [*wanted][:MOST_FILES], [*wanted][MOST_FILES:]
-    status = pytest.main(["-q", "-r", "fE", *first], plugins=[time_over]) if first else 0
-    left = [*(f"{file} ({count})" for file, count in time_over.left.items()), *later]
-    print(f"touched, but left to make test: {', '.join(left) or 'none'}")
+    os.environ["CHECK_UNTIL"] = str(until)
+    left = Left()
+    in_order = ["--dist", "loadfile", "--no-loadscope-reorder", "-n", str(workers)]
+    options = ["-q", "-r", "fE", "-p", "time_over", *in_order]
+    status = pytest.main([*options, *first], plugins=[left]) if first else 0
+    said = [*(f"{file} ({len(tests)})" for file, tests in left.tests.items()), *later]
+    print(f"touched, but left to make test: {', '.join(said) or 'none'}")
     print("left to make test, as nothing touches it: the rest")
     return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
 
@@ -231,5 +199,7 @@ def main(root: Path, end: float) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--until", type=float, help="when the time is over, in seconds since 1970")
-    until = parser.parse_args().until
-    sys.exit(main(Path.cwd(), time.time() + SECONDS if until is None else until))
+    parser.add_argument("-n", type=int, default=4, help="files to test at a time")
+    options = parser.parse_args()
+    until = time.time() + SECONDS if options.until is None else options.until
+    sys.exit(main(Path.cwd(), until, options.n))
