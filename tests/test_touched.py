@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -83,22 +82,23 @@ def test_when_the_time_is_over_the_rest_is_named(checkout: Path) -> None:
     (checkout / "lib/lockstep/low.py").write_text("ground = 0\n")
     status, said = check(checkout, "--until", "0")
     assert status == 0, said
-    assert "left to make test: tests/test_low.py (1), tests/test_high.py (1)" in said
+    assert "the time was over: tests/test_low.py (1), tests/test_high.py (1)" in said
 
 
 def test_a_test_is_cut_when_the_time_is_over_and_that_is_no_failure(checkout: Path) -> None:
     (checkout / "lib/lockstep/low.py").write_text("ground = 1\npage = 1\n")
     (checkout / "tests/test_low.py").write_text(
-        "import time, pytest\n"
+        "import os, time, pytest\n"
         "@pytest.fixture\n"
         "def late():\n    yield\n    raise ValueError('its test did not end')\n"
-        "def test_quick():\n    pass\n"
+        "def test_quick():\n    os.environ['CHECK_UNTIL'] = str(time.time() + 0.5)\n"
         "@pytest.mark.timeout(120)\n"
         "def test_slow(late):\n    time.sleep(60)\n"
     )
-    status, said = check(checkout, "--until", str(time.time() + 6), "-n", "2")
+    status, said = check(checkout, "-n", "1")
     assert status == 0, said
-    assert "2 passed, 1 skipped" in said and "make test: tests/test_low.py (1)" in said
+    assert "1 passed, 2 skipped" in said
+    assert "the time was over: tests/test_low.py (1), tests/test_high.py (1)" in said
     assert "ValueError" not in said
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import pytest
 from imports import Arrows, imported, imports, module
-from time_over import OVER
 
 SECONDS = 60.0  # for tests, unless --until is given
 MOST_FILES = 16  # for pytest to import, a second each with four workers; more have no time left
@@ -166,18 +165,6 @@ def _names(file: str, text: str) -> set[str]:
     return names
 
 
-class Left:
-    """A plugin of pytest that counts what was left when the time was over."""
-
-    def __init__(self) -> None:
-        self.tests: dict[str, set[str]] = {}  # by file
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.skipped and isinstance(report.longrepr, tuple) and OVER in report.longrepr[2]:
-            file = report.nodeid.partition("::")[0]
-            self.tests.setdefault(file, set()).add(report.nodeid)
-
-
 def main(root: Path, until: float, workers: int) -> int:
     changes = changed(root)
     wanted = touched(changes, root)
@@ -186,12 +173,10 @@ def main(root: Path, until: float, workers: int) -> int:
         print(f"  {one}" + (f", {distance} imports away" if distance > 1 else ""), flush=True)
     first, later = [*wanted][:MOST_FILES], [*wanted][MOST_FILES:]
     os.environ["CHECK_UNTIL"] = str(until)
-    left = Left()
     in_order = ["--dist", "loadfile", "--no-loadscope-reorder", "-n", str(workers)]
     options = ["-q", "-r", "fE", "-p", "time_over", *in_order]
-    status = pytest.main([*options, *first], plugins=[left]) if first else 0
-    said = [*(f"{file} ({len(tests)})" for file, tests in left.tests.items()), *later]
-    print(f"touched, but left to make test: {', '.join(said) or 'none'}")
+    status = pytest.main([*options, *first]) if first else 0
+    print(f"touched, but left to make test as others are nearer: {', '.join(later) or 'none'}")
     print("left to make test, as nothing touches it: the rest")
     return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
 
