@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 
 TESTS = Path(__file__).parent
-ASK = TESTS.parent / "lib" / "lockstep" / "trace" / "ask"
+ANALYSES = TESTS.parent / "lib" / "lockstep" / "trace" / "analyses"
 # Not lockstep itself: the module that is changed would be imported with it.
 SLOW_TO_IMPORT = ("pytest", "hypothesis", "numpy", "msgspec", "psutil", "jupyter_client.manager")
 
@@ -161,7 +161,7 @@ def _tested(module: str, number: int | None, own: bool) -> int:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
-    path = ASK / f"{module}.py"
+    path = ANALYSES / f"{module}.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if number is not None:
         [*changes(tree)][number][2]()
@@ -182,7 +182,7 @@ def tests_of(module: str, own: bool) -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    modules = sorted(path.stem for path in ASK.glob("[a-z]*.py"))
+    modules = sorted(path.stem for path in ANALYSES.glob("[a-z]*.py"))
     parser.add_argument("modules", nargs="*", default=modules, help=", ".join(modules))
     parser.add_argument("--sample", type=int, default=40, help="mutants a module")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
@@ -195,7 +195,7 @@ def main() -> None:
         importlib.import_module(name)
     assert "lockstep" not in sys.modules
     for module in options.modules:
-        source = (ASK / f"{module}.py").read_text(encoding="utf-8")
+        source = (ANALYSES / f"{module}.py").read_text(encoding="utf-8")
         lines = source.splitlines()
         found = [*changes(ast.parse(source))]
         numbers = [
