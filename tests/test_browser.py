@@ -117,7 +117,7 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
 # ── Models to play with ──────────────────────────────────────────────────────────────────────
 
 PLAY = {
-    "ring": "import lockstep\nlockstep.play.collective('ring')",
+    "ring": "import lockstep\nlockstep.interactive.collective('ring')",
     "number": "lockstep.compare(None, 1234, 's')",
     "guess": "lockstep.claim('All is well.', guess=None, verdict='depends', because='1 of 3 is',\n"
     "    stamp=lockstep.simulated('a test'))",

@@ -215,7 +215,6 @@ def test_a_wrong_command_is_answered_with_the_one_that_was_meant(
         "doctor --json",
         "progress",
         "progress --json",
-        "record",
         "run --help",
         f"trace {ROOT / 'data' / 'traces' / 'slow-rank'}",
         f"gate {ROOT / 'data' / 'traces' / 'slow-rank'} {ROOT / 'data' / 'traces' / 'starved'}",
@@ -296,7 +295,7 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
         "print(len(lockstep.recorded('launch/h200-x4.json').content) > 0)\n"
         "print(callable(lockstep.carry_on('average')))\n"
         "print(len(copies.copy(Path('mine')).new))\n"
-        "from lockstep.course import execute\n"
+        "from lockstep.author import execute\n"
         "print([path.name[:2] for path in execute.find('labs', [], Path.cwd() / 'mine')])"
     )
     done = subprocess.run(

@@ -354,5 +354,5 @@ def test_summary(here):
 
 def environment() -> dict[str, str]:
     """This environment, in which a fresh Python finds the same lockstep."""
-    library = str(Path(machine_module.__file__).parents[1])
+    library = str(Path(machine_module.__file__).parents[2])
     return {**os.environ, "PYTHONPATH": library}

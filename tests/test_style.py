@@ -73,7 +73,9 @@ def test_what_is_no_kind_of_work_has_no_kinds_colour() -> None:
     for source in number_line({"predicted": 1.0, "measured": 2.0}, "s", (1.5, 2.5)).values():
         drawn = base64.b64decode(source.partition(",")[2]).decode()
         assert not kinds & set(re.findall(r"#\w{6}", drawn))
-    for script in (BROWSER.parents[1] / "play" / "browser").glob("*.js"):  # kinds come from Python
+    for script in (BROWSER.parents[1] / "figures" / "interactive" / "browser").glob(
+        "*.js"
+    ):  # kinds come from Python
         assert not kinds & set(re.findall(r"#\w{6}", script.read_text(encoding="utf-8"))), script
 
 

@@ -115,7 +115,7 @@ def _answers(
 ) -> dict[str, Any]:
     """Execute a notebook; returns its answers by exercise, packed. What happened goes to events."""
     executed = sandbox.run(
-        ["-c", f"from lockstep.teach import execution; execution.main({one.lab!r})"],
+        ["-c", f"from lockstep.teach import run_notebook; run_notebook.main({one.lab!r})"],
         files={run_notebook.NOTEBOOK: one.notebook},
         limits=limits,
         walls=walls,
@@ -133,7 +133,7 @@ def _judged(
     verdicts: dict[str, Verdict] = {}
     while packed and not stop.is_set():
         run = sandbox.run(
-            ["-P", "-c", "from lockstep.teach import judge; judge.main()"],
+            ["-P", "-c", "from lockstep.teach import grading; grading.main()"],
             files={grading.ANSWERS: json.dumps(packed)},
             limits=limits,
             walls=walls,

@@ -16,7 +16,9 @@ from ..author.fast_nbformat import nbformat
 
 NOTEBOOK = "learner.ipynb"
 _MOST_ERRORS = 20
-_FIRST = "from lockstep.teach import taking as _taking\n_taking.begin({lab!r})\ndel _taking"
+_FIRST = (
+    "from lockstep.teach import capture_answers as _answers\n_answers.begin({lab!r})\ndel _answers"
+)
 
 
 def main(lab: str) -> None:

@@ -85,9 +85,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..trace import Trace
-    from .simulator import Device
     from .model import MACHINES, Machine
     from .race_detector import Race, Races
+    from .simulator import Device
     from .switch import device, switch_on
     from .tensor import gpu
     from .work import NotModelled

@@ -28,11 +28,11 @@ import torch.distributed as dist
 
 from ..models.cost import bus_factor
 from ..trace import Collective, Kind
-from .simulator import Device, Kernel, Use
 from .happens_before import Clock
 from .model import NCCL_SMS
 from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
+from .simulator import Device, Kernel, Use
 from .tensor import Dispatch, VirtualTensor, _mapped
 from .work import NotModelled, Op, Work, flat
 

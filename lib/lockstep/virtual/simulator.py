@@ -20,7 +20,17 @@ from ..trace import Collective, Kind, Slice, Trace
 from .happens_before import HOST, Clock, Order
 from .memory import EVERYBODY, Allocator, Block, Pool
 from .model import Machine
-from .race_detector import Access, History, Line, Race, Races, assigned_name, place, race, variable_name
+from .race_detector import (
+    Access,
+    History,
+    Line,
+    Race,
+    Races,
+    assigned_name,
+    place,
+    race,
+    variable_name,
+)
 from .schedule import Await, Engine, Marker, Meeting, Record, Schedule, Task
 from .work import Work
 

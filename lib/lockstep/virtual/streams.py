@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ..trace import Kind
-from .simulator import DEFAULT_STREAM, Device, Kernel, StreamHandle
 from .happens_before import Clock
 from .schedule import Marker
+from .simulator import DEFAULT_STREAM, Device, Kernel, StreamHandle
 from .tensor import DEVICE_TYPE, Dispatch
 from .work import NotOffered
 

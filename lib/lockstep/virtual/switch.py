@@ -13,8 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from . import collectives, cuda
-from .simulator import Device, environment_rank
 from .model import H200, MACHINES, Machine
+from .simulator import Device, environment_rank
 from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
 
 _ready = False

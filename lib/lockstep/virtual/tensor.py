@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
 from .costs import PRODUCTS, SEVERAL, Cost, cost
-from .simulator import Device, HostMemory, Kernel, Memory, Use
 from .model import Machine
 from .schedule import Engine
+from .simulator import Device, HostMemory, Kernel, Memory, Use
 from .work import NotModelled, Op, Work, flat, generator_at
 
 DEVICE_TYPE = "virtual"
