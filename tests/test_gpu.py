@@ -16,7 +16,7 @@ from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
-from test_standing_still import told
+from test_stall_detector import told
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
