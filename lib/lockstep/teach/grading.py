@@ -60,7 +60,7 @@ def _opened(content: bytes, sizes: list[int]) -> Any:
     return payload.Parcel(bytearray(content), sizes).open()
 
 
-class OnlyPlain(payload._Unpickler):
+class OnlyPlain(payload.Unpickler):
     """Opens what is made of plain data and nothing else: a class of the ranks' choice would run
     their code here."""
 
@@ -75,7 +75,7 @@ def main() -> None:
     os.set_inheritable(says, False)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-    payload._Unpickler = OnlyPlain  # type: ignore[misc]
+    payload.Parcel.unpickler = OnlyPlain
     for name, packed in json.loads(Path(ANSWERS).read_text(encoding="utf-8")).items():
         os.write(says, json.dumps(_verdict(name, packed)).encode() + b"\n")
 
