@@ -52,7 +52,8 @@ def graded(tmp_path: Path, seconds: float = 60, walls: bool = True) -> dict[str,
     """By learner."""
     limits = Limits(seconds=seconds)
     return {
-        one.learner: one for one in report.of_folder(tmp_path / "in", [], limits, walls, at_once=2)
+        one.learner: one
+        for one in report.grade_folder(tmp_path / "in", [], limits, walls, at_once=2)
     }
 
 

@@ -1,4 +1,4 @@
-"""In a learner's kernel: write down each answer as it is handed to its check, or as it stands.
+"""Write down each answer in a learner's kernel, as it is handed to its check, or as it stands.
 
 Nothing is judged here, and nothing that is said here is believed: a learner's code may do what it
 likes in this process. What leaves it is an answer, packed, which `grading` gives to ranks and never

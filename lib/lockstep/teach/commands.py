@@ -98,7 +98,7 @@ def _report(arguments: argparse.Namespace) -> int:
                 "goes on like that; a virtual machine or a container that allows namespaces is "
                 "better.",
             )
-        for one in report.of_folder(
+        for one in report.grade_folder(
             arguments.folder,
             arguments.numbers,
             limits,
@@ -230,15 +230,15 @@ def _preflight(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as missing:
         return refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
 
-    done: list[preflight.Flight] = []
+    done: list[preflight.LabResult] = []
     interrupted = False
     try:
         repeats = max(1, arguments.repeats)
         if arguments.on:
-            flights = preflight.fly_on(profile.read(), arguments.numbers, repeats)
+            results = preflight.run_labs_on(profile.read(), arguments.numbers, repeats)
         else:
-            flights = preflight.fly(arguments.numbers, repeats, progress=sys.stderr.isatty())
-        for one in flights:
+            results = preflight.run_labs(arguments.numbers, repeats, progress=sys.stderr.isatty())
+        for one in results:
             done.append(one)
             if arguments.on:  # which may take long, and shows no bar
                 print(f"{one.runs[0].notebook}: {one.runs[0].state}", file=sys.stderr)
