@@ -1,5 +1,5 @@
-"""What pyproject.toml cannot say: the course's files lie beside the package, and a wheel takes
-them into it, where `lockstep.base.paths` finds them."""
+"""Pack the course's files, which pyproject.toml cannot say: they lie beside the package, and a
+wheel takes them into it, where `lockstep.base.paths` finds them."""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ def stop(message: str) -> NoReturn:
 
 
 def choose(override: str, base_torch: str, has_gpu: bool, platform: str) -> Choice:
-    """Which build of torch this machine gets, and why. The first rule that fits wins."""
+    """Return which build of torch this machine gets, and why. The first rule that fits wins."""
     if override == "cpu":
         return Choice("cpu", "TORCH=cpu")
     if override == "cuda":
@@ -66,12 +66,12 @@ def choose(override: str, base_torch: str, has_gpu: bool, platform: str) -> Choi
 
 
 def version_tuple(version: str) -> tuple[int, ...]:
-    """(2, 13) of "2.13.0+cpu"; () of ""."""
+    """Return (2, 13) for "2.13.0+cpu"; () for ""."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def is_cpu_build(metadata: dict[str, Any]) -> bool:
-    """Whether the torch wheel with this metadata (of pip's report) comes without CUDA."""
+    """Return whether the torch wheel with this metadata (of pip's report) comes without CUDA."""
     local = metadata["version"].partition("+")[2]
     if local:
         return local.startswith("cpu")
@@ -80,7 +80,7 @@ def is_cpu_build(metadata: dict[str, Any]) -> bool:
 
 
 def find_cpu_build(python: str | Path, version: str) -> list[str]:
-    """The pip arguments that install the CPU build of torch `version`.
+    """Return the pip arguments that install the CPU build of torch `version`.
 
     On Linux `pip install torch` may mean 5 GB of CUDA. So ask pip what it would
     take, here and from PyTorch's own index, and read that wheel's metadata first.
@@ -108,14 +108,14 @@ def find_cpu_build(python: str | Path, version: str) -> list[str]:
 
 
 def locked_torch() -> str:
-    """The version of torch in the lock."""
+    """Return the version of torch in the lock."""
     found = re.search(r"^torch==([^ ]+)", TORCH_LOCK.read_text(), re.MULTILINE)
     assert found, "torch.lock pins torch"
     return found.group(1)
 
 
 def base_torch_version() -> str:
-    """The torch of this Python, "" if none; metadata only, importing it takes seconds."""
+    """Return the version of this Python's torch, "" if none; importing it would take seconds."""
     from importlib import metadata  # Python 3.8
 
     try:
@@ -148,7 +148,7 @@ def use_a_fit_python() -> None:
 
 
 def progress(lines: Iterable[str]) -> Iterator[str]:
-    """What pip is at, by what it says with --progress-bar raw: so a long download is seen."""
+    """Yield what pip is at, by what it says with --progress-bar raw: so a long download is seen."""
     number, package = 0, ""
     for line in lines:
         first, *rest = line.split(" ")
@@ -163,7 +163,7 @@ def progress(lines: Iterable[str]) -> Iterator[str]:
 
 
 def call_pip(command: Sequence[str]) -> int:
-    """Run pip, with one line that says what it is at; its exit status."""
+    """Run pip, with one line that says what it is at; returns its exit status."""
     terminal = sys.stdout.isatty()
     environment = dict(os.environ, PYTHONUNBUFFERED="1")  # each line when it is said
     pip = subprocess.Popen(

@@ -27,7 +27,7 @@ def words(source):
 
 
 def of(*cells):
-    return claims.of_notebook("07", {"cells": list(cells)})
+    return claims.claims_in("07", {"cells": list(cells)})
 
 
 def test_a_claim_is_read_back_as_it_was_said():

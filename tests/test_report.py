@@ -52,7 +52,8 @@ def graded(tmp_path: Path, seconds: float = 60, walls: bool = True) -> dict[str,
     """By learner."""
     limits = Limits(seconds=seconds)
     return {
-        one.learner: one for one in report.of_folder(tmp_path / "in", [], limits, walls, at_once=2)
+        one.learner: one
+        for one in report.grade_folder(tmp_path / "in", [], limits, walls, at_once=2)
     }
 
 
@@ -106,7 +107,7 @@ def average(x):
     import os
     import torch.distributed as dist
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        if b"judge.main" in open(f"/proc/{pid}/cmdline", "rb").read():
+        if b"grading.main" in open(f"/proc/{pid}/cmdline", "rb").read():
             try:
                 os.listdir(f"/proc/{pid}/fd")
                 os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))

@@ -94,7 +94,7 @@ __all__ = [
 
 
 def doctor() -> Diagnosis:
-    """What works on this machine and what to do about the rest; draws itself.
+    """Find out what works on this machine and what to do about the rest; draws itself.
 
     The machine is looked at from a rank, so that the notebook's own process stays free of torch
     and CUDA.
@@ -107,7 +107,7 @@ def doctor() -> Diagnosis:
 
 
 def progress(lab: str | None = None) -> Progress:
-    """Which exercises you have done, of all labs or of one ("01"); draws itself.
+    """Show which exercises you have done, of all labs or of one ("01"); draws itself.
 
     In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
     """
@@ -132,7 +132,7 @@ def progress(lab: str | None = None) -> Progress:
 
 
 def cuda(*, virtual: bool | None = None) -> Any:
-    """`torch.cuda` where there is a GPU, else a virtual GPU with the same names.
+    """Return `torch.cuda` where there is a GPU, else a virtual GPU with the same names.
 
     virtual=True, or LOCKSTEP_VIRTUAL=1 in the environment: the virtual one in any case. It is the
     same until the process ends; `lockstep.virtual.device` is for part of a program. From then on
@@ -151,7 +151,7 @@ def cuda(*, virtual: bool | None = None) -> Any:
 
 
 def device() -> Any:
-    """The device of this rank (a `torch.device`): its GPU under NCCL, the CPU under gloo.
+    """Return the device of this rank (a `torch.device`): its GPU under NCCL, the CPU under gloo.
 
     Where `lockstep.cuda()` made a virtual GPU it is that one.
     """
@@ -193,7 +193,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by `%load_ext lockstep`."""
+    """Register the magics; `%load_ext lockstep` calls this."""
     from .magic import load_ipython_extension as load
 
     load(shell)

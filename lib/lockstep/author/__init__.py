@@ -1,1 +1,1 @@
-"""For who writes the course: notebooks are built from their sources, checked by rules, and run."""
+"""For authors of the course: notebooks are built from their sources, checked by rules, and run."""

@@ -1,4 +1,4 @@
-"""From a lab's source to its two notebooks: `make notebooks`, `make notebooks LABS="02 03"`.
+"""Make a lab's two notebooks of its source: `make notebooks`, `make notebooks LABS="02 03"`.
 
 `labs/NN_topic.ipynb` has blanks and no outputs; `solutions/NN_topic.ipynb` is complete, with the
 outputs of an execution. Stored outputs are text and pictures: HTML has times in it and would differ
@@ -32,12 +32,12 @@ _METADATA = {
 
 
 def lab(source: Path) -> Any:
-    """The notebook that learners get: blanks, no outputs."""
+    """Return the notebook that learners get: blanks, no outputs."""
     return _notebook(source, blank, "labs")
 
 
 def solution(source: Path) -> Any:
-    """The complete notebook, not yet executed."""
+    """Return the complete notebook, not yet executed."""
     return _notebook(source, complete, "solutions")
 
 
@@ -54,7 +54,7 @@ def execute(notebook: Any, folder: Path) -> Any:
 
 
 def published(notebook: Any) -> Any:
-    """An executed notebook without what differs from one execution to the next.
+    """Return an executed notebook without what differs from one execution to the next.
 
     Where that is a part of what a cell shows, its tag has `pytest --nbval` compare nothing.
     """
@@ -90,7 +90,7 @@ def _notebook(source: Path, form: Callable[[Any], str], folder: str) -> Any:
 
 
 def _texts(source: Path, cells: list[Any], folder: str) -> dict[str, str]:
-    """By id: the Markdown cells, with links to other labs, and below the title to the sections.
+    """Return the Markdown cells by id, with links to other labs, and below the title to sections.
 
     The line of links to the labs before and after stands below the title, and where the core ends.
     """
@@ -110,7 +110,7 @@ def _texts(source: Path, cells: list[Any], folder: str) -> dict[str, str]:
 
 
 def _folding(cell: Any) -> dict[str, Any]:
-    """What of a cell JupyterLab shows only after a click."""
+    """Return the metadata by which JupyterLab shows a part of a cell only after a click."""
     if goes_further(cell):
         return {"jp-MarkdownHeadingCollapsed": True}
     return {"jupyter": {"source_hidden": True}} if "plumbing" in tags(cell) else {}

@@ -36,7 +36,7 @@ lab to have that of yours. Written by `make notebooks` from the solutions; do no
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedClaim:
     """A claim and what became of it.
 
     lab, cell: where it is tested. sentence: in our words. source: texts that say so, as links in
@@ -53,7 +53,7 @@ class Tested:
 
 
 def cells_with_claims(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each code cell that states a claim, and its source."""
+    """Yield each code cell that states a claim, and its source."""
     said = ""
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
@@ -66,25 +66,27 @@ def cells_with_claims(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any]
 
 
 def _source(text: str) -> str:
-    """The links from a claim's heading to the next heading."""
+    """Return the links from a claim's heading to the next heading."""
     own = _NEXT.split(text, maxsplit=1)[0]
     links = [f"[{one['title']}]({one['url']})" for one in _LINK.finditer(own)]
     return "; ".join(dict.fromkeys(" ".join(one.split()) for one in links)) or PEOPLE
 
 
-def of_notebook(lab: str, notebook: dict[str, Any]) -> list[Tested]:
-    """The claims that an executed notebook's outputs state, in order."""
+def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
+    """Return the claims that an executed notebook's outputs state, in order."""
     found = []
     for cell, source in cells_with_claims(notebook):
         for output in cell["outputs"]:
             if told := _told("".join(output.get("data", {}).get("text/plain", ""))):
                 sentence, verdict, because, stamps = told
-                found.append(Tested(lab, cell["id"], sentence, source, verdict, because, stamps))
+                found.append(
+                    TestedClaim(lab, cell["id"], sentence, source, verdict, because, stamps)
+                )
     return found
 
 
 def _told(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
-    """(sentence, verdict, because, stamps) of a claim's text; None for another text."""
+    """Return (sentence, verdict, because, stamps) of a claim's text; None for another text."""
     first, *lines = text.splitlines() or [""]
     if not (first.startswith("“") and first.endswith("”")):
         return None
@@ -95,17 +97,17 @@ def _told(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
     return first[1:-1], said[1][1], said[2][1], stamps
 
 
-def gather(root: Path) -> list[Tested]:
-    """The claims of all published solutions."""
+def gather(root: Path) -> list[TestedClaim]:
+    """Return the claims of all published solutions."""
     found = []
     for lab in LABS:
         path = root / "solutions" / f"{lab.number}_{lab.name}.ipynb"
-        found += of_notebook(lab.number, json.loads(path.read_text(encoding="utf-8")))
+        found += claims_in(lab.number, json.loads(path.read_text(encoding="utf-8")))
     return found
 
 
-def as_toml(claims: list[Tested]) -> str:
-    """One table a claim; strings as JSON writes them, which TOML reads."""
+def as_toml(claims: list[TestedClaim]) -> str:
+    """Return the claims, one table each; strings as JSON writes them, which TOML reads."""
     tables = []
     for one in claims:
         rows = [f"{name} = {_value(value)}" for name, value in asdict(one).items()]
@@ -117,14 +119,14 @@ def _value(value: str | tuple[str, ...]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def read(path: Path) -> list[Tested]:
-    """What `as_toml` has written."""
+def read(path: Path) -> list[TestedClaim]:
+    """Read what `as_toml` has written."""
     content = tomllib.loads(path.read_text(encoding="utf-8")).get("claim", [])
-    return [Tested(**{**one, "measured": tuple(one["measured"])}) for one in content]
+    return [TestedClaim(**{**one, "measured": tuple(one["measured"])}) for one in content]
 
 
-def as_markdown(claims: list[Tested]) -> str:
-    """A page: how many hold, and a table for each lab."""
+def as_markdown(claims: list[TestedClaim]) -> str:
+    """Return a page that says how many hold, with a table for each lab."""
     counts = Counter(one.verdict for one in claims)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     parts = [_HEAD, f"{len(claims)} claims: {summary}.\n"]
@@ -152,7 +154,7 @@ def as_markdown(claims: list[Tested]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Words of a run as they are, in one cell of a table."""
+    """Escape the words of a run, so that they stand as they are in a cell of a table."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
     return re.sub(r"([|`*_\[\]])", r"\\\1", text)
 

@@ -53,7 +53,7 @@ _SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what it logs is in the
 
 
 class BadInput(ValueError):
-    """What was asked for cannot be run; the message says what, where, and what to do."""
+    """Something that was asked for cannot be run; the message says what, where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a notebook went."""
+    """An execution of a notebook."""
 
     notebook: str  # "labs/00_start_here.ipynb"
     seconds: float  # with the kernel's start and end
@@ -92,7 +92,7 @@ class Execution:
         return ", ".join([f"{passed} passed", *others])
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; seconds and bytes."""
+        """Return it for JSON; in seconds and bytes."""
         return {
             "notebook": self.notebook,
             "seconds": round(self.seconds, 2),
@@ -108,7 +108,7 @@ class Execution:
 
 
 def find(folder: str, numbers: Sequence[str], start: Path) -> list[Path]:
-    """The notebooks of `folder` with these numbers ("01" or "1"; none: all), in order.
+    """Return the notebooks of `folder` with these numbers ("01" or "1"; none: all), in order.
 
     The folder is looked for in `start` and above it; where there is none, it is the course's own.
     Raises BadInput.
@@ -130,7 +130,10 @@ def find(folder: str, numbers: Sequence[str], start: Path) -> list[Path]:
 
 
 def parse(pairs: Sequence[str]) -> dict[str, Any]:
-    """What NAME=VALUE pairs set; a VALUE that is no Python literal is a string. Raises BadInput."""
+    """Return the values that NAME=VALUE pairs set; a VALUE that is no Python literal is a string.
+
+    Raises BadInput.
+    """
     given: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -265,7 +268,7 @@ def execute(
 
 @contextmanager
 def _sockets() -> Iterator[str]:
-    """A folder for a kernel's sockets, whose names have room for about 100 characters.
+    """Give a folder for a kernel's sockets, whose names have room for about 100 characters.
 
     They are none of TCP: a port that is free when a kernel is told of it may be taken when it
     begins, most of all where ranks come and go.
@@ -349,7 +352,7 @@ class _Client(NotebookClient):
     room = 0  # in characters, for what will yet be said
 
     def execute_all(self, cells: Iterable[Any], folder: Path) -> None:
-        """As `execute` does, which lets the process end with a complaint if no kernel starts."""
+        """Do as `execute`, which lets the process end with a complaint if no kernel starts."""
         # No learner has done what is executed here, and nobody reads between two cells: ranks that
         # came up meanwhile would only be in the way of what the next one measures.
         environment = {"LOCKSTEP_RESERVE": "off", **os.environ, "LOCKSTEP_PROGRESS": "off"}
@@ -376,7 +379,7 @@ class _Client(NotebookClient):
 
 
 def _pid(kernel: Any) -> int:
-    """The kernel's process; 0 before it is there and after it has gone."""
+    """Return the kernel's process; 0 before it is there and after it has gone."""
     return getattr(kernel.provisioner, "pid", None) or 0
 
 
@@ -405,7 +408,7 @@ def _nothing_left() -> Iterator[list[str]]:
 
 
 def _adopt_orphans(yes: bool) -> None:
-    """Whether a descendant whose parent has ended becomes our child, not init's (Linux only)."""
+    """Have descendants whose parent has ended become our children, not init's, or not (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(36, int(yes), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
@@ -424,7 +427,7 @@ def _end(children: Callable[[], list[psutil.Process]]) -> list[str]:
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:
-    """The process and its descendants; nobody once it is gone."""
+    """Return the process and its descendants; nobody once it is gone."""
     try:
         return [process, *process.children(recursive=True)]
     except psutil.Error:
@@ -432,7 +435,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def memory(pid: int) -> int:
-    """Bytes in use by a process and its descendants; 0 where there is none.
+    """Return the bytes in use by a process and its descendants; 0 where there is none.
 
     A page that n processes share counts 1/n in each (PSS); where the system does not tell that,
     shared pages do not count (USS).
@@ -455,7 +458,7 @@ def memory(pid: int) -> int:
 
 
 def checks(notebook: Any) -> list[Check]:
-    """The checks whose outcomes an executed notebook shows, in order."""
+    """Return the checks whose outcomes an executed notebook shows, in order."""
     return [
         Check(**output.data[MIME])
         for cell in _code(notebook)
@@ -465,7 +468,7 @@ def checks(notebook: Any) -> list[Check]:
 
 
 def audit(notebook: Any) -> list[str]:
-    """What makes one doubt that this notebook was executed, or that it proves anything."""
+    """Return what makes one doubt that this notebook was executed, or that it proves anything."""
     found = []
     for cell in _code(notebook):
         works = cell.source.lstrip().startswith("%%torchrun") or "lockstep.check(" in cell.source
@@ -479,7 +482,7 @@ def audit(notebook: Any) -> list[str]:
 
 
 def _seconds(cell: Any) -> float:
-    """How long the kernel had to do with a cell, as nbclient and papermill note it."""
+    """Return how long the kernel had to do with a cell, as nbclient and papermill note it."""
     times = cell.metadata.get("execution", {})
     begun, ended = (times.get(f"iopub.status.{state}") for state in ("busy", "idle"))
     if not (begun and ended):
@@ -488,12 +491,12 @@ def _seconds(cell: Any) -> float:
 
 
 def _code(notebook: Any) -> list[Any]:
-    """The code cells with something to run."""
+    """Return the code cells with something to run."""
     return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
 
 
 def _last_cell(notebook: Any) -> str:
-    """Names the last cell that was begun; "" if none was."""
+    """Name the last cell that was begun; "" if none was."""
     begun = [cell.id for cell in _code(notebook) if "execution" in cell.metadata]
     return f"cell {begun[-1]}: " if begun else ""
 
@@ -507,7 +510,7 @@ def _line(name: str, text: str) -> str:
 
 
 def table(executions: Sequence[Execution]) -> str:
-    """A row for each notebook, and under them what went wrong."""
+    """Return a row for each notebook, and under them what went wrong."""
     columns = ("notebook", "seconds", "peak memory", "checks", "state")
     rows = []
     for one in executions:

@@ -1,4 +1,4 @@
-"""What a lab's source must keep to, beyond its format.
+"""Check a lab's source against the rules that it must keep to, beyond its format.
 
 Every exercise has its check and wrong answers, and the other way round; a number that is asked for
 is never in the lab, and below its question is a cell that takes it; no text speaks of a reading, as
@@ -61,7 +61,7 @@ def verify(source: Path) -> None:
 
 
 def _verify_blanks(source: Path, cells: list[Any]) -> None:
-    """What the lab asks for, it does not say."""
+    """Raise SourceError for a lab that says what it asks for."""
     for cell in cells:
         if (name := asked(cell)) is None:
             continue
@@ -178,7 +178,10 @@ def _verify_sections(source: Path, cells: list[Any]) -> None:
 
 
 def _run(cell: Any, bound: set[str], where: str, title: str) -> set[str]:
-    """What is bound after a cell, if `bound` is before. Raises SourceError for what is not."""
+    """Return what is bound after a cell, if `bound` is before.
+
+    Raises SourceError for a name that it reads and that is not bound.
+    """
     magic, code = "", complete(cell)
     if code.startswith("%%"):
         magic, _, code = code.partition("\n")
@@ -203,7 +206,7 @@ def _run(cell: Any, bound: set[str], where: str, title: str) -> set[str]:
 
 
 def _names(statement: ast.stmt) -> tuple[set[str], set[str]]:
-    """The names that a statement wants from outside of it, and those that it binds."""
+    """Return the names that a statement wants from outside of it, and those that it binds."""
     table = symtable.symtable(ast.unparse(statement), "cell", "exec")
     symbols = table.get_symbols()
     binds = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}

@@ -1,4 +1,4 @@
-"""Pictures of what only a browser draws, for who reads a stored notebook on GitHub.
+"""Take pictures of what only a browser draws, for readers of a stored notebook on GitHub.
 
 GitHub shows no styled HTML, so there a job's strip would be missing.
 """
@@ -29,7 +29,7 @@ class NoBrowser(LookupError):
 
 
 def chromium() -> str:
-    """The path of a Chromium or Chrome. Raises NoBrowser."""
+    """Return the path of a Chromium or Chrome. Raises NoBrowser."""
     if chosen := os.environ.get("CHROMIUM"):
         if path := shutil.which(chosen):
             return path
@@ -46,7 +46,7 @@ def chromium() -> str:
 
 
 def _playwrights_own() -> Path:
-    """Where `playwright install` puts browsers."""
+    """Return the folder into which `playwright install` puts browsers."""
     if chosen := os.environ.get("PLAYWRIGHT_BROWSERS_PATH"):
         return Path(chosen)
     return platformdirs.user_cache_path("ms-playwright")

@@ -57,7 +57,7 @@ class SourceError(ValueError):
 
 
 def read(source: Path) -> list[Any]:
-    """The cells of a source, with their ids set. Raises SourceError."""
+    """Return the cells of a source, with their ids set. Raises SourceError."""
     cells = jupytext.read(source, fmt="py:percent").cells
     seen: set[str] = set()
     for cell in cells:
@@ -86,17 +86,17 @@ def tags(cell: Any) -> list[str]:
 
 
 def asked(cell: Any) -> str | None:
-    """What the learner says in this cell: "prediction", "guess" or nothing."""
+    """Return what the learner says in this cell: "prediction", "guess" or None."""
     return next((name for name in ASKED if name in tags(cell)), None)
 
 
 def goes_further(cell: Any) -> bool:
-    """Whether a section that goes further than the lab's core begins with this cell."""
+    """Return whether a section that goes further than the lab's core begins with this cell."""
     return cell.cell_type == "markdown" and cell.source.startswith("## Further: ")
 
 
 def core(cells: list[Any]) -> list[Any]:
-    """The cells above all that goes further."""
+    """Return the cells above all that goes further."""
     return cells[: next((at for at, one in enumerate(cells) if goes_further(one)), len(cells))]
 
 
@@ -105,7 +105,7 @@ def is_exercise(cell: Any) -> bool:
 
 
 def blank(cell: Any) -> str:
-    """The cell's text in the lab."""
+    """Return the cell's text in the lab."""
     text = _SOLUTION.sub(lambda m: textwrap.indent(f"{_BLANK}\n", m["indent"]), cell.source)
     name = asked(cell)
     if name is not None:
@@ -114,7 +114,7 @@ def blank(cell: Any) -> str:
 
 
 def complete(cell: Any) -> str:
-    """The cell's text in the solution."""
+    """Return the cell's text in the solution."""
     text = _SOLUTION.sub(lambda m: m["body"], cell.source)
     if asked(cell):
         text = _VALUE.sub(lambda m: m["said"], text)
@@ -122,7 +122,7 @@ def complete(cell: Any) -> str:
 
 
 def answers(source: Path, kind: str) -> dict[str, dict[str, str]]:
-    """By exercise and name: the program that defines this "wrong" or "right" answer.
+    """Return the programs that define the "wrong" or "right" answers, by exercise and name.
 
     Empty where the lab has no file of that kind. Raises SourceError.
     """

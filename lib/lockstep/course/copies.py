@@ -32,7 +32,7 @@ class CannotCopy(Exception):
 
 @dataclass
 class Copies:
-    """What became of each file, by its name in the folder, such as "labs/00_start_here.ipynb"."""
+    """The files that were copied or not, by name in the folder: "labs/00_start_here.ipynb"."""
 
     folder: Path
     new: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ def copy(folder: Path, newer: bool = False) -> Copies:
         for name in _FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
             for source in sorted((MATERIAL / name).glob("[0-9][0-9]_*.ipynb")):
-                _one(source, f"{name}/{source.name}", newer, notes, done)
+                _copy_one(source, f"{name}/{source.name}", newer, notes, done)
         _write(folder / _NOTES, (json.dumps(notes, indent=1) + "\n").encode())
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -77,7 +77,7 @@ def copy(folder: Path, newer: bool = False) -> Copies:
     return done
 
 
-def _one(source: Path, name: str, newer: bool, notes: dict[str, str], done: Copies) -> None:
+def _copy_one(source: Path, name: str, newer: bool, notes: dict[str, str], done: Copies) -> None:
     content, mine = source.read_bytes(), done.folder / name
     today = _hash(content)
     if not os.path.lexists(mine):
@@ -107,7 +107,7 @@ def _beside(mine: Path, content: bytes) -> str:
 
 
 def _read(notes: Path) -> dict[str, str]:
-    """The hashes of what was copied; none where the file is not there or was spoilt."""
+    """Read the hashes of what was copied; none where the file is not there or was spoilt."""
     try:
         found = json.loads(notes.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -116,7 +116,7 @@ def _read(notes: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All of it or nothing: a full disk must not leave half a notebook."""
+    """Write all of it or nothing: a full disk must not leave half a notebook."""
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         half.write_bytes(content)
@@ -139,7 +139,9 @@ def _count(things: Sequence[str], name: str) -> str:
 def jupyterlab(
     folder: Path, options: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]] | None:
-    """The command that opens lab 00 in JupyterLab, and its environment; None without JupyterLab.
+    """Return the command that opens lab 00 in JupyterLab, and its environment.
+
+    None where there is no JupyterLab.
 
     Every address that it prints is that of lab 00. `options` are JupyterLab's own; they come last,
     so they win.
@@ -159,13 +161,13 @@ def jupyterlab(
 
 
 def is_remote(environment: Mapping[str, str]) -> bool:
-    """Whether the learner's browser is on another machine."""
+    """Return whether the learner's browser is on another machine."""
     screens = ("DISPLAY", "WAYLAND_DISPLAY")
     return "SSH_CONNECTION" in environment and not any(environment.get(name) for name in screens)
 
 
 def how_to_reach(environment: Mapping[str, str]) -> str:
-    """What to type on the learner's machine, where this one is reached by SSH."""
+    """Say what to type on the learner's machine, where this one is reached by SSH."""
     words = environment["SSH_CONNECTION"].split()
     host = words[2] if len(words) > 2 else "this-host"
     user = environment.get("USER") or environment.get("LOGNAME") or "you"

@@ -1,4 +1,4 @@
-"""What works on this machine, what works differently, and what to do about it.
+"""Find out what works on this machine, what works differently, and what to do about it.
 
 In a notebook, `diagnose(probe())` shows itself as a table; in a terminal, `lockstep doctor`
 prints the same one.
@@ -80,7 +80,7 @@ class Diagnosis:
 
 
 def held_in_reserve(machine: Machine) -> int | None:
-    """Bytes of its GPU that a rank in reserve holds, the most of any; None where that is unknown.
+    """Return the most bytes of its GPU that a rank in reserve holds; None where that is unknown.
 
     Ranks make their contexts and their group, and the driver is asked before and meanwhile. Where
     it then says no more than before, others have given back what they held: that is unknown, too.
@@ -109,7 +109,7 @@ def _in_use_beside() -> list[int]:
 
 
 def _in_use() -> list[int]:
-    """Bytes in use on each GPU, as the driver says; [] where it says nothing."""
+    """Return the bytes in use on each GPU, as the driver says; [] where it says nothing."""
     ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -142,7 +142,7 @@ def diagnose(
 
 
 def runs_live(lab: Lab, machine: Machine) -> bool:
-    """Whether the lab can run on this machine; if not, it shows recordings."""
+    """Return whether the lab can run on this machine; if not, it shows recordings."""
     if machine.torch is None or "gloo" not in machine.torch.backends:
         return False
     if lab.needs == "2 gpus":
@@ -193,7 +193,8 @@ def _torch(machine: Machine) -> Finding:
 
 
 def _install_torch(machine: Machine, option: str = "") -> str:
-    """On Linux PyPI's build brings 5 GB of CUDA, which nobody needs without a GPU."""
+    """Return the command for it. On Linux PyPI's build brings 5 GB of CUDA, which nobody needs
+    without a GPU."""
     command = f'pip install {option}"torch>=2.11"'
     if machine.system == "Linux" and machine.driver is None and not machine.gpus:
         command += " --index-url https://download.pytorch.org/whl/cpu"
@@ -330,7 +331,7 @@ def _packages(machine: Machine) -> Finding:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(2, 13) of "2.13.0+cpu"."""
+    """Return (2, 13) for "2.13.0+cpu"."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
@@ -339,7 +340,7 @@ def _gib(size: int) -> str:
 
 
 def _wrapped(table: Table, widths: tuple[int, int, int]) -> list[str]:
-    """The rows as aligned lines; a cell wider than its column continues below."""
+    """Return the rows as aligned lines; a cell wider than its column continues below."""
     rows: list[tuple[str, ...]] = []
     for row in table.rows:
         cells = [

@@ -66,6 +66,7 @@ _passed: dict[str, Any] = {}  # by exercise: the answer that passed last
 _given: dict[str, Any] = {}  # by exercise: the course's answer, handed out or in another
 _hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
 _tried: set[str] = set()  # exercises with an answer that failed: their solution is offered
+_recipient: Callable[[str, Any], Outcome] | None = None  # of answers that are not judged here
 
 
 def exercise(
@@ -83,7 +84,7 @@ def exercise(
 
 
 def exercises() -> tuple[Exercise, ...]:
-    """All exercises of the course, in order."""
+    """Return all exercises of the course, in order."""
     return tuple(_exercises.values())
 
 
@@ -92,7 +93,7 @@ def exercises() -> tuple[Exercise, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check: verdict is PASS, TRY AGAIN, NOT YET or NOT JUDGED.
+    """The outcome of a check: verdict is PASS, TRY AGAIN, NOT YET or NOT JUDGED.
 
     mistake: its name, "" if there is none.
     seed: `check(name, answer, seed=...)` tries the same ranks, sizes and numbers again.
@@ -139,7 +140,7 @@ class Outcome:
         return {"text/plain": str(self), "text/html": box, MIME: told}
 
     def _help(self) -> str:
-        """Each hint is seen once the one before it is open; what comes after all, last."""
+        """Return the hints: each is seen once the one before it is open, and last the solution."""
         call = html.escape(_offered(self.exercise))
         inner = f"<div>{f'{_SOLUTION}<code>{call}</code>' if call else _LATER}</div>"
         for number, text in reversed([*enumerate(self.hints, 1)]):
@@ -156,6 +157,8 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     A function that still raises NotImplementedError, and None, are NOT YET answered. Ranks, sizes
     and numbers are other ones at each call; `seed` (the outcome's) repeats those of one.
     """
+    if _recipient is not None:
+        return _recipient(name, answer)
     if name not in _exercises:
         return Outcome(name, NOT_YET, _unknown(name))
     one = _exercises[name]
@@ -174,9 +177,16 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     return Outcome(name, verdict, hint, mistake, one.hints, seed, note)
 
 
+def hand_answers_to(recipient: Callable[[str, Any], Outcome]) -> None:
+    """Have `check` give each exercise's name and answer to this function, which returns the
+    outcome to show, and judge nothing in this process."""
+    global _recipient
+    _recipient = recipient
+
+
 def _onward(one: Exercise) -> str:
-    """How much of the lab's core is done, and a link to the first open exercise behind this one,
-    or where there is none to the next lab."""
+    """Say how much of the lab's core is done, with a link to the first open exercise behind this
+    one, or where there is none to the next lab."""
     lab = [other for other in _exercises.values() if other.lab == one.lab]
     core = [other.name for other in lab if not other.further]
     done = {name for name, answer in _passed.items() if answer is not _given.get(name)}
@@ -196,12 +206,12 @@ def _onward(one: Exercise) -> str:
 
 
 def _offered(name: str) -> str:
-    """The call that shows the solution, "" before anything was tried."""
+    """Return the call that shows the solution, "" before anything was tried."""
     return f"{name} = lockstep.solution({name!r})" if name in _tried else ""
 
 
 def _judge(one: Exercise, answer: Any, seed: int) -> tuple[str, str, str]:
-    """Verdict, hint, mistake."""
+    """Return the verdict, the hint and the mistake."""
     if answer is None:
         return NOT_YET, _BLANK, ""
     try:
@@ -231,8 +241,8 @@ class Hint:
 
 
 def hint(name: str, level: int | None = None) -> Hint:
-    """The next hint for an exercise, or the one of a level from 1 (what to think of) to 3 (the
-    whole way, without the code). Never raises."""
+    """Return the next hint for an exercise, or the one of a level from 1 (what to think of) to 3
+    (the whole way, without the code). Never raises."""
     if name not in _exercises:
         return Hint(_unknown(name))
     hints = _exercises[name].hints
@@ -259,7 +269,7 @@ def solution(name: str) -> Any:
 
 
 def carry_on(name: str, answer: Any = ...) -> Any:
-    """The learner's answer if it is the one that has passed its check, else the reference.
+    """Return the learner's answer if it is the one that has passed its check, else the reference.
 
     Cells that build on an exercise use it, so that nobody who is stuck has to stop there. Without
     an answer, as in another section than the exercise's, it is the one that passed last. Prints
@@ -278,7 +288,7 @@ def carry_on(name: str, answer: Any = ...) -> Any:
 
 
 def _reference(name: str) -> tuple[str, Any]:
-    """The code of an exercise's cell in the solutions, and what it defines."""
+    """Return the code of an exercise's cell in the solutions, and what it defines."""
     if name not in _exercises:
         raise KeyError(_unknown(name))
     number = _exercises[name].lab
@@ -296,17 +306,17 @@ def _reference(name: str) -> tuple[str, Any]:
 
 
 def solution_file(name: str) -> str:
-    """The name under which the code of an exercise's solution is compiled."""
+    """Return the name under which the code of an exercise's solution is compiled."""
     return f"solution of {name}"
 
 
 def shown() -> set[str]:
-    """The exercises whose solutions were asked for in this process."""
+    """Return the exercises whose solutions were asked for in this process."""
     return set(_given)
 
 
 def borrowed(name: str, answer: Any) -> None:
-    """This answer has the course's in it."""
+    """Note that this answer has the course's in it, and is not the learner's own."""
     _given[name] = answer
 
 

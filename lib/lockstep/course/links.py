@@ -22,13 +22,13 @@ def file_name(lab: Lab) -> str:
 
 
 def address(cell: str) -> str:
-    """A cell's address in its notebook. JupyterLab knows it; that of a heading it takes for another
-    one where there is more in it than ASCII."""
+    """Return a cell's address in its notebook. JupyterLab knows it; that of a heading it takes for
+    another one where there is more in it than ASCII."""
     return f"#cell-id={cell}"
 
 
 def sections(texts: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The headings `## ` of a notebook's Markdown cells, in order, each with its cell's id."""
+    """Return the headings `## ` of Markdown cells, in order, each with its cell's id."""
     return [
         (found["title"], cell)
         for cell, text in texts.items()
@@ -39,9 +39,9 @@ def sections(texts: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @cache
 def exercise_address(number: str, name: str) -> str:
-    """The address of the heading above an exercise in its lab; "" where the lab has it not.
+    """Return the address of the heading above an exercise in its lab; "" where the lab has it not.
 
-    In what goes further, of that section's: the others may be folded away.
+    In what goes further it is the section's heading: the others may be folded away.
     """
     headed, folding = name, ""
     for path in LABS.glob(f"{number}_*.ipynb"):
@@ -56,7 +56,7 @@ def exercise_address(number: str, name: str) -> str:
 
 
 def next_lab(number: str) -> str:
-    """The file of the lab after this one; "" where there is none."""
+    """Return the file of the lab after this one; "" where there is none."""
     for lab, after in pairwise(SYLLABUS):
         if lab.number == number:
             return file_name(after)
@@ -64,7 +64,7 @@ def next_lab(number: str) -> str:
 
 
 def linked(text: str, lab: Lab) -> str:
-    """A lab's Markdown, in which the other labs that it names and `solutions/` are links."""
+    """Make links of the other labs that a lab's Markdown names, and of `solutions/`."""
     files = {one.number: file_name(one) for one in SYLLABUS if one != lab}
 
     def link(found: re.Match[str]) -> str:
@@ -81,7 +81,7 @@ def linked(text: str, lab: Lab) -> str:
 
 
 def table_of_contents(titles: Sequence[tuple[str, str]]) -> str:
-    """A line with a link to each section; another with those that go further, if there are any."""
+    """Return a line with a link to each section, and another with those that go further, if any."""
     lines: dict[str, list[str]] = {"Sections": [], "Further": []}
     for title, cell in titles:
         further = title.startswith("Further: ")
@@ -91,7 +91,7 @@ def table_of_contents(titles: Sequence[tuple[str, str]]) -> str:
 
 
 def neighbours(lab: Lab, folder: str) -> str:
-    """A line with links to the labs before and after this one, and to its other form.
+    """Return a line with links to the labs before and after this one, and to its other form.
 
     folder: "labs" or "solutions", which the notebook is in.
     """

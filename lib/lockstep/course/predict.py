@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def is_answer(self) -> bool:
-        """Whether a number was predicted."""
+        """True if a number was predicted."""
         return isinstance(self.predicted, float)
 
     @property
@@ -80,7 +80,7 @@ class Comparison:
         )
 
     def _digits(self, value: float) -> str:
-        """What must be exact is shown so."""
+        """Return the number as text; what must be exact is shown so."""
         return number(value) if self.unit or value == round(value, 0) else f"{value:g}"
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ def compare(
 
 
 def _number(said: Any, unit: str) -> float | str | None:
-    """The number that somebody has written; their own words where that is none."""
+    """Return the number that somebody has written; their own words where that is none."""
     if said is None:
         return None
     with contextlib.suppress(Exception):  # whatever its float() raises
@@ -172,7 +172,7 @@ class Claim:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the guess is one of the verdicts."""
+        """True if the guess is one of the verdicts."""
         return self.guess in VERDICTS
 
     @property
@@ -245,7 +245,7 @@ def claim(
 
 
 def _word(guess: Any) -> str | None:
-    """A guess as one of the verdicts, in whatever case it was typed; else as it was typed."""
+    """Return the verdict that was typed, in whatever case; else the guess as it was typed."""
     if guess is None:
         return None
     said = _typed(guess)

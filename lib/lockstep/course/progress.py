@@ -1,4 +1,4 @@
-"""Which exercises a learner has done: a file of events, and its picture by lab.
+"""Keep which exercises a learner has done: a file of events, and its picture by lab.
 
 The file lies in the user's own data folder, one JSON line an event, so that it outlives kernels
 and notebooks, and several of them write to it at once. LOCKSTEP_PROGRESS=off stores nothing.
@@ -52,7 +52,7 @@ def record(lab: str, exercise: str, event: str) -> str:
 
 
 def _off() -> str:
-    """Why nothing is to be stored, or ""."""
+    """Return why nothing is to be stored, or ""."""
     if os.environ.get("LOCKSTEP_PROGRESS", "").lower() == "off":
         return "LOCKSTEP_PROGRESS is off"
     try:
@@ -78,7 +78,7 @@ def _file() -> Path:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """In one write, so that lines of several processes do not mix."""
+    """Append a line in one write, so that lines of several processes do not mix."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(path, "ab+", buffering=0, opener=_regular) as file:
         end = file.seek(0, os.SEEK_END)
@@ -118,7 +118,7 @@ class LabExercises:
 
 @dataclass(frozen=True)
 class ExerciseStanding:
-    """How far an exercise is. What came after its first pass does not count."""
+    """The state of an exercise. What came after its first pass does not count."""
 
     name: str
     passed: bool = False
@@ -128,7 +128,7 @@ class ExerciseStanding:
 
     @property
     def note(self) -> str:
-        """What the sign before its name does not say."""
+        """The words for what the sign before its name does not say."""
         further = "further" if self.further else ""
         if self.passed:
             said = [further, "after the solution" if self.solution else ""]
@@ -140,7 +140,7 @@ class ExerciseStanding:
 
 @dataclass(frozen=True)
 class LabStanding:
-    """How far a lab is."""
+    """The state of a lab."""
 
     number: str
     title: str
@@ -163,7 +163,7 @@ class LabStanding:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a learner is at one moment."""
+    """The state of all labs at one moment."""
 
     labs: tuple[LabStanding, ...]
     stored_in: str
@@ -182,7 +182,7 @@ class Progress:
         self._course = tuple(course)
 
     def now(self) -> Standing:
-        """What the file says at this moment. Never raises."""
+        """Read the file as it is at this moment. Never raises."""
         path, lines, problem = "", [], ""
         try:
             file = _file()
@@ -212,11 +212,11 @@ class Progress:
         return Standing(tuple(labs), path, events.count(None), problem, _off())
 
     def as_dict(self) -> dict[str, Any]:
-        """What `now()` gives, for JSON."""
+        """Return what `now()` gives, for JSON."""
         return asdict(self.now())
 
     def __str__(self) -> str:
-        """For stdout: in ASCII where that can show no more."""
+        """Return the text for stdout, in ASCII where that can show no more."""
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         try:
             "█░✓·".encode(encoding)
@@ -246,7 +246,7 @@ _displays: deque[tuple[Progress, Any]] = deque(maxlen=8)
 
 
 def _event(line: bytes) -> tuple[str, str, str] | None:
-    """The lab, the exercise and the event of a line; None if it is broken."""
+    """Return the lab, the exercise and the event of a line; None if it is broken."""
     try:
         fields = json.loads(line)
         found = fields["lab"], fields["exercise"], fields["event"]
@@ -258,7 +258,7 @@ def _event(line: bytes) -> tuple[str, str, str] | None:
 def _standings(
     events: Iterable[tuple[str, str, str]],
 ) -> dict[tuple[str, str], ExerciseStanding]:
-    """By lab and exercise."""
+    """Return the state of each exercise that has events, by lab and exercise."""
     found: dict[tuple[str, str], ExerciseStanding] = {}
     for lab, name, event in events:
         one = found.get((lab, name), ExerciseStanding(name))
@@ -299,19 +299,20 @@ def _text(standing: Standing, plain: bool = False) -> str:
 
 
 def _wrapped(items: list[str], between: str, width: int) -> list[str]:
-    """Lines that end between two items only; an item longer than that has its own."""
+    """Return lines that end between two items only; an item longer than that has its own."""
     flow = between.join(item.replace(" ", "\xa0") for item in items)
     lines = textwrap.wrap(flow, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines]
 
 
 def _filled(lab: LabStanding) -> int:
-    """Characters of the bar: full only when all is done, and empty only when nothing is."""
+    """Return how many characters of the bar are full: all only when all is done, and none only
+    when nothing is."""
     return max(lab.done * _BAR // lab.count, 1) if lab.done else 0
 
 
 def _foot(standing: Standing) -> list[str]:
-    """The total, and where it is stored."""
+    """Return the total, and where it is stored."""
     done = sum(lab.done for lab in standing.labs)
     count = sum(lab.count for lab in standing.labs)
     said = [f"{done} of {count} exercises"]
@@ -344,7 +345,7 @@ def _html(standing: Standing) -> str:
 
 
 def _row(lab: LabStanding) -> str:
-    """Title, bar and names beside each other; below each other where there is no room."""
+    """Return title, bar and names beside each other; below each other where there is no room."""
     percent = 100 * lab.done // lab.count if lab.count else 0
     name = f"{_escape(lab.number)} {_escape(lab.title)}"
     bar = (

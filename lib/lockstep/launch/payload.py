@@ -17,7 +17,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, ClassVar, Protocol
 
 import cloudpickle
 
@@ -175,7 +175,9 @@ class _View:
         raise pickle.UnpicklingError("pickles of protocol 5 have no lines")
 
 
-class _Unpickler(pickle.Unpickler):
+class Unpickler(pickle.Unpickler):
+    """Unpickles a value that has arrived; functions get the globals `namespace`."""
+
     def __init__(self, data: memoryview, buffers: Any, namespace: dict[str, Any]):
         super().__init__(_View(data), buffers=buffers)
         self._namespace = namespace
@@ -257,8 +259,11 @@ def write(
 class Parcel:
     """A value that has arrived and is still packed: `open()` unpickles it, once.
 
-    sizes: of its parts in `memory`. Raises ValueError where that has less.
+    sizes: of its parts in `memory`. Raises ValueError where that has less. unpickler: what opens
+    the values that this process gets; set a stricter one where their senders are not trusted.
     """
+
+    unpickler: ClassVar[type[Unpickler]] = Unpickler
 
     def __init__(self, memory: Any, sizes: Sequence[int]):
         self.memory = memoryview(memory)
@@ -283,4 +288,4 @@ class Parcel:
         for size in self.sizes:
             parts.append(memory[start : start + size])
             start += size + -size % _ALIGNMENT
-        return _Unpickler(parts[0], parts[1:], {} if namespace is None else namespace).load()
+        return self.unpickler(parts[0], parts[1:], {} if namespace is None else namespace).load()

@@ -1,7 +1,7 @@
-"""In a learner's kernel: take down each answer as it is handed to its check, or as it stands.
+"""Write down each answer in a learner's kernel, as it is handed to its check, or as it stands.
 
 Nothing is judged here, and nothing that is said here is believed: a learner's code may do what it
-likes in this process. What leaves it is an answer, packed, which `judge` gives to ranks and never
+likes in this process. What leaves it is an answer, packed, which `grading` gives to ranks and never
 opens. So whoever changes this module in a kernel can only hand in another answer.
 """
 
@@ -9,44 +9,46 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from ..course.exercises import NOT_JUDGED, Outcome, exercises
+from IPython import get_ipython
+
+from ..course.exercises import NOT_JUDGED, Outcome, exercises, hand_answers_to
 from ..launch import payload
 
 _MOST = 8 << 20  # bytes of an answer
 
 
-class _Taking:
+class _AnswerCapture:
+    """Writes the answers to one lab's exercises into a folder, each into a file of its own."""
+
     def __init__(self, folder: Path, lab: str):
         self._folder = folder
         self._names = {one.name for one in exercises() if one.lab == lab}
         self._checked: set[str] = set()
         self._seen: dict[str, Any] = {}
 
-    def check(self, name: str, answer: Any, *, seed: int | None = None) -> Outcome:
-        """In the place of lockstep.check, which takes time that the judge will take again."""
+    def on_check(self, name: str, answer: Any) -> Outcome:
         if name in self._names:
             self._checked.add(name)
-            self._take(name, answer)
+            self._write(name, answer)
         return Outcome(name, NOT_JUDGED, "taken down: it is judged apart from this notebook")
 
-    def before(self, info: Any) -> None:
+    def before_cell(self, info: Any) -> None:
+        """Note the first line of the cell that runs now, for the report of one that never ends."""
         line = next(iter(str(info.raw_cell).strip().splitlines()), "")
         (self._folder / "at").write_text(line[:200], encoding="utf-8", errors="replace")
 
-    def after(self, _: Any) -> None:
-        from IPython import get_ipython
-
+    def after_cell(self, _: Any) -> None:
+        """Write the answers that this cell has defined and that no check was given yet."""
         found = get_ipython().user_ns
         for name in self._names & found.keys() - self._checked:
             if found[name] is not self._seen.get(name):
                 self._seen[name] = found[name]
-                self._take(name, found[name])
+                self._write(name, found[name])
 
-    def _take(self, name: str, answer: Any) -> None:
+    def _write(self, name: str, answer: Any) -> None:
         said: dict[str, Any] = {"kind": type(answer).__name__, "callable": callable(answer)}
         content = b""
         try:
@@ -64,12 +66,9 @@ class _Taking:
 
 
 def begin(lab: str) -> None:
-    """Called by the first cell of the notebook."""
-    from IPython import get_ipython
-
-    taking = _Taking(Path(os.environ["SANDBOX_OUT"]), lab)
-    package = sys.modules[__name__.partition(".")[0]]  # which is above this room
-    package.check = taking.check  # type: ignore[attr-defined]
+    """Capture this lab's answers from now on; the first cell of the notebook calls it."""
+    capture = _AnswerCapture(Path(os.environ["SANDBOX_OUT"]), lab)
+    hand_answers_to(capture.on_check)
     events = get_ipython().events
-    events.register("pre_run_cell", taking.before)
-    events.register("post_run_cell", taking.after)
+    events.register("pre_run_cell", capture.before_cell)
+    events.register("post_run_cell", capture.after_cell)

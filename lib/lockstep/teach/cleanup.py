@@ -1,4 +1,4 @@
-"""What crashes have left behind on this machine: `lockstep clean`.
+"""Find and remove what crashes have left behind on this machine: `lockstep clean`.
 
 The launcher tidies up behind itself, and behind what was killed. Left is what nobody could end or
 remove any more: kernel and warm parent killed at once, a machine that ran out of memory. What is
@@ -50,7 +50,7 @@ class Leftover:
     _remove: Callable[[], None] = field(repr=False, compare=False)
 
     def remove(self) -> str:
-        """Returns "", or why it is still there."""
+        """Remove it; returns "", or why it is still there."""
         try:
             self._remove()
         except OSError as error:
@@ -63,7 +63,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Places:
-    """Where to look."""
+    """The folders that are searched."""
 
     temporary: tuple[Path, ...] = ()
     shared: Path = Path("/dev/shm")
@@ -80,7 +80,7 @@ class Places:
 
 
 def find(places: Places) -> list[Leftover]:
-    """All of it, processes first: folders may be theirs."""
+    """Return all leftovers, processes first: folders may be theirs."""
     oldest = _oldest_user()
     found = list(_processes())
     for base in places.temporary:
@@ -117,7 +117,7 @@ def _processes() -> Iterator[Leftover]:
 
 
 def _notebook(process: psutil.Process) -> int:
-    """The number of the notebook that a process belongs to; 0 for none."""
+    """Return the number of the notebook that a process belongs to; 0 for none."""
     command = process.cmdline()
     if _PARENT in command:
         return int(command[-1])
@@ -135,8 +135,8 @@ def _kill(pid: int, start: int) -> None:
 
 
 def _oldest_user() -> float:
-    """When the oldest process of this user began that has the package or PyTorch loaded; now, if
-    there is none. In seconds since 1970."""
+    """Return when this user's oldest process began that has the package or PyTorch loaded, in
+    seconds since 1970; now, if there is none."""
     began = [time.time()]
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -163,7 +163,7 @@ def _folders(base: Path, oldest: float) -> Iterator[Leftover]:
 
 
 def _caches(traces: Path, oldest: float) -> Iterator[Leftover]:
-    """Entries of the cache of traces that were never finished."""
+    """Yield the entries of the cache of traces that were never finished."""
     for path in _sorted(traces.glob(".*")):
         about = _own(path, stat.S_ISDIR)
         if about is not None and about.st_mtime < oldest - _YOUNG:
@@ -192,7 +192,7 @@ def _sorted(paths: Iterable[Path]) -> list[Path]:
 
 
 def _own(path: Path, kind: Callable[[int], bool]) -> os.stat_result | None:
-    """What is known of a file of this kind that is this user's and not just made."""
+    """Return the stat of a file of this kind, if it is this user's and was not just made."""
     try:
         about = path.lstat()
     except OSError:
@@ -202,7 +202,7 @@ def _own(path: Path, kind: Callable[[int], bool]) -> os.stat_result | None:
 
 
 def _locked(path: Path) -> bool:
-    """Whether somebody uses it; True where that cannot be known."""
+    """Return whether somebody uses it; True where that cannot be known."""
     try:
         claim = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

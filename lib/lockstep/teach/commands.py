@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,26 @@ from ..base.formatting import in_one_line, printable
 
 def add(commands: Any) -> None:
     """Add them to the subcommands of `lockstep` (argparse's)."""
-    report = commands.add_parser(
+    for add_one in (_add_report, _add_clean, _add_sheet, _add_preflight, _add_demo):
+        add_one(commands)
+
+
+def refuse(command: str, why: object) -> int:
+    """Say on stderr why a command cannot do what it was asked for; returns its exit code, 2."""
+    print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
+    return 2
+
+
+def show_results(done: Sequence[Any], table: Callable[[Any], str], as_json: bool) -> None:
+    """Print results that have an `as_dict()`, as JSON or, if there are any, as a table."""
+    if as_json:
+        print(json.dumps([one.as_dict() for one in done], indent=2))
+    elif done:
+        print(printable(table(done)))
+
+
+def _add_report(commands: Any) -> None:
+    parser = commands.add_parser(
         "report",
         usage="lockstep report FOLDER [NN ...] [--to FOLDER] [--seconds S] [--memory GB] "
         "[--disk GB] [--at-once N] [--without-walls]",
@@ -24,115 +44,43 @@ def add(commands: Any) -> None:
         "Writes a page, JSON, and tables for spreadsheets and gradebooks. Exit code: 1 if a "
         "notebook could not be judged, 2 for bad input, else 0.",
     )
-    report.add_argument("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
-    report.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
-    report.add_argument(
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
+    parser.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+    parser.add_argument(
         "--to",
         type=Path,
         default=Path("lockstep-report"),
         metavar="FOLDER",
         help="write the report here (default: %(default)s)",
     )
-    report.add_argument(
+    parser.add_argument(
         "--seconds", type=float, default=600, metavar="S", help="for a notebook (default: 600)"
     )
-    report.add_argument(
+    parser.add_argument(
         "--memory", type=float, default=6, metavar="GB", help="for a notebook (default: 6)"
     )
-    report.add_argument(
+    parser.add_argument(
         "--disk", type=float, default=1, metavar="GB", help="for its files (default: 1)"
     )
-    report.add_argument(
+    parser.add_argument(
         "--at-once",
         type=int,
         metavar="N",
         help="notebooks at the same time (default: as many as cores and memory allow)",
     )
-    report.add_argument(
+    parser.add_argument(
         "--without-walls",
         action="store_true",
         help="go on where this machine has no namespaces: notebooks then run as you",
     )
-    report.set_defaults(command=_report, interruptible=True)
-
-    clean = commands.add_parser(
-        "clean",
-        help="remove what crashes have left: processes, temporary folders, shared memory",
-        description="Show what crashes have left on this machine, of yours alone and of nothing "
-        "that still runs, and remove it when you have said yes. Exit code: 1 if something could "
-        "not be removed, else 0.",
-    )
-    clean.add_argument("--yes", action="store_true", help="do not ask")
-    clean.set_defaults(command=_clean)
-
-    sheet = commands.add_parser(
-        "sheet",
-        help="print a run sheet of a lab: minutes, what to say, the usual mistakes",
-        description="Print a run sheet of a lab, as Markdown: its sections with minutes, what to "
-        "say at each prediction, and the usual mistakes in the words of the checks. Exit code: 2 "
-        "for bad input, else 0.",
-    )
-    sheet.add_argument("number", metavar="NN", help="the lab, such as 01")
-    sheet.add_argument("--to", type=Path, metavar="FILE", help="write it here and do not print it")
-    sheet.set_defaults(command=_sheet)
-
-    preflight = commands.add_parser(
-        "preflight",
-        usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
-        help="before class: run every lab where it will be given, and compare it with what is "
-        "published",
-        description="Execute the solutions of the labs on this machine, or on the first of the "
-        "nodes that Slurm gives, where parts for two nodes find the others, and say how long each "
-        "took and what it shows otherwise than published: texts, verdicts of claims, and "
-        "quantities beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
-    )
-    preflight.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
-    preflight.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
-    preflight.add_argument(
-        "--on",
-        choices=["slurm"],
-        help="one job on nodes of the cluster of your profile (lockstep cluster init)",
-    )
-    preflight.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    preflight.set_defaults(command=_preflight, interruptible=True)
-
-    demo = commands.add_parser(
-        "demo",
-        usage="lockstep demo NN [--recorded] [-- OPTION ...]",
-        help="show a lab's solution to a class, in large type",
-        description="Open a lab's solution alone in JupyterLab, in large type and without outputs, "
-        "to be run cell by cell; above a cell stands how long it took here, just before. OPTIONs "
-        "behind -- are JupyterLab's. Exit code: 1 if the solution does not run here, 2 for bad "
-        "input or where there is no JupyterLab.",
-    )
-    demo.add_argument("number", metavar="NN", help="the lab, such as 01")
-    demo.add_argument(
-        "--recorded",
-        action="store_true",
-        help="run nothing: each cell shows what was recorded, stamped so",
-    )
-    demo.set_defaults(command=_demo)
-
-
-def _at_once() -> int:
-    """A notebook has four ranks that mostly wait: it needs two cores and less than a gigabyte."""
-    import psutil
-
-    memory = psutil.virtual_memory().available >> 30
-    return max(1, min(machine.usable_cores() // 2, memory))
-
-
-def _refuse(command: str, why: object) -> int:
-    print(printable(f"lockstep {command}: {why}"), file=sys.stderr)
-    return 2
+    parser.set_defaults(command=_report, interruptible=True)
 
 
 def _report(arguments: argparse.Namespace) -> int:
     try:
         from . import report, sandbox, tables
     except ModuleNotFoundError as missing:
-        return _refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
-    from ..course import labs  # noqa: F401  (registers all exercises)
+        return refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
 
     weaker, gigabyte = arguments.without_walls, 10**9
     limits = sandbox.Limits(
@@ -144,13 +92,13 @@ def _report(arguments: argparse.Namespace) -> int:
     try:
         why = sandbox.why_not() or sandbox.lacks()
         if why and not weaker:
-            return _refuse(
+            return refuse(
                 "report",
                 f"there can be no sandbox here ({why}). {sandbox.WEAKER} With --without-walls it "
                 "goes on like that; a virtual machine or a container that allows namespaces is "
                 "better.",
             )
-        for one in report.of_folder(
+        for one in report.grade_folder(
             arguments.folder,
             arguments.numbers,
             limits,
@@ -160,7 +108,7 @@ def _report(arguments: argparse.Namespace) -> int:
             done.append(one)
             print(in_one_line(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
         if not done:
-            return _refuse("report", f"{arguments.folder} has no notebooks of these labs")
+            return refuse("report", f"{arguments.folder} has no notebooks of these labs")
         stamp = sandbox.stamp(limits, not weaker)
         files = tables.write(done, arguments.to, stamp)
         print(printable(tables.text(done, stamp)))
@@ -168,11 +116,31 @@ def _report(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return _refuse("report", error)
+        return refuse("report", error)
     except KeyboardInterrupt:
         print("lockstep report: interrupted; nothing was written", file=sys.stderr)
         return 130
     return int(not all(one.is_judged for one in done))
+
+
+def _at_once() -> int:
+    """A notebook has four ranks that mostly wait: it needs two cores and less than a gigabyte."""
+    import psutil
+
+    memory = psutil.virtual_memory().available >> 30
+    return max(1, min(machine.usable_cores() // 2, memory))
+
+
+def _add_clean(commands: Any) -> None:
+    parser = commands.add_parser(
+        "clean",
+        help="remove what crashes have left: processes, temporary folders, shared memory",
+        description="Show what crashes have left on this machine, of yours alone and of nothing "
+        "that still runs, and remove it when you have said yes. Exit code: 1 if something could "
+        "not be removed, else 0.",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.set_defaults(command=_clean)
 
 
 def _clean(arguments: argparse.Namespace) -> int:
@@ -202,8 +170,20 @@ def _clean(arguments: argparse.Namespace) -> int:
     return int(failed > 0)
 
 
+def _add_sheet(commands: Any) -> None:
+    parser = commands.add_parser(
+        "sheet",
+        help="print a run sheet of a lab: minutes, what to say, the usual mistakes",
+        description="Print a run sheet of a lab, as Markdown: its sections with minutes, what to "
+        "say at each prediction, and the usual mistakes in the words of the checks. Exit code: 2 "
+        "for bad input, else 0.",
+    )
+    parser.add_argument("number", metavar="NN", help="the lab, such as 01")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="write it here and do not print it")
+    parser.set_defaults(command=_sheet)
+
+
 def _sheet(arguments: argparse.Namespace) -> int:
-    from ..course import labs  # noqa: F401  (registers all exercises)
     from . import sheet
 
     try:
@@ -215,8 +195,30 @@ def _sheet(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except (sheet.NoSheet, OSError) as error:
-        return _refuse("sheet", error)
+        return refuse("sheet", error)
     return 0
+
+
+def _add_preflight(commands: Any) -> None:
+    parser = commands.add_parser(
+        "preflight",
+        usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
+        help="before class: run every lab where it will be given, and compare it with what is "
+        "published",
+        description="Execute the solutions of the labs on this machine, or on the first of the "
+        "nodes that Slurm gives, where parts for two nodes find the others, and say how long each "
+        "took and what it shows otherwise than published: texts, verdicts of claims, and "
+        "quantities beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
+    )
+    parser.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
+    parser.add_argument(
+        "--on",
+        choices=["slurm"],
+        help="one job on nodes of the cluster of your profile (lockstep cluster init)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(command=_preflight, interruptible=True)
 
 
 def _preflight(arguments: argparse.Namespace) -> int:
@@ -226,32 +228,48 @@ def _preflight(arguments: argparse.Namespace) -> int:
         from ..launch.cluster import profile
         from . import preflight
     except ModuleNotFoundError as missing:
-        return _refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
+        return refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
 
-    done: list[preflight.Flight] = []
+    done: list[preflight.LabResult] = []
     interrupted = False
     try:
         repeats = max(1, arguments.repeats)
         if arguments.on:
-            flights = preflight.fly_on(profile.read(), arguments.numbers, repeats)
+            results = preflight.run_labs_on(profile.read(), arguments.numbers, repeats)
         else:
-            flights = preflight.fly(arguments.numbers, repeats, progress=sys.stderr.isatty())
-        for one in flights:
+            results = preflight.run_labs(arguments.numbers, repeats, progress=sys.stderr.isatty())
+        for one in results:
             done.append(one)
             if arguments.on:  # which may take long, and shows no bar
                 print(f"{one.runs[0].notebook}: {one.runs[0].state}", file=sys.stderr)
     except (execute.BadInput, LaunchError) as error:
         if done and not arguments.json:
             print(printable(preflight.table(done)))
-        return _refuse("preflight", error)
+        return refuse("preflight", error)
     except KeyboardInterrupt:
         print("lockstep preflight: interrupted", file=sys.stderr)
         interrupted = True
-    if arguments.json:
-        print(json.dumps([one.as_dict() for one in done], indent=2))
-    elif done:
-        print(printable(preflight.table(done)))
+    show_results(done, preflight.table, arguments.json)
     return 130 if interrupted else int(any(one.problems for one in done))
+
+
+def _add_demo(commands: Any) -> None:
+    parser = commands.add_parser(
+        "demo",
+        usage="lockstep demo NN [--recorded] [-- OPTION ...]",
+        help="show a lab's solution to a class, in large type",
+        description="Open a lab's solution alone in JupyterLab, in large type and without outputs, "
+        "to be run cell by cell; above a cell stands how long it took here, just before. OPTIONs "
+        "behind -- are JupyterLab's. Exit code: 1 if the solution does not run here, 2 for bad "
+        "input or where there is no JupyterLab.",
+    )
+    parser.add_argument("number", metavar="NN", help="the lab, such as 01")
+    parser.add_argument(
+        "--recorded",
+        action="store_true",
+        help="run nothing: each cell shows what was recorded, stamped so",
+    )
+    parser.set_defaults(command=_demo)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -259,15 +277,15 @@ def _demo(arguments: argparse.Namespace) -> int:
         from ..author import execute
         from . import demo
     except ModuleNotFoundError as missing:
-        return _refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")
+        return refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")
 
     if not arguments.recorded:
         print("running it once, to see how long each cell takes here …", flush=True)
     try:
         demo.show(arguments.number, arguments.recorded, arguments.options)
     except execute.BadInput as error:
-        return _refuse("demo", error)
+        return refuse("demo", error)
     except demo.CannotShow as error:
-        _refuse("demo", error)
+        refuse("demo", error)
         return 1
-    return _refuse("demo", "needs jupyterlab: pip install 'lockstep[labs]'")
+    return refuse("demo", "needs jupyterlab: pip install 'lockstep[labs]'")

@@ -64,7 +64,7 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
 
 
 def _seconds(published: Path) -> dict[str, float]:
-    """By cell: how long it took on this machine, just now."""
+    """Execute the solution; returns how many seconds each cell took on this machine."""
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         (done,) = execute.run([published], {}, Path(folder))
         if done.problems or done.executed is None:
@@ -81,7 +81,7 @@ def _seconds(published: Path) -> dict[str, float]:
 
 
 def _timed(cells: Sequence[dict[str, Any]], seconds: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The cells, with a line above each that takes a while."""
+    """Return the cells, with a line above each that takes a while."""
     found = []
     for cell in cells:
         took = seconds.get(cell["id"], 0.0)
@@ -109,7 +109,8 @@ def _code(name: str, source: str) -> dict[str, Any]:
 def jupyterlab(
     notebook: Path, options: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]] | None:
-    """The command that shows it, alone and large, and its environment; None without JupyterLab."""
+    """Return the command that shows it, alone and large, and its environment; None where there is
+    no JupyterLab."""
     folder = notebook.parents[1]
     settings = folder / ".settings"
     for name, said in _SETTINGS.items():

@@ -1,4 +1,4 @@
-"""In a sandbox of its own: judge answers that a learner's notebook has left.
+"""Judge answers that a learner's notebook has left, in a sandbox of its own.
 
 Its folder has answers.json. This process has the course's own checks and what is right; no line of
 a learner's ever runs in it:
@@ -30,7 +30,7 @@ from ..course.judging import running, values
 from ..launch import payload
 
 ANSWERS = "answers.json"
-_PLAIN = {
+_PLAIN_CLASSES = {
     ("builtins", "complex"),
     ("builtins", "set"),
     ("builtins", "frozenset"),
@@ -43,7 +43,7 @@ _PLAIN = {
 _TRIES = 2  # where the machine is too busy
 
 
-class Packed:
+class PackedAnswer:
     """An answer that nobody opens here: it becomes itself where it arrives, on a rank."""
 
     def __init__(self, content: bytes, sizes: list[int]):
@@ -53,19 +53,19 @@ class Packed:
         raise AssertionError("an answer is called on ranks only")
 
     def __reduce__(self) -> Any:
-        return _opened, (self._content, self._sizes)
+        return _open_answer, (self._content, self._sizes)
 
 
-def _opened(content: bytes, sizes: list[int]) -> Any:
+def _open_answer(content: bytes, sizes: list[int]) -> Any:
     return payload.Parcel(bytearray(content), sizes).open()
 
 
-class OnlyPlain(payload._Unpickler):
+class PlainUnpickler(payload.Unpickler):
     """Opens what is made of plain data and nothing else: a class of the ranks' choice would run
     their code here."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _PLAIN:
+        if (module, name) not in _PLAIN_CLASSES:
             raise pickle.UnpicklingError(f"a rank sent {module}.{name}, which is no plain data")
         return super().find_class(module, name)
 
@@ -75,13 +75,13 @@ def main() -> None:
     os.set_inheritable(says, False)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-    payload._Unpickler = OnlyPlain  # type: ignore[misc]
+    payload.Parcel.unpickler = PlainUnpickler
     for name, packed in json.loads(Path(ANSWERS).read_text(encoding="utf-8")).items():
         os.write(says, json.dumps(_verdict(name, packed)).encode() + b"\n")
 
 
 def _verdict(name: str, packed: dict[str, Any]) -> dict[str, Any]:
-    """What becomes of an answer; see `report.Verdict`."""
+    """Check an answer; returns the fields of a `report.Verdict`."""
     said: dict[str, Any] = {"exercise": name, "mistake": "", "hint": "", "borrowed": False}
     if packed["kind"] == "NoneType":
         return said | {"verdict": NOT_YET}
@@ -90,7 +90,7 @@ def _verdict(name: str, packed: dict[str, Any]) -> dict[str, Any]:
     if not packed["callable"]:
         hint = f"{name} is of type {packed['kind']}, and should be a function (or a class)."
         return said | {"verdict": TRY_AGAIN, "mistake": "no-function", "hint": hint}
-    answer = Packed(base64.b64decode(packed["content"]), packed["sizes"])
+    answer = PackedAnswer(base64.b64decode(packed["content"]), packed["sizes"])
     for _ in range(_TRIES):
         outcome = exercises.check(name, answer)
         if outcome.verdict != NOT_JUDGED:

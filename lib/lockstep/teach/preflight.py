@@ -1,4 +1,4 @@
-"""Before class: every lab executed on the machine it will be given on: `lockstep preflight`.
+"""Execute every lab on the machine on which it will be given, before class: `lockstep preflight`.
 
 The complete notebooks run as they are. What they show is compared with what is published: texts
 that must be the same anywhere, verdicts of claims, and quantities, which may scatter. A quantity
@@ -25,7 +25,7 @@ from ..base.paths import MATERIAL
 from ..figures.table import Table
 from ..launch import Slurm
 
-_MARK = "flight"  # begins a line that is meant for who asked; kernels print, too
+_MARK = "lockstep-preflight"  # begins a line that is meant for who asked; kernels print, too
 NOISE = 0.25  # of a quantity: a prediction as near as that is called right
 _QUANTITY = re.compile(
     r"^predicted .+? · measured (?P<value>\S+)(?P<unit>(?: [^·]+)?) · ", re.MULTILINE
@@ -51,7 +51,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Flight:
+class LabResult:
     """A lab's runs, and in what they differ from what is published. where: the node that a queue
     gave for them; "" for this machine."""
 
@@ -71,7 +71,9 @@ class Flight:
         }
 
 
-def fly(numbers: Sequence[str], repeats: int = 1, progress: bool = False) -> Iterator[Flight]:
+def run_labs(
+    numbers: Sequence[str], repeats: int = 1, progress: bool = False
+) -> Iterator[LabResult]:
     """Execute the solutions of these labs (none: all), one after the other.
 
     Raises execute.BadInput for a lab that there is not, KeyboardInterrupt.
@@ -86,13 +88,13 @@ def fly(numbers: Sequence[str], repeats: int = 1, progress: bool = False) -> Ite
                     if not one.problems and one.executed is not None:
                         shown.append(json.loads(one.executed.read_text(encoding="utf-8")))
         different = tuple(differences(published, shown)) if shown else ()
-        yield Flight(tuple(runs), different, os.environ.get("SLURMD_NODENAME", ""))
+        yield LabResult(tuple(runs), different, os.environ.get("SLURMD_NODENAME", ""))
 
 
-def fly_on(cluster: Slurm, numbers: Sequence[str], repeats: int = 1) -> Iterator[Flight]:
-    """The same on nodes that Slurm gives, in one job for all; each lab as soon as it is done.
+def run_labs_on(cluster: Slurm, numbers: Sequence[str], repeats: int = 1) -> Iterator[LabResult]:
+    """Do the same on nodes that Slurm gives, in one job for all; yields each lab when it is done.
 
-    Raises as `fly`; LaunchError where there is no such node, or its job ends before.
+    Raises as `run_labs`; LaunchError where there is no such node, or its job ends before.
     """
     execute.find(execute.SOLUTIONS, numbers, MATERIAL)  # before anybody waits in a queue
     words = [sys.executable, "-m", "lockstep.teach.preflight", str(repeats), *numbers]
@@ -104,13 +106,13 @@ def fly_on(cluster: Slurm, numbers: Sequence[str], repeats: int = 1) -> Iterator
 
 
 def _on_node(repeats: str, *numbers: str) -> None:
-    """What `fly_on` has run on the node: a line for each lab."""
-    for flight in fly(numbers, int(repeats)):
-        print(_MARK, base64.b64encode(pickle.dumps(flight)).decode(), flush=True)
+    """Print a line for each lab, on the node, for `run_labs_on`, which has started this."""
+    for result in run_labs(numbers, int(repeats)):
+        print(_MARK, base64.b64encode(pickle.dumps(result)).decode(), flush=True)
 
 
 def differences(published: dict[str, Any], shown: Sequence[dict[str, Any]]) -> Iterator[Difference]:
-    """In what executions of a notebook differ from its published one."""
+    """Yield in what executions of a notebook differ from its published one."""
     outputs = [_texts(one) for one in shown]
     for cell in published["cells"]:
         tags = cell["metadata"].get("tags", [])
@@ -143,7 +145,7 @@ def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[Diff
 
 
 def _number(shown: str) -> float:
-    """1234.0 of "1,234": as `words.number` writes it."""
+    """Return 1234.0 for "1,234", as `formatting.number` writes it."""
     return float(shown.replace(",", ""))
 
 
@@ -163,7 +165,7 @@ def _texts(notebook: dict[str, Any]) -> dict[str, str]:
 
 
 def _text(cell: dict[str, Any]) -> str:
-    """What a cell shows, as text. One after the other, whatever the pieces were."""
+    """Return what a cell shows, as text, in whatever pieces it came."""
     return "\n".join(
         "".join(output.get("text") or output.get("data", {}).get("text/plain", "")).rstrip("\n")
         for output in cell["outputs"]
@@ -171,7 +173,7 @@ def _text(cell: dict[str, Any]) -> str:
 
 
 def _first_difference(published: str, here: str) -> tuple[str, str]:
-    """The first line of both that is not the same."""
+    """Return the first line of both that is not the same."""
     theirs, mine = published.splitlines(), here.splitlines()
     for at in range(max(len(theirs), len(mine))):
         pair = [lines[at].strip() if at < len(lines) else "(nothing)" for lines in (theirs, mine)]
@@ -180,10 +182,10 @@ def _first_difference(published: str, here: str) -> tuple[str, str]:
     return published, here
 
 
-def table(flights: Sequence[Flight]) -> str:
-    """A row for each lab, and under them what to look at."""
+def table(results: Sequence[LabResult]) -> str:
+    """Return a row for each lab, and under them what to look at."""
     rows = []
-    for one in flights:
+    for one in results:
         seconds = [run.seconds for run in one.runs]
         span = f"{min(seconds):.0f}"
         span += f" to {max(seconds):.0f}" if len(seconds) > 1 else ""
@@ -193,15 +195,15 @@ def table(flights: Sequence[Flight]) -> str:
         rows.append((one.runs[0].notebook, span, peak, one.runs[0].score, different, state))
     columns = ("notebook", "seconds", "peak memory", "checks", "different", "state")
     lines = Table("preflight", columns, rows, stamp=None).lines()
-    for one in flights:
+    for one in results:
         said = [*one.problems, *map(str, one.differences)]
         lines += ["", f"{one.runs[0].notebook}:", *(f"  {line}" for line in said)] if said else []
-    if nodes := ", ".join(dict.fromkeys(one.where for one in flights if one.where)):
+    if nodes := ", ".join(dict.fromkeys(one.where for one in results if one.where)):
         lines.insert(0, f"executed on {nodes}, by Slurm")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    from . import preflight  # whose flights can be unpickled elsewhere
+    from . import preflight  # whose results can be unpickled elsewhere
 
     preflight._on_node(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""In a kernel: each cell of a published notebook shows what was recorded, and runs nothing.
+"""Have each cell of a published notebook show what was recorded, and run nothing, in a kernel.
 
 `%load_ext lockstep.teach.replay`, with LOCKSTEP_REPLAY naming the notebook. For a class whose
 cluster is down: `lockstep demo NN --recorded`. Every output is stamped as recorded.
@@ -27,7 +27,7 @@ class Replay:
         self._sources = list(self._outputs)
 
     def transform(self, lines: list[str]) -> list[str]:
-        """For IPython: the code that is run in the place of a cell's."""
+        """Return the code that IPython runs in the place of a cell's."""
         source = "".join(lines).strip()
         if source not in self._outputs:
             return lines
@@ -50,7 +50,7 @@ class Replay:
 
 
 def _stamped(text: str) -> str:
-    """What was live when it was published is so no more."""
+    """Call recorded what was live when it was published."""
     return _LIVE.sub("recorded ·", text)
 
 

@@ -1,4 +1,4 @@
-"""What learners have handed in, executed and judged where it harms nothing: `lockstep report`."""
+"""Execute and judge what learners have handed in, where it harms nothing: `lockstep report`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NETWORK = ("Network is unreachable", "Name or service not known", "name resolut
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an exercise: PASS, TRY AGAIN, NOT YET, NOT JUDGED or NO ANSWER.
+    """The verdict on an exercise: PASS, TRY AGAIN, NOT YET, NOT JUDGED or NO ANSWER.
 
     mistake: its name; hint: what the check said. borrowed: the course's own answer is in it.
     """
@@ -58,12 +58,12 @@ class Graded:
 
     @property
     def score(self) -> int:
-        """Exercises of the core that passed."""
+        """The number of exercises of the core that passed."""
         return sum(one.counts for one in self.verdicts if not one.further)
 
     @property
     def is_judged(self) -> bool:
-        """Whether the course has a verdict on all that it has."""
+        """True if the course has a verdict on all that it has."""
         judged = all(one.verdict != NOT_JUDGED for one in self.verdicts)
         return bool(self.verdicts) and judged
 
@@ -153,7 +153,8 @@ def _judged(
 
 
 def _answer(executed: Ended, name: str) -> dict[str, Any] | None:
-    """An answer as `taking` has left it, or what a learner has put there: only its form is sure."""
+    """Return an answer as `capture_answers` has left it, or what a learner has put there: only its
+    form is sure. None where there is no such thing."""
     head, _, content = executed.files.get(f"{name}.answer", b"").partition(b"\n")
     try:
         said = json.loads(head)
@@ -170,7 +171,7 @@ def _answer(executed: Ended, name: str) -> dict[str, Any] | None:
 
 
 def _events(executed: Ended, limits: Limits) -> Iterator[str]:
-    """What a teacher should know of an execution; the words of a learner are in quotes."""
+    """Yield what a teacher should know of an execution; a learner's words are in quotes."""
     at = _quoted(executed.files.get("at", b"").decode(errors="replace"))
     if executed.how != "exit 0" or "how.json" not in executed.files:
         yield f"{_ended(executed, limits)}, in the cell that begins with {at}"
@@ -210,10 +211,13 @@ def _quoted(text: str) -> str:
     return f"“{in_one_line(text)[:_LONGEST]}”"
 
 
-def of_folder(
+def grade_folder(
     folder: Path, labs: Sequence[str], limits: Limits, walls: bool, at_once: int
 ) -> Iterator[Graded]:
-    """Of all notebooks of these labs (none: all) below a folder. Raises OSError for no folder."""
+    """Grade all notebooks of these labs (none: all) below a folder.
+
+    Raises OSError where that is no folder.
+    """
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder")
     wanted = {number.zfill(2) for number in labs}

@@ -1,7 +1,7 @@
-"""In a sandbox: execute a learner's notebook to its end, whatever its cells raise.
+"""Execute a learner's notebook to its end, in a sandbox, whatever its cells raise.
 
-Its folder has learner.ipynb. Answers are left in the folder of the sandbox by `taking`, as the
-cells run; when the notebook has ended, how.json, which says how it went.
+Its folder has learner.ipynb. Answers are left in the folder of the sandbox by
+`capture_answers`, as the cells run; when the notebook has ended, how.json, which says how it went.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(lab: str) -> None:
 
 
 def _errors(notebook: Any) -> list[dict[str, str]]:
-    """What cells raised: of each the cell, its first line, the error and its message."""
+    """Return for each error the cell that raised it, its first line, the error and its message."""
     return [
         {
             "cell": str(cell.get("id", ""))[:64],

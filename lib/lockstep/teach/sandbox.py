@@ -36,7 +36,7 @@ WEAKER = (
     "root, an answer can reach its check, too."
 )
 _NEEDED = "import ipykernel, nbclient, torch, lockstep.teach.run_notebook"
-_ENTER = Path(__file__).with_name("sandbox_init.py")
+_INIT = Path(__file__).with_name("sandbox_init.py")
 _PACKAGE = Path(__file__).parents[1]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _EVERY = 0.2  # seconds between two looks at memory and processes
@@ -73,7 +73,7 @@ class Ended:
 
 @cache
 def why_not() -> str:
-    """Why this machine lets us build no walls; "" where it does."""
+    """Return why this machine lets us build no walls; "" where it does."""
     if not sys.platform.startswith("linux"):
         return f"walls are made of Linux's namespaces, and this is {sys.platform}"
     ended = run(["-c", "pass"], limits=Limits(seconds=30))
@@ -81,7 +81,7 @@ def why_not() -> str:
 
 
 def lacks() -> str:
-    """What keeps notebooks from running in a sandbox that there is; "" where nothing does."""
+    """Return what keeps notebooks from running in a sandbox that can be built; "" for nothing."""
     ended = run(["-c", _NEEDED], limits=Limits(seconds=120))
     if ended.how == "exit 0":
         return ""
@@ -89,7 +89,7 @@ def lacks() -> str:
 
 
 def stamp(limits: Limits, walls: bool) -> str:
-    """Under which conditions notebooks were run, for people."""
+    """Say under which conditions notebooks were run."""
     where = "in a sandbox without network" if walls else f"WITHOUT a sandbox. {WEAKER}"
     most = f"{limits.seconds:g} s, {limits.memory / 1e9:g} GB of memory, {limits.disk / 1e9:g} GB"
     return f"live · {limits.processes} processes and {most} of files at most, {where}"
@@ -138,7 +138,7 @@ def run(
         with open(hears, "rb") as heard:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_ENTER)],
+                    [sys.executable, "-I", "-S", str(_INIT)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
@@ -206,7 +206,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _excess(family: list[psutil.Process], limits: Limits) -> str:
-    """What these processes have too much of, or ""."""
+    """Return what these processes have too much of, or ""."""
     machine = psutil.virtual_memory()
     if machine.available < _LEAST_FREE * machine.total:
         return "memory"
@@ -224,7 +224,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _own(process: psutil.Process) -> int:
-    """What n processes share counts 1/n in each."""
+    """Return the bytes in use, of which those that n processes share count 1/n."""
     try:
         used = process.memory_full_info()
     except psutil.Error:
@@ -256,7 +256,8 @@ def _python() -> str:
 
 
 def _shown() -> list[str]:
-    """Folders that a program needs: the system's, Python's, the course's; none is in another."""
+    """Return the folders that a program needs: the system's, Python's, the course's; none is in
+    another."""
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     python |= {sysconfig.get_path("stdlib"), *packages()}
     course = [str(_PACKAGE), *(str(MATERIAL / name) for name in ("labs", "solutions", "data"))]
@@ -270,7 +271,7 @@ def _shown() -> list[str]:
 
 
 def _environment(home: str, temporary: str) -> dict[str, str]:
-    """None of the teacher's variables: some are secrets."""
+    """Return the program's variables, none of them the teacher's: some are secrets."""
     # Python finds a user's own packages below the home folder, which is another one there.
     users = [path for path in (site.getusersitepackages(),) if path in sys.path]
     return {

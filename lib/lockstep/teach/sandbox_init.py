@@ -1,6 +1,7 @@
 """The inside of a sandbox, from its walls to its end: a program that needs Python alone.
 
-`python -I -S enter.py`, with a JSON object on stdin, which `sandbox` writes. Three processes:
+`python -I -S sandbox_init.py`, with a JSON object on stdin, which `sandbox` writes, is three
+processes:
 
 - the first makes namespaces and waits;
 - the second is the first of the new process namespace, where all end when it ends. It builds a
@@ -74,7 +75,7 @@ def main() -> NoReturn:
 
 
 def _guarded(asked: dict[str, Any]) -> NoReturn:
-    """The second process, which never returns."""
+    """Build the walls, run the program and hand over what it left, in the second process."""
     try:
         _prctl(_PDEATHSIG, signal.SIGKILL)
         if asked["walls"]:
@@ -106,7 +107,7 @@ def _said(message: dict[str, Any]) -> None:
 
 
 def _make_namespaces() -> None:
-    """Root needs no namespace of users: it becomes another user. Others need one."""
+    """Enter namespaces of our own. Root, who becomes another user, needs none of users."""
     user, group = os.geteuid(), os.getegid()
     flags = _CLONE | (_CLONE_USER if user else 0)
     if _libc.unshare(flags) < 0:
@@ -123,7 +124,7 @@ def _make_namespaces() -> None:
 
 
 def _build(asked: dict[str, Any]) -> None:
-    """A root folder in memory: parts of this machine to read, and three folders to write in."""
+    """Build a root folder in memory: parts of this machine to read, three folders to write in."""
     root = asked["root"]
     _mount(None, "/", None, _PRIVATE | _RECURSIVE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID, f"size={asked['disk']},nr_inodes=100000,mode=755")
@@ -287,7 +288,7 @@ def _run(asked: dict[str, Any]) -> str:
 
 
 def _excess(asked: dict[str, Any]) -> str:
-    """What is used up inside: "disk", "processes" or ""."""
+    """Return what is used up inside: "disk", "processes" or ""."""
     room = os.statvfs(asked["out"])
     if room.f_bavail * room.f_frsize < 1 << 20 or room.f_ffree < 100:
         return "disk"
@@ -322,7 +323,8 @@ def _below(pid: int) -> list[int]:
 
 
 def _hand_over(folder: str, ended: str, most: int) -> None:
-    """What the program has left in `folder`: for each file a line of JSON, then its bytes."""
+    """Write what the program has left in `folder` to stdout, after a line that says how it ended:
+    for each file a line of JSON, then its bytes."""
     with os.fdopen(1, "wb", closefd=False) as out:
         out.write(json.dumps({"ended": ended}).encode() + b"\n")
         for name in sorted(os.listdir(folder))[:1000]:

@@ -76,7 +76,7 @@ class NoSheet(ValueError):
 
 
 def sheet(number: str) -> str:
-    """The run sheet of a lab, as Markdown. Raises NoSheet."""
+    """Return the run sheet of a lab, as Markdown. Raises NoSheet."""
     number = number.zfill(2)
     lab = next((one for one in LABS if one.number == number), None)
     if lab is None:
@@ -85,12 +85,12 @@ def sheet(number: str) -> str:
 
 
 def published(lab: Lab) -> list[Section]:
-    """The sections of a lab, of its two notebooks. Raises NoSheet where one is missing."""
+    """Return the sections of a lab from its two notebooks. Raises NoSheet where one is missing."""
     return sections(lab, _cells(paths.SOLUTIONS, lab), _cells(paths.LABS, lab))
 
 
 def announced(minutes: float) -> int:
-    """What is said of so many minutes: the next multiple of five."""
+    """Return what is announced for so many minutes: the next multiple of five."""
     return _ROUND * math.ceil(minutes / _ROUND)
 
 
@@ -103,7 +103,7 @@ def _cells(folder: Path, lab: Lab) -> list[Cell]:
 
 
 def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
-    """The sections of a lab; the first is what stands above all headings.
+    """Return the sections of a lab; the first is what stands above all headings.
 
     cells: of the executed solution. blanks: of the lab that learners get.
     """
@@ -138,15 +138,18 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
 
 
 def _count(line: str) -> int:
-    """Words of a line of text, as shown; nobody reads a line of links alone."""
+    """Count the words of a line as shown; a line of links alone has none, for nobody reads it."""
     here = [word for word in _LINK.sub("", line).split() if _SAID.search(word)]
     shown = [word for word in _LINK.sub(r"\1", line).split() if _SAID.search(word)]
     return len(shown) if len(here) > 1 or len(shown) == len(here) else 0
 
 
 def _minutes(cell: Cell, given: dict[str, set[str]], seen: set[str]) -> float:
-    """Of a cell of code. given: the lines that learners find in the cells of exercises; seen: what
-    the cells before have, so that it can be copied."""
+    """Return the minutes for a cell of code.
+
+    given: the lines that learners find in the cells of exercises; seen: what the cells before
+    have, so that it can be copied.
+    """
     source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
     if cell["id"] in given:
         return _EXERCISE + _LINE * len(_lines(cell) - given[cell["id"]] - seen)
@@ -156,7 +159,7 @@ def _minutes(cell: Cell, given: dict[str, set[str]], seen: set[str]) -> float:
 
 
 def _lines(cell: Cell) -> set[str]:
-    """A cell's lines of code, without those that are comments alone."""
+    """Return a cell's lines of code, without those that are comments alone."""
     lines = (line.strip() for line in "".join(cell["source"]).splitlines())
     return {line for line in lines if line and not line.startswith("#")}
 
@@ -177,8 +180,8 @@ def _ask(name: str, source: str, tags: list[str], text: str, later: list[Cell]) 
 
 
 def _measured(kind: str, later: list[Cell]) -> tuple[str, str]:
-    """What the first comparison (or claim) said when the solution was executed, and how the text
-    behind it begins."""
+    """Return what the first comparison (or claim) said when the solution was executed, and how the
+    text behind it begins."""
     for at, cell in enumerate(later):
         if cell["cell_type"] != "code" or f"lockstep.{kind}(" not in "".join(cell["source"]):
             continue

@@ -49,7 +49,7 @@ class Submission:
 
 
 def find(folder: Path) -> Iterator[Submission]:
-    """All notebooks below `folder`, by learner and name. Links are not followed."""
+    """Yield all notebooks below `folder`, by learner and name. Links are not followed."""
     for path in sorted(folder.rglob("*.ipynb")):
         inside = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in inside.parts)
@@ -74,7 +74,7 @@ def _read(learner: str, path: Path) -> Submission:
 
 
 def _cells(path: Path) -> tuple[dict[str, str], str]:
-    """The code of each cell by its id, and the file's text. Raises BadSubmission."""
+    """Return the code of each cell by its id, and the file's text. Raises BadSubmission."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BadSubmission(f"it is larger than {_MOST_BYTES // 10**6} MB")
@@ -94,7 +94,7 @@ def _cells(path: Path) -> tuple[dict[str, str], str]:
 
 
 def _lab(path: Path, cells: dict[str, str]) -> str:
-    """By its exercises; by its name where two labs have as many of them."""
+    """Return the lab by a notebook's exercises; by its name where two labs have as many of them."""
     named = _NUMBER.search(path.name)
     counts = {lab.number: 0 for lab in LABS}
     for one in exercises():
@@ -128,7 +128,7 @@ def _published(folder: Path, lab: str) -> dict[str, str]:
 
 
 def _same(mine: str, theirs: str) -> bool:
-    """Whether two programs differ in nothing but comments and layout."""
+    """Return whether two programs differ in nothing but comments and layout."""
     try:
         return bool(theirs) and ast.dump(ast.parse(mine)) == ast.dump(ast.parse(theirs))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -34,7 +34,7 @@ _NBGRADER += " late_submission_penalty score max_score"
 
 
 def text(found: Sequence[Graded], stamp: str) -> str:
-    """For a terminal: a row for each notebook, and what happened below."""
+    """Return a row for each notebook, for a terminal, and what happened below."""
     rows = [
         (one.learner, one.lab or "?", _share(one), _signs(one), f"{one.seconds:.0f}")
         for one in found
@@ -85,7 +85,7 @@ def write(found: Sequence[Graded], folder: Path, stamp: str) -> list[Path]:
 
 
 def _plain(cell: Any) -> Any:
-    """Text that no spreadsheet takes for a formula."""
+    """Return a cell's value, as text that no spreadsheet takes for a formula if it is text."""
     if not isinstance(cell, str):
         return cell
     line = in_one_line(cell)
@@ -112,7 +112,7 @@ def _by_exercise(found: Iterable[Graded]) -> Iterable[Sequence[Any]]:
 
 
 def best(found: Iterable[Graded]) -> dict[tuple[str, str], Graded]:
-    """By learner and lab: the notebook with most passes, the last of equals."""
+    """Return for each learner and lab the notebook with most passes, the last of equals."""
     chosen: dict[tuple[str, str], Graded] = {}
     for one in found:
         before = chosen.get((one.learner, one.lab))
@@ -122,7 +122,8 @@ def best(found: Iterable[Graded]) -> dict[tuple[str, str], Graded]:
 
 
 def _by_learner(found: Sequence[Graded]) -> Iterable[Sequence[Any]]:
-    """A learner a line, a lab a column: Moodle's import asks which column is which."""
+    """Yield a row for each learner, with a column for each lab: Moodle's import asks which is
+    which."""
     scores = best(found)
     labs = {lab: one.most for (_, lab), one in sorted(scores.items(), key=lambda item: item[0][1])}
     yield "learner", *(f"lab {lab} (of {most})" for lab, most in labs.items())
@@ -144,7 +145,7 @@ def _as_nbgrader(found: Sequence[Graded]) -> Iterable[Sequence[Any]]:
 
 
 def page(found: Sequence[Graded], stamp: str) -> str:
-    """One file of HTML that asks nobody for anything."""
+    """Return the report as one file of HTML that loads nothing else."""
     labs = sorted({one.lab for one in found if one.lab})
     tables = "".join(_table(lab, [one for one in found if one.lab == lab]) for lab in labs)
     events = "".join(_events(one) for one in found)

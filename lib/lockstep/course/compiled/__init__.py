@@ -1,4 +1,4 @@
-"""What torch.compile makes of a function: looked at on a rank, drawn in the notebook."""
+"""Inspect what torch.compile makes of a function, on a rank, and draw it in the notebook."""
 
 from .compile_session import (
     CPU_ALONE,

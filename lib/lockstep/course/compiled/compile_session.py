@@ -60,7 +60,7 @@ def _settle() -> None:
 
 
 def compile_session() -> World:
-    """A world of one rank that stays, for cells that compile: what compilers load is loaded once.
+    """Make a world of one rank that stays, for cells that compile: compilers are loaded once.
 
     Its caches are in a temporary folder, which is removed with the world. While this process lives
     it holds a lock on it; without one it is taken for that of a killed job, and swept as those are.
@@ -79,13 +79,13 @@ def _remove(folder: Path, claim: int) -> None:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """What a rank has to know to keep all caches in this folder."""
+    """Return the variables by which a rank keeps all caches in this folder."""
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     return own if gpu_count() else own | CPU_ALONE
 
 
 class Findings:
-    """What a rank found, for the notebook, shown in words: a line for each dict that holds no
+    """The findings of a rank, which a notebook shows in words: a line for each dict that holds no
     other, with what it has of these names: `Findings(took, seconds="a step")`."""
 
     def __init__(self, content: Any, **names: str):
@@ -101,7 +101,7 @@ class Findings:
 
 
 def _each(content: Any, *names: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The dicts that hold no other, with the names that lead to them: "dense, eager"."""
+    """Yield the dicts that hold no other, with the names that lead to them: "dense, eager"."""
     if isinstance(content, list):
         for one in content:
             yield from _each(one, *names)
@@ -119,8 +119,8 @@ def _said(key: str, value: Any) -> str:
 
 
 def found(job: Job, key: str) -> tuple[Any, Provenance]:
-    """What a job's only rank has found, with its stamp; where it could not compile, what was
-    recorded under this key on another machine's CPU.
+    """Return what a job's only rank has found, with its stamp; where it could not compile, what
+    was recorded under this key on another machine's CPU.
     """
     if job.ok:
         value = job[0]

@@ -1,8 +1,8 @@
-"""What each stage of torch.compile makes of one function: graphs, and the kernels in the end.
+"""Inspect what each stage of torch.compile makes of one function: graphs, and kernels in the end.
 
-Runs where torch is, on a rank. The graphs are taken where the stages hand them on: by a backend
-around Inductor's, and by the passes that Inductor's configuration lets others add. Which graph
-nodes a kernel computes is what Inductor's own tracking of provenance says.
+This runs where torch is, on a rank. The graphs are taken where the stages hand them on: by a
+backend around Inductor's, and by the passes that Inductor's configuration lets others add.
+Inductor's own tracking of provenance says which graph nodes a kernel computes.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Compiled:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As it stands in a recording."""
+        """The dict that stands for it in a recording."""
         return asdict(self)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Compiled:
-        """From a recording."""
+        """Rebuild it from the dict that stands in a recording."""
 
         def nodes(found: Any) -> tuple[Node, ...]:
             return tuple(
@@ -212,7 +212,7 @@ def _does(node: Any) -> str:
 def _place(
     trace: str, file: str | None, first: int, count: int
 ) -> tuple[int | None, tuple[int, int] | None]:
-    """The innermost line of the function in a stack trace, and the columns marked below it."""
+    """Return the innermost line of the function in a stack trace, and the columns marked below."""
     lines = trace.splitlines()
     place: tuple[int | None, tuple[int, int] | None] = None, None
     for at, text in enumerate(lines):

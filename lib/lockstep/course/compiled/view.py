@@ -45,7 +45,7 @@ border-left:4px solid transparent}
 
 @dataclass(frozen=True)
 class Item:
-    """What can be chosen: `key` says which list it is in, and where."""
+    """An entry that can be chosen: `key` says which list it is in, and where."""
 
     key: tuple[int, int]
     text: str
@@ -53,8 +53,11 @@ class Item:
 
 
 def items(seen: Compiled) -> list[list[Item]]:
-    """The four lists. Related are: a node and the kernels that compute it, nodes of both graphs
-    that stem from the same part of a line, and with them their lines."""
+    """Return the four lists.
+
+    Related are: a node and the kernels that compute it, nodes of both graphs that stem from the
+    same part of a line, and with them their lines.
+    """
     graphs = [_without_inputs(seen.captured), _without_inputs(seen.joint)]
     links: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -117,7 +120,7 @@ class View:
         self._figure = Figure(self._draw, alt=alt, stamp=stamp, size=(10.0, 0.6 + 0.17 * rows))
 
     def _drawn(self) -> list[Item]:
-        """Of the joint graph's nodes those that a kernel computes: views are in none."""
+        """Return the joint graph's nodes that a kernel computes: views are in none."""
         return [item for item in self._items[2] if any(key[0] == 3 for key in item.related)]
 
     def _from(self, kernel: Item) -> str:
@@ -184,7 +187,8 @@ class View:
         )
 
     def _rules(self, name: str) -> str:
-        """For each choice: what is chosen, and what belongs to it, which is marked in two ways."""
+        """Return the style of each choice: of what is chosen, and of what belongs to it, which is
+        marked in two ways."""
         colour = PALETTE[1]
         rules = []
         for item in itertools.chain.from_iterable(self._items):
