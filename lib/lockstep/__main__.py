@@ -306,7 +306,7 @@ def _agent(arguments: argparse.Namespace) -> int:
 def _cluster(arguments: argparse.Namespace) -> int:
     from .launch import LaunchError, Slurm
     from .launch.cluster import profile
-    from .launch.cluster_check import hello
+    from .launch.cluster_check import check_cluster
 
     names = ("nodes", "partition", "time", "account", "qos", "memory", "setup", "address")
     said = {name: getattr(arguments, name) for name in (*names, "gpus_per_node", "cpus_per_node")}
@@ -317,7 +317,7 @@ def _cluster(arguments: argparse.Namespace) -> int:
             print(printable(f"written: {profile.write(Slurm(**said))}"), flush=True)
         elif said:
             raise LaunchError(f"check takes what the profile has, not --{next(iter(said))}")
-        return 0 if hello(profile.read(), lambda line: print(printable(line))) else 1
+        return 0 if check_cluster(profile.read(), lambda line: print(printable(line))) else 1
     except BrokenPipeError:
         raise
     except (LaunchError, OSError) as error:
