@@ -44,6 +44,15 @@ class Program:
         return f"def main():\n{textwrap.indent(text, '    ')}" if "function" in form else text
 
 
+def rests(program: Program, number: int, form: str) -> bool:
+    """Whether a form is left to `make test-long`: every other program runs as a script, and each
+    in one of its other forms."""
+    others = [other for other in program.forms if other != "script"]
+    if form == "script":
+        return bool(others) and number % 2 == 1
+    return form != others[number % len(others)]
+
+
 START = f"""\
 import gc
 import torch

@@ -7,11 +7,15 @@ from typing import Any
 
 import endings
 import pytest
-from ending_programs import PROGRAMS, Program
+from ending_programs import PROGRAMS, Program, rests
 from endings import MORE, Expected, Lane
 
 LIMIT = 60.0  # seconds; one compiles, which has taken more than ten on a busy machine
-CASES = [(name, form) for name, program in PROGRAMS.items() for form in program.forms]
+CASES = [
+    pytest.param(name, form, marks=[pytest.mark.long] if rests(program, number, form) else [])
+    for number, (name, program) in enumerate(PROGRAMS.items())
+    for form in program.forms
+]
 
 
 @pytest.fixture(scope="module")

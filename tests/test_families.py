@@ -4,19 +4,10 @@ has that. `make endings` compares all of it with a torchrun that runs beside.
 
 import endings
 import pytest
-from ending_programs import FAMILIES, OF_FAMILIES, Program
+from ending_programs import FAMILIES, OF_FAMILIES, Program, rests
 from endings import Case, Expected, Lane, Outcome, parsed, recorded, run_all, table
 
 LIMIT = 60.0  # seconds; some compile, which has taken more than ten on a busy machine
-
-
-def rests(program: Program, number: int, form: str) -> bool:
-    """Whether a form is left to `make test-long`: every other program runs as a script, and each
-    in one of its other forms."""
-    others = [other for other in program.forms if other != "script"]
-    if form == "script":
-        return bool(others) and number % 2 == 1
-    return form != others[number % len(others)]
 
 
 # What programs can see of it that they run here; and why it stays so.

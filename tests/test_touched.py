@@ -16,6 +16,7 @@ FILES = {
     "lib/lockstep/low.py": "ground = 1\nPAGE = 'page.js'\n",
     "lib/lockstep/high.py": "from .low import ground\ntop = ground + 1\n",
     "lib/lockstep/page.js": "",
+    "lib/experiments/__init__.py": "",
     "lib/experiments/far.py": "from lockstep import top\n",
     "tests/test_high.py": "import lockstep\n\ndef test_it():\n    assert lockstep.top == 2\n",
     "tests/test_low.py": "from lockstep import low\n\ndef test_it():\n    assert low.ground == 1\n",
@@ -130,7 +131,7 @@ def test_what_files_of_ours_touch(file: str, test: str, distance: int) -> None:
     ("file", "tests"),
     [
         ("lockstep/base/formatting.py", ["formatting"]),
-        ("lockstep/trace/analyses/streams.py", ["trace_streams"]),
+        ("lockstep/trace/analyses/streams.py", ["trace_streams", "trace_serving"]),  # of its room
         ("lockstep/launch/ranks.py", ["launch", "programs"]),  # like its folder; imports it
         ("lockstep/virtual/graphs.py", ["virtual_graphs", "virtual"]),
         ("lockstep/virtual/__init__.py", ["virtual"]),
@@ -141,6 +142,8 @@ def test_what_files_of_ours_touch(file: str, test: str, distance: int) -> None:
 def test_what_is_named_like_a_module_comes_first(file: str, tests: list[str]) -> None:
     order = [*touched({f"lib/{file}"}, ROOT)]
     assert order[: len(tests)] == [f"tests/test_{name}.py" for name in tests]
+    changed_test = "tests/test_leaving.py"
+    assert changed_test in [*touched({f"lib/{file}", changed_test}, ROOT)][:2]
 
 
 def test_notebooks_are_executed_only_when_they_change() -> None:

@@ -25,7 +25,7 @@ import pytest
 from imports import Arrows, imported, imports, module
 
 SECONDS = 60.0  # for tests, unless --until is given
-MOST_FILES = 16  # for pytest to import, a second each with four workers; more have no time left
+MOST_FILES = 24  # for pytest to import in each worker; further ones would have no time left
 # Tests that a change touches without an import: files, and what to run.
 BESIDES = (
     ("tests/conftest.py", "tests/test_*.py"),
@@ -64,8 +64,8 @@ def changed(root: Path) -> set[str]:
 def touched(changes: Iterable[str], root: Path) -> dict[str, int]:
     """What to run, in this order → how many imports away the nearest changed file is.
 
-    Files named like a changed module come first, then those named like its folders, then what is
-    fewest imports away; of these, what starts no processes, and what is short.
+    Files that changed, or are named like a changed module, come first, then those named after its
+    folders, then what is fewest imports away; of these, what starts no processes and is short.
     """
     present = {file for file in changes if (root / file).exists()}
     texts, found = _read(root)
@@ -87,12 +87,14 @@ def touched(changes: Iterable[str], root: Path) -> dict[str, int]:
 
 
 def _likeness(test: str, file: str) -> int:
-    """Return 0 where a test is named like this file of a package, 1 where like its folder, 2 where
-    like the folder's, and so on; else 9.
+    """Return 0 where a test is this file or named like it, 1 where it is named like its folder, 2
+    where like that folder's, and so on; 8 where its name begins with one of them, else 9.
 
     `test_trace_streams.py` is named like `lockstep/trace/analyses/streams.py`: the module's name
     ends its own, and what stands before is a folder's.
     """
+    if test == file:
+        return 0
     name = Path(test).stem.removeprefix("test_")
     *folders, stem = Path(file).with_suffix("").parts
     names = [*folders[1:], *([] if stem == "__init__" else [stem])]  # folders[0] is lib
@@ -101,6 +103,8 @@ def _likeness(test: str, file: str) -> int:
             before = name.removesuffix(own).removesuffix("_")
             if name.endswith(own) and (not before or before in names):
                 return distance
+        if name.partition("_")[0] in names:
+            return 8
     return 9
 
 
