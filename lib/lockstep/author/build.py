@@ -19,7 +19,7 @@ from ..course import links
 from ..course.syllabus import LABS
 from .fast_nbformat import NotebookClient, nbformat
 from .rules import verify
-from .screenshots import NoBrowser, photograph
+from .screenshots import NoBrowser, add_screenshots
 from .source import SourceError, blank, complete, core, goes_further, read, tags
 
 _STORED = ("text/plain", "image/png")
@@ -47,7 +47,7 @@ def execute(notebook: Any, folder: Path) -> Any:
         coalesce_streams=True,  # else a slow print is in two pieces
         resources={"metadata": {"path": str(folder)}},
     ).execute()
-    photograph(notebook)
+    add_screenshots(notebook)
     return published(notebook)
 
 

@@ -62,7 +62,7 @@ class Diagnosis:
             ]
         )
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         html = "".join(table._repr_mimebundle_()["text/html"] for table in self._tables())
         return {"text/plain": str(self), "text/html": html}
 
@@ -125,7 +125,7 @@ def diagnose(
 
     reserved: see `held_in_reserve`.
     """
-    looks = (
+    findings = (
         _system(machine),
         _python(machine),
         _torch(machine),
@@ -138,7 +138,7 @@ def diagnose(
         _compiler(machine),
         _packages(machine),
     )
-    return Diagnosis(machine, tuple(look for look in looks if look is not None), tuple(labs))
+    return Diagnosis(machine, tuple(one for one in findings if one is not None), tuple(labs))
 
 
 def runs_live(lab: Lab, machine: Machine) -> bool:
