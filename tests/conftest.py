@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from kernel import Kernel, Reply
 
-# These take minutes. Begun last, one worker would be at them when others have nothing to do.
+# These take minutes. Begun last, one worker would be at them when others have nothing to do. Files
+# that are named on the command line are tested in that order.
 FIRST = (
     "test_browser",
     "test_notebooks",
@@ -23,8 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.args_source is not config.ArgsSource.ARGS:
+        items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import lockstep
 import pytest
 from lockstep import LaunchError, Slurm
 from lockstep.launch.cluster import profile
-from lockstep.launch.cluster.allocation import Here, find
+from lockstep.launch.cluster.allocation import CurrentSlurmJob, find
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_several_nodes_are_those_of_the_job_that_has_them(monkeypatch):
     with pytest.raises(LaunchError, match=r"asked for \(2\)\. --on slurm asks Slurm for them"):
         find(None, 2)
     be_in_a_job(monkeypatch, 2)
-    assert find(None, 2) == find("slurm") == Here(nodes=2)
+    assert find(None, 2) == find("slurm") == CurrentSlurmJob(nodes=2)
     with pytest.raises(LaunchError, match=r"asked for \(3\), and this Slurm job has 2\."):
         find(None, 3)
 
@@ -42,7 +42,7 @@ def test_a_job_that_has_too_few_asks_for_more(monkeypatch):
     be_in_a_job(monkeypatch, 1)  # as a notebook of a hub on the cluster
     assert find("slurm") == Slurm(nodes=4, partition="gpu")
     assert find("slurm", 3) == Slurm(nodes=3, partition="gpu")
-    assert find("slurm", 1) == Here(nodes=1)
+    assert find("slurm", 1) == CurrentSlurmJob(nodes=1)
 
 
 def test_a_lab_takes_nodes_only_where_there_are_some(tmp_path, monkeypatch):
@@ -54,7 +54,7 @@ def test_a_lab_takes_nodes_only_where_there_are_some(tmp_path, monkeypatch):
     (tmp_path / "sbatch").unlink()  # the profile of another host, which has Slurm
     assert lockstep.cluster() is None
     be_in_a_job(monkeypatch, 2)
-    assert lockstep.cluster(nodes=2) == Here(nodes=2)
+    assert lockstep.cluster(nodes=2) == CurrentSlurmJob(nodes=2)
 
 
 def test_a_profile_comes_back_as_it_was_written():

@@ -25,6 +25,7 @@ from lockstep.course.compiled import (
     Kernel,
     Node,
     found,
+    models,
     require,
     variables,
     view,
@@ -265,13 +266,13 @@ def _seen():
 
 
 def _measured():
-    tiny = recorder.Sizes(
+    tiny = models.Sizes(
         (8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), (1, 512, 16, 128), dtype="float32"
     )
     return {
-        "eager": recorder.by_model(tiny, "eager"),
-        "default": recorder.by_model(tiny, "default"),
-        "blocks": recorder.blocks((1, 2)),
+        "eager": models.by_model(tiny, "eager"),
+        "default": models.by_model(tiny, "default"),
+        "blocks": models.blocks((1, 2)),
         "fusion": recorder.fusion(32),
         "precision": recorder.precision(64),
         "attention": recorder.attention(tiny),
@@ -432,7 +433,7 @@ def _experts_by_hand():
     import torch
 
     torch.manual_seed(0)
-    model = recorder.Experts(8, 4).double()
+    model = models.Experts(8, 4).double()
     x = torch.randn(8, dtype=torch.float64) + torch.randn(16, 8, dtype=torch.float64) / 8
     weights, chosen = model.gate(x).float().softmax(-1).topk(2, dim=-1)
     expected, taken = x.clone(), [0] * 4

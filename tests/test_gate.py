@@ -499,7 +499,7 @@ def test_a_level_is_a_share():
         gate(run_of(draw(1)), run_of(draw(2)), level=5)
 
 
-# ── The example for GitHub Actions, its shell lines run as they stand in the README ───────────
+# ── The example for GitHub Actions, its shell lines run as they stand in the manual ───────────
 
 BENCH = """
 import sys
@@ -521,8 +521,8 @@ for rank in (0, 1):
 
 
 def example():
-    """The steps of the README's job."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The steps of the manual's job."""
+    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     (found,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     return yaml.safe_load(found)["jobs"]["gate"]["steps"]
 

@@ -16,7 +16,7 @@ from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
-from test_standing_still import told
+from test_stall_detector import told
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
@@ -33,7 +33,7 @@ def gpus() -> int:
 def test_the_course_runs_here_and_its_table_is_written(gpus):
     (done,) = record(find(["course"]), None, None, "make test-gpu")
     print(course.table(DATA))
-    course.README.write_text(course.quote(course.README.read_text(), course.table(DATA)))
+    course.PAGE.write_text(course.quote(course.PAGE.read_text(), course.table(DATA)))
     (result,) = done.results
     assert {row["notebook"]: row["problems"] for row in result.content if row["problems"]} == {}
     solutions = [row for row in result.content if row["notebook"].startswith("solutions/")]

@@ -513,12 +513,12 @@ def test_what_is_published():
     notebook.cells[0].outputs[0]["transient"] = {"display_id": "1"}
     cells = {cell.id: cell for cell in build.published(notebook).cells}
     assert {identity: tags(cell) for identity, cell in cells.items()} == {
-        "rich": ["mine"],
-        "picture": [],
+        "rich": ["mine", "nbval-ignore-output"],
+        "picture": ["nbval-ignore-output"],
         "stream": [],
         "silent": [],
-        "varies": ["varies"],
-        "machine": ["unpublished"],
+        "varies": ["varies", "nbval-ignore-output"],
+        "machine": ["unpublished", "nbval-ignore-output"],
     }
     assert [output.data for output in cells["rich"].outputs + cells["picture"].outputs] == [
         {"text/plain": "4", "image/png": "AAAA"},

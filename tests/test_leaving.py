@@ -245,8 +245,8 @@ def test_a_program_that_becomes_another_all_the_time_is_found(tmp_path):
         programs = [
             subprocess.Popen([restless], env=environment, start_new_session=True) for _ in range(10)
         ]
-        hunt = processes.Reaper(job, {})
-        while hunt.strike([one.pid for one in programs], own=False):
+        reaper = processes.Reaper(job, {})
+        while reaper.kill_once([one.pid for one in programs], own=False):
             pass
         try:
             for one in programs:

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from lockstep.launch.nodes import remote, tls, transport
 from lockstep.launch.nodes.base import levels
-from lockstep.launch.nodes.credentials import Ticket
+from lockstep.launch.nodes.credentials import Credentials
 
 pytestmark = pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
 AHEAD = 100_000  # seconds
@@ -180,7 +180,7 @@ def test_a_world_keeps_its_ranks_and_one_job_runs_at_a_time(nodes):
 def test_agents_are_silent_between_jobs(nodes):
     """Nobody listens then. What is said for half a day fills the link, and that ends it."""
     lockstep.torchrun(abs, -1, nproc_per_node=1, on=nodes)
-    assert not any(host.link.ready(1.5) for host in nodes._hosts)
+    assert not any(host.transport.ready(1.5) for host in nodes._hosts)
 
 
 def test_a_script_makes_its_own_group(nodes, tmp_path):
@@ -399,9 +399,9 @@ def test_agents_and_ranks_go_with_the_notebook(hosts, tmp_path):
 def test_only_who_knows_the_key_is_let_in(tmp_path):
     with lockstep.Nodes(1) as nodes:
         path = Path(shlex.split(nodes.command)[-1])
-        ticket = Ticket.read(path)
+        ticket = Credentials.read(path)
         assert path.stat().st_mode & 0o777 == 0o600
-        stranger = transport.Link(socket.create_connection(ticket.address))
+        stranger = transport.Transport(socket.create_connection(ticket.address))
         silent = socket.create_connection(ticket.address)
         silent.close()
         with pytest.raises(lockstep.LaunchError, match=r"0 of 1 agents have come within 0\.3 s"):
@@ -419,8 +419,8 @@ def test_both_ends_prove_that_they_know_the_key(known):
     caller = socket.create_connection(listener.getsockname())
     end, _ = listener.accept()
     code = (
-        "import socket, sys; from lockstep.launch.nodes.transport import Link, prove\n"
-        f"end = Link(socket.socket(fileno={caller.fileno()}))\n"
+        "import socket, sys; from lockstep.launch.nodes.transport import Transport, prove\n"
+        f"end = Transport(socket.socket(fileno={caller.fileno()}))\n"
         f"print(prove(end, b'{other}', dialled=True))"
     )
     with subprocess.Popen(
@@ -429,7 +429,7 @@ def test_both_ends_prove_that_they_know_the_key(known):
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert transport.prove(transport.Link(end), b"right", dialled=False) is known
+        assert transport.prove(transport.Transport(end), b"right", dialled=False) is known
         assert process.communicate()[0].strip() == str(known)
 
 
@@ -437,8 +437,8 @@ def greet(nodes: lockstep.Nodes, host: str, **others: str) -> threading.Thread:
     """Dial in as the agent of a host, with other versions of what is named; it does no work."""
 
     def agent() -> None:
-        ticket = Ticket.read(Path(shlex.split(nodes.command)[-1]))
-        end = transport.Link(socket.create_connection(ticket.address))
+        ticket = Credentials.read(Path(shlex.split(nodes.command)[-1]))
+        end = transport.Transport(socket.create_connection(ticket.address))
         assert transport.prove(end, ticket.key, dialled=True)
         hello = {"did": "hello", "host": host, "levels": {**levels(), **others}}
         end.post({**hello, "gpus": 0, "cores": 1, "number": 0})

@@ -1,4 +1,4 @@
-"""What the recordings are said to show is what the analyses find in them; and `lockstep record`."""
+"""What the recordings are said to show is what the analyses find in them; and what makes them."""
 
 import gc
 import gzip
@@ -131,7 +131,7 @@ def test_the_allocator_frees_what_it_took():
     assert set(found.mismatch.values()) == {0}
 
 
-# lockstep record
+# python -m experiments
 
 DATA = Path(__file__).parents[1] / "data"
 JUPYTER = ("IPython", "ipykernel", "ipywidgets", "jupyter_client", "nbclient", "nbformat")
@@ -178,7 +178,7 @@ def experiment(*results, gpus=False, **options):
 
 
 def write(folder, *results):
-    return list(record([experiment(*results)], None, folder, "lockstep record test"))
+    return list(record([experiment(*results)], None, folder, "python -m experiments test"))
 
 
 def test_what_was_found_before_a_stop_is_kept(tmp_path):
@@ -189,7 +189,7 @@ def test_what_was_found_before_a_stop_is_kept(tmp_path):
 
     stopping = Experiment("test", "a test", 1, run, gpus=False)
     with pytest.raises(RuntimeError, match="stopped"):
-        list(record([stopping], None, tmp_path, "lockstep record test"))
+        list(record([stopping], None, tmp_path, "python -m experiments test"))
     assert json.loads((tmp_path / "parts.json").read_text()) == {"rows": [1, 2]}
     (entry,) = entries(tmp_path)
     assert entry["file"] == "parts.json"
@@ -216,7 +216,7 @@ def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupy
     entry, kept = entries(folder)  # in the order in which they were
     assert kept == other
     assert entry["experiment"] == "two-nodes"
-    assert entry["command"] == "lockstep record two-nodes -n 1 --to data"
+    assert entry["command"] == "python -m experiments two-nodes -n 1 --to data"
     assert (
         entry["conditions"].items()
         >= {
@@ -422,7 +422,7 @@ def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):
 NOT_YET: set[str] = set()
 # Written by tests/programs_06.py, for tests.
 BY_TESTS = {"virtual/graphs-h200.json"}
-# Of before `lockstep record`: it has keys of its own for what the manifest says.
+# Of before there were experiments: it has keys of its own for what the manifest says.
 BEFORE = {"launch/h200-x4.json"}
 
 
@@ -548,12 +548,12 @@ def test_everything_is_recorded_whatever_becomes_of_the_others(tmp_path):
         named("large", gpus=True, least=150),
         named("last"),
     ]
-    done = list(record_all(None, tmp_path, "lockstep record --all", several))
+    done = list(record_all(None, tmp_path, "python -m experiments --all", several))
     assert [one.experiment.name for one in done] == ["first", "half", "large", "last"]
     assert str(done[1]) == "half: failed: ValueError: on purpose"
     assert str(done[2]).startswith("large: not here: large needs a GPU for each of its 150 ranks")
     assert [one["file"] for one in entries(tmp_path)] == ["first.json", "half.json", "last.json"]
-    assert {one["command"] for one in entries(tmp_path)} == {"lockstep record --all"}
+    assert {one["command"] for one in entries(tmp_path)} == {"python -m experiments --all"}
     assert manifest.doubts(tmp_path) == []
 
 
@@ -728,7 +728,7 @@ def test_labs_that_were_recorded_under_other_conditions_say_so(tmp_path, monkeyp
 
 
 def test_the_table_in_the_readme_is_that_of_the_recordings():
-    readme = course.README.read_text(encoding="utf-8")
+    readme = course.PAGE.read_text(encoding="utf-8")
     assert course.quoted(readme) == course.table(DATA), "python -m experiments.course mends it"
     assert course.quoted(course.quote(readme, "another\n")) == "another\n"
 

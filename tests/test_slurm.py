@@ -53,7 +53,7 @@ def full(cluster: slurm.Cluster) -> Iterator[None]:
         *("sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null"),
         *("--wrap", "srun sleep 1000"),
     )
-    slurm.wait(lambda: queue.look(job).state == "RUNNING")
+    slurm.wait(lambda: queue.job_status(job).state == "RUNNING")
     yield
     subprocess.run(["scancel", job], check=True)
 
@@ -362,13 +362,13 @@ def test_without_a_controller_no_job_starts(cluster):
 
 
 def test_a_controller_that_goes_while_a_job_waits_is_named(cluster, monkeypatch):
-    def look(job, look=queue.look):
+    def look(job, look=queue.job_status):
         cluster.stop_controller()
         return look(job)
 
     gone = r"did not start within 1 s: Slurm's controller does not answer: .*contact slurm"
     with full(cluster):
-        monkeypatch.setattr(queue, "look", look)
+        monkeypatch.setattr(queue, "job_status", look)
         try:
             with pytest.raises(lockstep.LaunchError, match=gone):
                 lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm(patience=1))

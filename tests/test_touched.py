@@ -16,8 +16,10 @@ FILES = {
     "lib/lockstep/low.py": "ground = 1\nPAGE = 'page.js'\n",
     "lib/lockstep/high.py": "from .low import ground\ntop = ground + 1\n",
     "lib/lockstep/page.js": "",
+    "lib/experiments/far.py": "from lockstep import top\n",
     "tests/test_high.py": "import lockstep\n\ndef test_it():\n    assert lockstep.top == 2\n",
     "tests/test_low.py": "from lockstep import low\n\ndef test_it():\n    assert low.ground == 1\n",
+    "tests/test_distant.py": "import experiments.far\n",
     "tests/test_other.py": "from lockstep import own\n\ndef test_it():\n    assert own == 3\n",
 }
 
@@ -39,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def check(folder: Path, *words: str) -> tuple[int, str]:
-    command = [sys.executable, str(ROOT / "tests" / "touched.py"), *words]
+    command = [sys.executable, str(ROOT / "tests" / "touched.py"), "-n", "0", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 
@@ -56,9 +58,10 @@ def test_what_differs_from_main(checkout: Path) -> None:
 
 
 def test_the_nearest_come_first(checkout: Path) -> None:
-    low = {"tests/test_low.py": 1, "tests/test_high.py": 2}
+    low = {"tests/test_low.py": 1, "tests/test_high.py": 2, "tests/test_distant.py": 3}
     assert list(touched({"lib/lockstep/low.py"}, checkout).items()) == list(low.items())
-    assert touched({"lib/lockstep/high.py"}, checkout) == {"tests/test_high.py": 1}
+    high = {"tests/test_high.py": 1, "tests/test_distant.py": 2}
+    assert touched({"lib/lockstep/high.py"}, checkout) == high
     assert touched({"lib/lockstep/page.js"}, checkout) == low  # low.py reads it
     assert touched({"tests/test_other.py"}, checkout) == {"tests/test_other.py": 0}
     assert touched({"tests/test_gone.py", "new.txt"}, checkout) == {}
@@ -77,9 +80,26 @@ def test_tests_run_and_fail(checkout: Path) -> None:
 
 def test_when_the_time_is_over_the_rest_is_named(checkout: Path) -> None:
     (checkout / "lib/lockstep/low.py").write_text("ground = 0\n")
-    status, said = check(checkout, "0")
+    status, said = check(checkout, "--until", "0")
     assert status == 0, said
-    assert "when 0 s were over: tests/test_low.py (1), tests/test_high.py (1)" in said
+    assert "the time was over: tests/test_low.py (1), tests/test_high.py (1)" in said
+
+
+def test_a_test_is_cut_when_the_time_is_over_and_that_is_no_failure(checkout: Path) -> None:
+    (checkout / "lib/lockstep/low.py").write_text("ground = 1\npage = 1\n")
+    (checkout / "tests/test_low.py").write_text(
+        "import os, time, pytest\n"
+        "@pytest.fixture\n"
+        "def late():\n    yield\n    raise ValueError('its test did not end')\n"
+        "def test_quick():\n    os.environ['CHECK_UNTIL'] = str(time.time() + 0.5)\n"
+        "@pytest.mark.timeout(120)\n"
+        "def test_slow(late):\n    time.sleep(60)\n"
+    )
+    status, said = check(checkout, "-n", "1")
+    assert status == 0, said
+    assert "1 passed, 2 skipped" in said
+    assert "the time was over: tests/test_low.py (1), tests/test_high.py (1)" in said
+    assert "ValueError" not in said
 
 
 def test_without_git_it_says_so(tmp_path: Path) -> None:
@@ -104,6 +124,23 @@ def test_without_git_it_says_so(tmp_path: Path) -> None:
 )
 def test_what_files_of_ours_touch(file: str, test: str, distance: int) -> None:
     assert touched({file}, ROOT)[test] == distance
+
+
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("lockstep/base/formatting.py", ["formatting"]),
+        ("lockstep/trace/analyses/streams.py", ["trace_streams"]),
+        ("lockstep/launch/ranks.py", ["launch", "programs"]),  # like its folder; imports it
+        ("lockstep/virtual/graphs.py", ["virtual_graphs", "virtual"]),
+        ("lockstep/virtual/__init__.py", ["virtual"]),
+        ("lockstep/figures/interactive/player.py", ["interactive"]),
+        ("experiments/graphs.py", ["experiments_graphs"]),
+    ],
+)
+def test_what_is_named_like_a_module_comes_first(file: str, tests: list[str]) -> None:
+    order = [*touched({f"lib/{file}"}, ROOT)]
+    assert order[: len(tests)] == [f"tests/test_{name}.py" for name in tests]
 
 
 def test_notebooks_are_executed_only_when_they_change() -> None:

@@ -1,16 +1,19 @@
-"""`make check`: the tests that a change touches, nearest first, for as long as its time lasts.
+"""`make check`: the tests that a change touches, nearest first, until its time is over.
 
-`python tests/touched.py [SECONDS]`, at the checkout's root. The change is what differs from the
-place where this branch left main, with what is not committed yet. A test file is touched where it
-imports a changed file, straight or through others. (pytest-testmon sees what tests run in their own
-process only, and ours start others; pytest-picked knows of no imports.)
+`python tests/touched.py [--until TIME] [-n FILES]`, at the checkout's root. The change is what
+differs from the place where this branch left main, with what is not committed yet. A test file is
+touched where it is named like a changed file, or imports it, straight or through others.
+(pytest-testmon sees what tests run in their own process only, and ours start others; pytest-picked
+knows of no imports.)
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import fnmatch
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -19,9 +22,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from imports import Arrows, arrows, imported, imports, module
+from imports import Arrows, imported, imports, module
 
-SECONDS = 55.0  # no test starts later: style and types take up to 20 s, and 90 are the most
+SECONDS = 60.0  # for tests, unless --until is given
+MOST_FILES = 16  # for pytest to import, a second each with four workers; more have no time left
 # Tests that a change touches without an import: files, and what to run.
 BESIDES = (
     ("tests/conftest.py", "tests/test_*.py"),
@@ -29,7 +33,7 @@ BESIDES = (
     ("data/*", "tests/test_recordings.py"),
     ("tests/programs/*", "tests/test_families.py"),
     ("lib/lockstep/timeline/browser/*", "tests/test_timeline.py"),
-    ("lib/lockstep/figures/interactive/browser/*", "tests/test_play.py"),
+    ("lib/lockstep/figures/interactive/browser/*", "tests/test_interactive.py"),
     ("lib/lockstep/course/labs/*", "tests/test_labs.py"),
     ("labs/*", "tests/test_labs.py"),
     ("labs/*.ipynb", "tests/test_browser.py::test_a_blank_lab_shows_what_it_holds[{stem}]"),
@@ -58,27 +62,54 @@ def changed(root: Path) -> set[str]:
 
 
 def touched(changes: Iterable[str], root: Path) -> dict[str, int]:
-    """What to run, in this order → how many imports away the nearest changed file is."""
+    """What to run, in this order → how many imports away the nearest changed file is.
+
+    Files named like a changed module come first, then those named like its folders, then what is
+    fewest imports away; of these, what starts no processes, and what is short.
+    """
     present = {file for file in changes if (root / file).exists()}
     texts, found = _read(root)
     tests = [file for file in fnmatch.filter(texts, "tests/test_*.py") if file not in ONLY_BESIDES]
     far = _distances(present, texts, found)
-    chosen = {file: far[file] for file in tests if file in far}
+    likeness = {test: min((_likeness(test, file) for file in present), default=9) for test in tests}
+    chosen = {file: far.get(file, 0) for file in tests if file in far or likeness[file] == 0}
     for pattern, wanted in BESIDES:
         for file in fnmatch.filter(present, pattern):
             one = wanted.format(stem=Path(file).stem)
             chosen |= dict.fromkeys(fnmatch.filter(tests, one) or [one], 0)
-    slow = {file for file in chosen if STARTS_PROCESSES.search(texts.get(file, "torchrun"))}
-    order = sorted(chosen, key=lambda file: (chosen[file], file in slow, file))
-    return {file: chosen[file] for file in order}
+
+    def place(file: str) -> tuple[object, ...]:
+        text = texts.get(file, "torchrun")  # a test of a file that executes notebooks
+        slow = STARTS_PROCESSES.search(text) is not None
+        return likeness.get(file, 9), chosen[file], slow, text.count("\n"), file
+
+    return {file: chosen[file] for file in sorted(chosen, key=place)}
+
+
+def _likeness(test: str, file: str) -> int:
+    """Return 0 where a test is named like this file of a package, 1 where like its folder, 2 where
+    like the folder's, and so on; else 9.
+
+    `test_trace_streams.py` is named like `lockstep/trace/analyses/streams.py`: the module's name
+    ends its own, and what stands before is a folder's.
+    """
+    name = Path(test).stem.removeprefix("test_")
+    *folders, stem = Path(file).with_suffix("").parts
+    names = [*folders[1:], *([] if stem == "__init__" else [stem])]  # folders[0] is lib
+    if file.startswith("lib/") and file.endswith(".py"):
+        for distance, own in enumerate(names[:0:-1]):
+            before = name.removesuffix(own).removesuffix("_")
+            if name.endswith(own) and (not before or before in names):
+                return distance
+    return 9
 
 
 @functools.cache
 def _read(root: Path) -> tuple[dict[str, str], Arrows]:
     """The package's and the tests' files: their texts, and what they import."""
-    paths = [*(root / "lib" / "lockstep").rglob("*.py"), *(root / "tests").glob("*.py")]
+    paths = [*(root / "lib").rglob("*.py"), *(root / "tests").glob("*.py")]
     texts = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in paths}
-    return texts, _imports_of_all(root, texts)
+    return texts, _imports_of_all(texts)
 
 
 def _distances(changes: set[str], texts: dict[str, str], found: Arrows) -> dict[str, int]:
@@ -94,70 +125,66 @@ def _distances(changes: set[str], texts: dict[str, str], found: Arrows) -> dict[
     return far
 
 
-def _imports_of_all(root: Path, texts: dict[str, str]) -> Arrows:
-    """What each file of the package and of the tests imports.
+def _imports_of_all(texts: dict[str, str]) -> Arrows:
+    """What each file of the packages and of the tests imports.
 
-    `lockstep.torchrun` in a test leads to the room that has it. Through the head of the package,
-    which imports every room, no way leads: by it each test would be touched by each change. Cells
-    are strings: there a name of ours counts like one in the code.
+    `lockstep.torchrun` leads to the room that has it. Through the head of the package, which
+    imports every room, no way leads: by it each test would be touched by each change. Cells are
+    strings: there a name of ours counts like one in the code.
     """
-    library = "lib/lockstep/"
-    found = {
-        library + file: {library + target for target in targets}
-        for file, targets in arrows(root / library).items()
+    modules = {
+        Path(file).stem
+        if file.startswith("tests/")
+        else module(file, "").removeprefix(".lib."): file
+        for file in texts
     }
-    modules = {module(file.removeprefix(library), "lockstep"): file for file in found}
-    modules |= {Path(file).stem: file for file in texts if file.startswith("tests/")}
-    head = ast.parse(texts[library + "__init__.py"])
+    head = "lib/lockstep/__init__.py"
     offered = {
         f"lockstep.{name.rpartition('.')[2]}": modules.get(name) or modules[name.rpartition(".")[0]]
-        for node in imports(head)
-        for name in imported(node, ["lockstep"])
+        for name in _names(head, texts[head])
         if name.startswith("lockstep.")
     }
-    found[library + "__init__.py"] = set()
-    for file, text in texts.items():
-        if file.startswith("tests/"):
-            names = {name for node in imports(ast.parse(text)) for name in imported(node, [])}
-            names |= set(re.findall(r"\blockstep\.\w+", text))
-            if re.search(r"%torchrun\b", text):
-                names.add("lockstep.magic")
-            targets = {
-                modules.get(name) or offered.get(name) or modules.get(name.rpartition(".")[0])
-                for name in names - {"lockstep"}
-            }
-            found[file] = {target for target in targets if target}
+    found: Arrows = {head: set()}
+    for file in texts.keys() - {head}:
+        targets = {
+            modules.get(name) or offered.get(name) or modules.get(name.rpartition(".")[0])
+            for name in _names(file, texts[file]) - {"lockstep"}
+        }
+        found[file] = {target for target in targets if target}
     return found
 
 
-class TimeOver:
-    """A plugin of pytest: no test starts after the time is over."""
-
-    def __init__(self, seconds: float):
-        self.end = time.monotonic() + seconds
-        self.left: dict[str, int] = {}  # test file → tests not run
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if time.monotonic() > self.end:
-            file = item.nodeid.partition("::")[0]
-            self.left[file] = self.left.get(file, 0) + 1
-            pytest.skip("the time of make check is over: left to make test")
+def _names(file: str, text: str) -> set[str]:
+    """The full names of what a file imports, and of what the cells of a test speak of."""
+    package = list(Path(file).parts[1:-1])
+    names = {name for node in imports(ast.parse(text)) for name in imported(node, package)}
+    if file.startswith("tests/"):
+        names |= set(re.findall(r"\blockstep\.\w+", text))
+        if re.search(r"%torchrun\b", text):
+            names.add("lockstep.magic")
+    return names
 
 
-def main(root: Path, seconds: float) -> int:
+def main(root: Path, until: float, workers: int) -> int:
     changes = changed(root)
     wanted = touched(changes, root)
     print(f"changed files: {len(changes)}; tests that they touch, the nearest first:", flush=True)
     for one, distance in wanted.items():
         print(f"  {one}" + (f", {distance} imports away" if distance > 1 else ""), flush=True)
-    time_over = TimeOver(seconds)
-    status = pytest.main(["-q", "-r", "fE", *wanted], plugins=[time_over]) if wanted else 0
-    left = ", ".join(f"{file} ({count})" for file, count in time_over.left.items())
-    print(f"touched, but left to make test when {seconds:g} s were over: {left or 'none'}")
+    first, later = [*wanted][:MOST_FILES], [*wanted][MOST_FILES:]
+    os.environ["CHECK_UNTIL"] = str(until)
+    in_order = ["--dist", "loadfile", "--no-loadscope-reorder", "-n", str(workers)]
+    options = ["-q", "-r", "fE", "-p", "time_over", *in_order]
+    status = pytest.main([*options, *first]) if first else 0
+    print(f"touched, but left to make test as others are nearer: {', '.join(later) or 'none'}")
     print("left to make test, as nothing touches it: the rest")
-    return int(status)
+    return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED else int(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path.cwd(), float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--until", type=float, help="when the time is over, in seconds since 1970")
+    parser.add_argument("-n", type=int, default=4, help="files to test at a time")
+    options = parser.parse_args()
+    until = time.time() + SECONDS if options.until is None else options.until
+    sys.exit(main(Path.cwd(), until, options.n))

@@ -43,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
     arguments = parser.parse_intermixed_args(argv)
     if bool(arguments.names) + arguments.all + (arguments.other is not None) > 1:
-        parser.error("names, --all or --from, not several of them")
+        print(f"{PROGRAM}: names, --all or --from, not several of them", file=sys.stderr)
+        return 2
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _run(arguments, _typed(arguments))

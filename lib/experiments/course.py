@@ -1,6 +1,6 @@
 """Every lab and solution, executed on this machine: seconds, memory, checks, lab by lab.
 
-`python -m experiments.course` writes the README's table anew, of all that was recorded.
+`python -m experiments.course` writes the table in docs/instructors.md anew, of all recordings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .experiment import CannotRecord, Experiment, Result, gpu_name
 
 FOLDER = "course"
 LIMIT = 300.0  # seconds for a notebook
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "instructors.md"
 ROW = (
     "notebook",
     "seconds",
@@ -246,15 +246,15 @@ def _labs(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def quoted(readme: str) -> str:
-    """What stands in the README between its marks. Raises ValueError where it has no marks."""
+    """Return what stands in the page between its marks. Raises ValueError where it has none."""
     found = re.search(re.escape(_BEGIN) + "(.*?)" + re.escape(_END), readme, re.DOTALL)
     if found is None:
-        raise ValueError("the README has no marks for the table of data/course")
+        raise ValueError("the page has no marks for the table of data/course")
     return found[1]
 
 
 def quote(readme: str, text: str) -> str:
-    """The README with this table between its marks."""
+    """Return the page with this table between its marks."""
     return readme.replace(_BEGIN + quoted(readme) + _END, _BEGIN + text + _END)
 
 
@@ -270,4 +270,4 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":
-    README.write_text(quote(README.read_text(encoding="utf-8"), table(README.parent / "data")))
+    PAGE.write_text(quote(PAGE.read_text(encoding="utf-8"), table(PAGE.parents[1] / "data")))

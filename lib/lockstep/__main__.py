@@ -275,7 +275,7 @@ def _add_cluster(commands: Any) -> None:
 
 
 def _cluster(arguments: argparse.Namespace) -> int:
-    from .launch.cluster_check import hello
+    from .launch.cluster_check import check_cluster
 
     names = ("nodes", *_CLUSTER_WORDS, "gpus_per_node", "cpus_per_node")
     said = {name: getattr(arguments, name) for name in names}
@@ -286,7 +286,7 @@ def _cluster(arguments: argparse.Namespace) -> int:
             print(printable(f"written: {profile.write(Slurm(**said))}"), flush=True)
         elif said:
             raise LaunchError(f"check takes what the profile has, not --{next(iter(said))}")
-        return 0 if hello(profile.read(), lambda line: print(printable(line))) else 1
+        return 0 if check_cluster(profile.read(), lambda line: print(printable(line))) else 1
     except BrokenPipeError:
         raise
     except (LaunchError, OSError) as error:

@@ -19,7 +19,7 @@ from .launch import sources
 from .launch.cell import Cell
 from .launch.cluster.allocation import find
 from .launch.cluster.slurm import Slurm
-from .launch.engines.supervised import parent
+from .launch.engines.supervised import forkserver
 from .launch.job import Job
 from .launch.logs import Logs
 from .launch.nodes.remote import Nodes
@@ -303,6 +303,6 @@ class TorchrunMagics(Magics):
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext lockstep`: the magics, and the warm parent, which warms up behind the cells."""
+    """`%load_ext lockstep`: the magics, and the forkserver, which warms up behind the cells."""
     shell.register_magics(TorchrunMagics)
-    parent.wake()
+    forkserver.wake()

@@ -145,8 +145,8 @@ prediction = 2  # x is read once, the result written once
 # %% id="fusion"
 # %%torchrun --world compiler --may-fail --into job
 import torch
-from experiments.compile import FUSION
 from lockstep.course.compiled import Findings, look
+from lockstep.course.compiled.models import FUSION
 
 x = torch.randn(256, 256)
 result = {}
@@ -245,8 +245,8 @@ guess = "does not hold"
 
 # %% id="gains" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
-from experiments.compile import Sizes, by_model
 from lockstep.course.compiled import Findings, require
+from lockstep.course.compiled.models import Sizes, by_model
 
 require()
 sizes = Sizes(
@@ -829,8 +829,8 @@ guess = "does not hold"
 
 # %% id="grow" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
-from experiments.compile import blocks
 from lockstep.course.compiled import Findings, require
+from lockstep.course.compiled.models import blocks
 
 require()
 Findings(
@@ -997,8 +997,8 @@ def compile_and_save(artifacts):
     import time
 
     import torch
-    from experiments.compile import stack, warm_up
     from lockstep.course.compiled import require
+    from lockstep.course.compiled.models import stack, warm_up
     from torch._dynamo.utils import counters
 
     require()

@@ -34,7 +34,7 @@ import lockstep
 import psutil
 from lockstep import Job, JobFailed, World, torchrun
 from lockstep.launch.cell import Cell
-from lockstep.launch.engines.supervised import parent
+from lockstep.launch.engines.supervised import forkserver
 from lockstep.launch.options import Options
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -260,7 +260,7 @@ def holdings() -> dict[str, float]:
     held: dict[str, float] = {}
     for name, process in {
         "kernel": psutil.Process(),
-        "warm parent": psutil.Process(parent.pid),
+        "warm parent": psutil.Process(forkserver.pid),
     }.items():
         held[f"descriptors of the {name}"] = process.num_fds()
         held[f"MB of the {name}"] = process.memory_info().rss / 1e6

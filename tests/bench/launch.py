@@ -25,7 +25,7 @@ import psutil
 import ways
 from inside import RANKS
 from lockstep import torchrun
-from lockstep.launch.engines.supervised import parent
+from lockstep.launch.engines.supervised import forkserver
 from report import Report, circumstances, text
 from ways import DDP_STEP, REDUCE, Notebook
 
@@ -276,7 +276,7 @@ def run_part(name: str, report: Report, asked: Asked) -> None:
     except Exception:
         traceback.print_exc()
         report.errors.append(f"{name} failed, see above")
-    parent.close()
+    forkserver.close()
     for process in left_behind(patience=5):
         with contextlib.suppress(psutil.Error):
             report.errors.append(f"{name} left behind {process.pid}: {process.cmdline()}")

@@ -4,8 +4,9 @@
 outputs of an execution. Stored outputs are text and pictures: HTML has times in it and would differ
 at each execution. What text they show is compared with a new execution by the tests, but for cells
 tagged `varies`, where it differs from run to run; cells tagged `unpublished`, which show the
-reader's own machine, keep nothing. What goes further is folded, and so is the code of plumbing.
-Links to sections and other labs are made here.
+reader's own machine, keep nothing. nbval, which compares all that a cell shows, is told by its own
+tag to leave these alone, and those whose HTML is not stored. What goes further is folded, and so is
+the code of plumbing. Links to sections and other labs are made here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .screenshots import NoBrowser, add_screenshots
 from .source import SourceError, blank, complete, core, goes_further, read, tags
 
 _STORED = ("text/plain", "image/png")
+_IGNORED = "nbval-ignore-output"  # a tag of nbval's
 _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -52,11 +54,16 @@ def execute(notebook: Any, folder: Path) -> Any:
 
 
 def published(notebook: Any) -> Any:
-    """Return an executed notebook without what differs from one execution to the next."""
+    """Return an executed notebook without what differs from one execution to the next.
+
+    Where that is a part of what a cell shows, its tag has `pytest --nbval` compare nothing.
+    """
     for cell in notebook.cells:
         cell.metadata.pop("papermill", None)
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
+            if _differs(cell) and _IGNORED not in tags(cell):
+                cell.metadata["tags"] = [*tags(cell), _IGNORED]
             kept = [] if "unpublished" in tags(cell) else cell.outputs
             cell.outputs = [_publishable(output) for output in kept]
     notebook.metadata = nbformat.from_dict(_METADATA)
@@ -107,6 +114,12 @@ def _folding(cell: Any) -> dict[str, Any]:
     if goes_further(cell):
         return {"jp-MarkdownHeadingCollapsed": True}
     return {"jupyter": {"source_hidden": True}} if "plumbing" in tags(cell) else {}
+
+
+def _differs(cell: Any) -> bool:
+    """Whether a cell shows more than is stored of it, or something else the next time."""
+    kinds = {kind for output in cell.outputs for kind in output.get("data", ())}
+    return not kinds <= {*_STORED} or not {"varies", "unpublished"}.isdisjoint(tags(cell))
 
 
 def _publishable(output: Any) -> Any:

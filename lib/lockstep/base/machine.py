@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, GPUs and their links, PyTorch, a compiler.
+"""A description of this machine: cores, memory, GPUs and their links, PyTorch, a compiler.
 
 `probe()` asks once and returns a frozen `Machine` of plain values. What cannot be found out
 is None (or an empty tuple); `probe()` itself never raises for it.
@@ -55,7 +55,7 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Machine:
-    """What one process can use of the machine it runs on. Sizes are in bytes."""
+    """The machine as one process can use it. Sizes are in bytes."""
 
     system: str  # "Linux", "Darwin"
     platform: str  # "Linux 6.12.48 x86_64"
@@ -126,7 +126,8 @@ def summary(machine: Machine) -> str:
 
 
 def link_kind(links: tuple[tuple[str, ...], ...] | None) -> str | None:
-    """What joins the GPUs: "NVLink" (every pair), "partly NVLink", "PCIe", None if unknown."""
+    """The kind of link that joins the GPUs: "NVLink" (every pair), "partly NVLink", "PCIe", None if
+    unknown."""
     if links is None or len(links) < 2:
         return None
     pairs = [link for i, row in enumerate(links) for j, link in enumerate(row) if i != j]
@@ -158,7 +159,7 @@ def parse_topology(text: str) -> tuple[tuple[str, ...], ...] | None:
 
 
 def _run(command: Sequence[str], timeout: float) -> str | None:
-    """What the command wrote to stdout; None if it is missing, fails or takes too long."""
+    """Return what the command wrote to stdout; None if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Where the course's files are: `labs/`, `solutions/` and `data/`."""
+"""The places of the course's files: `labs/`, `solutions/` and `data/`."""
 
 from pathlib import Path
 

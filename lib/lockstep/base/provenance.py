@@ -1,4 +1,4 @@
-"""Where a figure comes from: live, recorded, simulated or published by others. Each carries one."""
+"""The provenance that each figure carries: live, recorded, simulated or published by others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def required(stamp: Provenance | Sequence[Provenance] | None, what: str) -> list
 
 
 class Measured(Protocol):
-    """What has its own stamp, such as a job."""
+    """Something that has its own stamp, such as a job."""
 
     @property
     def stamp(self) -> Provenance: ...
@@ -63,14 +63,14 @@ def simulated(model: str) -> Provenance:
 
 @dataclass(frozen=True)
 class Recording:
-    """What another machine wrote down: a file, or a folder of traces, and the stamp for figures."""
+    """A recording made elsewhere: a file, or a folder of traces, and the stamp for figures."""
 
     path: Path
     stamp: Provenance
 
     @cached_property
     def content(self) -> Any:
-        """What the JSON file holds."""
+        """The content of the JSON file."""
         return json.loads(self.path.read_text(encoding="utf-8"))
 
 
@@ -151,7 +151,7 @@ class Publication:
 
 
 def published(name: str) -> Publication:
-    """What is noted of a publication in `data/published/`, by its name: "megascale".
+    """Open the notes on a publication in `data/published/` by its name: "megascale".
 
     Raises FileNotFoundError, naming those that there are, for an unknown one.
     """

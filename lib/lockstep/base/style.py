@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Look:
-    """What a kind of work is called, its colour, and its pattern: one of `CSS` and of `HATCHES`."""
+    """The name of a kind of work, its colour, and its pattern: one of `CSS` and of `HATCHES`."""
 
     label: str
     colour: str
@@ -74,7 +74,7 @@ def hatched(look: Look) -> str:
 
 
 def luminance(colour: str) -> float:
-    """Of "#rrggbb", as WCAG 2 has it: https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
+    """Return the luminance of "#rrggbb" by WCAG 2: https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
     values = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in values)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

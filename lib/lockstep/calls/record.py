@@ -203,12 +203,12 @@ class Reader:
         self._agreed: Mapping[Group, str] | None = None  # None: what this rank calls its groups
 
     @classmethod
-    def of_nothing(cls, rank: int) -> Reader:
+    def empty(cls, rank: int) -> Reader:
         """The record of a rank that has not come up."""
         return cls(bytes(HEADER.size), rank)
 
     @classmethod
-    def of(
+    def from_sections(
         cls,
         header: bytes,
         sections: list[tuple[int, bytes]],
@@ -224,7 +224,7 @@ class Reader:
     def copy(self) -> Reader:
         """The record as it is now; it stays when the shared memory goes."""
         sections = self.sections()
-        return Reader.of(self.header, sections, self._rank, self._ahead, self.is_current)
+        return Reader.from_sections(self.header, sections, self._rank, self._ahead, self.is_current)
 
     @property
     def header(self) -> bytes:

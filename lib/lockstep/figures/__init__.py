@@ -1,1 +1,1 @@
-"""What the labs show: pictures, tables, charts, grids of ranks, who holds what."""
+"""Figures of the labs: pictures, tables, charts, grids of ranks, who holds what."""

@@ -1,4 +1,4 @@
-"""Who holds what: the numbers that ranks held before and after a collective, drawn."""
+"""A drawing of who holds what: the numbers that ranks held before and after a collective, drawn."""
 
 from __future__ import annotations
 

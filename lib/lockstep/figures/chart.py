@@ -253,14 +253,16 @@ class _Axis:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """What a logarithmic axis shows: 1, 10, 100, …; with 2 and 5 between where there is room."""
+    """Return the ticks of a logarithmic axis: 1, 10, 100, …; with 2 and 5 between where there is
+    room."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     between = (1, 2, 5) if math.log10(high / low) <= _FEW_DECADES else (1,)
     return [float(f"{one}e{decade}") for decade in decades for one in between]
 
 
 def _even_ticks(low: float, high: float) -> list[float]:
-    """What a linear axis shows: six to twelve multiples of 1, 2 or 5 times a power of ten."""
+    """Return the ticks of a linear axis: six to twelve multiples of 1, 2 or 5 times a power of
+    ten."""
     span = high - low or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / 5))
     step = max(n * power for n in (1, 2, 5) if n * power <= span / 5)

@@ -1,8 +1,8 @@
 """The agent of a host: starts, watches and ends ranks there for a notebook elsewhere.
 
-`lockstep agent TICKET` dials in at the notebook that wrote the ticket. The agent is a `LocalNode`
-with a link: what that hears of its ranks it passes on; what it is told to do it does. When the
-notebook goes, or the agent, its ranks go.
+`lockstep agent TICKET` dials in at the notebook that wrote that file of `Credentials`. The agent is
+a `LocalNode` with a `Transport`: what that hears of its ranks it passes on; what it is told to do
+it does. When the notebook goes, or the agent, its ranks go.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import psutil
 
 from ..calls.record import Reader
 from .channel import NoMessage, anonymous_file, in_turn
-from .engines.supervised import parent
+from .engines.supervised import forkserver
 from .engines.warm import Warm
 from .errors import LaunchError, refusal
 from .logs import Logs
 from .nodes.base import RankState, Setting, Task, levels
-from .nodes.credentials import Ticket
+from .nodes.credentials import Credentials
 from .nodes.local import LocalNode
 from .nodes.tls import trust
-from .nodes.transport import Link, prove
+from .nodes.transport import Transport, prove
 from .place import Place
 from .run import gpu_count
 
@@ -42,36 +42,36 @@ _MOST_PENDING = 8 << 20  # bytes that the notebook has not taken; ranks that pri
 
 
 def serve(path: Path) -> None:
-    """Work for the notebook that wrote the ticket at `path` until that lets go.
+    """Work for the notebook that wrote the file of credentials at `path` until that lets go.
 
     Raises LaunchError where there is no such notebook, or it does not let this agent in.
     """
-    ticket = Ticket.read(path)
-    host, port = ticket.address
-    parent.wake()  # it imports torch meanwhile
+    credentials = Credentials.read(path)
+    host, port = credentials.address
+    forkserver.wake()  # it imports torch meanwhile
     hello: dict[str, Any] = {"did": "hello", "levels": levels()}
     hello |= {"gpus": gpu_count(), "cores": os.cpu_count() or 1}
     if _GIVEN in os.environ:
         hello["given"] = f"{_GIVEN}={os.environ[_GIVEN]}"
     try:
-        tls = trust(ticket.certificate) if ticket.certificate else None
-        link = Link(socket.create_connection(ticket.address, timeout=10), tls)
-        if not prove(link, ticket.key, dialled=True):
+        tls = trust(credentials.certificate) if credentials.certificate else None
+        transport = Transport(socket.create_connection(credentials.address, timeout=10), tls)
+        if not prove(transport, credentials.key, dialled=True):
             raise LaunchError(f"who listens at {host}:{port} does not know the key of the ticket")
     except (OSError, EOFError, NoMessage) as error:
         raise LaunchError(
             f"no notebook waits for this agent at {host}:{port} ({error}). Is the ticket's "
             "notebook still there, does it wait for more agents, can this host reach it?"
         ) from error
-    name = os.environ.get("SLURMD_NODENAME") or platform.node() or link.address
-    link.post({**hello, "host": name, "number": int(os.environ.get("SLURM_NODEID", 0))})
+    name = os.environ.get("SLURMD_NODENAME") or platform.node() or transport.address
+    transport.post({**hello, "host": name, "number": int(os.environ.get("SLURM_NODEID", 0))})
     print(f"the agent on {name} works for the notebook at {host}:{port}", flush=True)
-    _Agent(link).serve()
+    _Agent(transport).serve()
     print("the notebook has let go of it", flush=True)
 
 
 class _Said:
-    """What was said of a rank last, so that only news is sent."""
+    """Remembers what was said of a rank last, so that only news is sent."""
 
     def __init__(self) -> None:
         self.state: Any = None
@@ -85,7 +85,7 @@ class _LetGo(Exception):
 
 @contextlib.contextmanager
 def _reaching_the_notebook() -> Iterator[None]:
-    """What fails here fails because the notebook is gone; what fails elsewhere does not."""
+    """Raise _LetGo for what fails here: it fails because the notebook is gone."""
     try:
         yield
     except (EOFError, NoMessage, OSError) as error:
@@ -93,19 +93,19 @@ def _reaching_the_notebook() -> Iterator[None]:
 
 
 class _Printed:
-    def __init__(self, link: Link, rank: int):
-        self._link, self._rank = link, rank
+    def __init__(self, transport: Transport, rank: int):
+        self._transport, self._rank = transport, rank
 
     def feed(self, data: bytes) -> None:
         with _reaching_the_notebook():
-            self._link.post({"did": "printed", "rank": self._rank}, data)
+            self._transport.post({"did": "printed", "rank": self._rank}, data)
 
 
 class _Agent:
-    def __init__(self, link: Link):
-        self._link = link
+    def __init__(self, transport: Transport):
+        self._transport = transport
         self._selector = selectors.DefaultSelector()
-        self._selector.register(link, selectors.EVENT_READ, self._on_link)
+        self._selector.register(transport, selectors.EVENT_READ, self._on_message)
         self._is_at_work = False  # ranks do a job
         self._node: LocalNode | None = None
         self._said: dict[int, _Said] = {}
@@ -125,45 +125,48 @@ class _Agent:
         finally:
             if self._node is not None:
                 self._node.end(False, lambda: None)
-            parent.close()
-            self._link.close()
+            forkserver.close()
+            self._transport.close()
 
     def _turn(self) -> None:
         if self._is_at_work:
             assert self._node is not None
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.pending else 0)
-            self._selector.modify(self._link, wanted, self._on_link)
+            wanted = selectors.EVENT_READ | (
+                selectors.EVENT_WRITE if self._transport.pending else 0
+            )
+            self._selector.modify(self._transport, wanted, self._on_message)
             for key in in_turn(self._selector, _TICK):
                 key.data()
             if self._is_at_work:
                 self._node.poll()
                 self._tell()
-        elif self._link.ready(_BEAT):  # what ranks do between jobs the next job learns
-            self._on_link()
-        while self._link.pending > _MOST_PENDING:
-            self._link.wait_to_send(_TICK)
+        elif self._transport.ready(_BEAT):  # what ranks do between jobs the next job learns
+            self._on_message()
+        while self._transport.pending > _MOST_PENDING:
+            self._transport.wait_to_send(_TICK)
             self._flush()
-        # Between jobs nobody reads what it says, and a link that is full for long is taken for one
-        # whose other end is gone. That the notebook's host has gone TCP finds (keep-alive).
-        if self._is_at_work and time.monotonic() - self._spoke > _BEAT and not self._link.pending:
+        # Between jobs nobody reads what it says, and a connection that is full for long is taken
+        # for one whose other end is gone. That the notebook's host has gone TCP finds (keep-alive).
+        is_silent = time.monotonic() - self._spoke > _BEAT
+        if self._is_at_work and is_silent and not self._transport.pending:
             self._post({"did": "beat"})
 
     def _post(self, message: dict[str, Any], *attached: Any) -> None:
         self._spoke = time.monotonic()
         with _reaching_the_notebook():
-            self._link.post(message, *attached)
+            self._transport.post(message, *attached)
 
     def _flush(self) -> None:
         with _reaching_the_notebook():
-            self._link.flush()
+            self._transport.flush()
 
     def _hear(self) -> tuple[dict[str, Any], list[memoryview]] | None:
         with _reaching_the_notebook():
-            return self._link.hear()
+            return self._transport.hear()
 
     # ── What it is told to do ────────────────────────────────────────────────────────────────
 
-    def _on_link(self) -> None:
+    def _on_message(self) -> None:
         self._flush()
         while (heard := self._hear()) is not None:
             message, attached = heard
@@ -202,7 +205,7 @@ class _Agent:
         place = Place(**{**message["place"], "master": tuple(message["place"]["master"])})
         self._node = LocalNode(Warm())
         try:
-            place = replace(place, interface=_interface(self._link.address))
+            place = replace(place, interface=_interface(self._transport.address))
             place = self._node.start(place, setting, self._selector)
         except (LaunchError, OSError) as error:
             why = refusal(error) if isinstance(error, OSError) else error
@@ -221,7 +224,7 @@ class _Agent:
         self._task = Task(file, **message["task"])
         self._said = {rank.rank: _Said() for rank in self._node.ranks}
         ranks = [rank.rank for rank in self._node.ranks]
-        self._node.begin(self._task, {rank: _Printed(self._link, rank) for rank in ranks})
+        self._node.begin(self._task, {rank: _Printed(self._transport, rank) for rank in ranks})
         self._is_at_work = True
 
     def _end(self, gracefully: bool) -> None:
@@ -280,7 +283,7 @@ class _Agent:
             self._post({**message, "sizes": list(rank.parcel.sizes)}, rank.parcel.memory)
 
     def _tell_record(self, rank: RankState, said: _Said, whole: bool) -> bool:
-        """Returns whether the rank has entered or left a call since the last look.
+        """Pass on its record; returns whether it has entered or left a call since the last time.
 
         As long as it does its header is enough; its calls follow when it stands still.
         """

@@ -17,14 +17,14 @@ from .job import JobFailed, JobInterrupted
 from .run import torchrun
 
 
-def hello(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
+def check_cluster(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
     """Run a rank on each node (or on each GPU) and say what it finds; whether all is well."""
     folder = platformdirs.user_state_path("lockstep")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="hello-") as file:
         try:
             job = torchrun(
-                look,
+                probe,
                 file.name,
                 nproc_per_node="gpu" if cluster.gpus_per_node else 1,
                 on=cluster,
@@ -46,8 +46,8 @@ def hello(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
     return not troubles
 
 
-def look(file: str) -> dict[str, Any]:
-    """On a rank: where it is, what is there, and whether it reaches the others."""
+def probe(file: str) -> dict[str, Any]:
+    """Return, on a rank, where it is, what is there, and whether it reaches the others."""
     import torch
     import torch.distributed as dist
 

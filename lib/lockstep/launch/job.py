@@ -15,7 +15,7 @@ class Job(JobData):
     """One run of N ranks: what was asked for and what became of it; draws itself in a notebook."""
 
     @classmethod
-    def of(cls, plan: Plan, outcome: Outcome) -> Job:
+    def from_outcome(cls, plan: Plan, outcome: Outcome) -> Job:
         return cls(**vars(plan), **vars(outcome))
 
     @cached_property

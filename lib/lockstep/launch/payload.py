@@ -59,7 +59,7 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.CodeType):
             name = obj.co_filename
-            text = self._texts.setdefault(name, sources.of_cell(name))
+            text = self._texts.setdefault(name, sources.cell_source(name))
             if text is None:
                 return NotImplemented
             make, parts = self.dispatch_table[types.CodeType](obj)
@@ -272,7 +272,7 @@ class Parcel:
             raise ValueError("a file that is shorter than was said")
 
     @classmethod
-    def of_file(cls, descriptor: int, sizes: Sequence[int]) -> Parcel:
+    def from_file(cls, descriptor: int, sizes: Sequence[int]) -> Parcel:
         """Of a file that `write` has written; closes its descriptor."""
         size = os.fstat(descriptor).st_size
         if size >= _SMALL:

@@ -44,7 +44,7 @@ class Status(NamedTuple):
 
 
 def status(pid: int) -> Status | None:
-    """None where there is no such process (or no /proc)."""
+    """Read what the kernel says of a process; None where there is none (or no /proc)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -55,7 +55,7 @@ def status(pid: int) -> Status | None:
 
 
 def start_of(pid: int) -> int:
-    """With its number this names one process for ever; 0 where that is not known."""
+    """Return when a process began, which with its number names it for ever; 0 if not known."""
     found = status(pid)
     return found.start if found else 0
 
@@ -70,7 +70,7 @@ def children(pid: int) -> list[int]:
 
 
 def everybody() -> list[int]:
-    """All processes that may be ours, but for this one."""
+    """List all processes that may be ours, but for this one."""
     own = os.geteuid()
     found = []
     with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def everybody() -> list[int]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal."""
+    """Return whether a process has a handler of its own for a signal."""
     caught = _field(pid, "SigCgt")
     return bool(caught) and bool(int(caught, 16) >> (number - 1) & 1)
 
@@ -106,7 +106,7 @@ def send(pid: int, start: int, number: int) -> None:
 
 
 class Reaper:
-    """Ends a job's processes; call `strike` again and again until it says that none is left.
+    """Ends a job's processes; call `kill_once` again and again until it says that none is left.
 
     job: its name. leaders: its ranks (or its agent), by number with the start time.
     """
@@ -114,28 +114,30 @@ class Reaper:
     def __init__(self, job: str, leaders: Mapping[int, int]):
         self._job = job
         self._leaders = dict(leaders)
-        self._prey: dict[int, int] = dict(leaders)  # and all that was found to belong to them
+        self._members: dict[int, int] = dict(leaders)  # and all that was found to belong to them
         self._strangers: set[tuple[int, int]] = set()
         self._trackers_since: dict[int, float] = {}
 
-    def strike(self, suspects: Iterable[int], *, own: bool, outlaws: bool = False) -> set[int]:
+    def kill_once(
+        self, suspects: Iterable[int], *, own: bool, all_belong: bool = False
+    ) -> set[int]:
         """Stop all that belongs to the job, then kill it; returns what was still alive before.
 
         Who is stopped starts nobody else, so it ends when a look finds nobody new. Ranks that have
-        started nobody are not stopped: what they start in that moment is found by the next strike.
+        started nobody are not stopped: what they start in that moment is found by the next call.
         suspects: who may belong to it besides what the leaders started. own: they are children of
-        this process and can be stopped before they are looked at. outlaws: all of them belong.
+        this process and can be stopped before they are looked at. all_belong: all suspects do.
         """
         for suspect in suspects:
-            if suspect not in self._prey:
-                self._examine(suspect, own, outlaws)
+            if suspect not in self._members:
+                self._examine(suspect, own, all_belong)
         for _ in range(_ROUNDS):
             alive = self._alive()
-            below = {child for pid in alive for child in children(pid)} - self._prey.keys()
+            below = {child for pid in alive for child in children(pid)} - self._members.keys()
             if not below:
                 break
             fresh = {pid: start_of(pid) for pid in below}
-            self._prey |= fresh
+            self._members |= fresh
             for pid, start in (alive | fresh).items():
                 _try_to_send(pid, start, signal.SIGSTOP)
         alive = self._alive()
@@ -144,7 +146,7 @@ class Reaper:
         return set(alive)
 
     def _first(self, alive: dict[int, int]) -> dict[int, int]:
-        """Those that go before the others.
+        """Return those that go before the others.
 
         multiprocessing's tracker removes the semaphores of those it serves when they are gone, and
         then ends by itself: it is let, for a moment.
@@ -158,20 +160,20 @@ class Reaper:
                 others[pid] = alive[pid]
         return others
 
-    def _examine(self, pid: int, own: bool, outlaw: bool) -> None:
+    def _examine(self, pid: int, own: bool, belongs: bool) -> None:
         seen = status(pid)
         if seen is None or seen.has_ended or (pid, seen.start) in self._strangers:
             return
         marked = _marked(pid)
-        if outlaw or seen.session in self._leaders or marked == self._job:
-            self._prey[pid] = seen.start
+        if belongs or seen.session in self._leaders or marked == self._job:
+            self._members[pid] = seen.start
             return
         # It may be the link of a chain whose next link begins in a moment: hold it first.
         held = own and not marked and seen.state not in "Tt"
         if held:
             _try_to_send(pid, seen.start, signal.SIGSTOP)
         if not marked and _has_record(pid, self._job):
-            self._prey[pid] = seen.start
+            self._members[pid] = seen.start
             return
         self._strangers.add((pid, seen.start))
         if held:
@@ -179,7 +181,7 @@ class Reaper:
 
     def _alive(self) -> dict[int, int]:
         alive = {}
-        for pid, start in self._prey.items():
+        for pid, start in self._members.items():
             seen = status(pid)
             if seen is not None and seen.start == start and not seen.has_ended:
                 alive[pid] = start
@@ -187,7 +189,7 @@ class Reaper:
 
 
 def others_live(job: str, ranks: Collection[int]) -> bool:
-    """Whether a process of a job lives that is none of its ranks, but what these have started.
+    """Return whether a process of a job lives that its ranks have started.
 
     What only keeps semaphores in order for them does not count.
     """
@@ -207,7 +209,7 @@ def _try_to_send(pid: int, start: int, number: int) -> None:
 
 
 def _marked(pid: int) -> str:
-    """The job of a program that a rank has started; "" where its environment names none."""
+    """Return the job of a program that a rank has started; "" where its environment names none."""
     for variable in _environment(pid).split(b"\0"):
         name, _, value = variable.partition(b"=")
         if name == VARIABLE.encode():
@@ -216,7 +218,10 @@ def _marked(pid: int) -> str:
 
 
 def _environment(pid: int) -> bytes:
-    """While a process is about to become another program, it reads as empty: look again then."""
+    """Read the environment with which a process began.
+
+    While it is about to become another program that reads as empty: look again then.
+    """
     folder = Path(f"/proc/{pid}")
     until = time.monotonic() + _EXEC
     found = b""
@@ -238,9 +243,9 @@ def _tracks_resources(pid: int) -> bool:
 
 
 def _has_record(pid: int, job: str) -> bool:
-    """Whether a process is a fork of a rank of this job.
+    """Return whether a process is a fork of a rank of this job.
 
-    Its environment is the one with which the warm parent began. The notebook's own forks have its
+    Its environment is the one with which the forkserver began. The notebook's own forks have its
     records mapped, too, and are told by their command line.
     """
     folder = Path(f"/proc/{pid}")
@@ -254,12 +259,12 @@ def _has_record(pid: int, job: str) -> bool:
 
 
 def record_name(job: str) -> str:
-    """How the names of the files with a job's call records begin."""
+    """Return how the names of the files with a job's call records begin."""
     return f"calls-{job}-"
 
 
 def why_alive(pid: int) -> str:
-    """Why a process that was sent SIGKILL still lives, as far as one can see."""
+    """Say why a process that was sent SIGKILL still lives, as far as one can see."""
     seen = status(pid)
     if seen is None:
         return "nobody can say why"
@@ -271,11 +276,11 @@ def why_alive(pid: int) -> str:
         return f"it runs as another user (uid {owner})"
     with contextlib.suppress(PermissionError):
         send(pid, seen.start, 0)
-        return _why_deaf(pid, seen.state)
+        return _why_unkillable(pid, seen.state)
     return f"we may not end it (it runs as uid {owner})"
 
 
-def _why_deaf(pid: int, state: str) -> str:
+def _why_unkillable(pid: int, state: str) -> str:
     if _is_frozen(pid):
         return "it is frozen by its control group (cgroup freezer)"
     if state == "t":
@@ -300,7 +305,7 @@ def _is_frozen(pid: int) -> bool:
 
 
 def _field(pid: int, name: str) -> str:
-    """One line of /proc/PID/status; "" where it is not there."""
+    """Return one line of /proc/PID/status; "" where it is not there."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             key, _, value = line.partition(":")
@@ -313,7 +318,7 @@ _IDLE_BUT_AWAKE = "gloo_tcp_loop"  # it looks around a hundred times a second
 
 
 def processor_time(pids: Iterable[int]) -> tuple[int, ...] | None:
-    """What processes have used of the processor so far, each, in clock ticks.
+    """Return what each process has used of the processor so far, in clock ticks.
 
     None while one of their threads runs or waits for a core. Empty where there is no /proc.
     """

@@ -317,7 +317,7 @@ class Ranks:
             self._said_at_end = said
         return said
 
-    def part(self, node: LocalNode) -> None:
+    def detach(self, node: LocalNode) -> None:
         """End ranks that have done their only job, on their only node, and wait for nobody.
 
         On GPUs the end takes long; the next job of this process waits for it before it begins.
@@ -325,7 +325,7 @@ class Ranks:
         with defer_signals():
             if not self.closed and os.getpid() == self._owner:
                 self.closed = True
-                node.part()
+                node.detach()
                 self._selector.close()
 
     def _drain(self) -> None:

@@ -19,10 +19,10 @@ from ..base.machine import in_notebook
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .cluster.allocation import meant
+from .cluster.allocation import resolve_hosts
 from .cluster.slurm import Allocation, Slurm
 from .engines.elastic import Elastic
-from .engines.supervised import parent
+from .engines.supervised import forkserver
 from .engines.warm import Warm
 from .errors import CannotSend, LaunchError, refusal
 from .interrupts import defer_signals, redeliver_interrupts
@@ -70,7 +70,7 @@ class World:
             backend=backend,
             env=dict(env or {}),
             timeout=timeout,
-            on=meant(on),
+            on=resolve_hosts(on),
         )
         self._each, self.backend, _ = _size(self._options)
         self.nproc = sum(self._each)
@@ -268,7 +268,7 @@ def torchrun(
         trace=trace,
         logs=logs or Logs(),
         show=show,
-        on=meant(on),
+        on=resolve_hosts(on),
     )
     if not callable(what):
         if kwargs:
@@ -403,7 +403,7 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
             job = _run(ranks, plan, task, options)
             if job.ok and when != "off":
                 assert isinstance(nodes[0], LocalNode)
-                ranks.part(nodes[0])
+                ranks.detach(nodes[0])
     except (JobFailed, JobInterrupted):
         if options.show and when == "between":
             kept.keep(plan, setting)
@@ -433,7 +433,7 @@ def _interruptible(plan: Plan) -> Iterator[None]:
     except KeyboardInterrupt:
         verdict = "Interrupted before Slurm had started it; nothing of it stays in the queue."
         outcome = Outcome(state="interrupted", verdict=verdict)
-        raise JobInterrupted(Job.of(plan, outcome)) from None
+        raise JobInterrupted(Job.from_outcome(plan, outcome)) from None
 
 
 def _nodes(plan: Plan, setting: Setting, options: Options, on: Nodes | None) -> Sequence[Node]:
@@ -463,14 +463,14 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
 
     def picture(outputs: Sequence[Output], seconds: float, suspicion: str) -> Job:
         notes = (suspicion,) if suspicion else ()
-        return Job.of(plan, Outcome(outputs=tuple(outputs), seconds=seconds, notes=notes))
+        return Job.from_outcome(plan, Outcome(outputs=tuple(outputs), seconds=seconds, notes=notes))
 
     display: Panel | Lines | Silence = Silence()
     if options.show:
         display = Panel(picture) if in_notebook() else Lines(plan.hidden)
     with ExitStack() as stack:
-        if isinstance(display, Panel) and options.on is None and not parent.has_answered:
-            stack.enter_context(display.waiting(Job.of(plan, Outcome(notes=(_LOADS,)))))
+        if isinstance(display, Panel) and options.on is None and not forkserver.has_answered:
+            stack.enter_context(display.waiting(Job.from_outcome(plan, Outcome(notes=(_LOADS,)))))
         ranks.start()
 
     def look(outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
@@ -480,7 +480,7 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
             behind = False
             kept.keep(plan, ranks.setting)
 
-    job = Job.of(plan, ranks.run(task, options.timeout, look))
+    job = Job.from_outcome(plan, ranks.run(task, options.timeout, look))
     if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job)

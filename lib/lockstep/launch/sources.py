@@ -10,7 +10,7 @@ def remember(filename: str, source: str) -> None:
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
 
 
-def of_cell(filename: str) -> str | None:
+def cell_source(filename: str) -> str | None:
     """The text of a cell of this process, None where the name is not one of a cell."""
     if "ipykernel_" in filename or filename.startswith(("cell-", "<ipython-")):
         entry = linecache.cache.get(filename)

@@ -1,1 +1,1 @@
-"""What things cost, by models: messages, collectives, and the schedules of pipelines."""
+"""Models of cost: messages, collectives, and the schedules of pipelines."""

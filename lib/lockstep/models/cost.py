@@ -1,4 +1,4 @@
-"""What communication should cost: α–β models, and the formulas of collectives.
+"""The cost of communication by models: α–β models, and the formulas of collectives.
 
 A message of s bytes takes α + β·s seconds (Hockney 1994, "The communication challenge for MPP:
 Intel Paragon and Meiko CS-2"): α is what every message costs, 1/β the bandwidth. A collective is
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Line:
-    """What one message costs: `alpha` seconds, and `beta` seconds a byte, with standard errors.
+    """The cost of one message: `alpha` seconds, and `beta` seconds a byte, with standard errors.
 
     `line(nbytes)` is seconds; a number or an array.
     """
@@ -72,7 +72,7 @@ def fit(nbytes: ArrayLike, seconds: ArrayLike) -> Line:
 
 @dataclass(frozen=True)
 class CollectiveFit:
-    """What a collective of n ranks takes, from measurements: `fitted(n, nbytes)` is seconds.
+    """The time of a collective of n ranks, from measurements: `fitted(n, nbytes)` is seconds.
 
     launch + alpha·rounds + beta·(bus factor)·s: `launch` seconds for every call, `alpha` for every
     round (2(n − 1) in an all_reduce, n − 1 in the others, 1 in a send), `beta` a byte on the
@@ -161,7 +161,7 @@ def fit_collective(
 
 
 def _ring_rounds(operation: str, n: int) -> int:
-    """How many messages follow each other around a ring, or along a chain."""
+    """Return how many messages follow each other around a ring, or along a chain."""
     if operation in ("send", "recv"):
         return 1
     return (2 if operation == "all_reduce" else 1) * (_whole(n) - 1)

@@ -20,12 +20,12 @@ class Overlap:
 
     @property
     def end(self) -> float:
-        """When both the backward and the last all-reduce are over."""
+        """The time at which both the backward and the last all-reduce are over."""
         return max(self.backward, self.sent[-1][1])
 
     @property
     def exposed(self) -> float:
-        """How long the ranks do nothing but communicate, or wait for it, after the backward."""
+        """The time after the backward in which ranks only communicate, or wait for it."""
         return self.end - self.backward
 
     @property

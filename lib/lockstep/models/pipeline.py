@@ -57,7 +57,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Plan:
-    """When the steps of `ranks` ranks run."""
+    """The times at which the steps of `ranks` ranks run."""
 
     ranks: int
     boxes: tuple[Box, ...]
@@ -116,7 +116,7 @@ def simulate(
 
 
 def _needs(step: Step, stage: int, stages: int) -> list[tuple[str, int, int]]:
-    """What must have ended before a step."""
+    """Return what must have ended before a step."""
     if step.way == "F":
         return [("F", step.number, stage - 1)] if stage else []
     if step.way == "W":

@@ -45,7 +45,7 @@ class Algorithm:
         return (1 << self.ranks) - 1
 
     def held(self) -> list[Held]:
-        """What the ranks have at the start and after each round.
+        """The numbers that ranks hold at the start and after each round.
 
         Raises ValueError where the numbers of a rank would be in a sum twice.
         """
@@ -170,7 +170,7 @@ def _all_gather(members: Sequence[int], chunks: Sequence[tuple[int, ...]]) -> Ro
 
 
 def _beside(groups: Sequence[Rounds]) -> Rounds:
-    """What several groups do at the same time."""
+    """Return what several groups do at the same time."""
     return tuple(
         tuple(one for messages in each for one in messages) for each in zip(*groups, strict=True)
     )

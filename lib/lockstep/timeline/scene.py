@@ -1,4 +1,5 @@
-"""What a timeline shows: rows of slices that do not overlap, made from one trace or from two."""
+"""The content of a timeline: rows of slices that do not overlap, made from one trace or from
+two."""
 
 from __future__ import annotations
 
@@ -160,7 +161,7 @@ class Scene:
         return Provenance(" and ".join(kinds), "; ".join(said))
 
     def operation(self, at: int) -> str:
-        """Of the communication at this position, such as "all_reduce"; "" if unknown."""
+        """Return the communication at this position, such as "all_reduce"; "" if unknown."""
         place = int(np.searchsorted(self.communications, at))
         if place == len(self.communications) or self.communications[place] != at:
             return ""
@@ -169,7 +170,7 @@ class Scene:
 
     @property
     def looks(self) -> dict[int, Look]:
-        """Of the kinds that occur."""
+        """Return the styles of the kinds that occur."""
         groups = {GROUP + at: Look(label, *GROUPS[at]) for at, label in enumerate(self.groups)}
         counts = np.bincount(self.kind, minlength=GROUP + len(GROUPS))
         return {kind: look for kind, look in (LOOKS | groups).items() if counts[kind]}
@@ -577,7 +578,7 @@ def overview(scene: Scene, columns: int = 1000) -> Scene:
 
 
 def pack(scene: Scene) -> tuple[str, list[Column]]:
-    """What the browser gets: a head (JSON) and columns, each in the smallest type that is exact.
+    """Return what the browser gets: a head (JSON) and columns in the smallest exact types.
 
     Times are uint32 where the picture spans less than 4.29 s, else float64, which holds whole
     nanoseconds up to 104 days.
@@ -647,7 +648,7 @@ def _kinds(scene: Scene, row: Row) -> list[int]:
 
 
 def counts(scene: Scene) -> str:
-    """What there is, without any measured time: "timeline: 4 ranks, 9 lanes, 1,234 slices".
+    """Count what is shown, without any measured time: "timeline: 4 ranks, 9 lanes, 1,234 slices".
 
     Of what is live only what is the same in every run of the same program: no profiler sees as many
     slices twice, but each rank communicates as often.

@@ -30,7 +30,7 @@ _STYLE = (
 
 
 class Timeline:
-    r"""What every rank did, drawn: lanes by rank and stream, to zoom, search and compare.
+    r"""A drawing of what every rank did: lanes by rank and stream, to zoom, search and compare.
 
     trace: with its stamp. before: another trace, drawn above on the same scale, each from its own
     first start. ranks: only these. groups: up to four, as {"forward": r"F\d+"}: slices whose whole

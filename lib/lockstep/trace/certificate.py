@@ -1,4 +1,4 @@
-"""How good a common clock of all ranks is."""
+"""The certificate of a common clock: how good it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..figures.table import table
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of a common clock. Times in nanoseconds.
+    """The quality of a common clock. Times are in nanoseconds.
 
     reference: the rank whose clock all others were set to. matches: collectives that were
     compared; disagreeing: those among them whose ends are over 100 µs apart, which were left out.

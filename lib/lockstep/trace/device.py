@@ -1,4 +1,4 @@
-"""When the device of one rank was busy, and what its idle time waited for."""
+"""The busy and the idle times of one rank's device, and what the idle ones waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONG_AGO = np.iinfo(np.int64).min
 
 
 class DeviceTimes:
-    """What ran on the device of one rank: rows of the trace, without those that took no time.
+    """The work on one rank's device: rows of the trace, without those that took no time.
 
     start, end: nanoseconds. known: whether the launch is in the trace. called, returned: start and
     end of the launching call, where it is known. busy: when anything ran.
@@ -41,7 +41,7 @@ class DeviceTimes:
             self.busy = join(self.kernels, others)
 
     def idle(self, since: int) -> tuple[Intervals, Intervals]:
-        """When nothing ran, from `since` to the last start: (host-bound, dependency).
+        """Return the idle times from `since` to the last start: (host-bound, dependency).
 
         A gap belongs to what ends it. Until the call that launches that has returned, the host is
         late; from then on it is a dependency. What a graph runs after its first kernel was

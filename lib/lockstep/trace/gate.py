@@ -60,7 +60,7 @@ class Measure:
 
     @property
     def growth(self) -> float:
-        """Of the median: 0.05 is 5 % more. Infinite where there was nothing before."""
+        """The growth of the median: 0.05 is 5 % more. Infinite where there was nothing before."""
         before, after = self.medians
         if not before:
             return math.inf if after else 0.0
@@ -76,7 +76,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Gate:
-    """What the gate says. runs: of either side. level: false alarms that it allows, of all pairs.
+    """The gate's verdict. runs: of either side. level: false alarms that it allows, of all pairs.
 
     left_out: measures that one side or both do not have, and why.
     """
@@ -401,7 +401,7 @@ def _values(side: list[_Run], name: str, single: bool) -> list[float]:
 def _chance(
     before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], counted: bool, name: str, what: str
 ) -> float:
-    """How often noise alone would make `after` this much larger. See `gate`."""
+    """Return how often noise alone would make `after` this much larger. See `gate`."""
     if counted and np.ptp(before) == np.ptp(after) == 0:
         return 0.0 if after[0] > before[0] else 1.0
     if min(len(before), len(after)) < 2:
@@ -433,7 +433,7 @@ def _rank_test(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> flo
 
 
 def _autocorrelation(*sides: np.ndarray[Any, Any]) -> float:
-    """Of neighbours, within the sides; what is negative counts as none.
+    """Return the correlation of neighbours within the sides; a negative one counts as none.
 
     In short series it comes out too small by (1 + 3 r) / n (Kendall, "Note on bias in the
     estimation of autocorrelation", 1954).
@@ -500,7 +500,7 @@ class _Late(NamedTuple):
 
 
 def _late(before: _Run, after: _Run, growth: float) -> _Late:
-    """Who needs more time of its own, without waiting for others; which rank, if one alone does."""
+    """Say who needs more time of its own, without waiting; which rank, if one alone does."""
     more = {
         rank: {
             how: _median(after, rank, part) - _median(before, rank, part)
@@ -565,7 +565,7 @@ def _quantity(name: str, value: float) -> str:
 
 
 def _likely(chance: float) -> str:
-    """How often noise does that, in words."""
+    """Say how often noise does that."""
     if chance >= 0.01:
         return f"noise in {100 * chance:.0f} of 100"
     return f"noise in 1 of {1 / chance:,.0f}" if chance > 1e-6 else "noise in < 1 of 1,000,000"

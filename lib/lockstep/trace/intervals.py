@@ -26,7 +26,7 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Times, ends: Times) -> Intervals:
-    """What any of these (unordered, perhaps overlapping or empty) intervals covers."""
+    """Return what any of these (unordered, perhaps overlapping or empty) intervals covers."""
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
@@ -39,22 +39,22 @@ def union(starts: Times, ends: Times) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """What both cover."""
+    """Return what both cover."""
     return _where(a, b, lambda in_a, in_b: in_a & in_b)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """What `a` covers and `b` does not."""
+    """Return what `a` covers and `b` does not."""
     return _where(a, b, lambda in_a, in_b: in_a & ~in_b)
 
 
 def join(a: Intervals, b: Intervals) -> Intervals:
-    """What either covers."""
+    """Return what either covers."""
     return union(np.concatenate((a.starts, b.starts)), np.concatenate((a.ends, b.ends)))
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """What `a` covers of [start, end)."""
+    """Return what `a` covers of [start, end)."""
     return intersect(a, union(np.array([start], np.int64), np.array([end], np.int64)))
 
 

@@ -1,4 +1,4 @@
-"""What belongs together: a launch and what it launched, a moment and the range around it."""
+"""Joins of slices: a launch and what it launched, a moment and the range around it."""
 
 from __future__ import annotations
 

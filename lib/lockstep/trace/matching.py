@@ -94,7 +94,7 @@ _OF_A_COLLECTIVE = ("known", "number", "size", "complete", "synchronises", "assu
 
 @dataclass(frozen=True)
 class _Queue:
-    """Where collectives come one after the other: one operation of one group."""
+    """A sequence of collectives: one operation of one group."""
 
     operation: str
     label: str  # of the group, for messages
@@ -406,7 +406,7 @@ def _with_repeats(sequence: Column) -> Column:
 
 
 def _shift(a: Column, size_a: Column, b: Column, size_b: Column) -> int | None:
-    """How many entries of b come before its partner of a[0]; None where that is not clear.
+    """Return how many entries of b come before a[0]'s partner; None where that is not clear.
 
     a, b: ends in nanoseconds, ascending. What is compared are the times between ends: they need no
     common clock.

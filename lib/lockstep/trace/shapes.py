@@ -47,7 +47,7 @@ class Input:
 
     @property
     def numbers(self) -> list[int]:
-        """Of a value such as "[2, 2]"."""
+        """Return the numbers of a value such as "[2, 2]"."""
         return [int(one) for one in _NUMBERS.findall(self.value)]
 
     def __str__(self) -> str:

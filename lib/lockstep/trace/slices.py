@@ -1,4 +1,4 @@
-"""What every rank did, in plain columns: one row a slice, one numpy column a property."""
+"""The slices of every rank in plain columns: one row a slice, one numpy column a property."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TraceError(Exception):
 
 
 class Kind(IntEnum):
-    """What a slice is, by the evidence of the trace (see `kinds`)."""
+    """The kind of a slice, by the evidence of the trace (see `kinds`)."""
 
     OTHER = 0
     OPERATOR = 1  # on the CPU: aten::mm, autograd nodes, …
@@ -76,7 +76,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What is known of a communication.
+    """The known facts of a communication.
 
     operation: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce",
         "gather", "scatter", "barrier", "send", "recv", or "" if unknown.
@@ -154,7 +154,7 @@ _AS_THEY_ARE = (
 
 
 class Files(Protocol):
-    """What the files of a trace say beside its columns, read when it is asked for."""
+    """The files of a trace, to read what they say beside the columns when it is asked for."""
 
     def args(self, rank: int, origins: Column) -> Iterator[dict[str, Any]]:
         """The args of these events (numbers, ascending) of a rank; its file is read once."""
@@ -175,7 +175,7 @@ class Numbering(dict[Any, int]):
 
 
 class Slices:
-    """What every rank did, as one immutable table; `Trace` is this with its questions.
+    """The slices of every rank as one immutable table; `Trace` adds the questions.
 
     Rows are sorted by lane, then start, then the longer first, so that each lane is one contiguous
     piece: `rows_of(lane)`. Columns (see COLUMNS) are attributes and cannot be written to:
@@ -373,7 +373,7 @@ class Slices:
         )
 
     def _properties(self) -> dict[str, Any]:
-        """What a table is made of beside its columns."""
+        """Return what a table is made of beside its columns."""
         return {
             "lanes": self.lanes,
             "names": self.names,

@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, order=True)
 class Batch:
-    """What one pass of an inference server works on, as its annotation says.
+    """The batch of one pass of an inference server, as its annotation says.
 
     phase: "prefill", "decode", or "mixed". requests: all of them. tokens: that go into the pass,
     NONE where it does not say.
@@ -48,7 +48,7 @@ class Batch:
 
 
 def batch_in(name: str) -> Batch | None:
-    """What the annotation of a server's step says, None for other steps.
+    """Return what the annotation of a server's step says, None for other steps.
 
     vLLM: "execute_context_C(TOKENS)_generation_G(TOKENS)", or with more in it
     "execute_TOKENS_context_C(sq…)_generation_G(sq…)". SGLang: "step[EXTEND bs=B toks=T]",

@@ -1,4 +1,5 @@
-"""What the traces of N ranks show, as text: a headline, then each question in its own section."""
+"""A summary of the traces of N ranks, as text: a headline, then each question in its own
+section."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _on_one_clock(trace: Slices) -> Slices:
 
 
 class Trace(Slices):
-    """What every rank did, as one immutable table (see `Slices`), and what can be asked of it.
+    """The slices of every rank as one immutable table (see `Slices`), and the questions about it.
 
     What needs one clock puts the ranks on one by itself, and its notes end with the certificate.
     """
@@ -71,7 +71,7 @@ class Trace(Slices):
 
     @classmethod
     def of(cls, job: jobs.Job) -> Trace:
-        """What a job did: its profiles, or its call record: see `lockstep.trace.read.jobs`."""
+        """Read a job's profiles, or its call record: see `lockstep.trace.read.jobs`."""
         return cls.of_slices(jobs.of(job))
 
     # ── Questions ────────────────────────────────────────────────────────────────────────────
@@ -85,7 +85,7 @@ class Trace(Slices):
         return steps(self)
 
     def breakdown(self, *, skip: int = 0) -> Breakdown:
-        """What each rank's time went to: see `lockstep.trace.analyses.breakdown`."""
+        """Split up each rank's time: see `lockstep.trace.analyses.breakdown`."""
         return breakdown(self, skip=skip)
 
     def collectives(self) -> Collectives:
@@ -102,15 +102,16 @@ class Trace(Slices):
         return launches(self)
 
     def kernels(self, top: int = 10) -> Kernels:
-        """Where the GPU's time goes: see `lockstep.trace.analyses.kernels`."""
+        """Split up the GPU's time: see `lockstep.trace.analyses.kernels`."""
         return kernels(self, top)
 
     def rates(self) -> Rates:
-        """What kernels and copies achieve, by shapes: see `lockstep.trace.analyses.rates`."""
+        """Return the rates of kernels and copies, by shapes: see
+        `lockstep.trace.analyses.rates`."""
         return rates(self)
 
     def serving(self, *, skip: int = 0) -> Serving:
-        """What a server's passes cost, by phase: see `lockstep.trace.analyses.serving`."""
+        """Return the cost of a server's passes, by phase: see `lockstep.trace.analyses.serving`."""
         return serving(self, skip=skip)
 
     def streams(
@@ -124,20 +125,20 @@ class Trace(Slices):
         return allocations(self)
 
     def critical_path(self) -> CriticalPath:
-        """What the step had to wait for, on one clock: see `lockstep.trace.analyses.critical`."""
+        """Find the critical path, on one clock: see `lockstep.trace.analyses.critical`."""
         aligned = _on_one_clock(self)
         answer = critical_path(aligned)
         return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
 
     def cause(self, *, skip: int = 0) -> Cause:
-        """What most likely makes the steps slow: see `lockstep.trace.analyses.cause`."""
+        """Name the most likely cause of slow steps: see `lockstep.trace.analyses.cause`."""
         return cause(_on_one_clock(self), skip=skip)
 
     def _moved(self, aligned: Slices) -> list[str]:
         return [] if aligned is self else [str(aligned.certificate)]
 
     def diff(self, after: Trace) -> Diff:
-        """What changed from this trace to a later one: see `lockstep.trace.analyses.diff`."""
+        """Compare with a later trace: see `lockstep.trace.analyses.diff`."""
         return diff(self, after)
 
     # ── Questions to other records of a run ──────────────────────────────────────────────────
@@ -154,7 +155,7 @@ class Trace(Slices):
 
     @staticmethod
     def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
-        """Why ranks hang, by their flight recorders: see `lockstep.trace.read.flight`."""
+        """Diagnose a hang by the ranks' flight recorders: see `lockstep.trace.read.flight`."""
         return flight(folder, stamp=stamp)
 
     # ── Other tools ──────────────────────────────────────────────────────────────────────────

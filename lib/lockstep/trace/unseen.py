@@ -78,7 +78,7 @@ _STRANGERS = (
 
 
 def _whose(trace: Slices, rank: int, categories: set[str]) -> str:
-    """Whose slices of unknown categories are, as far as these and the names of processes tell."""
+    """Say whose slices of unknown categories are, as far as they and names of processes tell."""
     for mark, whose in _STRANGERS:
         if any(mark.search(one) for one in categories):
             return whose

@@ -115,7 +115,7 @@ def is_on() -> bool:
 
 
 def trace() -> Trace:
-    """What host and virtual GPU of this process did so far; it plays all that was launched.
+    """Return what this process's host and virtual GPU did so far; plays all that was launched.
 
     Raises RuntimeError where none is on.
     """

@@ -97,7 +97,7 @@ class Communication(Work):
 
 
 class Meet:
-    """When all ranks of a collective have come: see `schedule.Meeting`."""
+    """The moment at which all ranks of a collective have come: see `schedule.Meeting`."""
 
     def __init__(self, group: Any, peer: int | None, tag: int, cost: float) -> None:
         self.earliest = cost
@@ -124,7 +124,8 @@ class Meet:
 
 
 class VirtualWork(dist.Work):
-    """What `async_op=True` gives: `wait` makes the current stream wait, and not the host."""
+    """The handle that `async_op=True` gives: `wait` makes the current stream wait, and not the
+    host."""
 
     def __init__(self, device: Device, point: tuple[Marker, Clock], kept: list[Any]) -> None:
         super().__init__()
@@ -245,7 +246,7 @@ def before_host_waits(device: Device, op: Op, args: Sequence[Any]) -> None:
 
 
 def play_at_exit(device: Device) -> None:
-    """What was launched is done when the process ends: other ranks may wait for it."""
+    """Finish what was launched when the process ends: other ranks may wait for it."""
     atexit.register(_play, device)
 
 

@@ -1,4 +1,4 @@
-"""How long an operation keeps the device busy, from the shapes of its tensors.
+"""The time that an operation keeps the device busy, from the shapes of its tensors.
 
 An operation is one kernel; one on many tensors a kernel for each of them where their shapes differ,
 as PyTorch does it then. Products of matrices, convolutions and attention cost their

@@ -1,4 +1,4 @@
-"""Where an H200's constants come from: `python -m lockstep.virtual.fit` reads the recordings anew.
+"""The source of an H200's constants: `python -m lockstep.virtual.fit` reads the recordings anew.
 
 `flops` lies between what the recorded MLP's products reach and 8192³ products beside a collective,
 which take 1.55 ms each where the GPU's power limit holds them back. What is not read here
@@ -87,7 +87,7 @@ def _kernel_calls(trace: Trace, rank: int) -> list[int]:
 
 
 def _first(trace: Trace, call: int) -> int:
-    """When what a call launched began."""
+    """Return when what a call launched began."""
     mine = (trace.correlation == trace.correlation[call]) & (trace.rank == trace.rank[call])
     return int(trace.start[mine & np.isin(trace.kind, _WORK)].min())
 
@@ -100,7 +100,7 @@ def _waits(trace: Trace, rank: int) -> float:
 
 
 def _gap(trace: Trace) -> float:
-    """What most often passes between two kernels of a stream, where none waits for the host."""
+    """Return the usual gap between two kernels of a stream, where none waits for the host."""
     gaps = []
     for rank in trace.ranks:
         rows = trace.where(*_WORK, rank=rank)

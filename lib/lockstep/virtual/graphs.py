@@ -121,7 +121,7 @@ class CUDAGraph:
 
 
 def _refuse_uncapturable(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """What optimizers that count their steps on the host ask of a real GPU before each step."""
+    """Refuse what optimizers that count steps on the host ask of a real GPU before each step."""
     groups = optimizer.param_groups
     if is_current_stream_capturing() and not all(one.get("capturable", True) for one in groups):
         raise RuntimeError(

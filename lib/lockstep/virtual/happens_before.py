@@ -1,4 +1,4 @@
-"""What a program orders: vector clocks of the streams and the host.
+"""The order that a program makes: vector clocks of the streams and the host.
 
 An operation is named by its stream and its number there. It is ordered before all that a stream
 does next if that stream's clock has reached its number. Times play no part: what is not ordered may
@@ -38,7 +38,7 @@ class Order:
         return clock[stream]
 
     def record(self, stream: int) -> Clock:
-        """What an event says that is recorded now."""
+        """Return what an event says that is recorded now."""
         clock = self.of(stream)
         merge(clock, self.host)
         return dict(clock)

@@ -1,4 +1,4 @@
-"""What the virtual GPU is made of: a few named constants, and what they say of kernels.
+"""The model of the virtual GPU: a few named constants, and what they say of kernels.
 
 Nothing here knows torch. All times are nanoseconds.
 """

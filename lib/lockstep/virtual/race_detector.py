@@ -25,7 +25,7 @@ _EXACT = 1 << 24  # elements up to which two views with gaps are compared elemen
 
 
 class Line(NamedTuple):
-    """Where in the program: `file`, `number`."""
+    """A line of the program: `file`, `number`."""
 
     file: str
     number: int
@@ -35,7 +35,7 @@ class Line(NamedTuple):
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
-        """Of a notebook's cell without a name: its file is the kernel's, another one each time."""
+        """A notebook's cell has no name: its file is the kernel's, another one each time."""
         where = f"line {self.number}"
         if not ("ipykernel_" in self.file or self.file.startswith(("cell-", "<ipython-"))):
             where = f"{self.file.rpartition('/')[2]}, {where}"
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Access:
-    """What one operation did to some memory: bytes [first, last) of it, by `view`.
+    """The access of one operation to some memory: bytes [first, last) of it, by `view`.
 
     stream: HOST for the host itself. number: of the operation on its stream. past: whether it was
     to a tensor that had this memory before.
@@ -93,7 +93,7 @@ class History:
         return against
 
     def forget(self, host: Clock) -> None:
-        """What the host has waited for is before all that comes."""
+        """Drop accesses that the host has waited for: they are before all that comes."""
         self.known = [one for one in self.known if host.get(one.stream, 0) < one.number]
 
 
@@ -229,7 +229,8 @@ def assigned_name(line: Line | None) -> str:
 
 
 def variable_name(frame: Any, inside: tuple[str, ...], wanted: Callable[[Any], bool]) -> str:
-    """What the program calls something: `left`, `streams[1]` or `self.side`, "" if nothing."""
+    """Return what the program calls something: `left`, `streams[1]` or `self.side`, "" if
+    nothing."""
     while frame is not None:
         if not frame.f_code.co_filename.startswith(inside):
             for name, value in [*frame.f_locals.items()]:

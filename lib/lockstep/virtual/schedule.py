@@ -45,7 +45,7 @@ class Marker:
 
 
 class Meeting(Protocol):
-    """What a collective needs of the other ranks: to be told when this one came, and when all had.
+    """The part of other ranks in a collective: they are told when this one came, and when all had.
 
     earliest: ns that it takes at least from then on; until that time the device can go on.
     """
@@ -121,7 +121,8 @@ class Await:
 
 @dataclass(eq=False)
 class Queue:
-    """What a stream has yet to do. free: when its last task ended. running: the one it is at."""
+    """The tasks that a stream has yet to do. free: when its last task ended. running: the one it is
+    at."""
 
     number: int
     priority: int = 0
@@ -240,7 +241,7 @@ class Schedule:
         return moved
 
     def _time_of(self, queue: Queue) -> float:
-        """When the head of a queue can start as far as its stream goes."""
+        """Return when the head of a queue can start as far as its stream goes."""
         item = queue.items[0]
         if isinstance(item, Task):
             return max(item.ready, queue.free + item.gap if queue.free else 0.0)

@@ -53,7 +53,7 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class Kernel:
-    """What a launch gives to the device; a captured one is launched again and again."""
+    """The work that a launch gives to the device; a captured one is launched again and again."""
 
     name: str
     work: float
@@ -70,7 +70,7 @@ class Kernel:
 
 
 class About(NamedTuple):
-    """What a task is of."""
+    """The origin of a task."""
 
     kind: Kind
     correlation: int
@@ -94,7 +94,7 @@ class Memory:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Of its segment and in it: what is given out again there has it, too."""
+        """The segment and the place in it: what is given out there again has it, too."""
         return id(self.block.segment), self.block.offset
 
     def tensor(
@@ -134,7 +134,7 @@ class StreamState:
 
 
 class StreamHandle:
-    """What the program has of a stream."""
+    """The program's handle of a stream."""
 
     def __init__(self, device: Device, number: int) -> None:
         self._device, self._number = device, number
@@ -153,7 +153,8 @@ class Extent:
 
 
 class Captured(NamedTuple):
-    """What a stream was told while it was captured: a kernel, or a marker to record or wait for."""
+    """A thing that a stream was told while it was captured: a kernel, or a marker to record or wait
+    for."""
 
     stream: int
     kernel: Kernel | None = None
@@ -162,7 +163,7 @@ class Captured(NamedTuple):
 
 
 class Capture:
-    """What the streams of a graph are told while it is captured, and what that orders."""
+    """The things that the streams of a graph are told while it is captured, and their order."""
 
     def __init__(self, pool: Pool, origin: int) -> None:
         self.pool, self.origin = pool, origin
@@ -290,7 +291,7 @@ class Device:
         return self._variable(stream) or "it"
 
     def _variable(self, stream: int) -> str:
-        """Where the program has a stream: as it was made, else where it is at now."""
+        """Say where the program has a stream: as it was made, else where it is at now."""
 
         def wanted(value: Any) -> bool:
             return isinstance(value, StreamHandle) and value.is_of(self, stream)
@@ -487,7 +488,7 @@ class Device:
     # ── The host waits ───────────────────────────────────────────────────────────────────────
 
     def refuse_in_capture(self, what: str, *streams: int) -> None:
-        """What may not be done while a stream is being captured ends the capture.
+        """End the capture by what may not be done while a stream is being captured.
 
         streams: those that are asked about, none for all. Mode "relaxed" lets a thread ask about
         those that are not captured; "global" and "thread_local" differ in other threads only.
@@ -546,13 +547,13 @@ class Device:
 
     @contextlib.contextmanager
     def as_device(self) -> Iterator[None]:
-        """What is computed inside is the device's work, and not the program's."""
+        """Count what is computed inside as the device's work, and not the program's."""
         with self.aside(), torch.inference_mode():
             yield
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """What is computed inside costs no virtual time, and may be handed to the program."""
+        """Let what is computed inside cost no virtual time; it may be handed to the program."""
         before, self.playing = self.playing, True
         try:
             yield
@@ -710,7 +711,7 @@ def _computed(compute: Callable[[], None], task: Task) -> None:
 
 
 def _hold(old: Access, new: Access, task: Task) -> None:
-    """Of two that race, let the second come first, if the first is not over."""
+    """Let the second of two that race come first, if the first is not over."""
     first = old.task
     if first is None or first.end is not None:
         return

@@ -21,7 +21,7 @@ _ready = False
 
 
 class _Backend(ModuleType):
-    """What PyTorch asks of a kind of device: the module torch.virtual."""
+    """The module torch.virtual: what PyTorch asks of a kind of device."""
 
     def is_initialized(self) -> bool:
         return True
@@ -140,7 +140,7 @@ def explained(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _On:
-    """What is switched on; `off` leaves nothing of it but the kind of device."""
+    """The parts that are switched on; `off` leaves nothing of them but the kind of device."""
 
     def __init__(self, machine: Machine, values: bool) -> None:
         _prepare()

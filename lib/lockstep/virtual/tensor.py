@@ -331,7 +331,8 @@ class Dispatch(TorchDispatchMode):
         return _shapes_of(returned)
 
     def _draw(self, op: Op, work: Work) -> Callable[[], torch.Tensor]:
-        """What lets random numbers be those of the program's order, whenever they are computed."""
+        """Return what makes random numbers those of the program's order, whenever they are
+        computed."""
         if op.name in _UNKNOWN_DRAWS:
             raise NotModelled(
                 f"the virtual GPU does not model {op}: how many random numbers it draws depends on "

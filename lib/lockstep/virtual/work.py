@@ -20,7 +20,7 @@ class NotOffered(NotModelled, AttributeError):
 
 
 class Op:
-    """What the schema of an operation says of it."""
+    """An operation as its schema describes it."""
 
     def __init__(self, func: Any) -> None:
         schema = func._schema

@@ -26,7 +26,7 @@ _FAR = 20  # times apart, from which on the line is logarithmic
 
 
 class Answered(Protocol):
-    """What came out, beside what the learner said."""
+    """The answer, beside what the learner said."""
 
     @property
     def is_answer(self) -> bool:

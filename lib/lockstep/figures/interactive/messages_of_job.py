@@ -115,7 +115,7 @@ def _states(ranks: int, rounds: Sequence[Sequence[Sent]]) -> list[list[int]]:
 
 
 def _others(calls: Sequence[Sequence[Any]]) -> str:
-    """Of one rank, as all make them."""
+    """Return the other calls of one rank, as all make them."""
     most = max(
         (
             Counter(call.operation for call in own if call.operation not in ("send", "recv"))

@@ -29,7 +29,8 @@ class Played(Protocol):
 
 @dataclass(frozen=True)
 class Film:
-    """What is drawn. states: for each rank and chunk a bit for each rank whose numbers are in it.
+    """The rounds that are drawn. states: for each rank and chunk a bit for each rank whose numbers
+    are in it.
 
     rounds: (source, to, chunks, adds, bytes) each. sent: bytes by rank, after each round.
     """
@@ -49,7 +50,7 @@ class Film:
         return len(self.states[0][0])
 
     def complete(self, at: int) -> list[int]:
-        """How many chunks each rank has complete after round `at`."""
+        """Return how many chunks each rank has complete after round `at`."""
         return [row.count(self.whole) for row in self.states[at]]
 
     def said(self, at: int) -> str:

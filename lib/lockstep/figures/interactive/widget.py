@@ -1,4 +1,4 @@
-"""What a learner may touch: a widget while the kernel lives, a picture and a sentence for ever."""
+"""Figures that a learner may touch: widgets while the kernel lives, then pictures and sentences."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ class Playable:
     is_open = True
 
     def first(self) -> dict[str, Any]:
-        """What is asked for at the start."""
+        """Return what is asked for at the start."""
         return {}
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What the page shows; `asked` comes from the page. Raises ValueError for what is wrong."""
+        """Return what the page shows; `asked` comes from the page. Raises ValueError for what is
+        wrong."""
         raise NotImplementedError
 
     def still(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
         return None
     here = _nodes_of_this_job()
     if (nodes or 2) <= here:  # a notebook that Slurm started has a node, and means others
-        return Here(nodes=nodes or here)
+        return CurrentSlurmJob(nodes=nodes or here)
     if on is None:
         inside = f", and this Slurm job has {here}" if here else ""
         raise LaunchError(
@@ -59,7 +59,7 @@ def cluster(nodes: int = 2) -> Slurm | None:
     return None
 
 
-def meant(on: Nodes | Slurm | str | None) -> Nodes | Slurm | None:
+def resolve_hosts(on: Nodes | Slurm | str | None) -> Nodes | Slurm | None:
     """What `torchrun(..., on=…)` means; a word as for `find`."""
     return find(on) if isinstance(on, str) else on
 
@@ -71,7 +71,7 @@ def _nodes_of_this_job() -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here(Slurm):
+class CurrentSlurmJob(Slurm):
     """Nodes of the Slurm job that this process is in. Agents are started once and stay."""
 
     each_has = "one of this Slurm job's nodes has"
@@ -85,7 +85,7 @@ class Here(Slurm):
             return nodes.count_cores()
 
     def allocate(self, ranks_per_node: int = 1, *, show: bool = True) -> Allocation:
-        return self._ready(Step(self, ranks_per_node), show)
+        return self._ready(SlurmStep(self, ranks_per_node), show)
 
     @contextlib.contextmanager
     def lease(self, ranks_per_node: int, show: bool) -> Iterator[Allocation]:
@@ -98,7 +98,7 @@ class Here(Slurm):
         yield standing
 
 
-class Step(Allocation):
+class SlurmStep(Allocation):
     """A step of the job that this process is in, which runs an agent on each of its nodes."""
 
     _step: subprocess.Popen[bytes] | None = None

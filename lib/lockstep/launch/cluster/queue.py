@@ -45,7 +45,7 @@ _WAITS = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class JobStatus:
     """What Slurm says of a job. state: its word for it; "" where the controller does not answer
     (reason has its words), "GONE" for a job that it does not know any more."""
 
@@ -117,20 +117,20 @@ def _own() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith("SLURM_")}
 
 
-def look(job: str) -> Seen:
+def job_status(job: str) -> JobStatus:
     done = _call(["scontrol", "show", "job", "--oneliner", job])
     if done.returncode:
         said = _words(done.stderr)
-        return Seen("GONE") if "Invalid job id" in said else Seen("", said)
+        return JobStatus("GONE") if "Invalid job id" in said else JobStatus("", said)
     found = dict(re.findall(r"(?<!\S)(\w+)=(\S*)", done.stdout))
     nodes = found.get("NodeList", "").replace("(null)", "")
-    return Seen(found.get("JobState", ""), found.get("Reason", ""), printable(nodes))
+    return JobStatus(found.get("JobState", ""), found.get("Reason", ""), printable(nodes))
 
 
-def look_back(name: str) -> Seen:
+def ended_job_status(name: str) -> JobStatus:
     """The same of a job that has ended a moment ago, by its name."""
     jobs = _call(["squeue", "--noheader", "--states=all", "--name", name, "--format=%A"])
-    return look(found[-1]) if (found := jobs.stdout.split()) else Seen("GONE")
+    return job_status(found[-1]) if (found := jobs.stdout.split()) else JobStatus("GONE")
 
 
 def cancel(name: str) -> str:

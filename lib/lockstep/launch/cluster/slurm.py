@@ -138,7 +138,7 @@ class Slurm:
         finally:
             guard.close()
         if process.returncode:
-            seen = queue.look_back(name)
+            seen = queue.ended_job_status(name)
             why = f": {seen}" if seen.is_over else ""
             if seen.state == "OUT_OF_MEMORY" and not self.memory:
                 why += ". The cluster's own choice was too little: say memory=…"
@@ -169,8 +169,8 @@ class Allocation(Nodes):
         self._asked = asked
         self._name = f"lockstep-{secrets.token_hex(8)}"
         self._printed = self._path.with_suffix(".log")  # only we can open its folder
-        self._seen = queue.Seen("PENDING", "None")
-        self._over: queue.Seen | None = None
+        self._seen = queue.JobStatus("PENDING", "None")
+        self._over: queue.JobStatus | None = None
         self.job = ""
         self.waited = 0.0  # seconds in the queue
         self._guard: IO[bytes] | None = None
@@ -225,7 +225,7 @@ class Allocation(Nodes):
         while len(self._hosts) < self.count:
             now = time.monotonic()
             if now - asked_at >= _EVERY:
-                asked_at, self._seen = now, queue.look(self.job)
+                asked_at, self._seen = now, queue.job_status(self.job)
             seen = self._seen
             if ended := self._has_ended():
                 raise LaunchError(
@@ -252,7 +252,7 @@ class Allocation(Nodes):
         """What has ended it before its agents were here; "" where nothing has."""
         return str(self._seen) if self._seen.is_over else ""
 
-    def _status(self, seen: queue.Seen, seconds: float) -> str:
+    def _status(self, seen: queue.JobStatus, seconds: float) -> str:
         if seen.state == "RUNNING":
             return f"{self._called}: {len(self._hosts)} of {self.count} agents are here"
         return f"{self._called} {seen} · {seconds:.0f} s"
@@ -278,7 +278,7 @@ class Allocation(Nodes):
         """What Slurm knows of it; asked again for a moment, since an agent goes before its job."""
         until = time.monotonic() + _SETTLES
         while self._over is None:
-            seen = queue.look(self.job)
+            seen = queue.job_status(self.job)
             if seen.is_over:
                 self._over = seen
             elif not seen.state:

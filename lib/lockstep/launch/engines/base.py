@@ -37,7 +37,7 @@ class Engine(Protocol):
     restarts: bool  # whether ranks that fail may come back by themselves
     ranks_exit_on_failure: bool  # as whoever watches over them expects
     job: str  # a name that no other job on this machine has; it marks the processes
-    events: Channel  # `ended` (index, exit code, peak memory); closed: the warm parent is gone
+    events: Channel  # `ended` (index, exit code, peak memory); closed: the forkserver is gone
 
     def start(self, place: Place, environment: Mapping[str, str]) -> Place:
         """Start the ranks of a place; returns it with the master that was found.

@@ -1,7 +1,8 @@
-"""Processes that the warm parent starts, watches and ends: what both engines share.
+"""Processes that the forkserver starts, watches and ends: what both engines share.
 
 Nothing is left when the job, the notebook's kernel, or the machine's patience ends. The notebook
-waits for nobody for ever: where the parent does not answer, or is gone, it ends the ranks itself.
+waits for nobody for ever: where the forkserver does not answer, or is gone, it ends the ranks
+itself.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ..errors import LaunchError
 from ..interrupts import defer_signals
 from ..processes import FOLDER, GRACE, LAST_MOMENT
 
-_PARENT = "lockstep.launch.worker.forkserver"  # the module that it runs
-# Seconds in which the warm parent must have answered, on a busy machine, too.
+_MODULE = "lockstep.launch.worker.forkserver"  # the module that it runs
+# Seconds in which the forkserver must have answered, on a busy machine, too.
 PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
 _PATIENCE_WHEN_STOPPED = 1.0
@@ -40,8 +41,8 @@ _MOST_WORDS = 4000  # bytes
 _LONGEST_BASE = 107 - len(f"/{FOLDER}12345678/listener-12345678")
 
 
-class _Parent:
-    """One warm parent, from its start to its end."""
+class _ForkserverProcess:
+    """One process that runs `worker/forkserver.py`, from its start to its end."""
 
     def __init__(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -49,11 +50,11 @@ class _Parent:
             stack.callback(theirs.close)
             failed = stack.enter_context(contextlib.ExitStack())
             failed.callback(ours.close)
-            self._words = open(anonymous_file("parent"), "r+b", buffering=0)  # noqa: SIM115
+            self._words = open(anonymous_file("forkserver"), "r+b", buffering=0)  # noqa: SIM115
             failed.callback(self._words.close)
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-u", "-m", _PARENT),  # as torchrun's ranks
+                    *(sys.executable, "-u", "-m", _MODULE),  # as torchrun's ranks
                     *(str(theirs.fileno()), str(os.getpid())),
                 ],
                 env=_environment_of_parent(),
@@ -79,7 +80,7 @@ class _Parent:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it cannot act: somebody has stopped it (SIGSTOP, or a debugger)."""
+        """True where it cannot act: somebody has stopped it (SIGSTOP, or a debugger)."""
         seen = processes.status(self.pid)
         return seen is not None and seen.state in "Tt"
 
@@ -88,13 +89,13 @@ class _Parent:
             self._control.send(message, descriptors, patience=PATIENCE)
 
     def last_words(self) -> str:
-        """What it printed last, which is something only when it could not go on."""
+        """Return what it printed last, which is something only when it could not go on."""
         size = os.fstat(self._words.fileno()).st_size
         words = os.pread(self._words.fileno(), _MOST_WORDS, max(size - _MOST_WORDS, 0))
         return words.decode(errors="replace").strip() or "(nothing)"
 
     def fate(self) -> str:
-        """How it ended, for people; "" while it lives."""
+        """Say how it ended, for people; "" while it lives."""
         try:
             code = self._process.wait(1)
         except subprocess.TimeoutExpired:
@@ -126,12 +127,12 @@ class _Parent:
         self.kill()
 
 
-class WarmParent:
-    """The notebook's warm parent, which is started once, and again when it has ended."""
+class Forkserver:
+    """The notebook's forkserver, which is started once, and again when it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._current: _Parent | None = None
+        self._current: _ForkserverProcess | None = None
         self._owner = os.getpid()
 
     def wake(self) -> None:
@@ -140,9 +141,9 @@ class WarmParent:
             if self._owner != os.getpid():  # a fork of the notebook: it has none of its own yet
                 self._current, self._owner = None, os.getpid()
             if self._current is None or not self._current.lives:
-                self._current = _Parent()
+                self._current = _ForkserverProcess()
 
-    def send(self, message: dict[str, Any], descriptors: list[int]) -> _Parent:
+    def send(self, message: dict[str, Any], descriptors: list[int]) -> _ForkserverProcess:
         """Hand it a job; returns the one that took it. Raises OSError where none can."""
         with self._lock:
             self.wake()
@@ -155,12 +156,12 @@ class WarmParent:
                 self._current.send(message, descriptors)
             return self._current
 
-    def drop(self, parent: _Parent) -> None:
+    def drop(self, process: _ForkserverProcess) -> None:
         """End one that does not answer; the next job starts another."""
         with self._lock:
-            if self._current is parent:
+            if self._current is process:
                 self._current = None
-        parent.kill()
+        process.kill()
 
     def close(self) -> None:
         with self._lock:
@@ -174,7 +175,7 @@ class WarmParent:
 
     @property
     def has_answered(self) -> bool:
-        """Whether the one that runs has started something, and so has imported torch."""
+        """True once the one that runs has started something, and so has imported torch."""
         current = self._current
         return current is not None and current.lives and current.has_answered
 
@@ -194,17 +195,17 @@ def python_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(p for p in (package, environment.get("PYTHONPATH", "")) if p)
 
 
-_parting: list[tuple[int, Supervised]] = []  # with the process whose they are
-parent = WarmParent()
-atexit.register(parent.close)
+_detached: list[tuple[int, Supervised]] = []  # with the process whose they are
+forkserver = Forkserver()
+atexit.register(forkserver.close)
 _numbers = itertools.count(1)
 
 
 class Folder:
     """A folder for files that must go with a job. Whoever dies, another removes it.
 
-    The warm parent does when the job is over, the notebook when the parent has died; where both
-    were killed, the next parent finds it without a lock.
+    The forkserver does when the job is over, the notebook when the forkserver has died; where both
+    were killed, the next forkserver finds it without a lock.
     """
 
     def __init__(self) -> None:
@@ -235,30 +236,30 @@ class Folder:
 
 
 def reap_detached() -> list[str]:
-    """Wait for the end of those that have parted; returns what `Supervised.end` does."""
+    """Wait until detached jobs have ended; returns what `Supervised.end` does."""
     said: list[str] = []
     with defer_signals(), contextlib.suppress(IndexError):
         while True:
-            owner, engine = _parting.pop(0)
+            owner, engine = _detached.pop(0)
             if owner == os.getpid():
                 said += engine.end(False, lambda: None)
     return said
 
 
 class Supervised:
-    """What both engines share: processes that the warm parent starts, watches and ends."""
+    """Processes that the forkserver starts, watches and ends: what both engines share."""
 
-    _called = "rank {}"  # what the processes are that the warm parent starts, by their index
+    _called = "rank {}"  # what the processes are that the forkserver starts, by their index
 
     def __init__(self) -> None:
         self.job = f"{os.getpid()}-{next(_numbers)}"
         self._note: str | None = None
         self._said: list[str] = []  # of processes of jobs before that could not be ended
         self._folder: Folder | None = None
-        self._parent: _Parent | None = None
+        self._forkserver: _ForkserverProcess | None = None
         self._has_events = False
         self._unused: float | None = None  # seconds in which somebody must use what was started
-        self._pids: dict[int, int] = {}  # what the warm parent has started, with its start time
+        self._pids: dict[int, int] = {}  # what the forkserver has started, with its start time
 
     def _begin(
         self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
@@ -277,7 +278,7 @@ class Supervised:
             ours, theirs = socket.socketpair(socket.AF_UNIX)
             sent.callback(theirs.close)
             self.events, self._has_events = Channel(ours), True
-            self._parent = parent.send(
+            self._forkserver = forkserver.send(
                 {
                     "job": self.job,
                     "count": count,
@@ -292,7 +293,7 @@ class Supervised:
     def started(self) -> str:
         """Wait until the processes exist; returns a note for the learner, mostly empty.
 
-        Raises LaunchError where the warm parent refuses, has died, or does not answer.
+        Raises LaunchError where the forkserver refuses, has died, or does not answer.
         """
         if self._note is None:
             message = self._answer()
@@ -303,24 +304,24 @@ class Supervised:
         return self._note
 
     def _answer(self) -> dict[str, Any]:
-        assert self._parent is not None
-        patience = PATIENCE if self._parent.has_answered else _PATIENCE_AT_FIRST
+        assert self._forkserver is not None
+        patience = PATIENCE if self._forkserver.has_answered else _PATIENCE_AT_FIRST
         try:
             message = self._hear(patience, lambda: None)
         except (EOFError, NoMessage):
             raise LaunchError(
-                self._parent.fate()
-                or f"the warm parent refuses. What it said last:\n{self._parent.last_words()}"
+                self._forkserver.fate()
+                or f"the warm parent refuses. What it said last:\n{self._forkserver.last_words()}"
             ) from None
         if message is None:
             why = self._give_up()
             raise LaunchError(f"{why} Run the cell again: a new one starts by itself.")
-        self._parent.has_answered = True
+        self._forkserver.has_answered = True
         return message
 
     def _hear(self, patience: float, meanwhile: Callable[[], None]) -> dict[str, Any] | None:
-        """The parent's next message; None when it does not answer in time, or cannot."""
-        assert self._parent is not None
+        """Return the forkserver's next message; None when it does not answer in time, or cannot."""
+        assert self._forkserver is not None
         until = time.monotonic() + patience
         stopped_since: float | None = None
         while True:
@@ -329,44 +330,44 @@ class Supervised:
             except TimeoutError:
                 meanwhile()
             now = time.monotonic()
-            stopped_since = (stopped_since or now) if self._parent.is_stopped else None
+            stopped_since = (stopped_since or now) if self._forkserver.is_stopped else None
             if now > until or (stopped_since and now - stopped_since > _PATIENCE_WHEN_STOPPED):
                 return None
 
     def _give_up(self) -> str:
-        """End a parent that does not answer; returns what is to be said of it."""
-        assert self._parent is not None
-        why = "it had been stopped" if self._parent.is_stopped else "it hung"
-        parent.drop(self._parent)
+        """End a forkserver that does not answer; returns what is to be said of it."""
+        assert self._forkserver is not None
+        why = "it had been stopped" if self._forkserver.is_stopped else "it hung"
+        forkserver.drop(self._forkserver)
         return (
-            f"The warm parent (pid {self._parent.pid}), which starts and watches the ranks, did "
-            f"not answer ({why}), so it was ended, and with it all Worlds that it kept."
+            f"The warm parent (pid {self._forkserver.pid}), which starts and watches the ranks, "
+            f"did not answer ({why}), so it was ended, and with it all Worlds that it kept."
         )
 
     def fate(self) -> str:
-        return self._parent.fate() if self._parent is not None else ""
+        return self._forkserver.fate() if self._forkserver is not None else ""
 
-    def part(self) -> None:
-        """Have everything ended, and leave it to the next job of this process to wait for that."""
+    def detach(self) -> None:
+        """Have everything ended; the next job of this process waits for that (`reap_detached`)."""
         with contextlib.suppress(OSError):
             self.events.send({"do": "end", "gracefully": False}, patience=LOOK)
-        _parting.append((os.getpid(), self))
+        _detached.append((os.getpid(), self))
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         if self._folder is None:
             return []
         folder, self._folder = self._folder, None
         said: list[str] = []
-        if self._parent is not None:
+        if self._forkserver is not None:
             said = self._end_processes(gracefully, meanwhile)
         if self._has_events:
-            self.events.close()  # which says it to a parent that has the job, too
+            self.events.close()  # which says it to a forkserver that has the job, too
         folder.remove()
         folder.close()
         return said
 
     def _end_processes(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
-        assert self._parent is not None
+        assert self._forkserver is not None
         patience = LAST_MOMENT + PATIENCE + (GRACE if gracefully else 0)
         why = ""
         try:
@@ -380,13 +381,13 @@ class Supervised:
             why = self._give_up()
         except (EOFError, NoMessage, OSError):
             why = self.fate()
-        return [*([why] if why else []), *self._hunt()]
+        return [*([why] if why else []), *self._kill_all()]
 
-    def _hunt(self) -> list[str]:
-        """Without a parent: find what is left of the job, and end it."""
-        hunt = processes.Reaper(self.job, self._pids)
+    def _kill_all(self) -> list[str]:
+        """Find what is left of the job without a forkserver, and end it."""
+        reaper = processes.Reaper(self.job, self._pids)
         until = time.monotonic() + LAST_MOMENT
-        while alive := hunt.strike(processes.everybody(), own=False):
+        while alive := reaper.kill_once(processes.everybody(), own=False):
             if time.monotonic() > until:
                 index = {pid: at for at, pid in enumerate(self._pids)}
                 return [

@@ -1,4 +1,4 @@
-"""Fresh ranks, forked from the warm parent."""
+"""Fresh ranks, forked from the forkserver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .supervised import LOOK, PATIENCE, Supervised, reap_detached
 
 
 class Warm(Supervised):
-    """Fresh ranks, forked from the warm parent."""
+    """Fresh ranks, forked from the forkserver."""
 
     name = "warm"
     restarts = False
@@ -87,7 +87,7 @@ class Warm(Supervised):
         return [replace(arrival, pid=pid) for arrival, pid in zip(arrivals, pids, strict=True)]
 
     def let_go(self) -> None:
-        """Leave ranks in reserve to the warm parent, which ends them."""
+        """Leave ranks in reserve to the forkserver, which ends them."""
         if self._folder is not None:
             folder, self._folder = self._folder, None
             self.events.close()

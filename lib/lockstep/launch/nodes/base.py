@@ -87,8 +87,8 @@ class RankState:
     is_stopped: bool = False
 
     @classmethod
-    def of_nobody(cls, rank: int) -> Self:
-        return cls(rank, Reader.of_nothing(rank))
+    def empty(cls, rank: int) -> Self:
+        return cls(rank, Reader.empty(rank))
 
     @property
     def over(self) -> bool:

@@ -1,4 +1,7 @@
-"""What an agent must know to dial in: where, and the key. A file that only its owner reads."""
+"""What an agent must know to dial in, in a file that only its owner reads.
+
+Users know that file as the agent's ticket.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from ..errors import LaunchError
 
 
 @dataclass(frozen=True)
-class Ticket:
-    """address: host and port at which the notebook listens. key: that both ends must know.
+class Credentials:
+    """Where an agent dials in, and how both ends are known.
+
+    address: host and port at which the notebook listens. key: that both ends must know.
     certificate: by which the notebook is known; "" on loopback, where nothing is encrypted.
     """
 
@@ -27,13 +32,13 @@ class Ticket:
     certificate: str = ""
 
     @classmethod
-    def new(cls, address: tuple[str, int], certificate: str) -> Ticket:
+    def new(cls, address: tuple[str, int], certificate: str) -> Credentials:
         return cls(address, secrets.token_bytes(32), certificate)
 
     def write(self) -> tuple[Path, int]:
-        """Write it to a new file below the user's own folder for such things.
+        """Write them to a new file below the user's own folder for such things.
 
-        Returns a descriptor, too, which claims the file while it is open: tickets that nobody
+        Returns a descriptor, too, which claims the file while it is open: files that nobody
         claims, of notebooks that were killed, are removed.
         """
         folder = platformdirs.user_state_path("lockstep") / "nodes"
@@ -50,15 +55,15 @@ class Ticket:
         return Path(path), claim
 
     @classmethod
-    def read(cls, path: Path) -> Ticket:
-        """Raises LaunchError for what is no ticket, or others can read."""
+    def read(cls, path: Path) -> Credentials:
+        """Read a file of `write`. Raises LaunchError for another, or one that others can read."""
         try:
             with path.open(encoding="utf-8") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 said = json.load(file)
             host, port = said["address"]
             key, certificate = bytes.fromhex(said["key"]), str(said["certificate"])
-            ticket = cls((str(host), int(port)), key, certificate)
+            credentials = cls((str(host), int(port)), key, certificate)
         except OSError as error:
             raise LaunchError(f"the ticket cannot be read: {error}") from None
         except (ValueError, TypeError, LookupError):
@@ -68,10 +73,10 @@ class Ticket:
                 f"others can read the ticket {str(path)!r}, and with it run programs as you: "
                 "chmod 600, and better a new one"
             )
-        return ticket
+        return credentials
 
 
-def remove(ticket: Path) -> None:
-    """A ticket, and what agents that had it from a queue have printed."""
-    ticket.unlink(missing_ok=True)
-    ticket.with_suffix(".log").unlink(missing_ok=True)
+def remove(path: Path) -> None:
+    """Remove a file of credentials, and what agents that a queue started with it have printed."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(".log").unlink(missing_ok=True)

@@ -66,7 +66,7 @@ class LocalNode:
         self._task: Task | None = None
         self._outputs: Mapping[int, Printed] = {}
         self._logs: LogFiles | None = None
-        self._toll: OomCounter | None = None  # since the last job, or this one's beginning
+        self._oom: OomCounter | None = None  # since the last job, or this one's beginning
         self._arrival: int | None = None
         self._selector: selectors.BaseSelector = selectors.PollSelector()
 
@@ -90,7 +90,7 @@ class LocalNode:
         """Have the engine start the ranks; does not wait for that where it need not."""
         self._place, self._setting, self._selector = place, setting, selector
         last = place.first + place.count
-        self._slots = [_Slot.of_nobody(rank) for rank in range(place.first, last)]
+        self._slots = [_Slot.empty(rank) for rank in range(place.first, last)]
         self.ranks = self._slots
         self._threads = str(max(1, usable_cores() // place.count))
         if setting.logs is not None and setting.log_folder is not None:
@@ -165,7 +165,7 @@ class LocalNode:
     def begin(self, task: Task, outputs: Mapping[int, Printed]) -> None:
         self._task, self._outputs = task, outputs
         self.notes.clear()
-        self._toll = self._toll or OomCounter()
+        self._oom = self._oom or OomCounter()
         for slot in self._slots:
             slot.state, slot.reply, slot.parcel, slot.peak = "coming", {}, None, 0
             early, slot.early = slot.early, b""
@@ -174,7 +174,7 @@ class LocalNode:
                 self._send_task(slot)
 
     def forget_task(self) -> None:
-        self._task, self._outputs, self._toll = None, {}, OomCounter()
+        self._task, self._outputs, self._oom = None, {}, OomCounter()
         for slot in self._slots:
             slot.reply, slot.parcel = {}, None
 
@@ -189,7 +189,7 @@ class LocalNode:
 
     def look(self) -> None:
         self.drain()
-        if self._toll is not None and (why := self._toll.explains()):  # a rank's own process, too
+        if self._oom is not None and (why := self._oom.explains()):  # a rank's own process, too
             self.notes.append(f"meanwhile the kernel ended a process that is no rank: {why}")
         self._ask_for_stacks()
         for slot in self._slots:  # now: ranks that are being ended stir each other
@@ -343,7 +343,7 @@ class LocalNode:
             if missing := _EXPECTED[reply["did"]] - reply.keys():
                 raise ValueError(f"it lacks {min(missing)}")
             if descriptors:
-                slot.parcel = Parcel.of_file(descriptors.pop(0), reply["sizes"])
+                slot.parcel = Parcel.from_file(descriptors.pop(0), reply["sizes"])
         except (LookupError, TypeError, ValueError) as error:
             self._distrust(slot, f"sent what is no answer ({error}): {_INTRUDED}")
         except OSError as error:
@@ -377,14 +377,14 @@ class LocalNode:
         while slot.code is None and self._engine.events.ready(0.5):
             if not self._on_event():
                 break
-        if self._toll is not None and slot.code in (None, -signal.SIGKILL):
-            slot.starved = self._toll.explains()
+        if self._oom is not None and slot.code in (None, -signal.SIGKILL):
+            slot.starved = self._oom.explains()
         if slot.code == 0 and self._task is not None and self._task.may_leave:
             slot.state = "done"
             slot.reply |= {"shown": None, "digest": [], "device": "CPU", "bound": []}
 
     def _on_event(self) -> bool:
-        """Hear what the warm parent says; False once it is gone."""
+        """Hear what the forkserver says; False once it is gone."""
         if self.fate:
             return False
         try:
@@ -481,11 +481,11 @@ class LocalNode:
     def ask_to_end(self, gracefully: bool) -> None:
         """Nothing: `end` asks, and all ranks here are asked at once."""
 
-    def part(self) -> None:
+    def detach(self) -> None:
         """End ranks that have done their last job; the next job waits for that."""
         assert isinstance(self._engine, Warm)
         self._hear_no_more()
-        self._engine.part()
+        self._engine.detach()
         for slot in self._slots:
             self._forget(slot)
 

@@ -26,8 +26,8 @@ from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
 from . import tls
 from .base import Printed, RankState, Setting, Task, levels
-from .credentials import Ticket, remove
-from .transport import Link, prove
+from .credentials import Credentials, remove
+from .transport import Transport, prove
 
 _SILENCE = 10.0  # seconds without a word, after which an agent is lost
 _PATIENCE = 60.0  # seconds for ranks to be started, on a busy host, too
@@ -41,7 +41,7 @@ class _Host:
 
     name: str
     order: tuple[int, str, bytes]  # in which hosts get their ranks
-    link: Link
+    transport: Transport
     gpus: int
     given: str  # which GPUs a queue has given it, as a variable of its environment
     cores: int
@@ -58,9 +58,9 @@ class Nodes:
     >>> lockstep.torchrun(train, nproc_per_node=4, on=nodes)
 
     count: how many hosts; ranks go to them in the order of their names. address: of this host, at
-    which the others reach it; the loopback by default. Links are authenticated by a key in a file
-    that only you can read and, beyond loopback, encrypted. The process groups' own connections
-    are neither: use them in a network that you trust.
+    which the others reach it; the loopback by default. Its connections are authenticated by a key
+    in a file that only you can read and, beyond loopback, encrypted. The process groups' own
+    connections are neither: use them in a network that you trust.
     Raises LaunchError where nothing can listen at that address, or nothing can be encrypted.
     """
 
@@ -80,8 +80,8 @@ class Nodes:
             self._listener = socket.create_server((address, 0))
         except OSError as error:
             raise LaunchError(f"nothing can listen at {address}: {reason(error)}") from None
-        self._ticket = Ticket.new((address, self._listener.getsockname()[1]), certificate)
-        self._path, claim = self._ticket.write()
+        self._credentials = Credentials.new((address, self._listener.getsockname()[1]), certificate)
+        self._path, claim = self._credentials.write()
         self._end = weakref.finalize(
             self, _let_go, os.getpid(), self._listener, self._hosts, self._path, claim
         )
@@ -89,17 +89,17 @@ class Nodes:
     @property
     def address(self) -> str:
         """Host and port at which this process listens."""
-        host, port = self._ticket.address
+        host, port = self._credentials.address
         return f"{host}:{port}"
 
     @property
     def names(self) -> list[str]:
-        """Of the hosts that are here."""
+        """The names of the hosts that are here."""
         return [host.order[1] for host in self._hosts]
 
     @property
     def command(self) -> str:
-        """What is to be run on each host."""
+        """The command that is to be run on each host."""
         return f"lockstep agent {shlex.quote(str(self._path))}"
 
     def wait(self, timeout: float = 120.0, *, show: bool = True) -> Nodes:
@@ -143,44 +143,48 @@ class Nodes:
         return True
 
     def settle(self) -> None:
-        """All agents are here: give the hosts their order."""
+        """Give the hosts their order, once all agents are here."""
         self._hosts.sort(key=lambda host: host.order)  # whoever came first
 
     def _let_in(self, caller: socket.socket) -> None:
         """Let in one who knows the key; nobody else's words are heard."""
         try:
-            link = Link(caller, self._tls)
+            transport = Transport(caller, self._tls)
         except BaseException:
             caller.close()
             raise
         try:
-            if not prove(link, self._ticket.key, dialled=False):
+            if not prove(transport, self._credentials.key, dialled=False):
                 return
-            hello = link.receive(_PATIENCE)[0]
+            hello = transport.receive(_PATIENCE)[0]
             name = printable(str(hello["host"]))
-            _refuse_others(f"{name} ({link.peer})", dict(hello.get("levels", {})))
+            _refuse_others(f"{name} ({transport.peer})", dict(hello.get("levels", {})))
             gpus, given = int(hello["gpus"]), printable(str(hello.get("given", "")))
             cores = int(hello["cores"])
-            order = (int(hello["number"]), name, ip_address(link.peer).packed)
-            called = f"{name} ({link.peer})"
-            self._hosts.append(_Host(called, order, link, gpus, given, cores, _ahead(link)))
-            link = None  # type: ignore[assignment]
+            order = (int(hello["number"]), name, ip_address(transport.peer).packed)
+            called = f"{name} ({transport.peer})"
+            ahead = _clock_ahead(transport)
+            self._hosts.append(_Host(called, order, transport, gpus, given, cores, ahead))
+            transport = None  # type: ignore[assignment]
         finally:
-            if link is not None:
-                link.close()
+            if transport is not None:
+                transport.close()
 
     def count_gpus(self) -> int:
-        """How many GPUs each host has, at least. Raises LaunchError until all agents are here."""
+        """Return how many GPUs each host has, at least.
+
+        Raises LaunchError until all agents are here.
+        """
         self._all_here()
         return min(host.gpus for host in self._hosts)
 
     def count_cores(self) -> int:
-        """The same of cores."""
+        """Return the same of cores."""
         self._all_here()
         return min(host.cores for host in self._hosts)
 
     def take(self, gpus: Sequence[int] = ()) -> list[RemoteNode]:
-        """The nodes, for one set of ranks at a time, until that is ended.
+        """Return the nodes, for one set of ranks at a time, until that is ended.
 
         gpus: how many each must have. Raises LaunchError where agents are missing, lost or busy, or
         have fewer GPUs.
@@ -211,7 +215,7 @@ class Nodes:
         return [RemoteNode(host, done, self.why_lost) for host in self._hosts]
 
     def why_lost(self) -> str:
-        """What more can be said where an agent is lost; begins with a space, or is empty."""
+        """Say more where an agent is lost; begins with a space, or is empty."""
         return ""
 
     def _all_here(self) -> None:
@@ -222,7 +226,7 @@ class Nodes:
             )
 
     def close(self) -> None:
-        """Let go of the agents, which end; and of the ticket."""
+        """Let go of the agents, which end, and remove the file of credentials."""
         self._end()
 
     def __enter__(self) -> Nodes:
@@ -239,15 +243,15 @@ class Nodes:
 
 
 def _let_go(
-    owner: int, listener: socket.socket, hosts: list[_Host], ticket: Path, claim: int
+    owner: int, listener: socket.socket, hosts: list[_Host], path: Path, claim: int
 ) -> None:
     if os.getpid() != owner:  # a fork of the notebook
         return
     listener.close()
     for host in hosts:
-        host.link.close()
+        host.transport.close()
     hosts.clear()
-    remove(ticket)
+    remove(path)
     os.close(claim)
 
 
@@ -265,13 +269,13 @@ def _refuse_others(called: str, theirs: Mapping[str, str]) -> None:
         )
 
 
-def _ahead(link: Link) -> float:
-    """How far a host's clock is ahead of ours, by the quickest of a few questions (Cristian)."""
+def _clock_ahead(transport: Transport) -> float:
+    """Return by how many seconds a host's clock is ahead, by the quickest answer (Cristian)."""
     found = []
     for _ in range(_PINGS):
         asked = time.perf_counter()
-        link.post({"do": "clock"})
-        while (answer := link.receive(_PATIENCE)[0])["did"] != "clock":
+        transport.post({"do": "clock"})
+        while (answer := transport.receive(_PATIENCE)[0])["did"] != "clock":
             pass
         came, now = time.perf_counter(), answer["now"]
         found.append((came - asked, now - (asked + came) / 2))
@@ -307,10 +311,10 @@ class RemoteNode:
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         if place.node == 0:
-            place = replace(place, master=(self._host.link.peer, 0))
+            place = replace(place, master=(self._host.transport.peer, 0))
         last = place.first + place.count
-        self.ranks = [RankState.of_nobody(rank) for rank in range(place.first, last)]
-        selector.register(self._host.link, selectors.EVENT_READ, self._on_link)
+        self.ranks = [RankState.empty(rank) for rank in range(place.first, last)]
+        selector.register(self._host.transport, selectors.EVENT_READ, self._on_message)
         self._selector = selector
         logs, folder = setting.logs, setting.log_folder
         said = {
@@ -339,9 +343,9 @@ class RemoteNode:
         told = {name: value for name, value in vars(task).items() if name != "content"}
         file = task.content.fileno()
         self._post({"do": "begin", "task": told}, os.pread(file, os.fstat(file).st_size, 0))
-        while self._host.link.pending and not self._host.lost:
-            self._host.link.wait_to_send(0.1)
-            self._on_link()
+        while self._host.transport.pending and not self._host.lost:
+            self._host.transport.wait_to_send(0.1)
+            self._on_message()
             self.poll()
 
     def forget_task(self) -> None:
@@ -354,12 +358,12 @@ class RemoteNode:
     def poll(self) -> None:
         if not self._host.lost:
             with contextlib.suppress(OSError):  # who is gone is heard to be
-                self._host.link.flush()
+                self._host.transport.flush()
             if time.monotonic() - self._heard_at > _SILENCE:
                 self._lose(f"nothing was heard of it for {_SILENCE:g} s")
 
     def drain(self) -> None:
-        self._on_link()
+        self._on_message()
 
     def look(self) -> None:
         self._post({"do": "look"})
@@ -375,11 +379,11 @@ class RemoteNode:
 
     def _post(self, message: dict[str, Any], *attached: Any) -> None:
         with contextlib.suppress(OSError):  # who is gone is heard to be
-            self._host.link.post(message, *attached)
+            self._host.transport.post(message, *attached)
 
-    def _on_link(self) -> None:
+    def _on_message(self) -> None:
         try:
-            while not self._host.lost and (heard := self._host.link.hear()) is not None:
+            while not self._host.lost and (heard := self._host.transport.hear()) is not None:
                 self._heard_at = time.monotonic()
                 self._take_in(*heard)
         except EOFError:
@@ -395,14 +399,14 @@ class RemoteNode:
         self._forget()
 
     def _await(self, kinds: set[str], patience: float) -> dict[str, Any] | None:
-        """The agent's answer; None when it does not come, and then the agent is lost."""
+        """Return the agent's answer; None when it does not come, and then the agent is lost."""
         until = time.monotonic() + patience
         self._answer = {}
         while not self._host.lost and self._answer.get("did") not in kinds:
             with contextlib.suppress(OSError):
-                self._host.link.flush()
-            if self._host.link.ready(0.01 if self._host.link.pending else 0.1):
-                self._on_link()
+                self._host.transport.flush()
+            if self._host.transport.ready(0.01 if self._host.transport.pending else 0.1):
+                self._on_message()
             elif time.monotonic() > until:
                 self._lose(f"it did not answer within {patience:g} s")
         return None if self._host.lost else self._answer
@@ -426,7 +430,7 @@ class RemoteNode:
                 sections = rank.reader.sections()
             else:
                 sections = list(zip(places, map(bytes, attached), strict=True))
-            rank.reader = Reader.of(
+            rank.reader = Reader.from_sections(
                 message["header"], sections, rank.rank, self._host.ahead, places is not None
             )
         elif did == "rank":
@@ -473,5 +477,5 @@ class RemoteNode:
     def _forget(self) -> None:
         if self._selector is not None:
             with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(self._host.link)
+                self._selector.unregister(self._host.transport)
             self._selector = None

@@ -1,6 +1,7 @@
-"""TLS for links between hosts, with a certificate that is made for one notebook's `Nodes` alone.
+"""TLS between hosts, with a certificate that is made for one notebook's `Nodes` alone.
 
-Agents have it from the ticket and trust no other; whoever listens trusts whoever proves the key.
+Agents have it from the credentials and trust no other; whoever listens trusts whoever proves the
+key.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NO_CHECK_TIME = 0x200000
 
 
 def is_needed(address: str) -> bool:
-    """Whether what is sent there leaves this machine."""
+    """Return whether what is sent there leaves this machine."""
     try:
         return not ip_address(address).is_loopback
     except ValueError:  # a name
@@ -35,7 +36,7 @@ def is_needed(address: str) -> bool:
 
 
 def certificate() -> tuple[ssl.SSLContext, str]:
-    """For whoever listens, and the certificate by which agents know it.
+    """Make a certificate; returns the context of whoever listens, and the certificate as text.
 
     Python has no way to make one, so the program openssl does. Raises LaunchError without it.
     """
@@ -58,16 +59,16 @@ def certificate() -> tuple[ssl.SSLContext, str]:
 
 
 def trust(made: str) -> ssl.SSLContext:
-    """For whoever dials in. Raises ssl.SSLError for what is no certificate."""
+    """Return the context of whoever dials in. Raises ssl.SSLError for what is no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # it has no name: it is the one in the ticket
+    context.check_hostname = False  # it has no name: it is the one in the credentials
     context.verify_flags = ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
     context.load_verify_locations(cadata=made)
     return context
 
 
-class Sealed:
+class TlsSocket:
     """A connected socket under TLS, as far as a `Channel` uses one.
 
     A record of TLS never holds the end of one message and the beginning of the next, because each
@@ -92,7 +93,7 @@ class Sealed:
             raise ConnectionAbortedError(str(error)) from error
 
     def send(self, data: memoryview) -> int:
-        """What it could not send it must be given again, the same."""
+        """Send as much as it takes; what it could not send it must be given again, the same."""
         try:
             return self._tls.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

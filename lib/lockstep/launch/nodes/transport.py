@@ -1,4 +1,4 @@
-"""The link between a notebook and an agent on another host: messages over TCP.
+"""The connection between a notebook and an agent on another host: messages over TCP.
 
 Whoever dials in proves that it knows the key, and so does whoever listens; multiprocessing's way of
 doing that waits for ever for a stranger who says nothing. Beyond loopback all of it is under TLS.
@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from ..channel import Channel, NoMessage, framed
 from ..interrupts import defer_signals
-from .tls import Sealed
+from .tls import TlsSocket
 
 _PART = 1 << 20  # bytes of one message, of what is attached
 _PATIENCE = 5.0  # seconds for each step of the proof
@@ -29,7 +29,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USE
 Attached = bytes | bytearray | memoryview
 
 
-class Link(Channel):
+class Transport(Channel):
     """A channel to another host. `post` never waits, so that nobody waits for one who waits.
 
     Descriptors cannot travel; large content is attached to a message and arrives as bytes.
@@ -38,7 +38,7 @@ class Link(Channel):
     def __init__(self, sock: socket.socket, tls: ssl.SSLContext | None = None):
         """tls: None for none. Raises OSError where the other end does not do its part."""
         if tls is not None:
-            sock = cast(socket.socket, Sealed(sock, tls, _PATIENCE))
+            sock = cast(socket.socket, TlsSocket(sock, tls, _PATIENCE))
         super().__init__(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -51,7 +51,7 @@ class Link(Channel):
 
     @property
     def address(self) -> str:
-        """Of this end."""
+        """The address of this end."""
         return str(self._socket.getsockname()[0])
 
     @property
@@ -61,7 +61,7 @@ class Link(Channel):
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be sent; of messages about."""
+        """About how many bytes wait to be sent."""
         waiting = (len(one) if isinstance(one, memoryview) else 100 for one in self._queue)
         return len(self._frame) + sum(waiting)
 
@@ -91,7 +91,7 @@ class Link(Channel):
         self._wait(select.POLLOUT, patience)
 
     def hear(self) -> tuple[dict[str, Any], list[memoryview]] | None:
-        """The next message and what is attached to it, if all of it has come.
+        """Return the next message and what is attached to it, None until all of it has come.
 
         Raises EOFError when the other end is gone, NoMessage for what nobody of ours would send.
         """
@@ -116,20 +116,20 @@ def _cut(data: memoryview, lengths: Sequence[int]) -> list[memoryview]:
     return parts
 
 
-def prove(link: Link, key: bytes, *, dialled: bool) -> bool:
-    """Whether both ends know the key. dialled: this end has called the other.
+def prove(transport: Transport, key: bytes, *, dialled: bool) -> bool:
+    """Return whether both ends know the key. dialled: this end has called the other.
 
     Each signs what both have drawn, under its own name: nothing can be played back. Raises OSError
     (TimeoutError), EOFError or NoMessage for one who does not answer, or not in this way.
     """
     own = secrets.token_bytes(32)
-    link.send({"nonce": own}, patience=_PATIENCE)
-    other = link.receive(_PATIENCE)[0].get("nonce")
+    transport.send({"nonce": own}, patience=_PATIENCE)
+    other = transport.receive(_PATIENCE)[0].get("nonce")
     if not isinstance(other, bytes) or len(other) != len(own) or other == own:
         raise NoMessage("it begins in another way")
     called, caller = (other, own) if dialled else (own, other)
     signed = {who: hmac.digest(key, who + called + caller, "sha256") for who in (b"up", b"down")}
-    link.send({"proof": signed[b"up" if dialled else b"down"]}, patience=_PATIENCE)
-    proof = link.receive(_PATIENCE)[0].get("proof")
+    transport.send({"proof": signed[b"up" if dialled else b"down"]}, patience=_PATIENCE)
+    proof = transport.receive(_PATIENCE)[0].get("proof")
     expected = signed[b"down" if dialled else b"up"]
     return isinstance(proof, bytes) and hmac.compare_digest(proof, expected)

@@ -1,4 +1,5 @@
-"""The warm parent: a process with torch imported and one thread, which forks the ranks.
+"""The forkserver, in messages "the warm parent": a process with torch imported and one thread,
+which forks the ranks.
 
 Starting Python and importing torch takes seconds; forking a process that has done both takes
 milliseconds. The notebook starts this process once and sends it jobs. It watches over what it
@@ -86,7 +87,7 @@ class _Job:
     waiting_for: set[int] = field(default_factory=set)  # processes that end by themselves
     until: float | None = None  # when patience ends, once the job is to end
     look_again: float = 0.0
-    hunt: Reaper | None = None  # once those that are left are being killed
+    reaper: Reaper | None = None  # once those that are left are being killed
     by_agent: bool = False  # what runs is PyTorch's elastic agent, which starts the ranks
     unused_until: float | None = None  # its ranks are in reserve, and end then; None: in use
 
@@ -96,7 +97,7 @@ class _Job:
         return any(processes.catches(rank, signal.SIGTERM) for rank in ranks)
 
 
-class _Parent:
+class _Forkserver:
     def __init__(self, control: Channel, kernel: int):
         self._control = control
         self._jobs: list[_Job] = []
@@ -264,13 +265,13 @@ class _Parent:
         if job.until is None:
             return
         now = time.monotonic()
-        if job.hunt is None:
+        if job.reaper is None:
             if job.waiting_for & job.running.keys() and now < job.until:
                 return
             for pid in job.running:  # they go while the rest is looked for
                 with contextlib.suppress(PermissionError):  # another user's by now
                     os.kill(pid, signal.SIGKILL)
-            job.hunt = Reaper(job.name, job.leaders)
+            job.reaper = Reaper(job.name, job.leaders)
             job.until = now + LAST_MOMENT
         elif job.running and now < job.look_again:
             return  # its ranks are about to end
@@ -280,7 +281,7 @@ class _Parent:
         orphans = set(processes.children(os.getpid())) - others - self._survivors
         # What nobody else can own goes, too; ranks in reserve have started nobody.
         last = all(other is job or other.unused_until is not None for other in self._jobs)
-        alive = job.hunt.strike(orphans - job.running.keys(), own=True, outlaws=last)
+        alive = job.reaper.kill_once(orphans - job.running.keys(), own=True, all_belong=last)
         self._reap()
         # What a rank leaves behind becomes our child when it ends, so look once more after that.
         if not (alive or job.running or were_running):
@@ -411,7 +412,7 @@ def _keep_from_ranks() -> None:
 
 
 def _sweep() -> None:
-    """Remove the folders of jobs whose notebook and parent were both killed.
+    """Remove the folders of jobs whose notebook and forkserver were both killed.
 
     Whoever uses a folder holds a lock on it; the number of a process would say nothing in a
     container that shares its folder for temporary files with others.
@@ -446,7 +447,7 @@ def main(control: Channel, kernel: int) -> None:
         gc.freeze()
         gc.enable()
         _give_back_code()
-    _Parent(control, kernel).serve()
+    _Forkserver(control, kernel).serve()
 
 
 if __name__ == "__main__":

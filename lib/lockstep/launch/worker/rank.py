@@ -265,7 +265,7 @@ class _Rank:
                 self._serve_store()
             if message["backend"] is not None:
                 self._initialize(message["backend"])
-            task = self._unpack(payload.Parcel.of_file(descriptors[0], message["sizes"]))
+            task = self._unpack(payload.Parcel.from_file(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
             hook = _innermost(sys.excepthook)
             try:

@@ -57,7 +57,7 @@ from ...calls.record import (
 from .threads import OtherThreads
 
 # A sequence in which calls are counted: the group's number, and as `line_of`.
-_Line = tuple[int, tuple[str, int | None, int]]
+_CountedLine = tuple[int, tuple[str, int | None, int]]
 _MOST_WATCHERS = 16
 _key = object.__hash__  # as id(), of which programs can hear
 _pack = msgspec.msgpack.Encoder().encode
@@ -96,7 +96,7 @@ class Recorder:
         self._used = 1  # place 0 is nobody's
         self._held = 0  # calls in the current section
         self._held_before = 0  # and in the one before it
-        self._counts: dict[_Line, int] = {}
+        self._counts: dict[_CountedLine, int] = {}
         self._groups: dict[Any, tuple[int, Group]] = {}
         self._groups_made = 0
         self._defaults_ended = 0

@@ -44,13 +44,13 @@ class Usage:
 
     @property
     def growth(self) -> int:
-        """What was allocated in the end beyond what was in the beginning."""
+        """Bytes that were allocated at the end and not at the start."""
         return self.last - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class StepUsage:
-    """What a step did to the memory of a device: its peak, and what it left behind. Bytes."""
+    """The memory of a device in one step: its peak, and what the step left behind. Bytes."""
 
     rank: int
     device: int
@@ -61,7 +61,7 @@ class StepUsage:
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """What one operator allocated on one rank's device. Bytes.
+    """The memory that one operator allocated on one rank's device. Bytes.
 
     count: allocations. total: of them. kept: of those that were not freed in the recording.
     """

@@ -1,4 +1,4 @@
-"""What each rank's time went to, step by step, as numbers that add up."""
+"""The breakdown of each rank's time, step by step, in numbers that add up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .wording import in_text, with_notes
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the time of one rank went to, in one step or, where step is None, in all of them.
+    """The time of one rank in one step, split up; in all steps where `step` is None.
 
     Integers, nanoseconds. step: its number; NONE where the trace names no steps. device: the index
     of the GPU, NONE where the rank has one or none. Of [start, end):
@@ -71,7 +71,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """What time went to, by rank and step, and each rank's total.
+    """The time of each rank and step, split up, and each rank's total.
 
     A rank whose process drives several GPUs has an entry for each of them. left_out: for each
     rank, the numbers of the steps that `skip` left out. notes: what the numbers do not say by
@@ -88,7 +88,7 @@ class Breakdown:
     doubts: tuple[str, ...] = ()
 
     def of(self, rank: int, step: int | None = None, *, device: int | None = None) -> Spent:
-        """What the time of this rank went to in this step; of all its steps without a step.
+        """Return the split time of this rank in this step; of all its steps without a step.
 
         device: the GPU, which must be said where the rank has several. Raises TraceError, naming
         what there is, where there is none, and where there are several.
@@ -179,7 +179,7 @@ _PARTS = (
 
 
 def _parts(spent: Spent) -> list[int]:
-    """Of `_PARTS`, which make up the length."""
+    """Return the seconds of `_PARTS`, which add up to the length."""
     busy = [spent.compute, spent.exposed, spent.copies]
     return [*busy, spent.host_bound, spent.dependency, spent.other]
 
@@ -196,7 +196,7 @@ def _shares(spent: Spent) -> list[str]:
 
 
 def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
-    """What each rank's time went to, per step and in all.
+    """Split up each rank's time, per step and in all.
 
     A step lasts from its annotation's start on the CPU to the next one's start, so that nothing is
     counted twice or lost; the last step lasts until its annotation ends and all that was launched

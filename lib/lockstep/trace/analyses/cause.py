@@ -1,4 +1,4 @@
-"""What most likely makes the steps slow, as one word: a guess, with the numbers that it rests on.
+"""The most likely cause of slow steps, as one word: a guess, with the numbers it rests on.
 
 Signs that settle it come first: ranges of TorchDynamo or Inductor, and calls of `cudaMalloc` and
 `cudaFree`, in steps after the first one (that one compiles, and fills the allocator's cache). Then,
@@ -99,8 +99,8 @@ def _alone(rank: int, share: float, rest: Sequence[float]) -> int | None:
 def within(
     trace: Slices, found: Breakdown, rank: int, names: re.Pattern[str]
 ) -> tuple[float, int, int]:
-    """Of a rank's steps after the first: the share that slices of these names take, their number,
-    and that of steps."""
+    """Return, for a rank's steps after the first, the share that slices of these names take, their
+    number, and that of steps."""
     rows = np.flatnonzero(np.array([bool(names.search(one)) for one in trace.names])[trace.name])
     steps = [one for one in found.steps if one.rank == rank]
     steps = steps if found.left_out.get(rank) else steps[1:]

@@ -316,7 +316,7 @@ def _refine(
 
 
 def _of_means(p: Column, t: Column, first: Column, counts: Column, ranks: int) -> Column:
-    """What subtracting each collective's mean takes from the normal equations."""
+    """Return what the normal equations lose when each collective's mean is subtracted."""
     total = np.zeros((2 * ranks, 2 * ranks))
     chunk = max(1, 4_000_000 // (2 * ranks))
     for low in range(0, len(counts), chunk):
@@ -405,7 +405,7 @@ def _unsure(trace: Slices, clocks: _Clocks, place: int) -> int:
 
 
 def _wander(matches: Matches, end: Column, place: Column, ranks: int) -> tuple[int, int]:
-    """How far off (ns), at most, a clock is over a stretch of time; and the place of its rank."""
+    """Return how far off (ns) a clock is at most over a stretch of time, and its rank's place."""
     middle = (matches.highest(end) + matches.lowest(end)) // 2
     off = end - matches.each(middle)
     worst, of = 0, 0
@@ -452,7 +452,7 @@ def _jump(matches: Matches, place: Column, ranks: int) -> tuple[int, int, int]:
 
 
 def _misfit(columns: Column, values: Column) -> tuple[float, float]:
-    """What least squares leave over (squares, summed), and the last column's coefficient."""
+    """Return the residual of least squares (summed squares) and the last column's coefficient."""
     fitted, *_ = np.linalg.lstsq(columns, values, rcond=None)
     left = values - columns @ fitted
     return float(left @ left) + 1.0, float(fitted[-1])

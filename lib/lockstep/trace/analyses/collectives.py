@@ -36,7 +36,7 @@ _TOP = 5
 
 @dataclass(frozen=True)
 class Doing:
-    """What a rank was doing while others waited for it.
+    """The work of a rank while others waited for it.
 
     where: "device", "host" (the device was idle, and this ran on a thread), or "nothing recorded".
     time: nanoseconds; what ran side by side counts twice.
@@ -166,7 +166,7 @@ class Collectives:
         return (self[index] for index in range(len(self)))
 
     def doing(self, index: int) -> tuple[Doing, ...]:
-        """What the last rank was doing while the others waited in this collective."""
+        """Return what the last rank was doing while the others waited in this collective."""
         index = range(len(self))[index]
         if self.last[index] == NONE:
             return ()
@@ -377,7 +377,8 @@ def _windows(matches: Matches, which: Column, last: Column) -> Intervals:
 
 
 def _doing(trace: Slices, rank: int, late: Intervals) -> tuple[Doing, ...]:
-    """What a rank did in these times: on its device, and where that was idle, on its threads."""
+    """Return a rank's work in these times: on its device and, where that was idle, on its
+    threads."""
     device = _within(trace, trace.where(*DEVICE_KINDS, rank=rank), late)
     busy = union(trace.start[device], trace.start[device] + trace.duration[device])
     found = _by_name(trace, "device", device, _time_in(trace, device, late))
@@ -411,7 +412,7 @@ def _by_name(trace: Slices, where: str, rows: Column, time: Column) -> list[Doin
 
 
 def _own_time(trace: Slices, rows: Column, time: Column) -> Column:
-    """Of the time of each of these slices on threads, what no slice inside of it has, either."""
+    """Return the time of each of these slices on threads that no slice inside it covers."""
     own = time.copy()
     lane = trace.lane[rows]
     for bounds in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(lane)) + 1):

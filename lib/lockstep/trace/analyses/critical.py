@@ -1,4 +1,4 @@
-"""What the job had to wait for: one chain of work, across ranks, from the end back to its begin.
+"""The critical path of a job: one chain of work, across ranks, from the end back to the start.
 
 A trace does not hold all dependencies. The walk goes from the end of the last device work to what
 held it up last, and so on back. What it follows is, by evidence:
@@ -175,12 +175,12 @@ class CriticalPath:
 
     @property
     def by_evidence(self) -> int:
-        """How many links the trace proves."""
+        """The number of links that the trace proves."""
         return sum(self.links.get(link, 0) for link in EVIDENCE)
 
     @property
     def by_timing(self) -> int:
-        """How many links are likely only because one thing ended when the next began."""
+        """The number of links that rest on one thing's ending when the next began."""
         return sum(self.links.get(link, 0) for link in TIMING)
 
     def on(self, rank: int) -> Mapping[str, int]:
@@ -242,7 +242,7 @@ class CriticalPath:
 
 
 def critical_path(trace: Slices) -> CriticalPath:
-    """What the end of the last device work (without any: of the last operator) waited for.
+    """Find what the end of the last device work waited for (without any: the last operator's).
 
     Segments tile the time from where the walk ended to that end. Read the module's text for what
     is followed and how well it is proved. Of a communication only the time since its last rank
@@ -532,7 +532,8 @@ class _Path:
             at = source, reached
 
     def entered(self, row: int, time: int) -> tuple[int, int]:
-        """Where a communication's last rank came: its row there, and when. Else what was given."""
+        """Return the row and the time at which a communication's last rank came; else what was
+        given."""
         if self.trace.kind[row] != Kind.COMMUNICATION:
             return row, time
         self.unmatched += bool(self.work.unmatched[row])

@@ -1,4 +1,4 @@
-"""What changed between two traces: which work is more, less, gone or new, and where."""
+"""The changes between two traces: which work is more, less, gone or new, and where."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEPARATOR = " / "
 
 
 class Work(NamedTuple):
-    """What is counted together. Two traces' work is the same if all four are.
+    """A kind of work that is counted together: the same in two traces if all four fields are.
 
     kind: a Kind's label. name: in full. shape: of communication: operation, bytes in, bytes out,
     dtype; "" for the rest, as traces do not say it of kernels. range: the annotations around the
@@ -39,7 +39,8 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """How often and how long, in one of the traces. total: nanoseconds of all ranks and steps."""
+    """The count and the time of work in one of the traces. total: nanoseconds of all ranks and
+    steps."""
 
     count: int = 0
     total: int = 0
@@ -66,7 +67,7 @@ class Change:
 
     @property
     def counts(self) -> tuple[float, float]:
-        """How many in a rank's step, before and after."""
+        """The number in a rank's step, before and after."""
         return self.before.count / self.per[0], self.after.count / self.per[1]
 
     @property
@@ -96,7 +97,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed; nanoseconds are averages over a rank's step, so that lengths do not matter.
+    """The changes; nanoseconds are averages over a rank's step, so that lengths do not matter.
 
     changes: all work of either trace, the largest difference first. steps: (before, after), of all
     ranks together; where a trace has no steps, its ranks. step: (before, after), the mean time of a
@@ -202,7 +203,7 @@ def _where(one: Change) -> str:
 
 
 def diff(before: Slices, after: Slices) -> Diff:
-    """What changed from one trace to the other, per rank and step.
+    """Compare two traces, per rank and step.
 
     Compared is what kept the GPUs busy (kernels, communication, copies, memsets); where neither
     trace has any, operators with their own time, without that of the slices inside of them, and
@@ -290,7 +291,7 @@ def _measure(trace: Slices, device: bool) -> _Measured:
 
 
 def _on_threads(trace: Slices) -> Column:
-    """Where there is no GPU: operators, and what else works or communicates."""
+    """Return the work on threads, for traces without a GPU: operators, and what communicates."""
     kind = trace.kind
     works = (kind == Kind.OPERATOR) | ((kind >= Kind.COMPUTE) & (kind <= Kind.SET))
     return np.flatnonzero(works)

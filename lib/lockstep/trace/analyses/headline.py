@@ -1,4 +1,4 @@
-"""What holds the steps back, by how much, and where to look: three sentences."""
+"""Three sentences: what holds the steps back, by how much, and where to look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .wording import shortened
 
 
 def headline(trace: Slices, met: Collectives | str, skip: int = 0) -> tuple[str, ...]:
-    """What takes most of the time besides computing, or else what computes, in three sentences.
+    """Say in three sentences what takes most of the time besides computing, or else what computes.
 
     met: the collectives on one clock, or why there are none. Shares are of the time of all ranks
     together. Where the breakdown refuses, the one sentence says why.

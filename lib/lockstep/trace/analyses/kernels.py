@@ -1,4 +1,4 @@
-"""Where the GPU's time goes: by kernel, or by the step, phase, annotation, operator, shapes or
+"""The GPU's time by kernel, or by the step, phase, annotation, operator, shapes or
 module that it was launched in."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PHASES = ("forward and the rest", "backward", "optimizer")
 
 @dataclass(frozen=True, slots=True)
 class KernelGroup:
-    """What the GPUs ran under one name, or in one step, phase or annotation. Nanoseconds.
+    """The GPUs' work under one name, or in one step, phase or annotation. Nanoseconds.
 
     name: in full. count: kernels, copies and memsets. total, mean, median: of their durations; the
     median is one that occurs, the lower of two. share: of the durations of all that the GPUs of
@@ -137,7 +137,7 @@ class Kernels:
 
 
 def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
-    """What the GPUs ran (kernels, copies, memsets), grouped; the `top` groups by total time.
+    """Group what the GPUs ran (kernels, copies, memsets); return the `top` groups by total time.
 
     by: "name"; else where the call that launched it *started*, on its thread; a graph's replay is
     launched as a whole. "step": a step lasts until the next begins, the last until its end.

@@ -1,4 +1,4 @@
-"""How the host keeps its GPU supplied: launch latency, queue depth, host-bound stretches."""
+"""The host's supply of its GPU: launch latency, queue depth, host-bound stretches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """How far the host was ahead of one rank's GPU, from its first step's start to its last's end.
+    """The lead of the host over one rank's GPU, from its first step's start to its last's end.
 
     depth: (median, 90th percentile, largest) number of kernels and copies whose call has returned
         and which have not begun, weighted by time. length: nanoseconds looked at.

@@ -1,4 +1,4 @@
-"""What kernels achieve: FLOP/s and bytes a second of operators, bandwidths of copies."""
+"""The rates of kernels: FLOP/s and bytes a second of operators, bandwidths of copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .wording import in_text, shortened, with_notes
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What the kernels of one operator with inputs of one shape and type did, all calls together.
+    """The kernels of one operator with inputs of one shape and type, all calls together.
 
     time: nanoseconds that its kernels ran, one after the other. calls, kernels: how many. flops: of
     the mathematics, a multiplication and an addition counting 2. bytes: of its inputs and its
@@ -128,7 +128,7 @@ _TOP = 15
 
 
 def rates(trace: Slices) -> Rates:
-    """What kernels and copies achieve; reads the files again.
+    """Return the rates that kernels and copies reach; reads the files again.
 
     An operator's kernels are those launched while it was the innermost on its thread. FLOPs by the
     formulas of PyTorch's torch.utils.flop_counter (matrix products, convolutions, attention;

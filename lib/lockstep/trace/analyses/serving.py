@@ -1,4 +1,4 @@
-"""What the passes of an inference server cost: prefill, decode and mixed ones apart."""
+"""The cost of an inference server's passes: prefill, decode and mixed ones apart."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def _tokens(one: Passes) -> tuple[str, str]:
 
 
 def serving(trace: Slices, *, skip: int = 0) -> Serving:
-    """What passes cost, by the annotations of vLLM, SGLang and ATOM: see `lockstep.trace.steps`.
+    """Return the cost of passes, by the annotations of vLLM, SGLang and ATOM: see
+    `lockstep.trace.steps`.
 
     A pass lasts until the next begins, as steps do in `breakdown`: what the server does between
     passes counts to the pass before. Tokens are those that go in: a decoding pass that drafts none

@@ -49,7 +49,8 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """What stands out on one rank, of one kind, by name of the kernel or call. Nanoseconds.
+    """A kernel or call that stands out on one rank, of one kind, by name of the kernel or call.
+    Nanoseconds.
 
     kind: "shorter than its launch" (a kernel, and the call that launched it took longer: the host
     can hardly keep up), "short" (a kernel below the limit), "long call" (a launching call above
@@ -77,7 +78,7 @@ class Streams:
     stamp: Provenance
 
     def total(self, kind: str, rank: int | None = None) -> int:
-        """How many outliers of a kind there are, of one rank or of all."""
+        """Return the number of outliers of a kind, of one rank or of all."""
         return sum(
             one.count for one in self.outliers if one.kind == kind and rank in (None, one.rank)
         )

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: the imbalance of all-to-alls, and what leaves a host."""
+"""The traffic between ranks: the imbalance of all-to-alls, and what leaves a host."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _share(part: int, one: Exchange) -> str:
 
 
 def traffic(trace: Slices, met: Collectives, ranks_per_host: int | None = None) -> Traffic:
-    """What collectives move within hosts and between them; reads all-to-alls' files again.
+    """Count what collectives move within hosts and between them; reads all-to-alls' files again.
 
     ranks_per_host: ranks 0 … n−1 share the first host, and so on; without it hosts are those that
     the files name. Which bytes of an all-reduce leave a host depends on its algorithm, so there

@@ -1,4 +1,4 @@
-"""How answers are worded and drawn, where several do it alike."""
+"""Words and drawings that several answers share."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What traces are made of: profiles, call records, dumps and snapshots, each with its reader."""
+"""Readers of what traces are made of: profiles, call records, dumps and snapshots."""

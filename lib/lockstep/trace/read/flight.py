@@ -88,7 +88,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Hang:
-    """What the dumps say.
+    """The diagnosis of a hang, by the dumps of flight recorders.
 
     ranks: that left a dump. absent: members of a group that left none. entered, completed: for
     each rank, its last collective that was called, and the last that is done (None: none is known).

@@ -29,7 +29,7 @@ _FAMILIES = {
 
 
 class Job(Protocol):
-    """What a trace wants to know of a job: the launcher's has it."""
+    """The part of a job that a trace needs; the launcher's has it."""
 
     @property
     def ok(self) -> bool: ...
@@ -46,7 +46,7 @@ class Job(Protocol):
 
 
 def of(job: Job) -> Slices:
-    """What a job did, on its host's clock.
+    """Return what a job did, on its host's clock.
 
     From the profiles of its ranks if it ran with `trace`, with the groups, sizes and peers of its
     call record where it used gloo, whose profiles lack them; else its c10d calls alone.

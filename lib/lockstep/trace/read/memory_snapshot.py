@@ -301,7 +301,7 @@ def _apply(
 def _before(
     events: Sequence[Mapping[str, Any]], segments: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[int, _Block], dict[int, _Block], int, list[str]]:
-    """What was allocated, waited to be free, and was reserved before the first event."""
+    """Return the bytes allocated, waiting to be free, and reserved before the first event."""
     alive: dict[int, _Block] = {}
     waiting: dict[int, _Block] = {}
     touched: set[int] = set()
@@ -373,7 +373,7 @@ def _where(frames: Sequence[Mapping[str, Any]] | None) -> str:
 def _grouped(
     events: Sequence[Mapping[str, Any]], alive: dict[int, _Block], waiting: dict[int, _Block]
 ) -> tuple[Alive, ...]:
-    """What is allocated after these events, by line and category."""
+    """Group what is allocated after these events by line and category."""
     for event in events:
         if event["action"] in _ALLOCATES:
             _apply(event, alive, waiting)

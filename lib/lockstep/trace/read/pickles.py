@@ -27,7 +27,7 @@ class _Plain(pickle.Unpickler):
 
 
 def read_plain(path: Path) -> Any:
-    """What a pickle file (packed, if its name ends in .gz) holds, if these are plain values.
+    """Read a pickle file (packed, if its name ends in .gz) that holds plain values only.
 
     Raises TraceError for anything else, and for a file that is cut off or no pickle.
     """

@@ -74,7 +74,7 @@ def write_csv(answers: dict[str, list[Row]], folder: Path) -> list[Path]:
 
 
 def _breakdown(trace: Trace, skip: int) -> Iterator[Row]:
-    """Of every step, and under step None of all together."""
+    """Yield a row for each step, and one for all steps together under step None."""
     found = trace.breakdown(skip=skip)
     for one in (*found.steps, *found.totals):
         yield {**asdict(one), "length": one.length, "exposed": one.exposed}
@@ -130,7 +130,7 @@ def _kernels(found: Kernels) -> Iterator[Row]:
 
 
 def _flat(row: Row) -> Row:
-    """Of median, 90th percentile and largest three columns."""
+    """Make three columns of median, 90th percentile and largest."""
     found: Row = {}
     for key, value in row.items():
         if isinstance(value, tuple):

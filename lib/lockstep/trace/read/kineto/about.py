@@ -1,4 +1,4 @@
-"""What a file says of itself: its job, its groups, its GPU, its versions."""
+"""The facts that a file states about itself: its job, its groups, its GPU, its versions."""
 
 from __future__ import annotations
 

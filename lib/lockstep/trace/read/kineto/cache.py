@@ -1,4 +1,4 @@
-"""What was read of large files, kept in the user's cache folder: a folder a file."""
+"""The cache of what was read from large files, in the user's cache folder: a folder a file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CACHE_LIMIT = 2 * 10**9  # bytes
 
 @contextlib.contextmanager
 def open_store(paths: list[Path], cache: bool) -> Iterator[Path | None]:
-    """Where large files' columns are put: the cache, or else a folder that is removed. None where
-    there are no large files."""
+    """Open a place for large files' columns: the cache, or else a folder that is removed. None
+    where there are no large files."""
     if not any(is_large(path) for path in paths):
         yield None
         return
@@ -87,7 +87,7 @@ def _save(file: File, folder: Path) -> None:
 
 
 def saved(folder: Path) -> File:
-    """What `keep` wrote; columns are read from the disk when they are looked at.
+    """Return what `keep` wrote; columns are read from the disk when they are looked at.
 
     Raises OSError or ValueError where it is not whole.
     """

@@ -160,7 +160,7 @@ def _collective(
 def _counts(
     known: list[Collective], columns: dict[str, Column], rows: Column, on_gpu: Mask
 ) -> dict[str, int]:
-    """How many communication slices there are, by evidence, and how many without an operation."""
+    """Count communication slices by evidence, and those without an operation."""
     which = columns["collective"][rows]
     times = columns["duration"][rows]
     by_name = np.array([one.evidence == "name" for one in known] or [False], bool)[which]

@@ -22,7 +22,7 @@ Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Args(msgspec.Struct, gc=False):
-    """What is kept of an event's args. The rest is read again when it is asked for."""
+    """The part of an event's args that is kept. The rest is read again when it is asked for."""
 
     external: Integer = msgspec.field(name="External id", default=NONE)
     correlation: Integer = NONE

@@ -39,7 +39,8 @@ Mask = NDArray[np.bool_]
 
 @dataclass
 class File:
-    """What one file says, rows sorted by lane, start and longest first; lanes have no rank yet.
+    """The content of one file, rows sorted by lane, start and longest first; lanes have no rank
+    yet.
 
     columns: those of a trace but rank and stream. about: see `load`. notes: repairs.
     """

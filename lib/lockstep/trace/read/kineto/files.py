@@ -54,7 +54,8 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
 
 
 def state_of(path: Path) -> State:
-    """What changes when a file does. Raises TraceError for what is no file that can be read."""
+    """Return what changes when a file does. Raises TraceError for what is no file that can be
+    read."""
     try:
         state = path.stat()
     except OSError as error:

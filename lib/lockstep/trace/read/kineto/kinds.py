@@ -1,4 +1,4 @@
-"""What a slice is, and what a communication does, by the evidence that a Kineto file gives.
+"""The kinds of slices and of communications, by the evidence that a Kineto file gives.
 
 Kinds come from the event's category. Only a kernel can be communication on a GPU, and it is one if
 
@@ -127,7 +127,7 @@ _IN_C = {
 
 
 def kind(category: str, name: str) -> Kind:
-    """Of an event that is no communication kernel; OTHER for an unknown category."""
+    """Return the kind of an event that is no communication kernel; OTHER for unknown categories."""
     found = _CATEGORIES.get(category.lower(), Kind.OTHER)
     if found is Kind.ANNOTATION and _STEP.fullmatch(name):
         return Kind.STEP
@@ -169,7 +169,7 @@ def operation(name: str) -> str:
 
 
 def operation_of_kernel(kernel: str) -> str:
-    """What a communication kernel does, by its name; "" where the name does not say.
+    """Return a communication kernel's operation by its name; "" where the name does not say.
 
     NCCL's SendRecv is either side of a send, or an all-to-all; an expert-parallel dispatch waits
     for tokens, not for ranks: neither is guessed.

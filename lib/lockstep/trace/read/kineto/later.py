@@ -1,4 +1,4 @@
-"""What a file says beside the columns, read again when somebody asks for it."""
+"""The parts of a file beside the columns, read again when somebody asks for them."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _without_rank(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _evidence(files: list[File]) -> list[str]:
-    """What part of communication is less certain, in sentences."""
+    """Say which part of communication is less certain."""
     total: Counter[str] = Counter()
     for file in files:
         total.update(file.about["communication"])

@@ -16,7 +16,7 @@ from .text import decode
 
 
 class Said(NamedTuple):
-    """What the args of an event say of a communication; see `Args`."""
+    """The args of an event as they describe a communication; see `Args`."""
 
     collective: str = ""
     dtype: str = ""

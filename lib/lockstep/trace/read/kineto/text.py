@@ -58,8 +58,8 @@ _LENIENT = json.JSONDecoder(strict=False, parse_float=Decimal)
 
 
 class Decoders(NamedTuple):
-    """How events are decoded: a list of them, or one. Where that fails a lenient parser reads, and
-    `by_hand` makes an event of what it gives: any JSON value, with `Decimal` numbers."""
+    """The decoders of events: of a list of them, and of one. Where that fails a lenient parser
+    reads, and `by_hand` makes an event of what it gives: any JSON value, with `Decimal` numbers."""
 
     many: msgspec.json.Decoder[Any]
     one: msgspec.json.Decoder[Any]
@@ -221,7 +221,7 @@ class Text:
                 raise TraceError(f"{self.path} is {what}")
 
     def _behind(self, text: bytes, found: re.Match[bytes]) -> bytes:
-        """What follows the begin of the list of events; what precedes it is `about`."""
+        """Yield what follows the start of the list of events; what precedes it is `about`."""
         head = text[: found.start()].decode(errors="replace").rstrip().rstrip(",")
         try:
             self.about = _LENIENT.decode(head + "}")
@@ -346,7 +346,7 @@ def _parse(batch: bytes, at: int, cuts: list[tuple[int, int]]) -> tuple[Any, int
 
 
 def _what_else(said: Any) -> str:
-    """What JSON is that holds no events."""
+    """Say what a JSON file without events is."""
     members = set(said) if isinstance(said, dict) else set()
     known = (what for marks, what in _NOT_TRACES if marks <= members)
     return next(known, 'it has no "traceEvents"')
@@ -359,7 +359,7 @@ def _skip(text: bytes, at: int) -> int:
 
 
 def _members(text: str) -> dict[str, Any]:
-    """What matters of a file's members, when they cannot be read as a whole."""
+    """Return the members of a file that matter, when it cannot be read as a whole."""
     found = {}
     for member in ("baseTimeNanoseconds", "distributedInfo", "deviceProperties"):
         if place := re.search(rf'"{member}"\s*:\s*', text):
@@ -369,7 +369,7 @@ def _members(text: str) -> dict[str, Any]:
 
 
 def _last_cut(text: bytes) -> tuple[int, int] | None:
-    """Where the last event but one ends and the last one begins."""
+    """Return the place where the last event but one ends and the last one begins."""
     for reach in (1 << 14, 1 << 18, len(text)):
         start = max(0, len(text) - reach)
         if cuts := [*_BETWEEN.finditer(text, start)]:

@@ -126,7 +126,7 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
         """
         import os, time
         from lockstep import torchrun
-        from lockstep.launch.engines.supervised import parent
+        from lockstep.launch.engines.supervised import forkserver
         def become_another():
             if os.environ["RANK"] == "1":
                 os.setuid(65533)
@@ -135,9 +135,9 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
         if __name__ == "__main__":
             job = torchrun(become_another, nproc_per_node=2, timeout=6, init=False, may_fail=True)
             print("note", job.note)
-            before = parent.pid
+            before = forkserver.pid
             print(torchrun(os.getuid, nproc_per_node=2, init=False, show=False).results)
-            print("the same parent:", parent.pid == before)
+            print("the same parent:", forkserver.pid == before)
         """,
         *("setpriv", "--reuid=65534", "--clear-groups", *become),
         HOME=str(home),

@@ -13,7 +13,7 @@ import test_compiled
 import test_doctor
 import test_trace_allocations
 import test_trace_flight
-import test_trace_memory
+import test_trace_memory_snapshot
 from kineto_files import event, head, kernel, write
 from lockstep import torchrun
 from lockstep.__main__ import main
@@ -123,10 +123,10 @@ def of_files(folder: Path) -> list[Any]:
     for rank in range(2):
         entries = [{**test_trace_flight.entry(1 + rank, f"reduce{ATTACK}"), "frames": frames}]
         test_trace_flight.dump(folder, rank, entries, ranks=(0, 1))
-    alloc = {**test_trace_memory.event("alloc", 0, 1 << 20, 1), "frames": frames}
+    alloc = {**test_trace_memory_snapshot.event("alloc", 0, 1 << 20, 1), "frames": frames}
     return [
         flight(folder),
-        memory(test_trace_memory.snapshot([alloc]), stamp=Provenance("x", ATTACK)),
+        memory(test_trace_memory_snapshot.snapshot([alloc]), stamp=Provenance("x", ATTACK)),
     ]
 
 
