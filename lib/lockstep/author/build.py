@@ -117,7 +117,7 @@ def _folding(cell: Any) -> dict[str, Any]:
 
 
 def _differs(cell: Any) -> bool:
-    """Whether a cell shows more than is stored of it, or something else the next time."""
+    """Return whether a cell shows more than is stored of it, or something else the next time."""
     kinds = {kind for output in cell.outputs for kind in output.get("data", ())}
     return not kinds <= {*_STORED} or not {"varies", "unpublished"}.isdisjoint(tags(cell))
 

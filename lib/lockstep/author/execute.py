@@ -348,7 +348,7 @@ def _prepare(path: Path, parameters: Mapping[str, Any]) -> Any:
 
 
 class _Client(NotebookClient):
-    """Takes what the kernel says, and ends a kernel that says too much."""
+    """A client that runs every cell, and ends a kernel that prints too much."""
 
     room = 0  # in characters, for what will yet be said
 

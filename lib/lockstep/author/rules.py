@@ -49,7 +49,7 @@ _ALWAYS_THERE = {*dir(builtins), "display", "get_ipython"}
 
 
 def verify(source: Path) -> None:
-    """Raises SourceError for the first rule that is broken."""
+    """Raise SourceError for the first rule that a source breaks."""
     cells = read(source)
     if not any("parameters" in tags(cell) for cell in cells):
         raise SourceError(f"{source.name}: no cell is tagged parameters")

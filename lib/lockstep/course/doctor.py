@@ -121,7 +121,7 @@ def _in_use() -> list[int]:
 def diagnose(
     machine: Machine, labs: Sequence[Lab] = LABS, reserved: int | None = None
 ) -> Diagnosis:
-    """Judge a machine. Looks at nothing but its arguments.
+    """Judge a machine by the arguments alone.
 
     reserved: see `held_in_reserve`.
     """
@@ -193,8 +193,10 @@ def _torch(machine: Machine) -> Finding:
 
 
 def _install_torch(machine: Machine, option: str = "") -> str:
-    """Return the command for it. On Linux PyPI's build brings 5 GB of CUDA, which nobody needs
-    without a GPU."""
+    """Return the command that installs torch.
+
+    On Linux PyPI's build brings 5 GB of CUDA, which nobody needs without a GPU.
+    """
     command = f'pip install {option}"torch>=2.11"'
     if machine.system == "Linux" and machine.driver is None and not machine.gpus:
         command += " --index-url https://download.pytorch.org/whl/cpu"
