@@ -19,16 +19,16 @@ from PIL import Image, ImageColor
 
 SOLUTIONS = sorted((Path(__file__).parents[1] / "solutions").glob("*.ipynb"))
 # In a process of its own: Playwright has one of its kind in each, and other tests have theirs.
-PHOTOGRAPH = """
+ADD_SCREENSHOTS = """
 import sys, nbformat
-from lockstep.author.screenshots import photograph
+from lockstep.author.screenshots import add_screenshots
 book = nbformat.read(sys.argv[1], 4)
-photograph(book)
+add_screenshots(book)
 nbformat.write(book, sys.argv[1])
 """
 
 
-def photographed(
+def with_screenshots(
     path: Path, *shown: object, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     bundles = [one._repr_mimebundle_() for one in shown]  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def photographed(
         nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=outputs)]), path
     )
     return subprocess.run(
-        [sys.executable, "-c", PHOTOGRAPH, str(path)],
+        [sys.executable, "-c", ADD_SCREENSHOTS, str(path)],
         env={**os.environ, **environment}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_a_strip_gets_its_picture_and_other_outputs_stay(tmp_path: Path) -> None
     path = tmp_path / "book.ipynb"
     job = lockstep.torchrun(late, nproc_per_node=2, show=False)
     silent = lockstep.torchrun(int, "7", nproc_per_node=2, show=False)
-    done = photographed(path, job, silent)
+    done = with_screenshots(path, job, silent)
     assert done.returncode == 0, done.stderr
     strip, words = (output.data for output in nbformat.read(path, 4).cells[0].outputs)
     assert "image/png" not in words
@@ -69,7 +69,7 @@ def test_a_strip_gets_its_picture_and_other_outputs_stay(tmp_path: Path) -> None
 
 def test_without_a_browser_it_is_said_what_to_do(tmp_path: Path) -> None:
     job = lockstep.torchrun(late, nproc_per_node=2, show=False)
-    done = photographed(tmp_path / "book.ipynb", job, CHROMIUM="nothing-of-that-name")
+    done = with_screenshots(tmp_path / "book.ipynb", job, CHROMIUM="nothing-of-that-name")
     assert "NoBrowser: CHROMIUM=nothing-of-that-name is no program" in done.stderr
 
 

@@ -20,7 +20,7 @@ from ..course import links
 from ..course.syllabus import LABS
 from .fast_nbformat import NotebookClient, nbformat
 from .rules import verify
-from .screenshots import NoBrowser, photograph
+from .screenshots import NoBrowser, add_screenshots
 from .source import SourceError, blank, complete, core, goes_further, read, tags
 
 _STORED = ("text/plain", "image/png")
@@ -49,7 +49,7 @@ def execute(notebook: Any, folder: Path) -> Any:
         coalesce_streams=True,  # else a slow print is in two pieces
         resources={"metadata": {"path": str(folder)}},
     ).execute()
-    photograph(notebook)
+    add_screenshots(notebook)
     return published(notebook)
 
 
@@ -117,7 +117,7 @@ def _folding(cell: Any) -> dict[str, Any]:
 
 
 def _differs(cell: Any) -> bool:
-    """Whether a cell shows more than is stored of it, or something else the next time."""
+    """Return whether a cell shows more than is stored of it, or something else the next time."""
     kinds = {kind for output in cell.outputs for kind in output.get("data", ())}
     return not kinds <= {*_STORED} or not {"varies", "unpublished"}.isdisjoint(tags(cell))
 

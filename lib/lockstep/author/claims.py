@@ -77,7 +77,7 @@ def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
     found = []
     for cell, source in cells_with_claims(notebook):
         for output in cell["outputs"]:
-            if told := _told("".join(output.get("data", {}).get("text/plain", ""))):
+            if told := _parse_claim("".join(output.get("data", {}).get("text/plain", ""))):
                 sentence, verdict, because, stamps = told
                 found.append(
                     TestedClaim(lab, cell["id"], sentence, source, verdict, because, stamps)
@@ -85,7 +85,7 @@ def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
     return found
 
 
-def _told(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
+def _parse_claim(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
     """Return (sentence, verdict, because, stamps) of a claim's text; None for another text."""
     first, *lines = text.splitlines() or [""]
     if not (first.startswith("“") and first.endswith("”")):

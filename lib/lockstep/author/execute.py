@@ -144,7 +144,7 @@ def parse(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def refuse_misfits(parameters: Mapping[str, Any], notebooks: Sequence[Path]) -> None:
-    """Raises BadInput for what a notebook does not know, and for a type that its default has not.
+    """Raise BadInput for what a notebook does not know, and for a type that its default has not.
 
     And for a file that is no notebook.
     """
@@ -167,7 +167,7 @@ def _read(path: Path) -> Any:
 
 
 def _defaults(notebook: Any) -> dict[str, str]:
-    """The parameters of a notebook, with the code of their defaults."""
+    """Return the parameters of a notebook, with the code of their defaults."""
     sources = [notebook.cells[at].source for at in _parameter_cells(notebook)]
     code = TransformerManager().transform_cell("\n".join(sources))  # there may be a magic in it
     return {
@@ -180,7 +180,7 @@ def _defaults(notebook: Any) -> dict[str, str]:
 
 
 def _parameter_cells(notebook: Any) -> list[int]:
-    """Where the defaults of the parameters are set: papermill's convention is a tag."""
+    """Return the number of the cell that sets defaults, if any: papermill's convention is a tag."""
     tagged = [cell.metadata.get("tags", []) for cell in notebook.cells]
     return [at for at, tags in enumerate(tagged) if "parameters" in tags][:1]
 
@@ -261,7 +261,7 @@ def execute(
     What goes wrong in it is not raised, but among the problems. Raises KeyboardInterrupt, when the
     kernel has ended. progress: show a bar on stderr. limit: seconds, after which it is ended.
     """
-    document = _blank(notebook, parameters)
+    document = _prepare(notebook, parameters)
     with _sockets() as folder:
         return _execute(document, notebook, output, folder, progress, limit)
 
@@ -328,10 +328,11 @@ def _execute(
     return Execution(_name(notebook), seconds, peak, tuple(found), tuple(problems), output)
 
 
-def _blank(path: Path, parameters: Mapping[str, Any]) -> Any:
-    """The notebook at `path` as if it had never run, with these parameters.
+def _prepare(path: Path, parameters: Mapping[str, Any]) -> Any:
+    """Return the notebook at `path` as if it had never run, with these parameters.
 
-    As with papermill, a cell behind that of the defaults sets them.
+    As with papermill, a cell behind that of the defaults sets them; papermill itself would write
+    a tuple as text.
     """
     notebook = _read(path)
     for cell in notebook.cells:
@@ -347,7 +348,7 @@ def _blank(path: Path, parameters: Mapping[str, Any]) -> Any:
 
 
 class _Client(NotebookClient):
-    """Takes what the kernel says, and ends a kernel that says too much."""
+    """A client that runs every cell, and ends a kernel that prints too much."""
 
     room = 0  # in characters, for what will yet be said
 
@@ -416,42 +417,41 @@ def _adopt_orphans(yes: bool) -> None:
 def _end(children: Callable[[], list[psutil.Process]]) -> list[str]:
     """Kill these and their descendants, again and again: who loses its parent is our child then."""
     for _ in range(_MOST_ROUNDS):
-        family = [one for child in children() for one in _family(child)]
-        if not family:
+        alive = [one for child in children() for one in family(child.pid)]
+        if not alive:
             return []
-        for process in family:
+        for process in alive:
             with suppress(psutil.Error):  # it has just ended, or is another user's
                 process.kill()
-        psutil.wait_procs(family, timeout=1)
+        psutil.wait_procs(alive, timeout=1)
     return [f"process {child.pid} could not be ended" for child in children()]
 
 
-def _family(process: psutil.Process) -> list[psutil.Process]:
+def family(pid: int) -> list[psutil.Process]:
     """Return the process and its descendants; nobody once it is gone."""
     try:
+        process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     except psutil.Error:
         return []
 
 
 def memory(pid: int) -> int:
-    """Return the bytes in use by a process and its descendants; 0 where there is none.
+    """Return the bytes in use by a process and its descendants; 0 where there is none."""
+    return sum(map(own_memory, family(pid))) if pid else 0
+
+
+def own_memory(process: psutil.Process) -> int:
+    """Return the bytes in use by a process; 0 once it has ended.
 
     A page that n processes share counts 1/n in each (PSS); where the system does not tell that,
     shared pages do not count (USS).
     """
     try:
-        family = _family(psutil.Process(pid)) if pid else []
+        used = process.memory_full_info()
     except psutil.Error:
         return 0
-    total = 0
-    for process in family:
-        try:
-            used = process.memory_full_info()
-        except psutil.Error:  # it has just ended
-            continue
-        total += getattr(used, "pss", used.uss)
-    return total
+    return int(getattr(used, "pss", used.uss))
 
 
 # ── Reading an executed notebook ─────────────────────────────────────────────────────────────
@@ -474,16 +474,16 @@ def audit(notebook: Any) -> list[str]:
         works = cell.source.lstrip().startswith("%%torchrun") or "lockstep.check(" in cell.source
         if cell.execution_count is None:
             found.append(f"cell {cell.id} was not executed")
-        elif works and (seconds := _seconds(cell)) < _NO_TIME:
+        elif works and (seconds := kernel_seconds(cell)) < _NO_TIME:
             found.append(f"cell {cell.id} took {seconds:g} s: its ranks cannot have run")
     if not checks(notebook):
         found.append("no check was run")
     return found
 
 
-def _seconds(cell: Any) -> float:
+def kernel_seconds(cell: Mapping[str, Any]) -> float:
     """Return how long the kernel had to do with a cell, as nbclient and papermill note it."""
-    times = cell.metadata.get("execution", {})
+    times = cell["metadata"].get("execution", {})
     begun, ended = (times.get(f"iopub.status.{state}") for state in ("busy", "idle"))
     if not (begun and ended):
         return 0.0

@@ -49,7 +49,7 @@ _ALWAYS_THERE = {*dir(builtins), "display", "get_ipython"}
 
 
 def verify(source: Path) -> None:
-    """Raises SourceError for the first rule that is broken."""
+    """Raise SourceError for the first rule that a source breaks."""
     cells = read(source)
     if not any("parameters" in tags(cell) for cell in cells):
         raise SourceError(f"{source.name}: no cell is tagged parameters")
@@ -162,7 +162,7 @@ def _verify_sections(source: Path, cells: list[Any]) -> None:
     for cell in cells:
         if cell.cell_type == "code":
             where = f"{source.name}, cell {cell.id}"
-            bound = _run(cell, bound, where, title)
+            bound = _bound_after(cell, bound, where, title)
             continue
         headings = list(_HEADING.finditer(cell.source))
         if not headings:
@@ -177,7 +177,7 @@ def _verify_sections(source: Path, cells: list[Any]) -> None:
         bound = after[onward["number"]] if onward else head
 
 
-def _run(cell: Any, bound: set[str], where: str, title: str) -> set[str]:
+def _bound_after(cell: Any, bound: set[str], where: str, title: str) -> set[str]:
     """Return what is bound after a cell, if `bound` is before.
 
     Raises SourceError for a name that it reads and that is not bound.

@@ -52,7 +52,7 @@ def _playwrights_own() -> Path:
     return platformdirs.user_cache_path("ms-playwright")
 
 
-def photograph(notebook: Any) -> None:
+def add_screenshots(notebook: Any) -> None:
     """Give each output of an executed notebook that draws a strip its picture, PNG.
 
     What the output says in words is in the picture, too. Raises NoBrowser without one.

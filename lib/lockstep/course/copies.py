@@ -22,7 +22,7 @@ from .syllabus import LABS
 
 FOLDER = Path("my-lockstep")
 _FOLDERS = ("labs", "solutions")
-_NOTES = ".lockstep.json"
+_HASHES = ".lockstep.json"
 _JUPYTER = Path(__file__).parent / "jupyter"  # a folder of Jupyter's configuration
 
 
@@ -65,57 +65,57 @@ def copy(folder: Path, newer: bool = False) -> Copies:
             f"lockstep labs {FOLDER}"
         )
     try:
-        notes = _read(folder / _NOTES)
+        hashes = _read_hashes(folder / _HASHES)
         for name in _FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
             for source in sorted((MATERIAL / name).glob("[0-9][0-9]_*.ipynb")):
-                _copy_one(source, f"{name}/{source.name}", newer, notes, done)
-        _write(folder / _NOTES, (json.dumps(notes, indent=1) + "\n").encode())
+                _copy_one(source, f"{name}/{source.name}", newer, hashes, done)
+        _write_whole(folder / _HASHES, (json.dumps(hashes, indent=1) + "\n").encode())
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise CannotCopy(f"{where}{error.strerror or error}: name another folder") from None
     return done
 
 
-def _copy_one(source: Path, name: str, newer: bool, notes: dict[str, str], done: Copies) -> None:
+def _copy_one(source: Path, name: str, newer: bool, hashes: dict[str, str], done: Copies) -> None:
     content, mine = source.read_bytes(), done.folder / name
     today = _hash(content)
     if not os.path.lexists(mine):
-        _write(mine, content)
+        _write_whole(mine, content)
         done.new.append(name)
     elif (held := _hash(mine.read_bytes())) == today:
         pass
-    elif held == notes.get(name):  # as it was copied: nobody's work
-        _write(mine, content)
+    elif held == hashes.get(name):  # as it was copied: nobody's work
+        _write_whole(mine, content)
         done.refreshed.append(name)
-    elif notes.get(name) == today:  # changed by the learner, and not by the course
+    elif hashes.get(name) == today:  # changed by the learner, and not by the course
         return
     elif newer:
         done.beside.append(_beside(mine, content))
     else:
         done.newer.append(name)
         return
-    notes[name] = today
+    hashes[name] = today
 
 
 def _beside(mine: Path, content: bytes) -> str:
     """Write `content` below a name of its own, beside `mine`; returns the file's path."""
     names = (f"{mine.stem}.newer{'' if n == 1 else f'-{n}'}.ipynb" for n in range(1, 1000))
     path = next(one for name in names if not os.path.lexists(one := mine.with_name(name)))
-    _write(path, content)
+    _write_whole(path, content)
     return str(path)
 
 
-def _read(notes: Path) -> dict[str, str]:
+def _read_hashes(file: Path) -> dict[str, str]:
     """Read the hashes of what was copied; none where the file is not there or was spoilt."""
     try:
-        found = json.loads(notes.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return dict(found) if isinstance(found, dict) else {}
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_whole(path: Path, content: bytes) -> None:
     """Write all of it or nothing: a full disk must not leave half a notebook."""
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -62,7 +62,7 @@ class Diagnosis:
             ]
         )
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         html = "".join(table._repr_mimebundle_()["text/html"] for table in self._tables())
         return {"text/plain": str(self), "text/html": html}
 
@@ -121,11 +121,11 @@ def _in_use() -> list[int]:
 def diagnose(
     machine: Machine, labs: Sequence[Lab] = LABS, reserved: int | None = None
 ) -> Diagnosis:
-    """Judge a machine. Looks at nothing but its arguments.
+    """Judge a machine by the arguments alone.
 
     reserved: see `held_in_reserve`.
     """
-    looks = (
+    findings = (
         _system(machine),
         _python(machine),
         _torch(machine),
@@ -138,7 +138,7 @@ def diagnose(
         _compiler(machine),
         _packages(machine),
     )
-    return Diagnosis(machine, tuple(look for look in looks if look is not None), tuple(labs))
+    return Diagnosis(machine, tuple(one for one in findings if one is not None), tuple(labs))
 
 
 def runs_live(lab: Lab, machine: Machine) -> bool:
@@ -193,8 +193,10 @@ def _torch(machine: Machine) -> Finding:
 
 
 def _install_torch(machine: Machine, option: str = "") -> str:
-    """Return the command for it. On Linux PyPI's build brings 5 GB of CUDA, which nobody needs
-    without a GPU."""
+    """Return the command that installs torch.
+
+    On Linux PyPI's build brings 5 GB of CUDA, which nobody needs without a GPU.
+    """
     command = f'pip install {option}"torch>=2.11"'
     if machine.system == "Linux" and machine.driver is None and not machine.gpus:
         command += " --index-url https://download.pytorch.org/whl/cpu"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, overload
+from typing import Any
 
 from ..base.formatting import in_one_line, number, percent
 from ..base.provenance import Provenance, required
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """What a card says."""
+        """The lines of a card."""
         return [("", str(self) if self.is_answer else self.verdict)]
 
     @property
@@ -103,12 +103,6 @@ class Comparison:
         )._ipython_display_()
 
 
-@overload
-def compare(predicted: Any, measured: float, unit: str = "") -> Comparison: ...
-@overload
-def compare(predicted: Any, *, computed: float, unit: str = "") -> Comparison: ...
-@overload
-def compare(predicted: Any, *, published: float, unit: str = "") -> Comparison: ...
 def compare(
     predicted: Any,
     measured: float | None = None,
@@ -162,7 +156,9 @@ class Claim:
     because: str
     stamps: tuple[Provenance, ...]
 
-    def _lines(self) -> list[tuple[str, str]]:
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of a card: what each is about, and what it says."""
         said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
         if self.guess is not None and self.guess not in VERDICTS:
             said = f"{self.guess}, and the answers are: {', '.join(VERDICTS)}"
@@ -183,35 +179,27 @@ class Claim:
         return "✓" if self.guess == self.verdict else "✗"
 
     @property
-    def rows(self) -> list[tuple[str, str]]:
-        """What a card says."""
-        return self._lines()
-
-    @property
     def picture(self) -> dict[str, str]:
-        """A verdict is no number."""
+        """A number line; a verdict has none."""
         return {}
 
     def __str__(self) -> str:
         return "\n".join(
-            [f"“{self.sentence}”", *(f"{name:<8} · {text}" for name, text in self._lines())]
+            [f"“{self.sentence}”", *(f"{name:<8} · {text}" for name, text in self.rows)]
         )
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        (about, said), *others = self.rows
         rows = "".join(
             f"<tr><th scope='row' style='text-align:left'>{html.escape(name)}</th>"
             f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self._signed()
+            for name, text in [(about, f"{said} {self.sign}".rstrip()), *others]
         )
         quoted = f"<div><i>“{html.escape(self.sentence)}”</i></div><table>{rows}</table>"
         return {"text/plain": str(self), "text/html": quoted}
-
-    def _signed(self) -> list[tuple[str, str]]:
-        (name, said), *others = self._lines()
-        return [(name, f"{said} {self.sign}".rstrip()), *others]
 
     def _ipython_display_(self) -> None:
         if self.guess is not None:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import platformdirs
@@ -108,12 +109,9 @@ def _processes() -> Iterator[Leftover]:
             notebook = _notebook(process)
             if notebook and not psutil.pid_exists(notebook):
                 start = processes.start_of(pid)
-                yield Leftover(
-                    "process",
-                    str(pid),
-                    f"of notebook {notebook}, which has ended: {' '.join(process.cmdline())[:100]}",
-                    lambda pid=pid, start=start: _kill(pid, start),  # type: ignore[misc]
-                )
+                said = f"of notebook {notebook}, which has ended: "
+                said += " ".join(process.cmdline())[:100]
+                yield Leftover("process", str(pid), said, partial(_kill, pid, start))
 
 
 def _notebook(process: psutil.Process) -> int:
@@ -157,9 +155,9 @@ def _folders(base: Path, oldest: float) -> Iterator[Leftover]:
             continue
         if path.name.startswith(processes.FOLDER):
             if not _locked(path):
-                yield _folder(path, about, lambda path=path: _remove_unlocked(path))  # type: ignore[misc]
+                yield _folder(path, about, _remove_unlocked)
         elif _TEMPORARY.fullmatch(path.name) and about.st_mtime < oldest - _YOUNG:
-            yield _folder(path, about, lambda path=path: shutil.rmtree(path))  # type: ignore[misc]
+            yield _folder(path, about, shutil.rmtree)
 
 
 def _caches(traces: Path, oldest: float) -> Iterator[Leftover]:
@@ -167,7 +165,7 @@ def _caches(traces: Path, oldest: float) -> Iterator[Leftover]:
     for path in _sorted(traces.glob(".*")):
         about = _own(path, stat.S_ISDIR)
         if about is not None and about.st_mtime < oldest - _YOUNG:
-            yield _folder(path, about, lambda path=path: shutil.rmtree(path))  # type: ignore[misc]
+            yield _folder(path, about, shutil.rmtree)
 
 
 def _tickets(folder: Path) -> Iterator[Leftover]:
@@ -222,11 +220,11 @@ def _remove_unlocked(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _folder(path: Path, about: os.stat_result, remove: Callable[[], None]) -> Leftover:
+def _folder(path: Path, about: os.stat_result, remove: Callable[[Path], None]) -> Leftover:
     size = sum(
         one.lstat().st_size for one in path.rglob("*") if not one.is_symlink() and one.is_file()
     )
-    return Leftover("folder", str(path), f"{_age(about)}, {binary(size)}", remove)
+    return Leftover("folder", str(path), f"{_age(about)}, {binary(size)}", partial(remove, path))
 
 
 def _age(about: os.stat_result) -> str:

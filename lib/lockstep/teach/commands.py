@@ -98,17 +98,13 @@ def _report(arguments: argparse.Namespace) -> int:
                 "goes on like that; a virtual machine or a container that allows namespaces is "
                 "better.",
             )
-        for one in report.grade_folder(
-            arguments.folder,
-            arguments.numbers,
-            limits,
-            not weaker,
-            arguments.at_once or _at_once(),
-        ):
+        at_once = arguments.at_once or _most_at_once()
+        folder, numbers = arguments.folder, arguments.numbers
+        for one in report.grade_folder(folder, numbers, limits, not weaker, at_once):
             done.append(one)
             print(in_one_line(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
         if not done:
-            return refuse("report", f"{arguments.folder} has no notebooks of these labs")
+            return refuse("report", f"{folder} has no notebooks of these labs")
         stamp = sandbox.stamp(limits, not weaker)
         files = tables.write(done, arguments.to, stamp)
         print(printable(tables.text(done, stamp)))
@@ -123,8 +119,11 @@ def _report(arguments: argparse.Namespace) -> int:
     return int(not all(one.is_judged for one in done))
 
 
-def _at_once() -> int:
-    """A notebook has four ranks that mostly wait: it needs two cores and less than a gigabyte."""
+def _most_at_once() -> int:
+    """Return how many notebooks this machine can run at the same time.
+
+    One has four ranks that mostly wait: it needs two cores and less than a gigabyte.
+    """
     import psutil
 
     memory = psutil.virtual_memory().available >> 30

@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,41 +52,39 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
     (published,) = execute.find(execute.SOLUTIONS, [number], MATERIAL)
     notebook = json.loads(published.read_text(encoding="utf-8"))
     if recorded:
-        first = [_text("recorded", _RECORDED), _code("replay", f"%load_ext {__package__}.replay")]
+        first = [
+            _markdown_cell("recorded", _RECORDED),
+            _code_cell("replay", f"%load_ext {__package__}.replay"),
+        ]
         notebook["cells"] = first + _without_outputs(notebook["cells"])
     else:
-        notebook["cells"] = _timed(_without_outputs(notebook["cells"]), _seconds(published))
+        notebook["cells"] = _timed(_without_outputs(notebook["cells"]), _measure(published))
     target = folder / execute.SOLUTIONS / published.name
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(notebook, indent=1), encoding="utf-8")
     return target
 
 
-def _seconds(published: Path) -> dict[str, float]:
+def _measure(published: Path) -> dict[str, float]:
     """Execute the solution; returns how many seconds each cell took on this machine."""
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         (done,) = execute.run([published], {}, Path(folder))
         if done.problems or done.executed is None:
             raise CannotShow(f"{done.notebook} does not run here: {'; '.join(done.problems)}")
         executed = json.loads(done.executed.read_text(encoding="utf-8"))
-    found = {}
-    for cell in executed["cells"]:
-        times = cell["metadata"].get("execution", {})
-        begun, ended = (times.get(f"iopub.status.{state}") for state in ("busy", "idle"))
-        if begun and ended:
-            span = datetime.fromisoformat(ended) - datetime.fromisoformat(begun)
-            found[cell["id"]] = span.total_seconds()
-    return found
+    return {cell["id"]: execute.kernel_seconds(cell) for cell in executed["cells"]}
 
 
 def _timed(cells: Sequence[dict[str, Any]], seconds: Mapping[str, float]) -> list[dict[str, Any]]:
     """Return the cells, with a line above each that takes a while."""
     found = []
     for cell in cells:
-        took = seconds.get(cell["id"], 0.0)
+        took = seconds[cell["id"]]
         if took >= _LONG:
             found.append(
-                _text(f"{cell['id'][:58]}-time", f"*takes about {took:.0f} s on this machine*")
+                _markdown_cell(
+                    f"{cell['id'][:58]}-time", f"*takes about {took:.0f} s on this machine*"
+                )
             )
         found.append(cell)
     return found
@@ -98,12 +95,16 @@ def _without_outputs(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [cell | empty if cell["cell_type"] == "code" else cell for cell in cells]
 
 
-def _text(name: str, source: str) -> dict[str, Any]:
+def _markdown_cell(name: str, source: str) -> dict[str, Any]:
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
 
 
-def _code(name: str, source: str) -> dict[str, Any]:
-    return _text(name, source) | {"cell_type": "code", "outputs": [], "execution_count": None}
+def _code_cell(name: str, source: str) -> dict[str, Any]:
+    return _markdown_cell(name, source) | {
+        "cell_type": "code",
+        "outputs": [],
+        "execution_count": None,
+    }
 
 
 def jupyterlab(

@@ -83,10 +83,10 @@ def run_labs(
         runs, shown = [], []
         for _ in range(repeats):
             with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
-                for one in execute.run([path], {}, Path(folder), progress=progress):
-                    runs.append(one)
-                    if not one.problems and one.executed is not None:
-                        shown.append(json.loads(one.executed.read_text(encoding="utf-8")))
+                (one,) = execute.run([path], {}, Path(folder), progress=progress)
+                runs.append(one)
+                if not one.problems and one.executed is not None:
+                    shown.append(json.loads(one.executed.read_text(encoding="utf-8")))
         different = tuple(differences(published, shown)) if shown else ()
         yield LabResult(tuple(runs), different, os.environ.get("SLURMD_NODENAME", ""))
 

@@ -16,7 +16,7 @@ STAMP = "recorded · the published solution; nothing ran here"
 
 
 class Replay:
-    """Takes the place of the cells that it knows; others run."""
+    """A published notebook whose cells are replaced by what they showed; others run."""
 
     def __init__(self, notebook: dict[str, Any]):
         self._outputs = {

@@ -6,9 +6,10 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from . import grading, run_notebook, sandbox, submissions
 from .sandbox import Ended, Limits
 from .submissions import Submission
 
+Run = Callable[..., Ended]  # `sandbox.run` with limits, walls and when to stop
 NO_ANSWER = "NO ANSWER"
 _LONGEST = 300  # characters of what is quoted of a learner's cell
 _OUTSIDE = ("Read-only file system", "Permission denied", "Operation not permitted")
@@ -77,23 +79,24 @@ def grade(
 ) -> Iterator[Graded]:
     """Execute and judge each, `at_once` at a time; in order, as they are done."""
     stop = threading.Event()
+    run = partial(sandbox.run, limits=limits, walls=walls, stop=stop)
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            yield from pool.map(lambda one: _grade(one, limits, walls, stop), found)
+            yield from pool.map(lambda one: _grade(one, run, limits, stop), found)
         finally:  # with Ctrl-C, what runs need not end
             stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _grade(one: Submission, limits: Limits, walls: bool, stop: threading.Event) -> Graded:
+def _grade(one: Submission, run: Run, limits: Limits, stop: threading.Event) -> Graded:
     began = time.monotonic()
     verdicts: dict[str, Verdict] = {}
     events = [one.problem] if one.problem else []
     course = [exercise for exercise in exercises() if exercise.lab == one.lab]
     try:
         if not one.problem:
-            packed = _answers(one, limits, walls, stop, events)
-            verdicts = _judged(packed, limits, walls, stop, events)
+            packed = _execute(one, run, limits, events)
+            verdicts = _judge(packed, run, limits, stop, events)
     except OSError as error:  # nothing can be started
         events.append(f"it could not be run: {error}")
     return Graded(
@@ -110,43 +113,31 @@ def _grade(one: Submission, limits: Limits, walls: bool, stop: threading.Event) 
     )
 
 
-def _answers(
-    one: Submission, limits: Limits, walls: bool, stop: threading.Event, events: list[str]
-) -> dict[str, Any]:
+def _execute(one: Submission, run: Run, limits: Limits, events: list[str]) -> dict[str, Any]:
     """Execute a notebook; returns its answers by exercise, packed. What happened goes to events."""
-    executed = sandbox.run(
-        ["-c", f"from lockstep.teach import run_notebook; run_notebook.main({one.lab!r})"],
-        files={run_notebook.NOTEBOOK: one.notebook},
-        limits=limits,
-        walls=walls,
-        stop=stop,
-    )
+    program = f"from lockstep.teach import run_notebook; run_notebook.main({one.lab!r})"
+    executed = run(["-c", program], files={run_notebook.NOTEBOOK: one.notebook})
     events += _events(executed, limits)
     names = [exercise.name for exercise in exercises() if exercise.lab == one.lab]
     return {name: answer for name in names if (answer := _answer(executed, name))}
 
 
-def _judged(
-    packed: dict[str, Any], limits: Limits, walls: bool, stop: threading.Event, events: list[str]
+def _judge(
+    packed: dict[str, Any], run: Run, limits: Limits, stop: threading.Event, events: list[str]
 ) -> dict[str, Verdict]:
     """Judge answers. One that ends the judge has no verdict; the others get another judge."""
     verdicts: dict[str, Verdict] = {}
     while packed and not stop.is_set():
-        run = sandbox.run(
-            ["-P", "-c", "from lockstep.teach import grading; grading.main()"],
-            files={grading.ANSWERS: json.dumps(packed)},
-            limits=limits,
-            walls=walls,
-            stop=stop,
-        )
-        for line in run.said.splitlines():
+        program = "from lockstep.teach import grading; grading.main()"
+        ended = run(["-P", "-c", program], files={grading.ANSWERS: json.dumps(packed)})
+        for line in ended.said.splitlines():
             one = Verdict(**json.loads(line))
             verdicts[one.exercise] = one
             packed.pop(one.exercise, None)
         if packed:
             name = next(iter(packed))
             packed.pop(name)
-            why = _ended(run, limits)
+            why = _ended(ended, limits)
             verdicts[name] = Verdict(name, NOT_JUDGED, hint=why)
             events.append(f"the judge of its answer {name}: {why}")
     return verdicts

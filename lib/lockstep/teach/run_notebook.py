@@ -1,7 +1,7 @@
 """Execute a learner's notebook to its end, in a sandbox, whatever its cells raise.
 
-Its folder has learner.ipynb. Answers are left in the folder of the sandbox by
-`capture_answers`, as the cells run; when the notebook has ended, how.json, which says how it went.
+Its folder has learner.ipynb. As the cells run, `capture_answers` leaves their answers in the folder
+of the sandbox; when the notebook has ended, how.json there says how it went.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(lab: str) -> None:
     try:
         notebook = nbformat.read(home / NOTEBOOK, 4)
     except Exception as error:
-        _say(out, {"problems": [f"it is no notebook: {type(error).__name__}"], "errors": []})
+        _write_how(out, {"problems": [f"it is no notebook: {type(error).__name__}"], "errors": []})
         return
     first = nbformat.v4.new_code_cell(_FIRST.format(lab=lab))
     notebook.cells.insert(0, first)
@@ -37,7 +37,9 @@ def main(lab: str) -> None:
     nbformat.write(notebook, begun)
     done = execute.execute(begun, ended, {})
     problems = [one for one in done.problems if one != "no check was run"]
-    _say(out, {"problems": problems[:_MOST_ERRORS], "errors": _errors(nbformat.read(ended, 4))})
+    _write_how(
+        out, {"problems": problems[:_MOST_ERRORS], "errors": _errors(nbformat.read(ended, 4))}
+    )
 
 
 def _errors(notebook: Any) -> list[dict[str, str]]:
@@ -56,5 +58,5 @@ def _errors(notebook: Any) -> list[dict[str, str]]:
     ][:_MOST_ERRORS]
 
 
-def _say(out: Path, how: dict[str, Any]) -> None:
+def _write_how(out: Path, how: dict[str, Any]) -> None:
     (out / "how.json").write_text(json.dumps(how), encoding="utf-8")

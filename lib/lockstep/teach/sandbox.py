@@ -26,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from ..author.execute import family, own_memory
 from ..base.machine import packages
 from ..base.paths import MATERIAL
 
@@ -62,13 +63,12 @@ class Ended:
     """how: "exit 0", "signal 9", "time", "disk", "memory", "processes", or "refused: why".
 
     files: by name, what the program left. said: what it wrote to the descriptor that SANDBOX_SAYS
-    names. seconds: with its start.
+    names.
     """
 
     how: str
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
     said: bytes = b""
-    seconds: float = 0.0
 
 
 @cache
@@ -184,7 +184,7 @@ def _watch(
             now = time.monotonic()
             if now >= next_look:
                 if not why:
-                    why = _excess(_family(process.pid), limits)
+                    why = _excess(family(process.pid)[1:], limits)
                     if why or now - began > limits.seconds + _GRACE:
                         why, stopped_at = why or "time", now
                         process.terminate()
@@ -193,27 +193,18 @@ def _watch(
                 next_look = time.monotonic() + _EVERY
     first, files = _unpacked(bytes(left))
     how = f"refused: {first['refused']}" if "refused" in first else str(first.get("ended", ""))
-    seconds = time.monotonic() - began
-    how = why or how or "refused: it ended before it began"
-    return Ended(how, files, bytes(said), seconds)
+    return Ended(why or how or "refused: it ended before it began", files, bytes(said))
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def _excess(family: list[psutil.Process], limits: Limits) -> str:
+def _excess(inside: list[psutil.Process], limits: Limits) -> str:
     """Return what these processes have too much of, or ""."""
     machine = psutil.virtual_memory()
     if machine.available < _LEAST_FREE * machine.total:
         return "memory"
     # Pages that are shared count often here; to count them once costs a hundred times as much.
-    if sum(map(_resident, family)) > limits.memory and sum(map(_own, family)) > limits.memory:
+    if sum(map(_resident, inside)) > limits.memory and sum(map(own_memory, inside)) > limits.memory:
         return "memory"
-    return "processes" if len(family) > limits.processes else ""
+    return "processes" if len(inside) > limits.processes else ""
 
 
 def _resident(process: psutil.Process) -> int:
@@ -223,17 +214,8 @@ def _resident(process: psutil.Process) -> int:
         return 0
 
 
-def _own(process: psutil.Process) -> int:
-    """Return the bytes in use, of which those that n processes share count 1/n."""
-    try:
-        used = process.memory_full_info()
-    except psutil.Error:
-        return 0
-    return int(getattr(used, "pss", used.uss))
-
-
 def _unpacked(left: bytes) -> tuple[dict[str, object], dict[str, bytes]]:
-    """The first line, and the files behind it; what does not read as such is left out."""
+    """Return the first line, and the files behind it; what does not read as such is left out."""
     files: dict[str, bytes] = {}
     try:
         line, _, rest = left.partition(b"\n")

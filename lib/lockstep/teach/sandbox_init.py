@@ -92,14 +92,14 @@ def _guarded(asked: dict[str, Any]) -> NoReturn:
         ended = _run(asked)
         _hand_over(asked["out"], ended, asked["most_out"])
     except CannotEnter as error:
-        _said({"refused": str(error)})
+        _tell({"refused": str(error)})
     except Exception as error:
-        _said({"refused": f"{type(error).__name__}: {error}"})
+        _tell({"refused": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(0)
 
 
-def _said(message: dict[str, Any]) -> None:
+def _tell(message: dict[str, Any]) -> None:
     os.write(1, json.dumps(message).encode() + b"\n")
 
 
@@ -111,7 +111,7 @@ def _make_namespaces() -> None:
     user, group = os.geteuid(), os.getegid()
     flags = _CLONE | (_CLONE_USER if user else 0)
     if _libc.unshare(flags) < 0:
-        _said({"refused": f"unshare: {os.strerror(ctypes.get_errno())}"})
+        _tell({"refused": f"unshare: {os.strerror(ctypes.get_errno())}"})
         os._exit(0)
     if user:
         for name, text in (

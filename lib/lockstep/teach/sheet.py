@@ -81,7 +81,7 @@ def sheet(number: str) -> str:
     lab = next((one for one in LABS if one.number == number), None)
     if lab is None:
         raise NoSheet(f"there is no lab {number}; there are: {', '.join(x.number for x in LABS)}")
-    return "\n".join(_written(lab, published(lab)))
+    return "\n".join(_as_markdown(lab, published(lab)))
 
 
 def published(lab: Lab) -> list[Section]:
@@ -203,7 +203,7 @@ def _flat(text: str) -> str:
 # ── As text ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _written(lab: Lab, found: list[Section]) -> Iterator[str]:
+def _as_markdown(lab: Lab, found: list[Section]) -> Iterator[str]:
     core = [one for one in found if not one.further]
     yield f"# Run sheet: {lab.number} · {lab.title}"
     yield ""
@@ -216,13 +216,13 @@ def _written(lab: Lab, found: list[Section]) -> Iterator[str]:
     at = 0.0
     for one in found:
         begins = "" if one.further else f"{int(at) // 60}:{int(at) % 60:02d}"
-        yield f"| {begins} | {one.minutes:.0f} | {one.title.replace('|', '·')} | {_inside(one)} |"
+        yield f"| {begins} | {one.minutes:.0f} | {one.title.replace('|', '·')} | {_contents(one)} |"
         at = at if one.further else at + one.minutes
     for one in found:
         yield from _section(lab, one)
 
 
-def _inside(one: Section) -> str:
+def _contents(one: Section) -> str:
     counts = (
         (len(one.asks), "to predict or guess"),
         (len(one.exercises), "exercise" if len(one.exercises) == 1 else "exercises"),

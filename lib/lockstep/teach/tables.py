@@ -21,6 +21,7 @@ from ..figures.table import Table
 from .report import NO_ANSWER, Graded, Verdict
 
 _SIGNS = {PASS: "✓", TRY_AGAIN: "✗", NOT_YET: "…", NOT_JUDGED: "?", NO_ANSWER: "–"}
+_LEGEND = ", ".join(f"{sign} {word.lower()}" for word, sign in _SIGNS.items())
 _COLOURS = {PASS: DONE, TRY_AGAIN: ERROR}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -29,8 +30,10 @@ table{border-collapse:collapse}th,td{border:1px solid #999;padding:2px 8px;text-
 .scroll{overflow-x:auto}li{overflow-wrap:anywhere}
 """
 # The columns of nbgrader's own CSV exporter (nbgrader/plugins/export.py), in its order.
-_NBGRADER = "assignment duedate timestamp student_id last_name first_name email raw_score"
-_NBGRADER += " late_submission_penalty score max_score"
+_NBGRADER = (
+    *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
+    *("raw_score", "late_submission_penalty", "score", "max_score"),
+)
 
 
 def text(found: Sequence[Graded], stamp: str) -> str:
@@ -39,11 +42,10 @@ def text(found: Sequence[Graded], stamp: str) -> str:
         (one.learner, one.lab or "?", _share(one), _signs(one), f"{one.seconds:.0f}")
         for one in found
     ]
-    legend = ", ".join(f"{sign} {word.lower()}" for word, sign in _SIGNS.items())
     columns = ("learner", "lab", "passed", "exercises", "seconds")
-    lines = [*Table("report", columns, rows, stamp=None).lines(), "", legend, stamp]
+    lines = [*Table("report", columns, rows, stamp=None).lines(), "", _LEGEND, stamp]
     for one in found:
-        if said := [*one.events, *one.notes, *_borrowed(one)]:
+        if said := _said(one):
             head = in_one_line(f"{one.learner}, {one.file}:")
             lines += ["", head, *(f"  {in_one_line(line)}" for line in said)]
     return "\n".join(lines)
@@ -57,10 +59,12 @@ def _signs(one: Graded) -> str:
     return "".join(_SIGNS[verdict.verdict] for verdict in one.verdicts)
 
 
-def _borrowed(one: Graded) -> list[str]:
-    names = [verdict.exercise for verdict in one.verdicts if verdict.borrowed]
-    said = f"not counted, for the course's own answer is in it: {', '.join(names)}"
-    return [said] if names else []
+def _said(one: Graded) -> list[str]:
+    """Return what a teacher should know of a notebook besides its verdicts."""
+    said = [*one.events, *one.notes]
+    if names := ", ".join(verdict.exercise for verdict in one.verdicts if verdict.borrowed):
+        said.append(f"not counted, for the course's own answer is in it: {names}")
+    return said
 
 
 def write(found: Sequence[Graded], folder: Path, stamp: str) -> list[Path]:
@@ -96,19 +100,9 @@ def _by_exercise(found: Iterable[Graded]) -> Iterable[Sequence[Any]]:
     yield "learner", "lab", "exercise", "verdict", "passed", "mistake", "hint", "part", "file"
     for one in found:
         for v in one.verdicts:
-            core = "further" if v.further else "core"
-            passed = int(v.counts)
-            yield (
-                one.learner,
-                one.lab,
-                v.exercise,
-                v.verdict,
-                passed,
-                v.mistake,
-                v.hint,
-                core,
-                one.file,
-            )
+            part = "further" if v.further else "core"
+            told = v.exercise, v.verdict, int(v.counts), v.mistake, v.hint, part
+            yield one.learner, one.lab, *told, one.file
 
 
 def best(found: Iterable[Graded]) -> dict[tuple[str, str], Graded]:
@@ -133,12 +127,12 @@ def _by_learner(found: Sequence[Graded]) -> Iterable[Sequence[Any]]:
 
 
 def _as_nbgrader(found: Sequence[Graded]) -> Iterable[Sequence[Any]]:
-    yield _NBGRADER.split()
+    yield _NBGRADER
     for (learner, lab), one in best(found).items():
-        row: dict[str, Any] = dict.fromkeys(_NBGRADER.split(), "")
-        row |= {"assignment": f"lab{lab}", "student_id": learner, "late_submission_penalty": 0.0}
+        row: dict[str, Any] = {"assignment": f"lab{lab}", "student_id": learner}
+        row |= {"late_submission_penalty": 0.0, "max_score": float(one.most)}
         row |= {key: float(one.score) for key in ("raw_score", "score")}
-        yield list((row | {"max_score": float(one.most)}).values())
+        yield [row.get(column, "") for column in _NBGRADER]
 
 
 # ── The page ─────────────────────────────────────────────────────────────────────────────────
@@ -149,13 +143,12 @@ def page(found: Sequence[Graded], stamp: str) -> str:
     labs = sorted({one.lab for one in found if one.lab})
     tables = "".join(_table(lab, [one for one in found if one.lab == lab]) for lab in labs)
     events = "".join(_events(one) for one in found)
-    legend = ", ".join(f"{sign} {word.lower()}" for word, sign in _SIGNS.items())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width"><title>Report</title>'
         f"<style>{_STYLE}</style></head><body><h1>Report</h1><p>{html.escape(stamp)}</p>"
-        f"<p>{html.escape(legend)}. Point at a sign to read what the check said.</p>"
+        f"<p>{html.escape(_LEGEND)}. Point at a sign to read what the check said.</p>"
         f"{tables}{f'<h2>What to look at</h2>{events}' if events else ''}</body></html>\n"
     )
 
@@ -185,9 +178,8 @@ def _cell(verdict: Verdict) -> str:
 
 
 def _events(one: Graded) -> str:
-    said = [*one.events, *one.notes, *_borrowed(one)]
-    lines = "".join(f"<li>{_shown(line)}</li>" for line in said)
-    return f"<h3>{_shown(one.learner)}, {_shown(one.file)}</h3><ul>{lines}</ul>" if said else ""
+    lines = "".join(f"<li>{_shown(line)}</li>" for line in _said(one))
+    return f"<h3>{_shown(one.learner)}, {_shown(one.file)}</h3><ul>{lines}</ul>" if lines else ""
 
 
 def _shown(text: str) -> str:

@@ -29,7 +29,7 @@ class CannotCompile(RuntimeError):
 
 
 def require() -> None:
-    """Raises CannotCompile where torch.compile could generate nothing for the CPU.
+    """Raise CannotCompile where torch.compile could generate nothing for the CPU.
 
     To be called where torch is, before anything is compiled: it settles for what code is written.
     """

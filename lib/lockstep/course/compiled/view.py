@@ -94,7 +94,7 @@ def items(seen: Compiled) -> list[list[Item]]:
 
 
 def title(number: int, kernel: Kernel) -> str:
-    """ "K1 forward, C++: cpp_fused_add_0": a library's kernel is called by its name."""
+    """Return such as "K1 forward, C++: cpp_fused_add_0"; a library's kernel has its own name."""
     return f"K{number} {kernel.phase}, {kernel.language}: {kernel.name}"
 
 
