@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from ..calls.record import Reader
@@ -266,21 +267,8 @@ class _Agent:
     def _tell_state(self, rank: RankState) -> None:
         if rank.state == "dead":
             self._tell_node(None)  # why comes first: with the last rank's end the job is judged
-        message = {
-            "did": "rank",
-            "rank": rank.rank,
-            "state": rank.state,
-            "reply": rank.reply,
-            "code": rank.code,
-            "peak": rank.peak,
-            "stack": rank.stack,
-            "starved": rank.starved,
-            "is_stopped": rank.is_stopped,
-        }
-        if rank.parcel is None:
-            self._post(message)
-        else:
-            self._post({**message, "sizes": list(rank.parcel.sizes)}, rank.parcel.memory)
+        message = {"did": "rank", **msgspec.to_builtins(rank.told())}
+        self._post(message, *([] if rank.parcel is None else [rank.parcel.memory]))
 
     def _tell_record(self, rank: RankState, said: _Said, whole: bool) -> bool:
         """Pass on its record; returns whether it has entered or left a call since the last time.

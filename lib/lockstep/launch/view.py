@@ -167,7 +167,7 @@ _TICKS = 5  # at most, so that they have room on a telephone, too
 
 
 def _strip(job: JobData) -> str:
-    """When each rank was in which call, until the job was over: one lane a rank, one bar a call.
+    """Draw the calls of each rank until the job was over: one lane a rank, one bar a call.
 
     In HTML and not as a drawing, whose letters would shrink with it.
     """
@@ -244,7 +244,7 @@ def _waits(job: JobData) -> dict[int, float]:
 
 
 def _waiting(call: Call, until: float, start: float) -> tuple[str, str]:
-    """What stands in a bar that waits, and what is said over it."""
+    """Return what stands in a bar that waits, and what is said over it."""
     lasted = quantity(until - call.start, "s")
     verb = "waits" if call.waited or call.end is not None else "is not over after"
     return f"{call.operation} {verb} {lasted}", f"{_hover(call, start)}\n{verb} {lasted}"
@@ -311,7 +311,7 @@ def _axis(span: float) -> str:
 
 
 def _legend(used: dict[Look, set[str]]) -> str:
-    """What the colours and patterns mean."""
+    """Explain the colours and patterns."""
     parts = []
     for look, operations in used.items():
         ground = hatched(look) if look is WAITING else background(look)
@@ -345,7 +345,7 @@ def _hover(call: Call, start: float) -> str:
 
 
 def _spoken(job: JobData) -> str:
-    """What a screen reader says of the strip."""
+    """Say in words what the strip shows, for a screen reader."""
 
     def said(call: Call) -> str:
         if call.end is None:

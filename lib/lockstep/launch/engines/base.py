@@ -55,7 +55,10 @@ class Engine(Protocol):
         """The ranks that have come up since the last call."""
 
     def fate(self) -> str:
-        """What became of the process that watches over the ranks; "" while it lives."""
+        """Return what became of the process that watches over the ranks; "" while it lives."""
+
+    def detach(self) -> None:
+        """Have everything ended; the next job of this process waits for that."""
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         """End everything that was started, in bounded time.

@@ -96,7 +96,7 @@ class Warm(Supervised):
 
     @property
     def pids(self) -> Sequence[int]:
-        """Of its ranks; none before `started`."""
+        """The processes of its ranks; none before `started`."""
         return list(self._pids)
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:

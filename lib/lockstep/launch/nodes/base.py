@@ -5,19 +5,24 @@ from __future__ import annotations
 import selectors
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Literal, Protocol, Self
+
+import msgspec
 
 from ...calls.record import Reader
 from ..logs import Logs
+from ..outcome import Plan
 from ..payload import Parcel
 from ..place import Place
+from ..replies import Done, Reply
 
 
 def levels() -> dict[str, str]:
-    """What has to be the same on all hosts of a job, as it is on this one."""
+    """Return what has to be the same on all hosts of a job, as it is on this one."""
     found = {"Python": ".".join(map(str, sys.version_info[:2]))}
     for name in ("lockstep", "torch"):
         try:
@@ -50,7 +55,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Setting:
-    """What ranks find when they come up. The environment is added to that of their host."""
+    """The surroundings in which ranks come up. environment: added to that of their host."""
 
     environment: Mapping[str, str]
     directory: str
@@ -60,25 +65,29 @@ class Setting:
 
 
 class Printed(Protocol):
-    """Where a rank's output goes."""
+    """Takes a rank's output."""
 
     def feed(self, data: bytes) -> None: ...
+
+
+State = Literal["coming", "ready", "running", "done", "failed", "dead"]
 
 
 @dataclass
 class RankState:
     """One rank as its node knows it; whoever judges ranks reads this and writes nothing.
 
-    state: "coming", "ready" (one in reserve), "running", "done", "failed", "dead". reply: what it
-    said of its job. code: how its process ended. peak: bytes of memory, where known. stack: as
-    faulthandler wrote it. starved: what there was of memory, where the kernel ended it for that.
-    is_stopped: by SIGSTOP or a debugger, when it was looked at.
+    state: "ready" is one in reserve. reply: what it said of its job. ended: when it answered or
+    died, in seconds on the clock of its calls. code: how its process ended. peak: bytes of memory,
+    where known. stack: as faulthandler wrote it. starved: what there was of memory, where the
+    kernel ended it for that. is_stopped: by SIGSTOP or a debugger, when it was looked at.
     """
 
     rank: int
     reader: Reader
-    state: str = "coming"
-    reply: dict[str, Any] = field(default_factory=dict)
+    state: State = "coming"
+    reply: Reply | None = None
+    ended: float | None = None
     parcel: Parcel | None = None
     code: int | None = None
     peak: int = 0
@@ -94,6 +103,126 @@ class RankState:
     def over(self) -> bool:
         return self.state in ("done", "failed", "dead")
 
+    @property
+    def result(self) -> Done:
+        """Return its reply of a job that it has done."""
+        assert isinstance(self.reply, Done)
+        return self.reply
+
+    def come_up(self) -> None:
+        """Its process has started, or another one after that has failed."""
+        self.state, self.reply, self.ended, self.code = "coming", None, None, None
+
+    def begin(self, state: State = "coming") -> None:
+        """A job begins."""
+        self.state, self.ended, self.peak = state, None, 0
+        self.forget_job()
+
+    def answer(self, reply: Reply, parcel: Parcel | None = None) -> None:
+        """It has said what became of its job."""
+        self.state = "done" if reply.ok else "failed"
+        self.reply, self.ended, self.parcel = reply, reply.at, parcel
+        self.peak = reply.peak if isinstance(reply, Done) else 0
+
+    def die(self, at: float) -> None:
+        """It has ended without a word."""
+        self.state, self.reply, self.ended = "dead", None, at
+
+    def exit(self, code: int, peak: int) -> None:
+        """Its process has ended, which may come after its answer."""
+        self.code, self.peak = code, peak
+
+    def forget_job(self) -> None:
+        """Let go of what its job gave."""
+        self.reply, self.parcel = None, None
+
+    def told(self) -> Told:
+        """Return all but the record and the result, for a notebook on another host."""
+        sizes = [] if self.parcel is None else list(self.parcel.sizes)
+        own = {name: getattr(self, name) for name in Told.__struct_fields__ if name != "sizes"}
+        return Told(**own, sizes=sizes)
+
+    def learn(self, told: Told, result: Any, ahead: float) -> None:
+        """Take what `told` has said on another host.
+
+        result: the memory of its result, None for none. ahead: of that host's clock, in seconds.
+        """
+        for name in Told.__struct_fields__:
+            if name != "sizes":
+                setattr(self, name, getattr(told, name))
+        if self.ended is not None:
+            self.ended -= ahead
+        if self.reply is not None:
+            self.reply.at -= ahead
+        if result is not None:
+            self.parcel = Parcel(result, told.sizes)
+
+
+class Told(msgspec.Struct):
+    """An agent's words on a rank of its host; see `RankState`.
+
+    sizes: of the parts of its result.
+    """
+
+    rank: int
+    state: State
+    reply: Reply | None
+    ended: float | None
+    code: int | None
+    peak: int
+    stack: str
+    starved: str
+    is_stopped: bool
+    sizes: list[int]
+
+
+class Lease(Protocol):
+    """Hosts that are there for ranks of ours."""
+
+    @property
+    def is_lost(self) -> bool:
+        """True where they can run no ranks any more."""
+
+    def take(self, plan: Plan, setting: Setting) -> Sequence[Node]:
+        """Return their nodes, for one set of ranks at a time, until that is ended.
+
+        Raises LaunchError where they cannot run them.
+        """
+
+    def where(self, each: Sequence[int]) -> str:
+        """Say which ranks are where, for the learner; mostly empty. each: ranks of each host."""
+
+    def close(self) -> None:
+        """Give them back."""
+
+
+class Hosts(Protocol):
+    """Hosts that can be had for ranks."""
+
+    @property
+    def count(self) -> int:
+        """Return how many hosts they are."""
+
+    @property
+    def are_here(self) -> bool:
+        """True for this host alone."""
+
+    @property
+    def each_has(self) -> str:
+        """Says whose GPUs `count_gpus` counts: "this machine has"."""
+
+    def count_gpus(self) -> int:
+        """Return how many GPUs each has, at least. Raises LaunchError where nobody can know."""
+
+    def count_cores(self) -> int:
+        """Return the same of cores."""
+
+    def allocate(self, ranks_per_node: int = 1) -> Lease:
+        """Have the hosts until what is returned is closed, or themselves where they are there."""
+
+    def lease(self, ranks_per_node: int, show: bool) -> AbstractContextManager[Lease]:
+        """Have the hosts for one job. show: tell the learner what is waited for."""
+
 
 class Node(Protocol):
     """The ranks of one host. All it hears comes in through the selector, in the caller's thread."""
@@ -106,11 +235,11 @@ class Node(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the host; "" for this one."""
+        """The host's name; "" for this one."""
 
     @property
     def fate(self) -> str:
-        """What became of the process that watches over the ranks; "" while it lives."""
+        """Says what became of the process that watches over the ranks; "" while it lives."""
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         """Start its ranks; returns the place with the master that was found.
@@ -132,10 +261,10 @@ class Node(Protocol):
         """Find out what each rank does now: output, records, stacks."""
 
     def processor_time(self) -> tuple[int, ...] | None:
-        """What its unfinished ranks have used, in clock ticks; None while one of them runs."""
+        """Return what its unfinished ranks have used, in clock ticks; None while one runs."""
 
     def others_live(self) -> bool:
-        """Whether processes of the job live that are no ranks: what these have started."""
+        """Return whether processes of the job live that the ranks have started."""
 
     def forget_task(self) -> None:
         """Let go of what the last task gave."""
@@ -145,6 +274,9 @@ class Node(Protocol):
 
     def leave(self) -> None:
         """Have ranks that have done their jobs leave as Python does, for a few seconds."""
+
+    def detach(self) -> None:
+        """End ranks that have done their last job; the next job waits for that."""
 
     def ask_to_end(self, gracefully: bool) -> None:
         """Begin what `end` waits for."""

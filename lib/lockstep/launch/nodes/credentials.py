@@ -21,7 +21,7 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where an agent dials in, and how both ends are known.
+    """Tells an agent where to dial in, and both ends how to know each other.
 
     address: host and port at which the notebook listens. key: that both ends must know.
     certificate: by which the notebook is known; "" on loopback, where nothing is encrypted.

@@ -42,11 +42,14 @@ from sys import getprofile, gettrace, setprofile, settrace
 from time import perf_counter, time_ns
 from typing import Any
 
+from msgspec import to_builtins
+
 from ...calls.record import SYNCHRONIZE
 from .. import payload
 from ..cell import Cell
 from ..channel import Channel, map_file
 from ..errors import CannotSend
+from ..replies import Block, Done, Failed, Reply
 from . import children, hooks
 from .modules import Modules
 from .profiling import profiled
@@ -84,7 +87,7 @@ def main(channel: Channel, directory: str) -> None:
         try:
             rank = _Rank(message, descriptors)
         except Exception as error:  # such as a working directory that is no more
-            channel.send({"job": 0, **_failed(error)})
+            channel.send({"job": 0, **to_builtins(_failed(error))})
             channel.receive()
             _exit(1)
         while True:
@@ -97,13 +100,12 @@ def main(channel: Channel, directory: str) -> None:
                 channel.send({"job": 0, "did": "ready"})
                 continue
             reply, attached = rank.run(message, descriptors)
-            done = reply["did"] == "done"
-            if not done:
+            if not reply.ok:
                 rank.wait_with_the_end()
-            channel.send({"job": message["job"], **reply}, attached)
+            channel.send({"job": message["job"], **to_builtins(reply)}, attached)
             for descriptor in attached:
                 close(descriptor)
-            if not done:
+            if not reply.ok:
                 with contextlib.suppress(BaseException):
                     rank.leave()
                 if rank.exits_on_failure:
@@ -131,13 +133,13 @@ def _set_environment(wanted: dict[str, str]) -> None:
             os.environ[name] = value
 
 
-def _failed(error: BaseException) -> dict[str, Any]:
+def _failed(error: BaseException) -> Failed:
     try:
-        told = describe(error)
+        kind, blocks, code = describe(error)
     except BaseException:  # a program may have replaced whatever that needs
-        name = type(error).__name__
-        told = {"kind": name, "blocks": [(name, [])], "exit_code": ""}
-    return {"did": "failed", "at": perf_counter(), **told}
+        kind = type(error).__name__
+        blocks, code = [(kind, [])], ""
+    return Failed(perf_counter(), kind, blocks, code)
 
 
 class _Rank:
@@ -166,7 +168,7 @@ class _Rank:
             from torch._inductor import config
 
             config.compile_threads = config.decide_compile_threads()
-        self._recorder = hooks.start(map_file(named["record"], shared=True), self.rank)
+        self._recorder = hooks.start(map_file(named["record"], shared=True))
         self._meeting: int | None = named.get("file")
         self._listener: int | None = named.get("listener")
         self._store: Any = None
@@ -226,7 +228,7 @@ class _Rank:
 
     # ── One job ──────────────────────────────────────────────────────────────────────────────
 
-    def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+    def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[Reply, list[int]]:
         """Do one job, and leave after the last; returns the reply and what descriptors go along."""
         began, self._note = time_ns(), ""
         reply, attached = self._try(message, descriptors)
@@ -234,18 +236,19 @@ class _Rank:
             self._recorder.settle()
         with self._noted():
             self._modules.note(began)
-        if reply["did"] == "done" and message["last"]:
+        if reply.ok and message["last"]:
             with self._noted():
                 self.leave()
             if self._unwritten is not None:
                 why = f"{_UNWRITTEN}: {type(self._unwritten).__name__}: {self._unwritten}"
-                reply = _failed(self._unwritten) | {"blocks": [(why, [])]}
-        said = "; ".join(filter(None, (self._note, self._recorder.fault)))
-        return {**reply, "note": said}, attached
+                reply = _failed(self._unwritten)
+                reply.blocks = [(why, [])]
+        reply.note = "; ".join(filter(None, (self._note, self._recorder.fault)))
+        return reply, attached
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
-        """What goes wrong here is said, and changes nothing of a job that is done."""
+        """Note what goes wrong here; it changes nothing of a job that is done."""
         try:
             yield
         except BaseException as error:
@@ -253,7 +256,7 @@ class _Rank:
             note = f"{what} ({type(error).__name__}), which changes nothing of the job"
             self._note = "; ".join(filter(None, [self._note, note]))
 
-    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[Reply, list[int]]:
         hook: Any = None
         try:
             if self._is_prepared:
@@ -383,7 +386,7 @@ class _Rank:
         settrace(trace)
 
     def _trace_no_more(self) -> None:
-        """What a program traces is itself, and what it leaves on waits for its next cell."""
+        """Stop tracing: a program traces itself, and what it leaves on waits for its next cell."""
         trace = gettrace()
         settrace(None)
         self._tracing = trace, getprofile()
@@ -409,21 +412,22 @@ class _Rank:
         sys.path.insert(0, os.getcwd())
         runpy._run_module_as_main(module)  # type: ignore[attr-defined]
 
-    def _report(self, value: Any) -> tuple[dict[str, Any], Any]:
-        reply: dict[str, Any] = {"did": "done", "at": perf_counter()}
-        reply["shown"] = None if value is None else shown(value)
-        reply["digest"] = [
-            [name, list(ranks), digest] for (name, ranks), digest in self._recorder.digest.items()
-        ]
-        reply["device"] = _device_name()
-        reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-        reply["bound"] = sorted(self._bound)
+    def _report(self, value: Any) -> tuple[Reply, list[int]]:
+        """Return what is to be said of a job that is done, and a descriptor of its value."""
+        reply = Done(
+            at=perf_counter(),
+            shown=None if value is None else shown(value),
+            digest=[(*group, digest) for group, digest in self._recorder.digest.items()],
+            device=_device_name(),
+            peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
+            bound=sorted(name for name in self._bound if type(name) is str),
+        )
         if value is None:
             return reply, []
         try:
-            file, reply["sizes"] = payload.write(value)
+            file, reply.sizes = payload.write(value)
         except (CannotSend, OSError) as error:
-            reply["unsent"] = (
+            reply.unsent = (
                 f"a {type(value).__name__} that cannot leave its rank: {_shortened(str(error))}"
             )
             return reply, []
@@ -521,7 +525,7 @@ def _unbuffered(name: str) -> io.TextIOWrapper:
 
 
 def _open_files() -> list[Any]:
-    """What is still open and may have something to lose, which what is unbuffered has not.
+    """List the open files that may have something to lose, which unbuffered ones have not.
 
     The garbage collector knows of what this process has made, not of what its parent had.
     """
@@ -596,16 +600,19 @@ def _device_name() -> str:
 
 
 def _has_had_memory(cuda: Any) -> bool:
-    """Whether PyTorch has ever asked a GPU for memory."""
+    """Return whether PyTorch has ever asked a GPU for memory."""
     with contextlib.suppress(RuntimeError):  # allocators of others count nothing
         stats = map(cuda.memory_stats, range(cuda.device_count()))
         return any(one.get("num_device_alloc", 0) for one in stats)
     return True
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data, the cause first: its type's name, its text, and where."""
-    blocks: list[tuple[str, list[tuple[str, int, str, str]]]] = []
+def describe(error: BaseException) -> tuple[str, list[Block], str]:
+    """Return an exception as plain data: its type's name, its text and where, and an exit code.
+
+    Behind its own text and place stand those of what has caused it.
+    """
+    blocks: list[Block] = []
     seen: set[int] = set()  # `raise e from e` is legal
     at: BaseException | None = error
     while at is not None and id(at) not in seen and len(blocks) < _MOST_CAUSES:
@@ -624,11 +631,11 @@ def describe(error: BaseException) -> dict[str, Any]:
     code, kind = None, type(error).__name__
     if isinstance(error, SystemExit):
         code, kind = error.code, "SystemExit"
-    return {"kind": kind, "blocks": blocks, "exit_code": _shortened(repr(code))}
+    return kind, blocks, _shortened(repr(code))
 
 
 def _exit_status(error: SystemExit) -> int:
-    """What Python's process would end with."""
+    """Return the exit status that Python would end with."""
     if error.code is None:
         return 0
     return error.code & 0xFF if isinstance(error.code, int) else 1
@@ -688,8 +695,9 @@ def adopt_orphans() -> None:
 
 
 def end_before_others() -> None:
-    """Where memory is used up have the kernel end this process, and what it starts, rather than
-    the notebook or an agent, which can then say what happened (Linux).
+    """Where memory is used up have the kernel end this process, and what it starts.
+
+    The notebook or an agent lives on then, and can say what happened (Linux).
     """
     with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
         least = max(_LARGER, int(file.read()))
