@@ -139,7 +139,7 @@ class Ranks:
             for node in self._nodes:
                 node.poll()
             self._seconds = time.perf_counter() - began
-            if first_failure is None and (verdict := watch.look(verdicts.seen(self._ranks))):
+            if first_failure is None and (verdict := watch.check(verdicts.seen(self._ranks))):
                 return verdict.sentence, "stuck"
             suspicion = watch.suspicion
             self._suspected = _HELP_MAY_COME.format(suspicion.sentence) if suspicion else ""
@@ -190,7 +190,7 @@ class Ranks:
         """Find out what each rank was doing, end them all, and write it down."""
         stopped = time.perf_counter()
         for node in self._nodes:
-            node.look()
+            node.refresh()
         self.close(gracefully=True)
         agree(rank.reader for rank in self._ranks)
         failures = [

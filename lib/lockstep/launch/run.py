@@ -459,14 +459,14 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
             stack.enter_context(display.waiting(Job.from_outcome(plan, Outcome(notes=(_LOADS,)))))
         ranks.start()
 
-    def look(outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
+    def progress(outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
         nonlocal behind
         display(outputs, seconds, suspicion)
         if behind:
             behind = False
             kept.keep(plan, ranks.setting)
 
-    job = Job.from_outcome(plan, ranks.run(task, options.timeout, look))
+    job = Job.from_outcome(plan, ranks.run(task, options.timeout, progress))
     if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job)

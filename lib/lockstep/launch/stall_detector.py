@@ -53,7 +53,7 @@ class StallDetector:
         self._patience = _STILL
         self._may_poll = False
 
-    def look(self, ranks: Mapping[int, Seen]) -> Verdict | None:
+    def check(self, ranks: Mapping[int, Seen]) -> Verdict | None:
         """Return what is wrong with the ranks, once that is certain; to be called often."""
         now = time.perf_counter()
         if now - self._looked < _EVERY:

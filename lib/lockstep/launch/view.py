@@ -98,13 +98,8 @@ _CROSS = (
 
 
 def html(job: JobData, report: bool = True) -> str:
-    parts = [
-        _block(ranks_text(who), min(who), "\n".join(lines), job.nproc)
-        for who, lines in _output(job)
-    ]
-    results = [
-        _block(who, _first_rank(who), value, job.nproc, result=True) for who, value in _results(job)
-    ]
+    parts = [_block(ranks_text(who), min(who), "\n".join(lines)) for who, lines in _output(job)]
+    results = [_block(who, _first_rank(who), value, result=True) for who, value in _results(job)]
     body = "".join(parts + results)
     strip = "" if job.state == "running" else _strip(job)
     wrong = _report(job.report) if report and job.report else ""
@@ -127,7 +122,7 @@ def _first_rank(who: str) -> int:
     return int(digits[0])
 
 
-def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) -> str:
+def _block(who: str, rank: int, content: str, result: bool = False) -> str:
     colour = RANKS[rank % len(RANKS)]
     arrow = '<span title="result"> →</span>' if result else ""
     ground = f"{_SOFT};" if result else ""

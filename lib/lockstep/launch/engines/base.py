@@ -33,7 +33,6 @@ class Arrival:
 class Engine(Protocol):
     """Starts and ends the processes of one set of ranks."""
 
-    name: str
     restarts: bool  # whether ranks that fail may come back by themselves
     ranks_exit_on_failure: bool  # as whoever watches over them expects
     job: str  # a name that no other job on this machine has; it marks the processes

@@ -257,7 +257,7 @@ class Node(Protocol):
     def drain(self) -> None:
         """Read all that its ranks have printed so far."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find out what each rank does now: output, records, stacks."""
 
     def processor_time(self) -> tuple[int, ...] | None:

@@ -110,7 +110,7 @@ class LocalNode:
             for slot in self._slots:
                 self._drain(slot)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         self.drain()
         if self._oom is not None and (why := self._oom.explains()):  # a rank's own process, too
             self.notes.append(f"meanwhile the kernel ended a process that is no rank: {why}")

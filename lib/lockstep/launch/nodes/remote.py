@@ -384,9 +384,9 @@ class RemoteNode:
     def drain(self) -> None:
         self._on_message()
 
-    def look(self) -> None:
-        self._post({"do": "look"})
-        self._await({"looked"}, _SILENCE)
+    def refresh(self) -> None:
+        self._post({"do": "refresh"})
+        self._await({"refreshed"}, _SILENCE)
 
     def others_live(self) -> bool:
         return self._others_live

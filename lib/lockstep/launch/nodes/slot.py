@@ -13,7 +13,7 @@ from .. import processes
 from ..channel import Channel, anonymous_file, map_file
 from ..engines.base import Arrival
 from ..logs import LogFiles
-from ..worker.rank import STACK_SIGNAL
+from ..worker.process import STACK_SIGNAL
 from .base import Printed, RankState, Task
 
 _CHUNK = 1 << 16

@@ -45,6 +45,7 @@ from ..channel import Channel, NoMessage, in_turn
 from ..errors import refusal
 from ..processes import FOLDER, GRACE, LAST_MOMENT, Reaper
 from . import hooks, rank
+from .process import adopt_orphans, aside, die_with_parent
 
 PRELOADED = (
     "torch",
@@ -204,7 +205,7 @@ class _Forkserver:
         if pid:
             return pid
         try:
-            rank.die_with_parent()
+            die_with_parent()
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -220,7 +221,7 @@ class _Forkserver:
                 if other != index:
                     os.close(end)
             _reseed()
-            rank.main(Channel(socket.socket(fileno=rank.aside(ends[index]))), directory)
+            rank.main(Channel(socket.socket(fileno=aside(ends[index]))), directory)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -433,7 +434,7 @@ def _sweep() -> None:
 
 
 def main(control: Channel, kernel: int) -> None:
-    rank.adopt_orphans()
+    adopt_orphans()
     with contextlib.suppress(OSError):
         _sweep()
     if sys.platform.startswith("linux"):

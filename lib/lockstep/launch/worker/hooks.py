@@ -438,20 +438,20 @@ def _watch_the_ways_down() -> None:
                 kernel = _kernel(getattr(getattr(torch.ops, space), name).default, observer)
                 library.impl(name, kernel, "BackendSelect", with_keyset=True)
         _libraries.append(library)
-    torch.ops.c10d.__class__ = _watched(type(torch.ops.c10d))
+    torch.ops.c10d.__class__ = _catching(type(torch.ops.c10d))
 
 
-def _watched(kind: Any) -> Any:
+def _catching(kind: Any) -> Any:
     """The class of torch.ops.c10d until somebody takes an operation from there."""
 
-    class Watched(kind):
+    class CaughtOperations(kind):
         def __getattribute__(self, name: str) -> Any:
             if name in _NAMES and _recorder is not None:
                 safely(_descend)
             return kind.__getattribute__(self, name)
 
-    Watched.__name__ = Watched.__qualname__ = kind.__name__
-    return Watched
+    CaughtOperations.__name__ = CaughtOperations.__qualname__ = kind.__name__
+    return CaughtOperations
 
 
 def _way_down(_: Recorder, __: Arguments, ___: Any) -> Watching:
