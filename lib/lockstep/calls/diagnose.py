@@ -1,4 +1,4 @@
-"""Why ranks do not go on: read off their call records, without asking them anything.
+"""Tells why ranks do not go on: read off their call records, without asking them anything.
 
 A rank can still move if it is running, or if it waits in a call whose partners have entered it
 or can still move. Ranks that cannot move, cannot ever: that is a deadlock, and it is certain the

@@ -1,4 +1,4 @@
-"""How the kernel, its forkserver and a rank talk: messages, and files without a name.
+"""Messages, and files without a name, between the kernel, its forkserver and a rank.
 
 A message is a small dict of plain values in MessagePack, behind a header that says how long it is
 and how many descriptors come along. Anything large (a cell's variables, a result) travels as an

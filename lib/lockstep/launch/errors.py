@@ -1,4 +1,4 @@
-"""What the launcher raises. In a notebook each shows its message alone: our frames say nothing."""
+"""The launcher's errors. In a notebook each shows its message alone: our frames say nothing."""
 
 from __future__ import annotations
 

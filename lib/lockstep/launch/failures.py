@@ -1,4 +1,4 @@
-"""How a failure reads: the cause first, the learner's own line marked, the rest folded."""
+"""Writes a failure down: the cause first, the learner's own line marked, the rest folded."""
 
 from __future__ import annotations
 

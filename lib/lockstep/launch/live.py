@@ -1,4 +1,4 @@
-"""What a learner sees while ranks run: a panel in a notebook, prefixed lines in a terminal."""
+"""The view of ranks while they run: a panel in a notebook, prefixed lines in a terminal."""
 
 from __future__ import annotations
 

@@ -66,13 +66,13 @@ class Logs:
 
     def streams(self, rank: int) -> list[tuple[str, bool]]:
         """The streams of a rank that go into files, each with whether it is shown as well."""
-        redirects, tee = _of_rank(self.redirects, rank), _of_rank(self.tee, rank)
+        redirects, tee = _bits_of_rank(self.redirects, rank), _bits_of_rank(self.tee, rank)
         return [
             (name, bool(tee & bit)) for name, bit in _STREAMS.items() if (redirects | tee) & bit
         ]
 
 
-def _of_rank(said: str, rank: int) -> int:
+def _bits_of_rank(said: str, rank: int) -> int:
     if ":" not in said:
         return int(said)
     by_rank = dict(pair.split(":") for pair in said.split(","))

@@ -1,4 +1,4 @@
-"""What a learner may ask for when ranks are started: the options of `torchrun()` and the magic."""
+"""The choices of a learner who starts ranks: the options of `torchrun()` and the magic."""
 
 from __future__ import annotations
 

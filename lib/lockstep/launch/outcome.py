@@ -1,4 +1,4 @@
-"""What is known of a job: what was asked for, and what became of it."""
+"""All that is known of a job: what was asked for, and what became of it."""
 
 from __future__ import annotations
 

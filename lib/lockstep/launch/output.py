@@ -1,4 +1,4 @@
-"""What ranks print: shown in lines, equal lines of ranks folded into one; floods go to files."""
+"""The output of ranks: shown in lines, equal lines of ranks folded into one; floods go to files."""
 
 from __future__ import annotations
 

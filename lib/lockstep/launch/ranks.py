@@ -1,8 +1,8 @@
 """A set of live ranks, and one job after another on them: the loop that a cell waits in.
 
 Everything is read in the thread that called, so that what ranks print lands in the cell that
-runs them. Nodes tell what their ranks print, answer, and how they end; the loop asks the standstill
-watch whether the ranks can still move, and says what became of the job.
+runs them. Nodes tell what their ranks print, answer, and how they end; the loop asks the
+StallDetector whether the ranks can still move, and says what became of the job.
 """
 
 from __future__ import annotations

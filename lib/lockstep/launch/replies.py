@@ -1,4 +1,4 @@
-"""What a rank answers about a job: typed at both ends, and checked where it comes in."""
+"""Replies of a rank about a job: typed at both ends, and checked where it comes in."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from .interrupts import defer_signals, redeliver_interrupts
 from .job import Job, JobFailed, JobInterrupted
 from .live import Lines, Panel, Silence
 from .logs import Logs
-from .nodes.base import Hosts, Lease, Node, Setting, Task
+from .nodes.base import Hosts, Node, Setting, Task
 from .nodes.local import LocalNode
 from .nodes.remote import Nodes
 from .options import Options, Tracing
@@ -77,7 +77,7 @@ class World:
         self.nproc = sum(self._each)
         self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
-        self._lease: Lease | None = None  # the hosts, while they are kept
+        self._lease: Hosts | None = None  # the hosts, while they are kept
         self._torn_down = False
         self._sent: dict[str, bytes] = {}
         self._bound: set[str] = set()
@@ -169,19 +169,18 @@ class World:
                     self._forget()
                     self._torn_down = True
 
-    def _leased(self, plan: Plan) -> Lease:
+    def _leased(self, plan: Plan) -> Hosts:
         """Return the hosts; those of a queue are kept, and asked for again when they are lost."""
         if self._lease is not None and self._lease.is_lost:
             self._give_back()
         if self._lease is None:
-            with _interruptible(plan):
+            with _interruptible(plan, self._hosts):
                 self._lease = self._hosts.allocate(max(self._each))
         return self._lease
 
     def _give_back(self) -> None:
         lease, self._lease = self._lease, None
-        before: object = self._hosts
-        if lease is not None and lease is not before:  # else they are whose they were
+        if lease is not None and lease is not self._hosts:  # else they are whose they were
             lease.close()
 
     @redeliver_interrupts()
@@ -370,32 +369,30 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
 
 
 @contextmanager
-def _leased(plan: Plan, hosts: Hosts, options: Options) -> Iterator[Lease]:
+def _leased(plan: Plan, hosts: Hosts, options: Options) -> Iterator[Hosts]:
     """Have the hosts for one job."""
     with ExitStack() as stack:
-        with _interruptible(plan):
+        with _interruptible(plan, hosts):
             lease = stack.enter_context(hosts.lease(max(plan.each), options.show))
         yield lease
 
 
 @contextmanager
-def _interruptible(plan: Plan) -> Iterator[None]:
-    """While a job waits in Slurm's queue there are no ranks yet, but an interrupt ends the same."""
+def _interruptible(plan: Plan, hosts: Hosts) -> Iterator[None]:
+    """End in the same way by an interrupt while there are no ranks yet, as in Slurm's queue."""
     try:
         yield
     except KeyboardInterrupt:
-        verdict = "Interrupted before Slurm had started it; nothing of it stays in the queue."
-        outcome = Outcome(state="interrupted", verdict=verdict)
+        outcome = Outcome(state="interrupted", verdict=hosts.if_interrupted)
         raise JobInterrupted(Job.from_outcome(plan, outcome)) from None
 
 
-class ThisHost:
-    """This host alone. See `Hosts`, and `Lease`."""
+class ThisHost(Hosts):
+    """This host alone."""
 
     count = 1
     are_here = True
     each_has = "this machine has"
-    is_lost = False
 
     def __init__(self, options: Options):
         self._options = options
@@ -406,23 +403,10 @@ class ThisHost:
     def count_cores(self) -> int:
         return os.cpu_count() or 1
 
-    def allocate(self, ranks_per_node: int = 1) -> ThisHost:
-        return self
-
-    @contextmanager
-    def lease(self, ranks_per_node: int, show: bool) -> Iterator[ThisHost]:
-        yield self
-
-    def where(self, each: Sequence[int]) -> str:
-        return ""
-
     def take(self, plan: Plan, setting: Setting) -> Sequence[Node]:
         if self._options.engine == "torchrun":
             return [LocalNode(Elastic(self._options.max_restarts))]
         return [kept.take(plan, setting) or LocalNode(Warm())]
-
-    def close(self) -> None:
-        pass
 
 
 def _hosts_of(options: Options) -> Hosts:

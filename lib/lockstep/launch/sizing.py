@@ -1,4 +1,4 @@
-"""How many ranks a job has, on which hosts, and by which backend they talk."""
+"""The size of a job: how many ranks each host has, and by which backend they talk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to judge ranks: only while nothing moves, so that a busy machine is no deadlock."""
+"""Judges ranks only while nothing moves, so that a busy machine is no deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks are to do, packed: a call of a function, a cell, or a program."""
+"""Packs what ranks are to do: a call of a function, a cell, or a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with ranks, from what their nodes know of them: for a job and for each rank."""
+"""Says what is wrong with a job's ranks, and with each, from what their nodes know of them."""
 
 from __future__ import annotations
 

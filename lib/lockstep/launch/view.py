@@ -1,4 +1,4 @@
-"""How a job is drawn: the same content as text (stable from run to run) and as HTML."""
+"""Draws a job: the same content as text (stable from run to run) and as HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of Slurm: to take a job, what has become of it, to end it.
+"""Asks Slurm to take a job, what has become of it, and to end it.
 
 By Slurm's own commands, whose words are passed on. submitit would send a pickled function and read
 its state from `sacct`, which a cluster without accounting does not have; here a job only starts

@@ -20,6 +20,7 @@ from typing import IO, ClassVar
 from ...base.formatting import printable, ranks_text
 from ..errors import LaunchError
 from ..live import Notice
+from ..nodes.base import Hosts
 from ..nodes.remote import Nodes
 from . import queue
 
@@ -31,7 +32,7 @@ _MOST_ADDRESSES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm:
+class Slurm(Hosts):
     """Nodes of a Slurm cluster, for `torchrun(..., on=Slurm(...))` and `World(on=Slurm(...))`.
 
     A job is submitted that runs an agent on each node, as many ranks as are asked for below each;
@@ -66,14 +67,15 @@ class Slurm:
             raise LaunchError(f"the number of nodes must be 1 or more, not {self.nodes}")
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return self.nodes
 
-    are_here: ClassVar[bool] = False
     each_has: ClassVar[str] = "by gpus_per_node= each node has"
+    if_interrupted: ClassVar[str] = (
+        "Interrupted before Slurm had started it; nothing of it stays in the queue."
+    )
 
     def count_gpus(self) -> int:
-        """Return how many GPUs each node has for the job."""
         return self.gpus_per_node
 
     def count_cores(self) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import selectors
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, Self
+from typing import Any, BinaryIO, ClassVar, Literal, Protocol, Self
 
 import msgspec
 
@@ -73,31 +73,37 @@ class Printed(Protocol):
 State = Literal["coming", "ready", "running", "done", "failed", "dead"]
 
 
-@dataclass
-class RankState:
-    """One rank as its node knows it; whoever judges ranks reads this and writes nothing.
+class Told(msgspec.Struct, eq=False):
+    """All that an agent says of a rank, but its record and its result.
 
-    state: "ready" is one in reserve. reply: what it said of its job. ended: when it answered or
-    died, in seconds on the clock of its calls. code: how its process ended. peak: bytes of memory,
-    where known. stack: as faulthandler wrote it. starved: what there was of memory, where the
-    kernel ended it for that. is_stopped: by SIGSTOP or a debugger, when it was looked at.
+    state: "ready" is one in reserve. reply: what it said of its job; sizes: of the parts of its
+    result. ended: when it answered or died, in seconds on the clock of its calls. code: how its
+    process ended. peak: bytes of memory, where known. stack: as faulthandler wrote it. starved:
+    what there was of memory, where the kernel ended it for that. is_stopped: by SIGSTOP or a
+    debugger, when it was looked at.
     """
 
     rank: int
-    reader: Reader
     state: State = "coming"
     reply: Reply | None = None
+    sizes: list[int] = msgspec.field(default_factory=list)
     ended: float | None = None
-    parcel: Parcel | None = None
     code: int | None = None
     peak: int = 0
     stack: str = ""
     starved: str = ""
     is_stopped: bool = False
 
+
+class RankState(Told, kw_only=True, eq=False):
+    """One rank as its node knows it; whoever judges ranks reads this and writes nothing."""
+
+    reader: Reader
+    parcel: Parcel | None = None
+
     @classmethod
     def empty(cls, rank: int) -> Self:
-        return cls(rank, Reader.empty(rank))
+        return cls(rank=rank, reader=Reader.empty(rank))
 
     @property
     def over(self) -> bool:
@@ -122,6 +128,7 @@ class RankState:
         """It has said what became of its job."""
         self.state = "done" if reply.ok else "failed"
         self.reply, self.ended, self.parcel = reply, reply.at, parcel
+        self.sizes = reply.sizes if isinstance(reply, Done) else []
         self.peak = reply.peak if isinstance(reply, Done) else 0
 
     def die(self, at: float) -> None:
@@ -136,102 +143,84 @@ class RankState:
         """Let go of what its job gave."""
         self.reply, self.parcel = None, None
 
-    def told(self) -> Told:
-        """Return all but the record and the result, for a notebook on another host."""
-        sizes = [] if self.parcel is None else list(self.parcel.sizes)
-        own = {name: getattr(self, name) for name in Told.__struct_fields__ if name != "sizes"}
-        return Told(**own, sizes=sizes)
+    def told(self) -> dict[str, Any]:
+        """Return what `Told` has, for a notebook on another host."""
+        told = {name: getattr(self, name) for name in Told.__struct_fields__}
+        return {name: msgspec.to_builtins(value) for name, value in told.items()}
 
-    def learn(self, told: Told, result: Any, ahead: float) -> None:
-        """Take what `told` has said on another host.
+    def learn(self, told: dict[str, Any], result: Any, ahead: float) -> None:
+        """Take what `told` has returned on another host.
 
         result: the memory of its result, None for none. ahead: of that host's clock, in seconds.
+        Raises ValueError (msgspec.ValidationError) for what no agent would say.
         """
-        for name in Told.__struct_fields__:
-            if name != "sizes":
-                setattr(self, name, getattr(told, name))
-        if self.ended is not None:
-            self.ended -= ahead
-        if self.reply is not None:
-            self.reply.at -= ahead
+        news = msgspec.convert(told, Told)
+        if news.ended is not None:
+            news.ended -= ahead
+        if news.reply is not None:
+            news.reply.at -= ahead
         if result is not None:
-            self.parcel = Parcel(result, told.sizes)
+            self.parcel = Parcel(result, news.sizes)
+        for name in Told.__struct_fields__:
+            setattr(self, name, getattr(news, name))
 
 
-class Told(msgspec.Struct):
-    """An agent's words on a rank of its host; see `RankState`.
+class Hosts:
+    """Hosts that are there for ranks, or can be had."""
 
-    sizes: of the parts of its result.
-    """
-
-    rank: int
-    state: State
-    reply: Reply | None
-    ended: float | None
-    code: int | None
-    peak: int
-    stack: str
-    starved: str
-    is_stopped: bool
-    sizes: list[int]
-
-
-class Lease(Protocol):
-    """Hosts that are there for ranks of ours."""
+    count: int
+    are_here: ClassVar[bool] = False  # this host alone
+    each_has: ClassVar[str]  # whose GPUs `count_gpus` counts: "this machine has"
+    if_interrupted: ClassVar[str] = "Interrupted before it had begun."  # while it waits for them
 
     @property
     def is_lost(self) -> bool:
         """True where they can run no ranks any more."""
+        return False
 
-    def take(self, plan: Plan, setting: Setting) -> Sequence[Node]:
-        """Return their nodes, for one set of ranks at a time, until that is ended.
+    def count_gpus(self) -> int:
+        """Return how many GPUs each has, at least. Raises LaunchError where nobody can know."""
+        raise NotImplementedError
 
-        Raises LaunchError where they cannot run them.
-        """
+    def count_cores(self) -> int:
+        """Return the same of cores."""
+        raise NotImplementedError
+
+    def allocate(self, ranks_per_node: int = 1) -> Hosts:
+        """Return hosts that are there until they are closed; these, if they are there already."""
+        return self
+
+    @contextmanager
+    def lease(self, ranks_per_node: int, show: bool) -> Iterator[Hosts]:
+        """Have hosts for one job. show: tell the learner what is waited for."""
+        yield self
 
     def where(self, each: Sequence[int]) -> str:
         """Say which ranks are where, for the learner; mostly empty. each: ranks of each host."""
+        return ""
+
+    def take(self, plan: Plan, setting: Setting) -> Sequence[Node]:
+        """Return the nodes of hosts that are there, for one set of ranks, until that is ended.
+
+        Raises LaunchError where they are lost or busy, or have fewer GPUs than ranks need.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give them back."""
 
 
-class Hosts(Protocol):
-    """Hosts that can be had for ranks."""
-
-    @property
-    def count(self) -> int:
-        """Return how many hosts they are."""
-
-    @property
-    def are_here(self) -> bool:
-        """True for this host alone."""
-
-    @property
-    def each_has(self) -> str:
-        """Says whose GPUs `count_gpus` counts: "this machine has"."""
-
-    def count_gpus(self) -> int:
-        """Return how many GPUs each has, at least. Raises LaunchError where nobody can know."""
-
-    def count_cores(self) -> int:
-        """Return the same of cores."""
-
-    def allocate(self, ranks_per_node: int = 1) -> Lease:
-        """Have the hosts until what is returned is closed, or themselves where they are there."""
-
-    def lease(self, ranks_per_node: int, show: bool) -> AbstractContextManager[Lease]:
-        """Have the hosts for one job. show: tell the learner what is waited for."""
-
-
 class Node(Protocol):
     """The ranks of one host. All it hears comes in through the selector, in the caller's thread."""
 
-    ranks: list[RankState]
     restarts: bool  # whether ranks that fail may come back by themselves
     has_given_up: bool  # nobody brings them up again
     note: str  # on how they came up, for the learner; mostly empty
     notes: list[str]  # on the job that runs
+
+    @property
+    def ranks(self) -> Sequence[RankState]:
+        """Its ranks, once it has started them."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What an agent must know to dial in, in a file that only its owner reads.
+"""Credentials by which an agent dials in, in a file that only its owner reads.
 
 Users know that file as the agent's ticket.
 """

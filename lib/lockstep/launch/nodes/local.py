@@ -39,8 +39,7 @@ class LocalNode:
 
     def __init__(self, engine: Engine):
         self._engine = engine
-        self.ranks: list[Any] = []
-        self._slots: list[Slot] = []  # none before the start
+        self.ranks: list[Slot] = []  # none before the start
         self.restarts = engine.restarts
         self.has_given_up = False
         self.fate = ""
@@ -62,8 +61,7 @@ class LocalNode:
         """Have the engine start the ranks; does not wait for that where it need not."""
         self._place, self._setting, self._selector = place, setting, selector
         last = place.first + place.count
-        self._slots = [Slot.empty(rank) for rank in range(place.first, last)]
-        self.ranks = self._slots
+        self.ranks = [Slot.empty(rank) for rank in range(place.first, last)]
         self._threads = str(max(1, usable_cores() // place.count))
         if setting.logs is not None and setting.log_folder is not None:
             self._logs = LogFiles(setting.logs, setting.log_folder)
@@ -88,7 +86,7 @@ class LocalNode:
         self._task = task
         self.notes.clear()
         self._oom = self._oom or OomCounter()
-        for slot in self._slots:
+        for slot in self.ranks:
             slot.begin()
             slot.printed = outputs.get(slot.rank)
             slot.feed_early()
@@ -97,7 +95,7 @@ class LocalNode:
 
     def forget_task(self) -> None:
         self._task, self._oom = None, OomCounter()
-        for slot in self._slots:
+        for slot in self.ranks:
             slot.printed = None
             slot.forget_job()
 
@@ -107,24 +105,24 @@ class LocalNode:
 
     def drain(self) -> None:
         if self._task is not None:  # what ranks print between jobs belongs to none
-            for slot in self._slots:
+            for slot in self.ranks:
                 self._drain(slot)
 
     def refresh(self) -> None:
         self.drain()
         if self._oom is not None and (why := self._oom.explains()):  # a rank's own process, too
             self.notes.append(f"meanwhile the kernel ended a process that is no rank: {why}")
-        asked = [slot for slot in self._slots if slot.ask_for_stack()]
+        asked = [slot for slot in self.ranks if slot.ask_for_stack()]
         for slot in asked:
             slot.read_stack(0.3)
-        for slot in self._slots:  # now: ranks that are being ended stir each other
+        for slot in self.ranks:  # now: ranks that are being ended stir each other
             slot.reader = slot.reader.copy()
 
     def processor_time(self) -> tuple[int, ...] | None:
-        return processes.processor_time(s.reader.pid for s in self._slots if not s.over)
+        return processes.processor_time(s.reader.pid for s in self.ranks if not s.over)
 
     def others_live(self) -> bool:
-        return processes.others_live(self._engine.job, {slot.pid for slot in self._slots})
+        return processes.others_live(self._engine.job, {slot.pid for slot in self.ranks})
 
     # ── What arrives ─────────────────────────────────────────────────────────────────────────
 
@@ -142,7 +140,7 @@ class LocalNode:
 
     def _admit(self, arrival: Arrival) -> None:
         """Tell a rank that has come up who it is; it may replace one that failed."""
-        slot = self._slots[arrival.rank - self._place.first]
+        slot = self.ranks[arrival.rank - self._place.first]
         if slot.channel is not None:
             self._drain(slot)
             self._forget(slot)
@@ -265,7 +263,7 @@ class LocalNode:
             if self._arrival is not None:  # what ended is the elastic agent
                 self.has_given_up = True
             else:
-                slot = self._slots[message["index"]]
+                slot = self.ranks[message["index"]]
                 slot.exit(message["code"], message["peak"])
         return True
 
@@ -289,7 +287,7 @@ class LocalNode:
 
     def leave(self) -> None:
         with selectors.PollSelector() as selector:
-            here = [slot for slot in self._slots if slot.channel is not None]
+            here = [slot for slot in self.ranks if slot.channel is not None]
             for slot in here:
                 assert slot.channel is not None
                 with contextlib.suppress(OSError):
@@ -317,18 +315,18 @@ class LocalNode:
     def detach(self) -> None:
         self._hear_no_more()
         self._engine.detach()
-        for slot in self._slots:
+        for slot in self.ranks:
             self._forget(slot)
 
     def _hear_no_more(self) -> None:
-        for key in list(self._selector.get_map().values()) if self._slots else ():
+        for key in list(self._selector.get_map().values()) if self.ranks else ():
             if key.data in (self._on_event, self._on_arrival):
                 self._selector.unregister(key.fileobj)
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         self._hear_no_more()
         said = self._engine.end(gracefully, meanwhile)
-        for slot in self._slots:
+        for slot in self.ranks:
             self._forget(slot)
         if self._logs is not None:
             self._logs.close()

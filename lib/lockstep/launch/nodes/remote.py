@@ -10,13 +10,11 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from ...base.formatting import printable, ranks_text
 from ...calls.record import Reader
@@ -27,7 +25,7 @@ from ..outcome import Plan
 from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
 from . import tls
-from .base import Printed, RankState, Setting, Task, Told, levels
+from .base import Hosts, Printed, RankState, Setting, Task, levels
 from .credentials import Credentials, remove
 from .transport import Transport, prove
 
@@ -51,7 +49,7 @@ class _Host:
     lost: str = ""  # why nothing more is heard of it
 
 
-class Nodes:
+class Nodes(Hosts):
     """Other hosts that run ranks for this notebook: an agent on each, which dials in here.
 
     >>> nodes = lockstep.Nodes(2, address="10.0.0.1")
@@ -67,7 +65,6 @@ class Nodes:
     """
 
     _renewal = "Make new Nodes, and start their agents."
-    are_here = False
     each_has = "one of these hosts has"
 
     def __init__(self, count: int, *, address: str = "127.0.0.1"):
@@ -174,39 +171,18 @@ class Nodes:
                 transport.close()
 
     def count_gpus(self) -> int:
-        """Return how many GPUs each host has, at least.
-
-        Raises LaunchError until all agents are here.
-        """
         self._all_here()
         return min(host.gpus for host in self._hosts)
 
     def count_cores(self) -> int:
-        """Return the same of cores."""
         self._all_here()
         return min(host.cores for host in self._hosts)
-
-    def allocate(self, ranks_per_node: int = 1) -> Nodes:
-        """Return these nodes, which are there already."""
-        return self
-
-    @contextlib.contextmanager
-    def lease(self, ranks_per_node: int, show: bool) -> Iterator[Nodes]:
-        yield self
 
     @property
     def is_lost(self) -> bool:
         return any(host.lost for host in self._hosts)
 
-    def where(self, each: Sequence[int]) -> str:
-        return ""
-
     def take(self, plan: Plan, setting: Setting) -> list[RemoteNode]:
-        """Return the nodes, for one set of ranks at a time, until that is ended.
-
-        Raises LaunchError where agents are missing, lost or busy, or have fewer GPUs than ranks
-        need.
-        """
         gpus = plan.each if plan.backend == "nccl" else ()
         self._all_here()
         for host, least in zip(self._hosts, gpus, strict=False):
@@ -453,9 +429,8 @@ class RemoteNode:
                 message["header"], sections, rank.rank, self._host.ahead, places is not None
             )
         elif did == "rank":
-            told = msgspec.convert(message, Told)
             result = attached[0] if attached else None
-            self._rank(message).learn(told, result, self._host.ahead)
+            self._rank(message).learn(message, result, self._host.ahead)
         elif did == "failed":
             self._lose(f"it has failed ({printable(str(message['why']))})")
         elif did != "beat":

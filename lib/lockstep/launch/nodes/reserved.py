@@ -34,7 +34,7 @@ class ReservedNode(LocalNode):
         """
         self._request(place, setting, selectors.PollSelector())
         self._on_arrival()
-        for slot in self._slots:
+        for slot in self.ranks:
             assert slot.channel is not None
             with contextlib.suppress(OSError):  # it has died: `use` finds that
                 slot.channel.send({"do": "prepare", "backend": backend}, patience=PATIENCE)
@@ -44,12 +44,12 @@ class ReservedNode(LocalNode):
         self._engine.started()  # else somebody else might read that
         for key, _ in self._selector.select(0):
             key.data()
-        return all(slot.state == "ready" for slot in self._slots)
+        return all(slot.state == "ready" for slot in self.ranks)
 
     @property
     def pids(self) -> list[int]:
         """The processes of its ranks, as they have said it themselves."""
-        return [slot.reader.pid for slot in self._slots]
+        return [slot.reader.pid for slot in self.ranks]
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
         """Use the ranks that are there, which were prepared for the same place and setting."""
@@ -69,19 +69,19 @@ class ReservedNode(LocalNode):
         if not self._warm.use():
             return False
         self._confirm()
-        for slot, pid in zip(self._slots, self._warm.pids, strict=True):
+        for slot, pid in zip(self.ranks, self._warm.pids, strict=True):
             slot.pid = pid
         until = time.monotonic() + _COMING
-        while waiting := [slot for slot in self._slots if slot.state != "ready"]:
+        while waiting := [slot for slot in self.ranks if slot.state != "ready"]:
             held = any(slot.over or slot.cannot_act for slot in waiting)
             if held or self.fate or time.monotonic() > until:
                 return False
             for key, _ in self._selector.select(TICK):
                 key.data()
-        return not any(slot.cannot_act for slot in self._slots)
+        return not any(slot.cannot_act for slot in self.ranks)
 
     def let_go(self) -> None:
         """End ranks that nobody uses; waits for nothing."""
         self._warm.let_go()
-        for slot in self._slots:
+        for slot in self.ranks:
             self._forget(slot)

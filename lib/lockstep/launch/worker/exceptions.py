@@ -1,4 +1,4 @@
-"""What a program's exception says, as plain data, and what hears of it first."""
+"""A program's exception as plain data, and the hook that hears of it first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of PyTorch is observed in a rank; and the one place that keeps it from the program.
+"""Observes PyTorch in a rank, and is the one place that keeps this from the program.
 
 `torch.distributed` calls the methods of a process group: there its calls are caught. DDP's reducer,
 functional collectives and compiled code go past them, in C++. Before the first of these can, calls
@@ -471,7 +471,7 @@ def _descend() -> None:
         for name in _NAMES:
             if hasattr(space, name):  # this PyTorch has it
                 operation = getattr(space, name).default
-                kernel = _kernel(operation, _of_dispatcher(_Operation(name)))
+                kernel = _kernel(operation, _dispatcher_observer(_Operation(name)))
                 library.impl(name, kernel, "BackendSelect", with_keyset=True)
         _libraries.append(library)
         _is_deep = True
@@ -495,7 +495,7 @@ def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
     return _not_compiled(kernel)
 
 
-def _of_dispatcher(operation: _Operation) -> Observer:
+def _dispatcher_observer(operation: _Operation) -> Observer:
     def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
         at = operation
         group = dist.ProcessGroup.unbox(args[at.group])

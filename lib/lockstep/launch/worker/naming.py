@@ -1,4 +1,4 @@
-"""What a program calls a process group: names that its own frames have for it, now, or none.
+"""A program's names for a process group: those that its own frames have for it, now, or none.
 
 It looks and runs nothing of the program: only what is exactly a list, a dict or a string counts as
 one, and an object's attributes are read from its `__dict__` alone.

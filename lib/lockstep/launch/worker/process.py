@@ -1,4 +1,4 @@
-"""What a process that runs ranks asks of the kernel for itself."""
+"""Requests of a rank's process to the kernel, for itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs inside of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
+"""The program of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
 
 A rank is told everything over its channel: first who it is and where its output goes, then one
 job after another. It answers each with `done` or `failed`. After its last job a rank leaves as

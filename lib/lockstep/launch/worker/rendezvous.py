@@ -1,4 +1,4 @@
-"""How the ranks of a program that makes its own group find each other: in a file without a name.
+"""The ranks of a program that makes its own group find each other in a file without a name.
 
 `init_process_group()` without arguments goes by `env://`: it would meet in a TCPStore at
 MASTER_ADDR and MASTER_PORT, which any user of the machine can read and write. The ranks of one

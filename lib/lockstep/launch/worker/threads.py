@@ -1,4 +1,4 @@
-"""Who else is at work in a rank: threads that may yet do what its main thread waits for."""
+"""Finds others at work in a rank: threads that may yet do what its main thread waits for."""
 
 from __future__ import annotations
 
