@@ -44,7 +44,7 @@ def seen(orders: dict[int, str], **calls) -> dict[int, Seen]:
     found = {}
     for rank, order in orders.items():
         memory = bytearray(HEADER.size + (1 << 16))
-        recorder = Recorder(memory, rank)
+        recorder = Recorder(memory)
         stream: Any = 7
         for letter in order:
             if letter in "|!":
@@ -120,7 +120,7 @@ def queued(*programs: str) -> dict[int, Seen]:
     """
     found = {}
     for rank, program in enumerate(programs):
-        recorder = Recorder(bytearray(HEADER.size + (1 << 16)), rank)
+        recorder = Recorder(bytearray(HEADER.size + (1 << 16)))
         recorder.on_gpu()
         places, stream = dict[str, Any](), 7
         for word in program.split():

@@ -17,7 +17,7 @@ from test_launch import launch
 
 def small_record(size: int = 1 << 14) -> tuple[recorder.Recorder, Reader]:
     memory = mmap.mmap(-1, HEADER.size + 2 * size)
-    return recorder.Recorder(memory, 3), Reader(memory, 3)
+    return recorder.Recorder(memory), Reader(memory, 3)
 
 
 def test_a_full_record_keeps_the_newest_calls_and_all_counts():
@@ -43,7 +43,7 @@ def test_a_full_record_keeps_the_newest_calls_and_all_counts():
 
 def test_the_end_of_a_call_that_is_no_longer_held_changes_nothing():
     memory = mmap.mmap(-1, HEADER.size + (1 << 15))
-    own, reader = recorder.Recorder(memory, 3), Reader(memory, 3)
+    own, reader = recorder.Recorder(memory), Reader(memory, 3)
     group, _ = own.group("key", lambda: Group("default 0", (0, 1)))
     places = []
     while reader.dropped < 1000:  # their memory has been taken again, and filled

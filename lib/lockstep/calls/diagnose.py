@@ -1,4 +1,4 @@
-"""Why ranks do not go on: read off their call records, without asking them anything.
+"""Tells why ranks do not go on: read off their call records, without asking them anything.
 
 A rank can still move if it is running, or if it waits in a call whose partners have entered it
 or can still move. Ranks that cannot move, cannot ever: that is a deadlock, and it is certain the
@@ -29,7 +29,7 @@ from .record import (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong, in one sentence or two; and the ranks that are in it."""
+    """Says what is wrong, in one sentence or two, and which ranks are in it."""
 
     sentence: str
     ranks: tuple[int, ...]
@@ -37,14 +37,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of one rank at one moment."""
+    """A rank as it is known at one moment."""
 
     reader: Reader
     finished: bool
 
     @property
     def may_be_helped(self) -> bool:
-        """Whether what the rank waits for may come from something that is no rank."""
+        """Return whether what the rank waits for may come from something that is no rank."""
         return not self.finished and self.reader.may_be_helped
 
     def blocked(self) -> Call | None:
@@ -100,7 +100,7 @@ def too_large_a_world(ranks: Mapping[int, Seen]) -> Verdict | None:
 
 
 def _is_unknown(call: Call) -> bool:
-    """Of new_group, whether its ranks were given in a way that the record could not look at."""
+    """Return whether new_group had its ranks in a form that the record could not look at."""
     return "…" in call.operation
 
 
@@ -320,7 +320,7 @@ _TO_ROOT = frozenset({"reduce", "gather"})
 
 
 def _pair(call: Call) -> tuple[Group, int, int]:
-    """Who sends, and who receives."""
+    """Return who sends, and who receives."""
     peer = NOBODY if call.peer is None else call.peer
     ends = (call.rank, peer) if call.operation == "send" else (peer, call.rank)
     return call.group, *ends
@@ -676,7 +676,7 @@ def _tell(
 
 
 def _other_tag(blocked: Mapping[int, Call], ranks: Mapping[int, Seen]) -> str:
-    """Of a message whose two sides have begun, with tags that differ: a sentence, or ""."""
+    """Say that a message has begun on both sides with tags that differ; "" where that is not so."""
     for rank, call in sorted(blocked.items()):
         if call.operation not in POINT_TO_POINT or call.peer is None or call.peer not in ranks:
             continue

@@ -61,7 +61,7 @@ def section_size(memory: Any) -> int:
 
 
 def offset_of(place: int, size: int) -> int:
-    """Where the entry at a place lies in the memory, while its section is there."""
+    """Return where the entry at a place lies in the memory, while its section is there."""
     section, within = divmod(place, size)
     return HEADER.size + section % 2 * size + within
 
@@ -241,28 +241,29 @@ class Reader:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the rank has made calls on a GPU, which return when they are queued."""
+        """Return whether the rank has made calls on a GPU, which return when they are queued."""
         return self._number(ON_GPU) != 0
 
     @property
     def holds_a_graph(self) -> bool:
-        """Whether it went to destroy groups while a captured graph held work of NCCL."""
+        """Return whether it went to destroy groups while a captured graph held work of NCCL."""
         return self._number(ON_GPU) == GRAPH
 
     @property
     def may_be_helped(self) -> bool:
-        """Whether what the main thread waits for, if it does, may come from something that is no
-        rank's main thread: another thread of the rank, a store of the program's own."""
+        """Return whether what the main thread waits for, if it does, may come from something that
+        is no rank's main thread: another thread of the rank, a store of the program's own.
+        """
         return self._number(HELP) != 0
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether its calls are not all here, or its rank is another one to the program."""
+        """Return whether its calls are not all here, or its rank is another one to the program."""
         return self._number(DOUBT) != 0
 
     @property
     def dropped(self) -> int:
-        """How many calls the record no longer holds, the oldest ones."""
+        """Return how many calls the record no longer holds, the oldest ones."""
         return self._number(DROPPED)
 
     @property
@@ -273,7 +274,7 @@ class Reader:
 
     @property
     def waits(self) -> bool:
-        """Whether the rank's main thread is blocked in a call at this moment."""
+        """Return whether the rank's main thread is blocked in a call at this moment."""
         return self._number(WAITING) != 0
 
     def calls(self) -> list[Call]:
@@ -292,7 +293,7 @@ class Reader:
         return self.log().get(self._number(WAITING))
 
     def leaving(self) -> Call | None:
-        """What the rank does now that its job is done, if it has not left yet."""
+        """Return what the rank does now that its job is done, if it has not left yet."""
         own = [call for call in self.log().values() if call.group.name == LEAVING]
         return own[-1] if own and own[-1].end is None else None
 
@@ -311,8 +312,9 @@ class Reader:
         return entries
 
     def queued(self) -> list[tuple[Call, int | None]]:
-        """What the streams of a GPU have to do, in order: a call (and None), or that a stream waits
-        from there on for a call that was asynchronous (and that stream)."""
+        """Return what the streams of a GPU have to do, in order: a call (and None), or that a
+        stream waits from there on for a call that was asynchronous (and that stream).
+        """
         log = self.log()
         events: dict[int, tuple[Call, int | None]] = {
             place: (call, None) for place, call in log.items() if not call.group.is_internal

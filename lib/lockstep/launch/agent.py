@@ -70,7 +70,7 @@ def serve(path: Path) -> None:
     print("the notebook has let go of it", flush=True)
 
 
-class _Said:
+class _Sent:
     """Remembers what was said of a rank last, so that only news is sent."""
 
     def __init__(self) -> None:
@@ -108,9 +108,9 @@ class _Agent:
         self._selector.register(transport, selectors.EVENT_READ, self._on_message)
         self._is_at_work = False  # ranks do a job
         self._node: LocalNode | None = None
-        self._said: dict[int, _Said] = {}
+        self._sent: dict[int, _Sent] = {}
         self._task: Task | None = None
-        self._looked = self._spoke = 0.0
+        self._refreshed = self._spoke = 0.0
 
     def serve(self) -> None:
         try:
@@ -183,10 +183,10 @@ class _Agent:
                 self._is_at_work = False
                 self._node.forget_task()
                 self._task = None
-            elif do == "look":
-                self._node.look()
+            elif do == "refresh":
+                self._node.refresh()
                 self._tell(whole=True)
-                self._post({"did": "looked"})
+                self._post({"did": "refreshed"})
             elif do == "leave":
                 self._node.leave()
                 self._post({"did": "left"})
@@ -213,7 +213,7 @@ class _Agent:
             self._node = None
             self._post({"did": "refused", "why": str(why)})
             return
-        self._said = {rank.rank: _Said() for rank in self._node.ranks}
+        self._sent = {rank.rank: _Sent() for rank in self._node.ranks}
         self._post({"did": "started", "master": place.master, "note": self._node.note})
 
     def _begin(self, message: dict[str, Any], content: memoryview) -> None:
@@ -222,7 +222,7 @@ class _Agent:
         file.write(content)
         file.flush()
         self._task = Task(file, **message["task"])
-        self._said = {rank.rank: _Said() for rank in self._node.ranks}
+        self._sent = {rank.rank: _Sent() for rank in self._node.ranks}
         ranks = [rank.rank for rank in self._node.ranks]
         self._node.begin(self._task, {rank: _Printed(self._transport, rank) for rank in ranks})
         self._is_at_work = True
@@ -242,64 +242,51 @@ class _Agent:
         """
         assert self._node is not None
         now = time.monotonic()
-        is_due = now - self._looked >= _TICK
+        is_due = now - self._refreshed >= _TICK
         moved = False
         for rank in self._node.ranks:
-            said = self._said[rank.rank]
+            sent = self._sent[rank.rank]
             state = (rank.state, rank.code, rank.stack, rank.is_stopped, id(rank.reply))
-            if state != said.state or is_due or whole:
-                moved |= self._tell_record(rank, said, whole or state != said.state)
-            if state != said.state:
-                said.state = state
+            if state != sent.state or is_due or whole:
+                moved |= self._tell_record(rank, sent, whole or state != sent.state)
+            if state != sent.state:
+                sent.state = state
                 self._tell_state(rank)
         if is_due or whole:
-            self._looked = now
+            self._refreshed = now
             self._tell_node(None if moved else self._node.processor_time())
 
     def _tell_node(self, used: tuple[int, ...] | None) -> None:
         assert self._node is not None
-        stand_still = used is not None and any(rank.reader.waits for rank in self._node.ranks)
-        others = stand_still and self._node.others_live()
+        is_stalled = used is not None and any(rank.reader.waits for rank in self._node.ranks)
+        others = is_stalled and self._node.others_live()
         said = {"fate": self._node.fate, "notes": self._node.notes, "others": others}
         self._post({"did": "node", "used": used, **said})
 
     def _tell_state(self, rank: RankState) -> None:
         if rank.state == "dead":
             self._tell_node(None)  # why comes first: with the last rank's end the job is judged
-        message = {
-            "did": "rank",
-            "rank": rank.rank,
-            "state": rank.state,
-            "reply": rank.reply,
-            "code": rank.code,
-            "peak": rank.peak,
-            "stack": rank.stack,
-            "starved": rank.starved,
-            "is_stopped": rank.is_stopped,
-        }
-        if rank.parcel is None:
-            self._post(message)
-        else:
-            self._post({**message, "sizes": list(rank.parcel.sizes)}, rank.parcel.memory)
+        message = {"did": "rank", **rank.told()}
+        self._post(message, *([] if rank.parcel is None else [rank.parcel.memory]))
 
-    def _tell_record(self, rank: RankState, said: _Said, whole: bool) -> bool:
+    def _tell_record(self, rank: RankState, sent: _Sent, whole: bool) -> bool:
         """Pass on its record; returns whether it has entered or left a call since the last time.
 
         As long as it does its header is enough; its calls follow when it stands still.
         """
         reader: Reader = rank.reader
         header = reader.header
-        moved = header != said.header
+        moved = header != sent.header
         if moved and not whole:
-            said.header, said.sum = header, None
+            sent.header, sent.sum = header, None
             self._post({"did": "record", "rank": rank.rank, "header": header, "places": None})
             return True
         sections = reader.sections()
         content = 0
         for _, data in sections:
             content = zlib.crc32(data, content)
-        if content != said.sum or moved:
-            said.header, said.sum = header, content
+        if content != sent.sum or moved:
+            sent.header, sent.sum = header, content
             places = [place for place, _ in sections]
             message = {"did": "record", "rank": rank.rank, "header": header, "places": places}
             self._post(message, *(data for _, data in sections))

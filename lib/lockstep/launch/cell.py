@@ -38,7 +38,7 @@ class Cell:
 
     @property
     def initializes(self) -> bool:
-        """Whether the cell itself calls init_process_group."""
+        """Return whether the cell itself calls init_process_group."""
         return "init_process_group" in _identifiers(ast.parse(self.source))
 
     def names(self) -> set[str]:
@@ -144,7 +144,7 @@ def _identifiers(tree: ast.AST) -> set[str]:
 
 
 def function_initializes(function: Any) -> bool:
-    """Whether a function, or one of the notebook that it calls, names init_process_group."""
+    """Return whether a function, or one of the notebook that it calls, names init_process_group."""
     seen: set[int] = set()
     waiting = [function]
     while waiting:

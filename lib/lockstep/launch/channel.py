@@ -1,4 +1,4 @@
-"""How the kernel, its forkserver and a rank talk: messages, and files without a name.
+"""Messages, and files without a name, between the kernel, its forkserver and a rank.
 
 A message is a small dict of plain values in MessagePack, behind a header that says how long it is
 and how many descriptors come along. Anything large (a cell's variables, a result) travels as an
@@ -43,7 +43,7 @@ Message = tuple[dict[str, Any], list[int]]  # with the descriptors that came alo
 
 
 class NoMessage(Exception):
-    """What came over a channel is not what we send: somebody else wrote to it."""
+    """Raised for what we would not send over a channel: somebody else wrote to it."""
 
 
 class Channel:
@@ -65,7 +65,7 @@ class Channel:
         return self._socket.fileno()
 
     def ready(self, patience: float = 0.0) -> bool:
-        """Whether something has come, or comes within `patience` seconds."""
+        """Return whether something has come, or comes within `patience` seconds."""
         return self._wait(select.POLLIN, patience)
 
     def _wait(self, event: int, patience: float | None) -> bool:
@@ -143,7 +143,7 @@ class Channel:
             raise
 
     def _read(self, length: int) -> bool:
-        """Whether that many bytes of the current part are there; reads what has come."""
+        """Return whether that many bytes of the current part are there; reads what has come."""
         room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
         while len(self._data) < length:
             most = min(length - len(self._data), _CHUNK)
@@ -176,8 +176,9 @@ class Channel:
 def in_turn(
     selector: selectors.BaseSelector, patience: float | None
 ) -> Iterator[selectors.SelectorKey]:
-    """What is ready within `patience` seconds, one after the other, but for what was let go of
-    since: whoever has its turn may have closed what comes later."""
+    """Return what is ready within `patience` seconds, one after the other, but for what was let go
+    of since: whoever has its turn may have closed what comes later.
+    """
     for key, _ in selector.select(patience):
         if selector.get_map().get(key.fd) == key:
             yield key

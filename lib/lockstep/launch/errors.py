@@ -1,4 +1,4 @@
-"""What the launcher raises. In a notebook each shows its message alone: our frames say nothing."""
+"""The launcher's errors. In a notebook each shows its message alone: our frames say nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ShownPlainly(BaseException):
 
 
 class LaunchError(ShownPlainly, ValueError):
-    """What was asked for cannot be started here; the message says why and what to do."""
+    """Raised for what cannot be started here; the message says why and what to do."""
 
 
 _REMEDIES = {
@@ -34,7 +34,7 @@ _REMEDIES = {
 
 
 def reason(error: OSError) -> str:
-    """What this machine lacks, and what to do about it."""
+    """Return what this machine lacks, and what to do about it."""
     why = _REMEDIES.get(error.errno or 0)
     said = str(error) or type(error).__name__
     return f"{why}. ({said})" if why else said
@@ -53,7 +53,7 @@ class ResultNotSent(ShownPlainly, RuntimeError):
 
 
 class RankError(ShownPlainly, RuntimeError):
-    """What a rank raised, as text: the exception itself stays in the rank's process.
+    """An exception of a rank, as text: the exception itself stays in the rank's process.
 
     rank; type_name: the name of the exception's class, such as "ZeroDivisionError".
     """

@@ -1,4 +1,4 @@
-"""How a failure reads: the cause first, the learner's own line marked, the rest folded."""
+"""Writes a failure down: the cause first, the learner's own line marked, the rest folded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..base.formatting import megabytes, printable, ranks_text
 from ..base.machine import packages
-
-Frame = tuple[str, int, str, str]  # file, line number, function, source line (may be "")
+from .replies import Block, Failed, Frame
 
 # What a rank raises when a peer has gone: the consequence of another failure, never the cause.
 _CONSEQUENCE = re.compile(
@@ -28,7 +26,7 @@ _LIBRARIES = (_OWN, sysconfig.get_path("stdlib"), *packages())
 
 @dataclass
 class Failure:
-    """How one rank failed.
+    """The failure of one rank.
 
     kind: "raised", "died" (signal, or an exit without a word), "stuck" (waits in a call that can
         never complete), "timeout", "interrupted".
@@ -41,7 +39,7 @@ class Failure:
     message: str
     at: float = 0.0
     frames: list[Frame] = field(default_factory=list)
-    causes: list[tuple[str, list[Frame]]] = field(default_factory=list)
+    causes: list[Block] = field(default_factory=list)
     type_name: str = ""
     call: str = ""
 
@@ -50,13 +48,12 @@ class Failure:
         return self.kind == "raised" and bool(_CONSEQUENCE.search(self.message))
 
 
-def raised(rank: int, reply: dict[str, Any]) -> Failure:
-    """From what a rank said about its exception."""
-    (text, frames), *causes = reply["blocks"]
-    if reply["kind"] == "SystemExit":
-        text = f"sys.exit({reply['exit_code']}) was called"
-    where = [(frame[0], frame[1], frame[2], frame[3]) for frame in frames]
-    return Failure(rank, "raised", text, reply["at"], where, causes, reply["kind"])
+def raised(rank: int, reply: Failed) -> Failure:
+    """Return the failure of a rank by what it said about its exception."""
+    (text, frames), *causes = reply.blocks
+    if reply.kind == "SystemExit":
+        text = f"sys.exit({reply.exit_code}) was called"
+    return Failure(rank, "raised", text, reply.at, frames, causes, reply.kind)
 
 
 _LIKELY = {
@@ -109,7 +106,7 @@ _LONGEST_THROWN = 400  # characters
 
 
 def uncaught(output: str) -> str:
-    """What a C++ exception said that ended the process, in one line; "" if there was none."""
+    """Return the words of a C++ exception that ended the process, in one line; "" for none."""
     found = _THROWN.findall(output)
     said = " ".join(printable(found[-1]).split()) if found else ""
     return said if len(said) <= _LONGEST_THROWN else f"{said[:_LONGEST_THROWN]}…"
@@ -215,7 +212,7 @@ def format_failures(failures: Sequence[Failure], verdict: str, cell: str) -> str
 
 
 def _headlines(alike: Sequence[Failure]) -> list[str]:
-    """Which ranks, and what happened to them; they were all in the same place."""
+    """Say which ranks failed, and how; they were all in the same place."""
     said: dict[str, list[int]] = {}
     for failure in alike:
         text = failure.message

@@ -25,9 +25,9 @@ _SIGNALS = (
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Hold back Ctrl-C for a moment: half a message, or half a clean-up, helps nobody.
+    """Defer Ctrl-C, and other signals that Python handles, until the block is over.
 
-    The same for other signals that are handled in Python. A signal mask would not do: a kernel has
+    Half a message, or half a clean-up, helps nobody. A signal mask would not do: a kernel has
     other threads, and one of them would take the signal.
     """
     if current_thread() is not main_thread():
@@ -58,7 +58,7 @@ def _handle(handlers: dict[int, Any]) -> None:
 
 @contextlib.contextmanager
 def redeliver_interrupts() -> Iterator[None]:
-    """See to it that Ctrl-C is heard wherever in Python it comes.
+    """Deliver Ctrl-C again where it was lost.
 
     What a destructor or a weak reference's callback raises goes to nobody, and KeyboardInterrupt is
     raised in whatever runs at that moment. So one that was lost there comes again a moment later.

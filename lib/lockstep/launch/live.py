@@ -1,4 +1,4 @@
-"""What a learner sees while ranks run: a panel in a notebook, prefixed lines in a terminal."""
+"""The view of ranks while they run: a panel in a notebook, prefixed lines in a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _drawn: list[weakref.ref[JobData]] = []  # in the cell that runs now
 
 
 def is_drawn(job: JobData) -> bool:
-    """Whether the cell that runs now shows this job already."""
+    """Return whether the cell that runs now shows this job already."""
     return any(job is drawn() for drawn in _drawn)
 
 

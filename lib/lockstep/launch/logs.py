@@ -15,7 +15,7 @@ _STREAMS = {"stdout": 1, "stderr": 2}  # as bits of what redirects and tee say
 
 @dataclass(frozen=True)
 class Logs:
-    """Which streams of which ranks go into files; the names and meanings are torchrun's.
+    """Says which streams of which ranks go into files; names and meanings are torchrun's.
 
     log_dir: the folder, in which each run makes one of its own; without it, a temporary one that
     goes with the Job. redirects: streams that go into files only; tee: into files and under the
@@ -53,7 +53,7 @@ class Logs:
         return frozenset(ranks - shown)
 
     def keeps(self) -> bool:
-        """Whether anything at all goes into files."""
+        """Return whether anything at all goes into files."""
         return re.search(r"[1-3](,|$)", f"{self.redirects},{self.tee}") is not None
 
     def folder(self, base: str | os.PathLike[str]) -> Path:
@@ -66,13 +66,13 @@ class Logs:
 
     def streams(self, rank: int) -> list[tuple[str, bool]]:
         """The streams of a rank that go into files, each with whether it is shown as well."""
-        redirects, tee = _of_rank(self.redirects, rank), _of_rank(self.tee, rank)
+        redirects, tee = _bits_of_rank(self.redirects, rank), _bits_of_rank(self.tee, rank)
         return [
             (name, bool(tee & bit)) for name, bit in _STREAMS.items() if (redirects | tee) & bit
         ]
 
 
-def _of_rank(said: str, rank: int) -> int:
+def _bits_of_rank(said: str, rank: int) -> int:
     if ":" not in said:
         return int(said)
     by_rank = dict(pair.split(":") for pair in said.split(","))
@@ -102,7 +102,7 @@ class LogFiles:
         return descriptors
 
     def read(self, rank: int, most: int) -> bytes:
-        """What a rank has written since the last call and is to be shown, or `most` bytes of it."""
+        """Return what a rank has written since then and is to be shown, at most `most` bytes."""
         return b"".join(os.read(file, most) for file in self._shown.get(rank, ()))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Who was ended because memory was used up: what the kernel counts, and how much there was.
+"""Processes that were ended because memory was used up: the kernel's count, and the limits.
 
 A container's and a Slurm job's processes are in a control group that may have a limit. Where it is
 reached the kernel ends one of them with SIGKILL, which looks like anybody's, but it counts that:
@@ -19,18 +19,17 @@ _NO_LIMIT = 1 << 60  # bytes; version 1 writes about 2^63 where there is none
 
 
 class OomCounter:
-    """Tells, after processes of this one's control group were killed, for which the kernel did it
-    because memory was used up.
+    """Counts how many processes of this one's control group the kernel has killed for memory.
+
+    The count begins when this is made; each kill in it explains the end of one process.
     """
 
     def __init__(self) -> None:
         self._explained = killed()
 
     def explains(self) -> str:
-        """What there was of memory, of one more process that was killed; "" where the kernel has
-        counted none, so that somebody else did it.
-
-        Each that the kernel has counted explains one.
+        """Say why one more process was killed: how much memory there was; "" where the kernel has
+        counted no further kill, so that somebody else did it.
         """
         if killed() <= self._explained:
             return ""
@@ -42,8 +41,8 @@ class OomCounter:
 
 
 def killed(root: Path = Path("/")) -> int:
-    """How many processes the kernel has ended so far because memory was used up: of our control
-    group, or, where that is not counted, of this host; 0 where nothing counts them.
+    """Return how many processes the kernel has ended so far because memory was used up: of our
+    control group, or, where that is not counted, of this host; 0 where nothing counts them.
     """
     own = [
         level / name
@@ -58,7 +57,7 @@ def killed(root: Path = Path("/")) -> int:
 
 
 def limit(root: Path = Path("/")) -> int | None:
-    """Bytes that our control group and those around it may use; None for all that there is."""
+    """Return the bytes that our control group and those around it may use; None for no limit."""
     found = []
     for level in cgroup_levels(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):

@@ -1,4 +1,4 @@
-"""What a learner may ask for when ranks are started: the options of `torchrun()` and the magic."""
+"""The choices of a learner who starts ranks: the options of `torchrun()` and the magic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Tracing: TypeAlias = bool | str | os.PathLike[str]  # whether, or where, to keep
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `torchrun()` says of each; LaunchError for what makes no sense on any machine."""
+    """The options that `torchrun()` describes.
+
+    Raises LaunchError for what makes no sense on any machine.
+    """
 
     nproc_per_node: int | str = 4
     backend: str = "auto"

@@ -1,4 +1,4 @@
-"""What is known of a job: what was asked for, and what became of it."""
+"""All that is known of a job: what was asked for, and what became of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .payload import Parcel
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is to run, before it does.
+    """A job that is to run, before it does.
 
     nproc: how many ranks. backend: of the default process group, None where the job makes its own.
     engine: what starts them. nodes: how many hosts. cell: the file name of the cell, for reports.
@@ -42,8 +42,9 @@ class Plan:
 
 
 class End(NamedTuple):
-    """How a rank ended, "done", "raised", "died" or "stopped" with its job, and when: seconds on
-    the clock of its calls."""
+    """The end of a rank. how: "done", "raised", "died", or "stopped" with its job. at: seconds on
+    the clock of its calls.
+    """
 
     how: str
     at: float
@@ -51,7 +52,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of a job.
+    """All that became of a job.
 
     state: "ok", "failed" or "interrupted"; "running" as long as it runs. device: what the ranks
     computed on. seconds: from the start to the last rank's answer. verdict: a sentence on what went
@@ -80,16 +81,16 @@ class JobData(Outcome, Plan):
 
     @property
     def ok(self) -> bool:
-        """Whether every rank finished without an error."""
+        """Return whether every rank finished without an error."""
         return self.state == "ok"
 
     @property
     def note(self) -> str:
-        """What else a learner should know of it."""
+        """Say what else a learner should know of it; "" for nothing."""
         return "; ".join((*self.asides, *self.notes))
 
     def output(self, rank: int) -> str:
-        """What this rank printed, to stdout and stderr, in order."""
+        """Return what this rank printed, to stdout and stderr, in order."""
         return self.outputs[rank].text
 
     @cached_property
@@ -104,7 +105,7 @@ class JobData(Outcome, Plan):
 
     @property
     def cause(self) -> RankError | None:
-        """What the first rank raised, where that is why the job failed."""
+        """Return what the first rank raised, where that is why the job failed."""
         first = self.failures[0] if self.failures else None  # the cause comes first
         if first is None or not first.type_name:
             return None
@@ -112,12 +113,12 @@ class JobData(Outcome, Plan):
 
     @property
     def report(self) -> str:
-        """What went wrong, for people; "" where nothing did."""
+        """Say what went wrong, for people; "" where nothing did."""
         return format_failures(self.failures, self.verdict, self.cell)
 
     @property
     def stamp(self) -> Provenance:
-        """Where what was measured in this job comes from: "live · 4 ranks · gloo · CPU"."""
+        """Name the source of what this job has measured: "live · 4 ranks · gloo · CPU"."""
         parts = [ranks_count(self.nproc)]
         if self.nodes > 1:
             parts[0] += f" on {self.nodes} nodes"

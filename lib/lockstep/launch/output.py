@@ -1,4 +1,4 @@
-"""What ranks print: shown in lines, equal lines of ranks folded into one; floods go to files."""
+"""The output of ranks: shown in lines, equal lines of ranks folded into one; floods go to files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Output:
 
     @property
     def path(self) -> Path | None:
-        """Of the file that holds a flood."""
+        """The file that holds a flood; None where there was none."""
         return None if self._file is None else self._file.path
 
     def feed(self, data: bytes) -> None:
@@ -62,7 +62,7 @@ class Output:
 
     @property
     def text(self) -> str:
-        """What was printed; of a flood its beginning and its end, with a note between them."""
+        """Return what was printed; of a flood beginning and end, with a note between them."""
         head, tail = self._head, self._tail
         if self._file is None:
             return (head + tail).decode(errors="replace")
@@ -118,7 +118,7 @@ class _FloodFile:
 
     @property
     def says(self) -> str:
-        """What became of all that is not shown; the end of a sentence."""
+        """Say what became of all that is not shown; the end of a sentence."""
         if self.path is None:
             return f"; not kept: {self._problem}"
         what = "all of it is"

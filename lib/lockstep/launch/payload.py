@@ -32,7 +32,7 @@ _SMALL = 1 << 20  # bytes; below it a copy is cheaper than a mapping, which keep
 
 
 class Sink(Protocol):
-    """What a pickle is written to."""
+    """Takes a pickle."""
 
     def write(self, data: Any, /) -> object: ...
 
@@ -212,7 +212,7 @@ def dump(value: Any, file: Sink, namespace: dict[str, Any] | None = None) -> lis
 
 
 def size(value: Any) -> int:
-    """How many bytes a value has when it travels. Raises CannotSend where it cannot."""
+    """Return how many bytes a value has when it travels. Raises CannotSend where it cannot."""
     count = 0
 
     def write(data: Any) -> None:
@@ -273,7 +273,7 @@ class Parcel:
 
     @classmethod
     def from_file(cls, descriptor: int, sizes: Sequence[int]) -> Parcel:
-        """Of a file that `write` has written; closes its descriptor."""
+        """Read a file that `write` has written; closes its descriptor."""
         size = os.fstat(descriptor).st_size
         if size >= _SMALL:
             return cls(map_file(descriptor), sizes)

@@ -1,4 +1,4 @@
-"""Where in a job a host's ranks are."""
+"""The place of a host's ranks in a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Place:
-    """Which ranks of a job are a node's, and where the ranks of all nodes meet.
+    """Says which ranks of a job are a node's, and where the ranks of all nodes meet.
 
     first: the node's first rank. count: how many are here; world_size: everywhere. node, nodes:
     its number and how many there are. master: address and port of the

@@ -29,7 +29,7 @@ _ROUNDS = 50  # of stopping what has come since the last look; each round has le
 
 
 class Status(NamedTuple):
-    """What the kernel says of a process."""
+    """A process as the kernel describes it."""
 
     state: str  # R, S, D, T, t, Z, X
     parent: int

@@ -1,8 +1,8 @@
 """A set of live ranks, and one job after another on them: the loop that a cell waits in.
 
 Everything is read in the thread that called, so that what ranks print lands in the cell that
-runs them. Nodes tell what their ranks print, answer, and how they end; the loop asks the standstill
-watch whether the ranks can still move, and says what became of the job.
+runs them. Nodes tell what their ranks print, answer, and how they end; the loop asks the
+StallDetector whether the ranks can still move, and says what became of the job.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..base.formatting import ranks_text
-from ..calls import diagnose
 from ..calls.record import agree
-from . import failures
+from . import verdicts
 from .errors import refusal
 from .interrupts import defer_signals
 from .nodes.base import Node, RankState, Setting, Task
-from .nodes.local import LocalNode
 from .outcome import End, Outcome
 from .output import Output
 from .place import Place
@@ -56,7 +53,6 @@ class Ranks:
         self._owner = os.getpid()
         # One that needs no descriptor of its own, and that a fork of this process cannot disturb.
         self._selector = selectors.PollSelector()
-        self._task: Task | None = None
         self._jobs = 0  # begun so far; the number of the one that runs
         self._said_at_end: list[str] = []  # of what could not be ended
         self._is_started = self.closed = False
@@ -88,7 +84,7 @@ class Ranks:
         timeout: seconds, None for no limit. An interrupt (Ctrl-C) is an outcome, too.
         """
         self._outputs = [Output(rank) for rank in range(self.nproc)]
-        self._task, self._seconds, self._suspected = task, 0.0, ""
+        self._seconds, self._suspected = 0.0, ""
         outcome: Outcome | None = None
         try:
             self._jobs = task.number = self._jobs + 1
@@ -110,7 +106,6 @@ class Ranks:
                 output.close()
             for node in self._nodes:
                 node.forget_task()  # ranks that stay up must not keep what their last job gave
-            self._task = None
             del self._outputs
         return outcome
 
@@ -122,7 +117,7 @@ class Ranks:
         while True:
             if all(rank.state == "done" for rank in self._ranks):
                 self._drain()
-                contradiction = self._compare()
+                contradiction = verdicts.compare(self._ranks)
                 return contradiction, "failed" if contradiction else "ok"
             if fate := " ".join(node.fate for node in self._nodes if node.fate):
                 return fate, "failed"
@@ -130,7 +125,8 @@ class Ranks:
             if any(rank.state in ("failed", "dead") for rank in self._ranks):
                 first_failure = first_failure or now
                 if self._settled(now - first_failure):
-                    return self._starved() or self._mismatch(), "failed"
+                    why = verdicts.killed_for_memory(self._nodes)
+                    return why or verdicts.mismatch(self._ranks), "failed"
             elif any(node.has_given_up for node in self._nodes):
                 return "", "failed"
             else:
@@ -143,7 +139,7 @@ class Ranks:
             for node in self._nodes:
                 node.poll()
             self._seconds = time.perf_counter() - began
-            if first_failure is None and (verdict := watch.look(self._seen())):
+            if first_failure is None and (verdict := watch.check(verdicts.seen(self._ranks))):
                 return verdict.sentence, "stuck"
             suspicion = watch.suspicion
             self._suspected = _HELP_MAY_COME.format(suspicion.sentence) if suspicion else ""
@@ -157,51 +153,12 @@ class Ranks:
             rank.over or (since > _TICK and rank.reader.waits) for rank in self._ranks
         )
 
-    def _compare(self) -> str:
-        """All have finished: but did they do the same? An answer can be wrong without a hang."""
-        by_group: dict[Any, set[int]] = {}
-        for rank in self._ranks:
-            for name, members, digest in rank.reply["digest"]:
-                by_group.setdefault((name, tuple(members)), set()).add(digest)
-        if all(len(digests) == 1 for digests in by_group.values()):
-            return ""
-        found = self._mismatch()
-        return found and f"{found} Nothing hung this time, but the values cannot be trusted."
-
     def _suspicion(self) -> str:
+        """Say what may be wrong, where that is not certain; begins with a space, or is empty."""
         if self._suspected:
             return f" {self._suspected}"
-        if self._is_doubtful():
-            return ""
-        agree(rank.reader for rank in self._ranks)
-        suspected = diagnose.between_groups(self._seen(), suspected=True)
-        return f" What may be wrong: {suspected.sentence}" if suspected else ""
-
-    def _is_doubtful(self) -> bool:
-        return any(rank.reader.is_doubtful for rank in self._ranks)
-
-    def _mismatch(self) -> str:
-        if self._is_doubtful():
-            return ""
-        agree(rank.reader for rank in self._ranks)
-        seen = self._seen()
-        verdict = diagnose.mismatch(seen) or diagnose.too_large_a_world(seen)
-        return verdict.sentence if verdict else ""
-
-    def _starved(self) -> str:
-        """Who was ended because memory was used up, where that is known."""
-        said = []
-        for node in self._nodes:
-            at = f" on {node.name}" if node.name else ""
-            by_limit: dict[str, list[int]] = {}
-            for rank in node.ranks:
-                if rank.starved:
-                    by_limit.setdefault(rank.starved, []).append(rank.rank)
-            said += [f"{ranks_text(who)}{at}: {why}" for why, who in by_limit.items()]
-        return f"Killed for memory: {'; '.join(said)}." if said else ""
-
-    def _seen(self) -> dict[int, diagnose.Seen]:
-        return {rank.rank: diagnose.Seen(rank.reader, rank.over) for rank in self._ranks}
+        suspected = verdicts.suspicion(self._ranks)
+        return suspected and f" What may be wrong: {suspected}"
 
     def _processor_time(self) -> tuple[int, ...] | None:
         used: tuple[int, ...] = ()
@@ -222,21 +179,23 @@ class Ranks:
         return self._outcome(
             stopped=time.perf_counter(),
             state="ok",
-            shown=tuple(rank.reply["shown"] for rank in ranks),
+            shown=tuple(rank.result.shown for rank in ranks),
             parcels=tuple(rank.parcel for rank in ranks),
-            unsent={r.rank: r.reply["unsent"] for r in ranks if "unsent" in r.reply},
-            bound=tuple(ranks[0].reply["bound"]),
-            device=ranks[0].reply["device"],
+            unsent={r.rank: why for r in ranks if (why := r.result.unsent) is not None},
+            bound=tuple(ranks[0].result.bound),
+            device=ranks[0].result.device,
         )
 
     def _failure(self, verdict: str, kind: str) -> Outcome:
         """Find out what each rank was doing, end them all, and write it down."""
         stopped = time.perf_counter()
         for node in self._nodes:
-            node.look()
+            node.refresh()
         self.close(gracefully=True)
         agree(rank.reader for rank in self._ranks)
-        failures = [self._failed(rank, kind) for rank in self._ranks]
+        failures = [
+            verdicts.failure_of(rank, kind, self._outputs[rank.rank]) for rank in self._ranks
+        ]
         return self._outcome(
             state="interrupted" if kind == "interrupted" else "failed",
             stopped=stopped,
@@ -256,7 +215,7 @@ class Ranks:
         return Outcome(
             seconds=self._seconds,
             ends=tuple(
-                End(_ENDS.get(rank.state, "stopped"), rank.reply.get("at", stopped))
+                End(_ENDS.get(rank.state, "stopped"), stopped if rank.ended is None else rank.ended)
                 for rank in self._ranks
             ),
             notes=tuple(dict.fromkeys(filter(None, [*notes, *self._said_at_end]))),  # each once
@@ -265,36 +224,6 @@ class Ranks:
             readers=readers,
             **what,
         )
-
-    def _failed(self, rank: RankState, kind: str) -> failures.Failure | None:
-        now = time.perf_counter()
-        if rank.state == "failed":
-            failure = failures.raised(rank.rank, rank.reply)
-        elif rank.state == "dead":
-            frames = failures.parse_stack(rank.stack)
-            said = self._outputs[rank.rank].text
-            failure = failures.died(
-                rank.rank, rank.code, rank.peak, now, frames, said, bool(rank.starved)
-            )
-        elif rank.state == "coming":
-            failure = failures.Failure(rank.rank, kind, "had not come up yet", now)
-        elif rank.state == "done" or kind == "failed":
-            return None
-        else:
-            message = {"stuck": "", "timeout": "still at work", "interrupted": "interrupted"}[kind]
-            if rank.is_stopped:
-                message = "stopped by a signal (SIGSTOP) or a debugger"
-            frames = failures.parse_stack(rank.stack)
-            failure = failures.Failure(rank.rank, kind, message, now, frames)
-        call = rank.reader.blocked_in()
-        if call is not None:
-            failure.call = f"in {call}"
-        elif (leaving := rank.reader.leaving()) is not None:
-            failure.call = f"its job is done, and it waits for {leaving}"
-        elif failure.kind in ("timeout", "stuck", "interrupted"):
-            calls = rank.reader.calls()
-            failure.call = f"last call: {calls[-1]}" if calls else "no call so far"
-        return failure
 
     # ── The end ──────────────────────────────────────────────────────────────────────────────
 
@@ -317,15 +246,16 @@ class Ranks:
             self._said_at_end = said
         return said
 
-    def detach(self, node: LocalNode) -> None:
-        """End ranks that have done their only job, on their only node, and wait for nobody.
+    def detach(self) -> None:
+        """End ranks that have done their only job, and wait for nobody.
 
         On GPUs the end takes long; the next job of this process waits for it before it begins.
         """
         with defer_signals():
             if not self.closed and os.getpid() == self._owner:
                 self.closed = True
-                node.detach()
+                for node in self._nodes:
+                    node.detach()
                 self._selector.close()
 
     def _drain(self) -> None:

@@ -16,11 +16,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..base.machine import in_notebook, usable_cores
-from .engines.warm import Warm
 from .errors import LaunchError
 from .interrupts import defer_signals
 from .nodes.base import Setting
-from .nodes.local import LocalNode
+from .nodes.reserved import ReservedNode
 from .outcome import Plan
 from .place import Place
 
@@ -35,7 +34,7 @@ class Reserve:
     def __init__(self) -> None:
         self._when: str | None = None  # what the program has said; None: the environment counts
         self._idle = _IDLE
-        self._node: LocalNode | None = None
+        self._node: ReservedNode | None = None
         self._kind: Any = None  # all that its ranks have inherited
         self._owner = os.getpid()
 
@@ -46,7 +45,7 @@ class Reserve:
             self.drop()
 
     def when(self, plan: Plan) -> str:
-        """When ranks for another job like this are to come up."""
+        """Return when ranks for another job like this are to come up."""
         if plan.backend is None or plan.engine != "warm" or plan.nodes > 1 or plan.logs is not None:
             return "off"
         said = self._when or _checked(os.environ.get(VARIABLE) or None)
@@ -60,7 +59,7 @@ class Reserve:
             return
         self.drop()
         assert plan.backend is not None
-        node = LocalNode(Warm(unused=self._idle))
+        node = ReservedNode(self._idle)
         try:
             node.prepare(Place(0, plan.nproc, plan.nproc), setting, plan.backend)
         except (LaunchError, OSError):  # the next job says what is wrong, if it still is
@@ -68,7 +67,7 @@ class Reserve:
             return
         self._node, self._kind, self._owner = node, kind, os.getpid()
 
-    def take(self, plan: Plan, setting: Setting) -> LocalNode | None:
+    def take(self, plan: Plan, setting: Setting) -> ReservedNode | None:
         """The ranks for this job, if there are such; others are thrown away: it needs the room.
 
         Whether they are still good for one is found out as they start.
@@ -102,7 +101,7 @@ class Reserve:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are ranks, and all of them have met."""
+        """Return whether there are ranks, and all of them have met."""
         node = self._node if self._owner == os.getpid() else None
         try:
             return node is not None and node.is_ready()
@@ -132,7 +131,7 @@ kept = Reserve()
 
 
 def reserve(when: str | None = None, *, minutes: float = 10) -> Reserve:
-    """Whether ranks for the next job like the last one come up before it is asked for.
+    """Say whether ranks for the next job like the last one come up before it is asked for.
 
     when: "off"; "between" jobs, while nothing is measured; "behind" a job already, whose times may
     suffer from that; None, the default: as LOCKSTEP_RESERVE says in the environment, else "between"

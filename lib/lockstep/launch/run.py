@@ -20,16 +20,16 @@ from . import cell as cells
 from . import payload
 from .cell import Cell
 from .cluster.allocation import resolve_hosts
-from .cluster.slurm import Allocation, Slurm
+from .cluster.slurm import Slurm
 from .engines.elastic import Elastic
 from .engines.supervised import forkserver
 from .engines.warm import Warm
-from .errors import CannotSend, LaunchError, refusal
+from .errors import CannotSend, LaunchError
 from .interrupts import defer_signals, redeliver_interrupts
 from .job import Job, JobFailed, JobInterrupted
 from .live import Lines, Panel, Silence
 from .logs import Logs
-from .nodes.base import Node, Setting, Task
+from .nodes.base import Hosts, Node, Setting, Task
 from .nodes.local import LocalNode
 from .nodes.remote import Nodes
 from .options import Options, Tracing
@@ -37,8 +37,8 @@ from .outcome import Outcome, Plan
 from .output import Output
 from .ranks import Ranks
 from .reserve import kept
-
-_MOST_RANKS = 200
+from .sizing import size
+from .tasks import cell_task, function_task, program_task
 
 
 class World:
@@ -72,11 +72,12 @@ class World:
             timeout=timeout,
             on=resolve_hosts(on),
         )
-        self._each, self.backend, _ = _size(self._options)
+        self._hosts = _hosts_of(self._options)
+        self._each, self.backend, _ = size(self._options, self._hosts)
         self.nproc = sum(self._each)
         self._busy = threading.RLock()  # an interrupt may leave it locked by this same thread
         self._ranks: Ranks | None = None
-        self._allocation: Allocation | None = None
+        self._lease: Hosts | None = None  # the hosts, while they are kept
         self._torn_down = False
         self._sent: dict[str, bytes] = {}
         self._bound: set[str] = set()
@@ -98,7 +99,7 @@ class World:
         options = replace(self._options, timeout=limit, trace=trace)
         with self._alone():
             plan = _plan(options, makes_group=not cells.function_initializes(function))
-            return self._run(plan, _function_task(plan, function, args, kwargs), options)
+            return self._run(plan, function_task(plan, function, args, kwargs), options)
 
     @redeliver_interrupts()
     def run_cell(self, cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
@@ -128,7 +129,7 @@ class World:
                 if self._sent.get(name) != digest:
                     values[name], fresh[name] = namespace[name], digest
             plan = _plan(options, cell=cell.filename)
-            job = self._run(plan, _cell_task(plan, cell, values, namespace), options)
+            job = self._run(plan, cell_task(plan, cell, values, namespace), options)
             if job.ok:
                 self._sent |= fresh
             return job
@@ -153,10 +154,9 @@ class World:
                     again = "this world had failed, so its ranks are new and know no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
-                hosts = self._hosts(plan)
+                lease = self._leased(plan)
                 with defer_signals():  # who has taken nodes must give them back
-                    nodes = _nodes(plan, setting, self._options, hosts)
-                    ranks = Ranks(self._each, nodes, setting)
+                    ranks = Ranks(self._each, lease.take(plan, setting), setting)
                     # for a world that nobody can name any more
                     self._end = weakref.finalize(self, ranks.leave)
                     self._ranks, self._torn_down = ranks, False
@@ -169,18 +169,19 @@ class World:
                     self._forget()
                     self._torn_down = True
 
-    def _hosts(self, plan: Plan) -> Nodes | None:
-        """The other hosts; a job of Slurm's is kept, and submitted again when it has ended."""
-        on = self._options.on
-        if not isinstance(on, Slurm):
-            return on
-        if self._allocation is not None and self._allocation.is_lost:
-            self._allocation.close()
-            self._allocation = None
-        if self._allocation is None:
-            with _interruptible(plan):
-                self._allocation = on.allocate(max(self._each))
-        return self._allocation
+    def _leased(self, plan: Plan) -> Hosts:
+        """Return the hosts; those of a queue are kept, and asked for again when they are lost."""
+        if self._lease is not None and self._lease.is_lost:
+            self._give_back()
+        if self._lease is None:
+            with _interruptible(plan, self._hosts):
+                self._lease = self._hosts.allocate(max(self._each))
+        return self._lease
+
+    def _give_back(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None and lease is not self._hosts:  # else they are whose they were
+            lease.close()
 
     @redeliver_interrupts()
     def close(self) -> None:
@@ -189,9 +190,7 @@ class World:
             if self._ranks is not None:
                 self._ranks.leave()
                 self._forget()
-            if self._allocation is not None:
-                self._allocation.close()
-                self._allocation = None
+            self._give_back()
             self._torn_down = False
 
     def _forget(self) -> None:
@@ -275,14 +274,14 @@ def torchrun(
             raise TypeError(f"a script takes no keyword arguments: {', '.join(kwargs)}")
         return run_program([str(what), *map(str, args)], options)
     plan = _plan(options, makes_group=init and not cells.function_initializes(what))
-    return _once(plan, _function_task(plan, what, args, kwargs), options)
+    return _once(plan, function_task(plan, what, args, kwargs), options)
 
 
 @redeliver_interrupts()
 def run_program(command: Sequence[str], options: Options) -> Job:
     """Run a script (`[path, *arguments]`) or a module (`["-m", name, *arguments]`)."""
     plan = _plan(options, makes_group=False)
-    return _once(plan, _program_task(plan, command), options)
+    return _once(plan, program_task(plan, command), options)
 
 
 @redeliver_interrupts()
@@ -291,50 +290,20 @@ def run_cell(cell: Cell, namespace: dict[str, Any], options: Options) -> Job:
     values = {name: namespace[name] for name in cell.names() & namespace.keys()}
     by_itself = cell.initializes or any(map(cells.function_initializes, values.values()))
     plan = _plan(options, makes_group=options.init and not by_itself, cell=cell.filename)
-    return _once(plan, _cell_task(plan, cell, values, namespace), options)
+    return _once(plan, cell_task(plan, cell, values, namespace), options)
 
 
-# ── Tasks ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _function_task(
-    plan: Plan, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Task:
-    content = {"kind": "function", "function": function, "args": args, "kwargs": kwargs}
-    parts = {"the function": function}
-    parts |= {f"argument {i}": value for i, value in enumerate(args)} | kwargs
-    return _pack(content, plan, parts, vars(sys.modules["__main__"]))
-
-
-def _cell_task(plan: Plan, cell: Cell, values: dict[str, Any], namespace: dict[str, Any]) -> Task:
-    content = {"kind": "cell", "source": cell.source, "filename": cell.filename, "values": values}
-    return _pack(content, plan, values, namespace)
-
-
-def _program_task(plan: Plan, command: Sequence[str]) -> Task:
-    program, *arguments = command
-    if program == "-m":
-        if not arguments:
-            raise LaunchError("-m wants the name of a module: torchrun -m package.module")
-        content = {"kind": "module", "module": arguments[0], "arguments": arguments[1:]}
-    else:
-        script = Path(program)
-        if not script.is_file():
-            raise FileNotFoundError(f"there is no script {program!r} in {os.getcwd()}")
-        content = {"kind": "script", "script": os.path.abspath(script), "argv": list(command)}
-    task = _pack(content, plan, {}, None)
-    task.may_leave = True
-    return task
+# ── Plans ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan:
-    """What is to run, with folders for its profiles and logs if they are to be kept.
+    """Return what is to run, with folders for its profiles and logs if they are to be kept.
 
     makes_group: whether the ranks make the default process group before they begin.
     Raises LaunchError for what this machine cannot have, and where the folder for the profiles
     holds traces of another job.
     """
-    each, backend, note = _size(options)
+    each, backend, note = size(options, _hosts_of(options))
     asides, folders = [options.note, note if makes_group else ""], []
 
     def temporary() -> Path:
@@ -368,42 +337,28 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
     )
 
 
-def _pack(
-    content: dict[str, Any],
-    plan: Plan,
-    parts: Mapping[str, Any],
-    namespace: dict[str, Any] | None,
-) -> Task:
-    """Pickle a task; where that fails, say which of its parts is to blame."""
-    content["trace"] = None if plan.profiles is None else str(plan.profiles)
-    try:
-        file, sizes = payload.write(content, namespace, cells.MOST_BYTES)
-    except CannotSend:
-        cells.blame(parts)
-    except OSError as error:
-        raise refusal(error) from error
-    return Task(file, sizes, plan.backend)
-
-
 # ── Running ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _once(plan: Plan, task: Task, options: Options) -> Job:
-    setting = _setting(plan, options)
-    when = kept.when(plan) if options.on is None else "off"
+    setting, hosts = _setting(plan, options), _hosts_of(options)
+    when = kept.when(plan) if hosts.are_here else "off"
     try:
-        with task, _leased(plan, options) as on, ExitStack() as again, ExitStack() as stack:
-            if isinstance(on, Allocation):
-                plan = replace(plan, asides=(*plan.asides, on.where(plan.each)))
+        with (
+            task,
+            _leased(plan, hosts, options) as lease,
+            ExitStack() as again,
+            ExitStack() as stack,
+        ):
+            where = lease.where(plan.each)
+            plan = replace(plan, asides=(*plan.asides, *([where] if where else [])))
             with defer_signals():  # who has taken nodes must give them back
-                nodes = _nodes(plan, setting, options, on)
-                ranks = Ranks(plan.each, nodes, setting)
+                ranks = Ranks(plan.each, lease.take(plan, setting), setting)
                 stack.callback(ranks.close)
                 again.callback(ranks.close)  # for Ctrl-C that comes before the first has begun
             job = _run(ranks, plan, task, options)
             if job.ok and when != "off":
-                assert isinstance(nodes[0], LocalNode)
-                ranks.detach(nodes[0])
+                ranks.detach()
     except (JobFailed, JobInterrupted):
         if options.show and when == "between":
             kept.keep(plan, setting)
@@ -414,34 +369,48 @@ def _once(plan: Plan, task: Task, options: Options) -> Job:
 
 
 @contextmanager
-def _leased(plan: Plan, options: Options) -> Iterator[Nodes | None]:
-    """The other hosts, for one job."""
-    if not isinstance(options.on, Slurm):
-        yield options.on
-        return
+def _leased(plan: Plan, hosts: Hosts, options: Options) -> Iterator[Hosts]:
+    """Have the hosts for one job."""
     with ExitStack() as stack:
-        with _interruptible(plan):
-            lease = stack.enter_context(options.on.lease(max(plan.each), options.show))
+        with _interruptible(plan, hosts):
+            lease = stack.enter_context(hosts.lease(max(plan.each), options.show))
         yield lease
 
 
 @contextmanager
-def _interruptible(plan: Plan) -> Iterator[None]:
-    """While a job waits in Slurm's queue there are no ranks yet, but an interrupt ends the same."""
+def _interruptible(plan: Plan, hosts: Hosts) -> Iterator[None]:
+    """End in the same way by an interrupt while there are no ranks yet, as in Slurm's queue."""
     try:
         yield
     except KeyboardInterrupt:
-        verdict = "Interrupted before Slurm had started it; nothing of it stays in the queue."
-        outcome = Outcome(state="interrupted", verdict=verdict)
+        outcome = Outcome(state="interrupted", verdict=hosts.if_interrupted)
         raise JobInterrupted(Job.from_outcome(plan, outcome)) from None
 
 
-def _nodes(plan: Plan, setting: Setting, options: Options, on: Nodes | None) -> Sequence[Node]:
-    if on is not None:
-        return on.take(plan.each if plan.backend == "nccl" else ())
-    if options.engine == "torchrun":
-        return [LocalNode(Elastic(options.max_restarts))]
-    return [kept.take(plan, setting) or LocalNode(Warm())]
+class ThisHost(Hosts):
+    """This host alone."""
+
+    count = 1
+    are_here = True
+    each_has = "this machine has"
+
+    def __init__(self, options: Options):
+        self._options = options
+
+    def count_gpus(self) -> int:
+        return gpu_count()
+
+    def count_cores(self) -> int:
+        return os.cpu_count() or 1
+
+    def take(self, plan: Plan, setting: Setting) -> Sequence[Node]:
+        if self._options.engine == "torchrun":
+            return [LocalNode(Elastic(self._options.max_restarts))]
+        return [kept.take(plan, setting) or LocalNode(Warm())]
+
+
+def _hosts_of(options: Options) -> Hosts:
+    return ThisHost(options) if options.on is None else options.on
 
 
 def _setting(plan: Plan, options: Options) -> Setting:
@@ -469,18 +438,19 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     if options.show:
         display = Panel(picture) if in_notebook() else Lines(plan.hidden)
     with ExitStack() as stack:
-        if isinstance(display, Panel) and options.on is None and not forkserver.has_answered:
+        are_here = _hosts_of(options).are_here
+        if isinstance(display, Panel) and are_here and not forkserver.has_answered:
             stack.enter_context(display.waiting(Job.from_outcome(plan, Outcome(notes=(_LOADS,)))))
         ranks.start()
 
-    def look(outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
+    def progress(outputs: Sequence[Output], seconds: float, suspicion: str) -> None:
         nonlocal behind
         display(outputs, seconds, suspicion)
         if behind:
             behind = False
             kept.keep(plan, ranks.setting)
 
-    job = Job.from_outcome(plan, ranks.run(task, options.timeout, look))
+    job = Job.from_outcome(plan, ranks.run(task, options.timeout, progress))
     if job.state == "interrupted":
         display.end(job, report=False)  # the exception shows it
         raise JobInterrupted(job)
@@ -488,81 +458,6 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
     if not job.ok and not options.may_fail:
         raise JobFailed(job) from job.cause
     return job
-
-
-def _size(options: Options) -> tuple[tuple[int, ...], str, str]:
-    """How many ranks each host has, their backend, and a note where that may surprise.
-
-    Raises LaunchError for what this machine, or the other hosts, cannot have.
-    """
-    on = options.on
-    hosts = 1 if on is None else on.count
-    gpus = gpu_count if on is None else on.count_gpus
-    cores = _cpu_count if on is None else on.count_cores
-    has = "this machine has" if on is None else on.each_has
-    asked = options.nproc_per_node
-    of_each = asked.split(",") if isinstance(asked, str) else [asked]
-    if len(of_each) == 1:
-        of_each *= hosts
-    elif len(of_each) != hosts:
-        raise LaunchError(
-            f"nproc_per_node={asked!r} has numbers for {len(of_each)} hosts, and there "
-            f"{'is 1' if hosts == 1 else f'are {hosts}'}"
-        )
-    each = tuple(_nproc(one, gpus, cores, has) for one in of_each)
-    if sum(each) > _MOST_RANKS:
-        raise LaunchError(
-            f"{ranks_count(max(each))} on each of {hosts} nodes are more than {_MOST_RANKS}"
-        )
-    return each, *_backend(options.backend, max(each), gpus, has)
-
-
-def _nproc(asked: int | str, gpus: Callable[[], int], cores: Callable[[], int], has: str) -> int:
-    """How many ranks are meant on a host, of which `has` speaks: "this machine has".
-
-    Raises LaunchError where that makes no sense there.
-    """
-    if isinstance(asked, str) and not asked.isdigit():
-        words = {"gpu": gpus, "cpu": cores, "auto": lambda: gpus() or cores()}
-        if asked not in words:
-            raise LaunchError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
-        nproc = words[asked]()
-        if nproc == 0:
-            raise LaunchError(
-                f"{has} no GPU that PyTorch can use, so nproc_per_node=gpu means no "
-                "rank at all. Say a number of ranks: they run on the CPU with gloo."
-            )
-        return nproc
-    nproc = int(asked)
-    if not 1 <= nproc <= _MOST_RANKS:
-        raise LaunchError(f"nproc_per_node must be from 1 to {_MOST_RANKS}, not {nproc}")
-    return nproc
-
-
-def _cpu_count() -> int:
-    return os.cpu_count() or 1
-
-
-def _backend(asked: str, nproc: int, count_gpus: Callable[[], int], has: str) -> tuple[str, str]:
-    """The backend that is meant, and a note for the learner where that may surprise.
-
-    nproc: ranks on each host. count_gpus: on each. has: as for `_nproc`.
-    Raises LaunchError where it cannot be had there.
-    """
-    if asked == "gloo":
-        return "gloo", ""
-    gpus = count_gpus()
-    if asked == "nccl" and gpus < nproc:
-        there = {0: "no GPU that PyTorch can use", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
-        most = f"-n {gpus}, or " if gpus else ""
-        raise LaunchError(
-            f"{has} {there}, and NCCL needs one for each of the {nproc} ranks. "
-            f"Use {most}--backend gloo: the same calls on the CPU."
-        )
-    if gpus >= nproc:
-        return "nccl", ""
-    few = {0: "", 1: f"{has} 1 GPU"}.get(gpus, f"{has} {gpus} GPUs")
-    return "gloo", few and f"{few}, fewer than the {nproc} ranks: they use gloo on the CPU"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""When to judge ranks: only while nothing moves, so that a busy machine is no deadlock."""
+"""Judges ranks only while nothing moves, so that a busy machine is no deadlock."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class StallDetector:
         self._patience = _STILL
         self._may_poll = False
 
-    def look(self, ranks: Mapping[int, Seen]) -> Verdict | None:
-        """What is wrong with the ranks, once that is certain; call it as often as you like."""
+    def check(self, ranks: Mapping[int, Seen]) -> Verdict | None:
+        """Return what is wrong with the ranks, once that is certain; to be called often."""
         now = time.perf_counter()
         if now - self._looked < _EVERY:
             return None
@@ -81,7 +81,7 @@ class StallDetector:
         return self._likely
 
     def _is_quiet(self, ranks: Mapping[int, Seen], now: float) -> bool:
-        """Whether nothing has moved for as long as the likely verdict wants."""
+        """Return whether nothing has moved for as long as the likely verdict wants."""
         if any(seen.reader.on_gpu for seen in ranks.values()):
             return now - self._still_since >= self._patience
         used = self._processor_time()
@@ -103,7 +103,7 @@ class StallDetector:
         return self._others_lived
 
     def _only_polled(self, used: tuple[int, ...], now: float) -> bool:
-        """Whether the ranks have used no more since it is quiet than such as look now and then."""
+        """Return whether ranks have used no more, since it is quiet, than those that poll."""
         if self._used is None or len(used) != len(self._used):
             return False
         seconds = (sum(used) - sum(self._used)) / os.sysconf("SC_CLK_TCK")

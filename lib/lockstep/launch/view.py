@@ -1,4 +1,4 @@
-"""How a job is drawn: the same content as text (stable from run to run) and as HTML."""
+"""Draws a job: the same content as text (stable from run to run) and as HTML."""
 
 from __future__ import annotations
 
@@ -98,13 +98,8 @@ _CROSS = (
 
 
 def html(job: JobData, report: bool = True) -> str:
-    parts = [
-        _block(ranks_text(who), min(who), "\n".join(lines), job.nproc)
-        for who, lines in _output(job)
-    ]
-    results = [
-        _block(who, _first_rank(who), value, job.nproc, result=True) for who, value in _results(job)
-    ]
+    parts = [_block(ranks_text(who), min(who), "\n".join(lines)) for who, lines in _output(job)]
+    results = [_block(who, _first_rank(who), value, result=True) for who, value in _results(job)]
     body = "".join(parts + results)
     strip = "" if job.state == "running" else _strip(job)
     wrong = _report(job.report) if report and job.report else ""
@@ -127,7 +122,7 @@ def _first_rank(who: str) -> int:
     return int(digits[0])
 
 
-def _block(who: str, rank: int, content: str, nproc: int, result: bool = False) -> str:
+def _block(who: str, rank: int, content: str, result: bool = False) -> str:
     colour = RANKS[rank % len(RANKS)]
     arrow = '<span title="result"> →</span>' if result else ""
     ground = f"{_SOFT};" if result else ""
@@ -167,7 +162,7 @@ _TICKS = 5  # at most, so that they have room on a telephone, too
 
 
 def _strip(job: JobData) -> str:
-    """When each rank was in which call, until the job was over: one lane a rank, one bar a call.
+    """Draw the calls of each rank until the job was over: one lane a rank, one bar a call.
 
     In HTML and not as a drawing, whose letters would shrink with it.
     """
@@ -244,7 +239,7 @@ def _waits(job: JobData) -> dict[int, float]:
 
 
 def _waiting(call: Call, until: float, start: float) -> tuple[str, str]:
-    """What stands in a bar that waits, and what is said over it."""
+    """Return what stands in a bar that waits, and what is said over it."""
     lasted = quantity(until - call.start, "s")
     verb = "waits" if call.waited or call.end is not None else "is not over after"
     return f"{call.operation} {verb} {lasted}", f"{_hover(call, start)}\n{verb} {lasted}"
@@ -311,7 +306,7 @@ def _axis(span: float) -> str:
 
 
 def _legend(used: dict[Look, set[str]]) -> str:
-    """What the colours and patterns mean."""
+    """Explain the colours and patterns."""
     parts = []
     for look, operations in used.items():
         ground = hatched(look) if look is WAITING else background(look)
@@ -345,7 +340,7 @@ def _hover(call: Call, start: float) -> str:
 
 
 def _spoken(job: JobData) -> str:
-    """What a screen reader says of the strip."""
+    """Say in words what the strip shows, for a screen reader."""
 
     def said(call: Call) -> str:
         if call.end is None:

@@ -1,4 +1,4 @@
-"""Which hosts a word means: those of the Slurm job that this process is in, or of a profile."""
+"""Finds the hosts that a word means: of the Slurm job that we are in, or of a profile."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def cluster(nodes: int = 2) -> Slurm | None:
 
 
 def resolve_hosts(on: Nodes | Slurm | str | None) -> Nodes | Slurm | None:
-    """What `torchrun(..., on=…)` means; a word as for `find`."""
+    """Return the hosts that `torchrun(..., on=…)` means; a word as for `find`."""
     return find(on) if isinstance(on, str) else on
 
 
 def _nodes_of_this_job() -> int:
-    """0 outside of a job."""
+    """Return how many nodes the Slurm job has that this process is in; 0 outside of one."""
     said = os.environ.get("SLURM_JOB_NUM_NODES", "")
     return int(said) if said.isdigit() and os.environ.get("SLURM_JOB_ID") else 0
 

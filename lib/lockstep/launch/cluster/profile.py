@@ -1,4 +1,4 @@
-"""What is to be asked of the cluster, said once: a TOML file in the user's folder of settings."""
+"""The profile of a cluster, said once: a TOML file in the user's folder of settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _slurm(table: Mapping[str, Any], file: Path) -> Slurm:
 
 
 def write(cluster: Slurm) -> Path:
-    """What differs from a cluster's own choice. Raises OSError where it cannot be written."""
+    """Write what differs from a cluster's own choice; returns the file. Raises OSError for none."""
     own = asdict(Slurm())
     lines = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"

@@ -1,4 +1,4 @@
-"""What is asked of Slurm: to take a job, what has become of it, to end it.
+"""Asks Slurm to take a job, what has become of it, and to end it.
 
 By Slurm's own commands, whose words are passed on. submitit would send a pickled function and read
 its state from `sacct`, which a cluster without accounting does not have; here a job only starts
@@ -46,7 +46,7 @@ _WAITS = {
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What Slurm says of a job. state: its word for it; "" where the controller does not answer
+    """A job as Slurm describes it. state: its word for it; "" where the controller does not answer
     (reason has its words), "GONE" for a job that it does not know any more."""
 
     state: str
@@ -94,7 +94,7 @@ def submit(options: Sequence[str], script: str) -> str:
 
 
 def _there_are(what: str) -> str:
-    """What all nodes together have, as `sinfo` writes it."""
+    """Return what all nodes together have, as `sinfo` writes it."""
     found = _call(["sinfo", "--noheader", f"--format={what}"]).stdout.split()
     names = sorted({printable(name) for name in found if name != "(null)"})
     return f". There are: {', '.join(names) or 'none'}"
@@ -118,6 +118,7 @@ def _own() -> dict[str, str]:
 
 
 def job_status(job: str) -> JobStatus:
+    """Ask Slurm for a job, by its number."""
     done = _call(["scontrol", "show", "job", "--oneliner", job])
     if done.returncode:
         said = _words(done.stderr)
@@ -128,7 +129,7 @@ def job_status(job: str) -> JobStatus:
 
 
 def ended_job_status(name: str) -> JobStatus:
-    """The same of a job that has ended a moment ago, by its name."""
+    """Return the same of a job that has ended a moment ago, by its name."""
     jobs = _call(["squeue", "--noheader", "--states=all", "--name", name, "--format=%A"])
     return job_status(found[-1]) if (found := jobs.stdout.split()) else JobStatus("GONE")
 
@@ -140,7 +141,7 @@ def cancel(name: str) -> str:
 
 
 def addresses(*options: str) -> list[str]:
-    """Of the cluster's nodes, as Slurm reaches them."""
+    """Return the addresses of the cluster's nodes, as Slurm reaches them."""
     return list(dict.fromkeys(_call(["sinfo", "-h", "-N", "-o", "%o", *options]).stdout.split()))
 
 
@@ -208,6 +209,6 @@ def _require(command: str) -> None:
 
 
 def _words(said: str) -> str:
-    """What a command of Slurm complains of, in one line."""
+    """Return what a command of Slurm complains of, in one line."""
     lines = [re.sub(r"^\w+: (error: |fatal: )?", "", line) for line in said.splitlines()]
     return "; ".join(dict.fromkeys(printable(line).strip() for line in lines if line.strip()))

@@ -20,6 +20,7 @@ from typing import IO, ClassVar
 from ...base.formatting import printable, ranks_text
 from ..errors import LaunchError
 from ..live import Notice
+from ..nodes.base import Hosts
 from ..nodes.remote import Nodes
 from . import queue
 
@@ -31,7 +32,7 @@ _MOST_ADDRESSES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm:
+class Slurm(Hosts):
     """Nodes of a Slurm cluster, for `torchrun(..., on=Slurm(...))` and `World(on=Slurm(...))`.
 
     A job is submitted that runs an agent on each node, as many ranks as are asked for below each;
@@ -66,13 +67,15 @@ class Slurm:
             raise LaunchError(f"the number of nodes must be 1 or more, not {self.nodes}")
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         return self.nodes
 
     each_has: ClassVar[str] = "by gpus_per_node= each node has"
+    if_interrupted: ClassVar[str] = (
+        "Interrupted before Slurm had started it; nothing of it stays in the queue."
+    )
 
     def count_gpus(self) -> int:
-        """How many GPUs each node has for the job."""
         return self.gpus_per_node
 
     def count_cores(self) -> int:
@@ -145,7 +148,7 @@ class Slurm:
             raise LaunchError(f"the job on the cluster ended with {process.returncode}{why}")
 
     def _wishes(self, ranks_per_node: int) -> list[str]:
-        """As options of sbatch."""
+        """Return what is asked for as options of sbatch."""
         said = {
             "partition": self.partition,
             "time": self.time,
@@ -249,7 +252,7 @@ class Allocation(Nodes):
         notice.say(f"{self._called} waited {self.waited:.0f} s and runs on {', '.join(self.names)}")
 
     def _has_ended(self) -> str:
-        """What has ended it before its agents were here; "" where nothing has."""
+        """Return what has ended it before its agents were here; "" where nothing has."""
         return str(self._seen) if self._seen.is_over else ""
 
     def _status(self, seen: queue.JobStatus, seconds: float) -> str:
@@ -262,7 +265,6 @@ class Allocation(Nodes):
         return f"Slurm's job {self.job}"
 
     def where(self, each: Sequence[int]) -> str:
-        """Which ranks are where, for the learner."""
         ends = list(itertools.accumulate(each))
         places = [
             f"{ranks_text(range(end - count, end))} on {name}"
@@ -272,10 +274,10 @@ class Allocation(Nodes):
 
     @property
     def is_lost(self) -> bool:
-        return self._over is not None or any(host.lost for host in self._hosts)
+        return self._over is not None or super().is_lost
 
     def why_lost(self) -> str:
-        """What Slurm knows of it; asked again for a moment, since an agent goes before its job."""
+        """Say what Slurm knows of it, asked for a moment: an agent goes before its job."""
         until = time.monotonic() + _SETTLES
         while self._over is None:
             seen = queue.job_status(self.job)
@@ -290,7 +292,7 @@ class Allocation(Nodes):
         return f" {self._called}: {self._over}.{self._tail()}"
 
     def _tail(self) -> str:
-        """What the job itself has printed at last, but for what agents say of themselves."""
+        """Return what the job itself has printed at last, but for what agents say of themselves."""
         try:
             lines = self._printed.read_text(errors="replace").splitlines()
         except OSError:
@@ -317,8 +319,10 @@ class Allocation(Nodes):
 
 
 def _own_address(partition: str) -> str:
-    """At which the cluster's nodes reach this host, as the routes to them say; of several hosts
-    that are asked, one is mostly not this one."""
+    """Return the address at which the cluster's nodes reach this host, as the routes to them say.
+
+    Of several hosts that are asked, one is mostly not this one.
+    """
     where = [f"--partition={partition}"] if partition else []
     found = ""
     for host in queue.addresses(*where)[:_MOST_ADDRESSES]:

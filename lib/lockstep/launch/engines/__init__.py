@@ -1,1 +1,1 @@
-"""What starts the ranks."""
+"""Engines start the ranks."""

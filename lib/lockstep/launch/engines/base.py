@@ -33,7 +33,6 @@ class Arrival:
 class Engine(Protocol):
     """Starts and ends the processes of one set of ranks."""
 
-    name: str
     restarts: bool  # whether ranks that fail may come back by themselves
     ranks_exit_on_failure: bool  # as whoever watches over them expects
     job: str  # a name that no other job on this machine has; it marks the processes
@@ -55,7 +54,10 @@ class Engine(Protocol):
         """The ranks that have come up since the last call."""
 
     def fate(self) -> str:
-        """What became of the process that watches over the ranks; "" while it lives."""
+        """Return what became of the process that watches over the ranks; "" while it lives."""
+
+    def detach(self) -> None:
+        """Have everything ended; the next job of this process waits for that."""
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
         """End everything that was started, in bounded time.

@@ -14,7 +14,7 @@ from ..channel import Channel, NoMessage
 from ..interrupts import defer_signals
 from ..place import Place
 from .base import Arrival
-from .supervised import LOOK, Folder, Supervised, python_path
+from .supervised import TICK, Folder, Supervised, python_path
 
 _AGENT = "lockstep.launch.worker.elastic"  # the module that its process runs
 
@@ -22,7 +22,6 @@ _AGENT = "lockstep.launch.worker.elastic"  # the module that its process runs
 class Elastic(Supervised):
     """Ranks under `torch.distributed.launcher`'s elastic agent, as torchrun starts them."""
 
-    name = "torchrun"
     ranks_exit_on_failure = True
     _called = "the elastic agent"
 
@@ -74,7 +73,7 @@ class Elastic(Supervised):
                 channel = Channel(self._listener.accept()[0])
                 try:
                     # A rank greets us at once. What does not is none: a program that looks around.
-                    hello = channel.receive(LOOK)[0]
+                    hello = channel.receive(TICK)[0]
                     environment, pid = hello["environment"], int(hello["pid"])
                     rank = int(environment["RANK"])
                     if not 0 <= rank < self._nproc:

@@ -35,7 +35,7 @@ _MODULE = "lockstep.launch.worker.forkserver"  # the module that it runs
 PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
 _PATIENCE_WHEN_STOPPED = 1.0
-LOOK = 0.1
+TICK = 0.1
 _MOST_WORDS = 4000  # bytes
 # Unix sockets take 107 bytes, and multiprocessing adds its own to the folder of a job.
 _LONGEST_BASE = 107 - len(f"/{FOLDER}12345678/listener-12345678")
@@ -326,7 +326,7 @@ class Supervised:
         stopped_since: float | None = None
         while True:
             try:
-                return self.events.receive(LOOK)[0]
+                return self.events.receive(TICK)[0]
             except TimeoutError:
                 meanwhile()
             now = time.monotonic()
@@ -350,7 +350,7 @@ class Supervised:
     def detach(self) -> None:
         """Have everything ended; the next job of this process waits for that (`reap_detached`)."""
         with contextlib.suppress(OSError):
-            self.events.send({"do": "end", "gracefully": False}, patience=LOOK)
+            self.events.send({"do": "end", "gracefully": False}, patience=TICK)
         _detached.append((os.getpid(), self))
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
@@ -372,7 +372,7 @@ class Supervised:
         why = ""
         try:
             with contextlib.suppress(OSError):
-                self.events.send({"do": "end", "gracefully": gracefully}, patience=LOOK)
+                self.events.send({"do": "end", "gracefully": gracefully}, patience=TICK)
             while (message := self._hear(patience, meanwhile)) is not None:
                 if message["did"] == "over":
                     return [
@@ -394,7 +394,7 @@ class Supervised:
                     self._sentence(index.get(pid, -1), pid, processes.why_alive(pid))
                     for pid in sorted(alive)
                 ]
-            time.sleep(LOOK / 5)
+            time.sleep(TICK / 5)
         return []
 
     def _sentence(self, index: int, pid: int, why: str) -> str:

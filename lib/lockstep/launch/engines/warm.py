@@ -13,13 +13,12 @@ from ..errors import LaunchError
 from ..interrupts import defer_signals
 from ..place import Place
 from .base import Arrival, torchrun_environment
-from .supervised import LOOK, PATIENCE, Supervised, reap_detached
+from .supervised import PATIENCE, TICK, Supervised, reap_detached
 
 
 class Warm(Supervised):
     """Fresh ranks, forked from the forkserver."""
 
-    name = "warm"
     restarts = False
     ranks_exit_on_failure = False
 
@@ -39,7 +38,7 @@ class Warm(Supervised):
             self.started()
             self._said = reap_detached()
             self._note = "; ".join(filter(None, [self._note, *self._said]))
-            self.events.send({"do": "use"}, patience=LOOK)
+            self.events.send({"do": "use"}, patience=TICK)
             answer = self._hear(PATIENCE, lambda: None)
         except (EOFError, NoMessage, OSError, LaunchError):
             return False
@@ -96,7 +95,7 @@ class Warm(Supervised):
 
     @property
     def pids(self) -> Sequence[int]:
-        """Of its ranks; none before `started`."""
+        """The processes of its ranks; none before `started`."""
         return list(self._pids)
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Where ranks run: this host, or other hosts by an agent on each."""
+"""Nodes run ranks: this host, or other hosts by an agent on each."""

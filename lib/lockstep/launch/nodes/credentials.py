@@ -1,4 +1,4 @@
-"""What an agent must know to dial in, in a file that only its owner reads.
+"""Credentials by which an agent dials in, in a file that only its owner reads.
 
 Users know that file as the agent's ticket.
 """
@@ -21,7 +21,7 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where an agent dials in, and how both ends are known.
+    """Tells an agent where to dial in, and both ends how to know each other.
 
     address: host and port at which the notebook listens. key: that both ends must know.
     certificate: by which the notebook is known; "" on loopback, where nothing is encrypted.

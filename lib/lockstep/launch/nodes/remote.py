@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,11 +21,11 @@ from ...calls.record import Reader
 from ..channel import NoMessage
 from ..errors import LaunchError, reason
 from ..live import Notice
-from ..payload import Parcel
+from ..outcome import Plan
 from ..place import Place
 from ..processes import GRACE, LAST_MOMENT
 from . import tls
-from .base import Printed, RankState, Setting, Task, levels
+from .base import Hosts, Printed, RankState, Setting, Task, levels
 from .credentials import Credentials, remove
 from .transport import Transport, prove
 
@@ -49,7 +49,7 @@ class _Host:
     lost: str = ""  # why nothing more is heard of it
 
 
-class Nodes:
+class Nodes(Hosts):
     """Other hosts that run ranks for this notebook: an agent on each, which dials in here.
 
     >>> nodes = lockstep.Nodes(2, address="10.0.0.1")
@@ -65,7 +65,7 @@ class Nodes:
     """
 
     _renewal = "Make new Nodes, and start their agents."
-    each_has = "one of these hosts has"  # as `count_gpus` says
+    each_has = "one of these hosts has"
 
     def __init__(self, count: int, *, address: str = "127.0.0.1"):
         if count < 1:
@@ -171,24 +171,19 @@ class Nodes:
                 transport.close()
 
     def count_gpus(self) -> int:
-        """Return how many GPUs each host has, at least.
-
-        Raises LaunchError until all agents are here.
-        """
         self._all_here()
         return min(host.gpus for host in self._hosts)
 
     def count_cores(self) -> int:
-        """Return the same of cores."""
         self._all_here()
         return min(host.cores for host in self._hosts)
 
-    def take(self, gpus: Sequence[int] = ()) -> list[RemoteNode]:
-        """Return the nodes, for one set of ranks at a time, until that is ended.
+    @property
+    def is_lost(self) -> bool:
+        return any(host.lost for host in self._hosts)
 
-        gpus: how many each must have. Raises LaunchError where agents are missing, lost or busy, or
-        have fewer GPUs.
-        """
+    def take(self, plan: Plan, setting: Setting) -> list[RemoteNode]:
+        gpus = plan.each if plan.backend == "nccl" else ()
         self._all_here()
         for host, least in zip(self._hosts, gpus, strict=False):
             if host.gpus < least:
@@ -339,7 +334,7 @@ class RemoteNode:
         self.notes = []
         self._heard_at, self._used = time.monotonic(), None
         for rank in self.ranks:
-            rank.state, rank.reply, rank.parcel, rank.peak = "running", {}, None, 0
+            rank.begin("running")
         told = {name: value for name, value in vars(task).items() if name != "content"}
         file = task.content.fileno()
         self._post({"do": "begin", "task": told}, os.pread(file, os.fstat(file).st_size, 0))
@@ -351,7 +346,7 @@ class RemoteNode:
     def forget_task(self) -> None:
         self._outputs = {}
         for rank in self.ranks:
-            rank.reply, rank.parcel = {}, None
+            rank.forget_job()
         if self._done is not None:
             self._post({"do": "forget"})
 
@@ -365,9 +360,9 @@ class RemoteNode:
     def drain(self) -> None:
         self._on_message()
 
-    def look(self) -> None:
-        self._post({"do": "look"})
-        self._await({"looked"}, _SILENCE)
+    def refresh(self) -> None:
+        self._post({"do": "refresh"})
+        self._await({"refreshed"}, _SILENCE)
 
     def others_live(self) -> bool:
         return self._others_live
@@ -434,15 +429,8 @@ class RemoteNode:
                 message["header"], sections, rank.rank, self._host.ahead, places is not None
             )
         elif did == "rank":
-            rank = self._rank(message)
-            rank.reply, rank.code = message["reply"], message["code"]
-            rank.peak, rank.stack = message["peak"], message["stack"]
-            rank.starved, rank.is_stopped = message["starved"], message["is_stopped"]
-            if "at" in rank.reply:
-                rank.reply["at"] -= self._host.ahead
-            if attached:
-                rank.parcel = Parcel(attached[0], message["sizes"])
-            rank.state = message["state"]
+            result = attached[0] if attached else None
+            self._rank(message).learn(message, result, self._host.ahead)
         elif did == "failed":
             self._lose(f"it has failed ({printable(str(message['why']))})")
         elif did != "beat":
@@ -458,6 +446,9 @@ class RemoteNode:
 
     def leave(self) -> None:
         self._await({"left"}, GRACE + LAST_MOMENT + _SILENCE)
+
+    def detach(self) -> None:
+        self.end(False, lambda: None)
 
     def ask_to_end(self, gracefully: bool) -> None:
         if self._selector is not None:

@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -98,9 +97,6 @@ class TlsSocket:
             return self._tls.send(data)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
-
-    def sendmsg(self, buffers: Sequence[memoryview], *_: Any) -> int:
-        return self.send(buffers[0])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tls, name)

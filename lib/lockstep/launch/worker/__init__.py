@@ -1,1 +1,1 @@
-"""What runs in the ranks' own processes, and in the one that starts them."""
+"""The code that runs in the ranks' own processes, and in the one that starts them."""

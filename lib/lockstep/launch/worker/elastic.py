@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from .rank import die_with_parent
+from .process import die_with_parent
 
 
 class LoopbackRendezvous(RendezvousHandler):

@@ -45,6 +45,7 @@ from ..channel import Channel, NoMessage, in_turn
 from ..errors import refusal
 from ..processes import FOLDER, GRACE, LAST_MOMENT, Reaper
 from . import hooks, rank
+from .process import adopt_orphans, aside, die_with_parent
 
 PRELOADED = (
     "torch",
@@ -92,7 +93,7 @@ class _Job:
     unused_until: float | None = None  # its ranks are in reserve, and end then; None: in use
 
     def may_end_by_itself(self, pid: int) -> bool:
-        """Whether the ranks there handle SIGTERM; an agent always does, and passes it on."""
+        """Return whether the ranks there handle SIGTERM; an agent always does, and passes it on."""
         ranks = processes.children(pid) if self.by_agent else [pid]
         return any(processes.catches(rank, signal.SIGTERM) for rank in ranks)
 
@@ -204,7 +205,7 @@ class _Forkserver:
         if pid:
             return pid
         try:
-            rank.die_with_parent()
+            die_with_parent()
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -220,7 +221,7 @@ class _Forkserver:
                 if other != index:
                     os.close(end)
             _reseed()
-            rank.main(Channel(socket.socket(fileno=rank.aside(ends[index]))), directory)
+            rank.main(Channel(socket.socket(fileno=aside(ends[index]))), directory)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -353,7 +354,7 @@ def _reseed() -> None:
 
 
 def _why_not_fork(environment: Mapping[str, str]) -> str:
-    """Why ranks with these variables cannot be forked from this process now; "" where they can."""
+    """Say why ranks with these variables cannot be forked here now; "" where they can."""
     if not sys.platform.startswith("linux"):
         return "ranks are forked on Linux only; here each one starts a Python of its own"
     threads = len(os.listdir("/proc/self/task"))
@@ -398,7 +399,7 @@ def _give_back_code() -> None:
 
 
 def _keep_from_ranks() -> None:
-    """What the imports want done at the end of this process is not for its forks to do.
+    """Forget what the imports want done at the end of this process: its forks need not do it.
 
     A rank does at its end what its own program has asked for: finalizers, `atexit`, handlers of
     logs. Those of the imports would take apart every operator library, and to go through them
@@ -433,7 +434,7 @@ def _sweep() -> None:
 
 
 def main(control: Channel, kernel: int) -> None:
-    rank.adopt_orphans()
+    adopt_orphans()
     with contextlib.suppress(OSError):
         _sweep()
     if sys.platform.startswith("linux"):

@@ -1,4 +1,4 @@
-"""What of PyTorch is observed in a rank; and the one place that keeps it from the program.
+"""Observes PyTorch in a rank, and is the one place that keeps this from the program.
 
 `torch.distributed` calls the methods of a process group: there its calls are caught. DDP's reducer,
 functional collectives and compiled code go past them, in C++. Before the first of these can, calls
@@ -100,16 +100,16 @@ _C10D = ""  # the file of what calls its operations from Python
 # ── Beside the program ───────────────────────────────────────────────────────────────────────
 
 
-def start(memory: Any, rank: int) -> Recorder:
+def start(memory: Any) -> Recorder:
     """Begin to record this process's calls into `memory`; `install()` must have run."""
     global _recorder
-    _recorder = Recorder(memory, rank)
+    _recorder = Recorder(memory)
     os.register_at_fork(after_in_child=_stop)
     return _recorder
 
 
 def _stop() -> None:
-    """What a rank forks, such as a data loader's worker, is no rank."""
+    """Stop recording: what a rank forks, such as a data loader's worker, is no rank."""
     global _recorder
     if _recorder is not None:
         _recorder.disown()
@@ -144,8 +144,9 @@ def _not_compiled(function: Callable[..., Any], *, nor_within: bool = False) -> 
 
 
 def _comes_from_outside(error: Exception) -> bool:
-    """Whether this has come while an observer ran, but not of it: from the program's handler of a
-    signal, or, being none of the errors that observers run into, from another thread."""
+    """Return whether this has come while an observer ran, but not of it: from the program's handler
+    of a signal, or, being none of the errors that observers run into, from another thread.
+    """
     if type(error).__module__.partition(".")[0] not in _MAY_BE_OURS:
         return True
     handlers, at = _codes_of_handlers(), error.__traceback__
@@ -260,7 +261,7 @@ _BESIDES = {"dst", "src", "tag", "output_split_sizes", "input_split_sizes"}
 
 
 class _Operation:
-    """How the calls of one of c10d's operations are recorded. `tensors`, `peer`, `tag` and
+    """Records the calls of one of c10d's operations. `tensors`, `peer`, `tag` and
     `asynchronous` say which of its arguments those are: their places, None where it has none."""
 
     def __init__(self, name: str):
@@ -280,7 +281,7 @@ class _Operation:
         return next((self.arguments.index(n) for n in names if n in self.arguments), None)
 
     def tensors_in(self, args: Arguments) -> list[Any]:
-        """What goes in; on a rank from which nothing does, what comes out."""
+        """Return the tensors that go in; on a rank from which none does, those that come out."""
         return [] if self.tensors is None else _flat(args[self.tensors]) or _flat(args[0])
 
     def read(
@@ -437,20 +438,20 @@ def _watch_the_ways_down() -> None:
                 kernel = _kernel(getattr(getattr(torch.ops, space), name).default, observer)
                 library.impl(name, kernel, "BackendSelect", with_keyset=True)
         _libraries.append(library)
-    torch.ops.c10d.__class__ = _watched(type(torch.ops.c10d))
+    torch.ops.c10d.__class__ = _catching(type(torch.ops.c10d))
 
 
-def _watched(kind: Any) -> Any:
+def _catching(kind: Any) -> Any:
     """The class of torch.ops.c10d until somebody takes an operation from there."""
 
-    class Watched(kind):
+    class CaughtOperations(kind):
         def __getattribute__(self, name: str) -> Any:
             if name in _NAMES and _recorder is not None:
                 safely(_descend)
             return kind.__getattribute__(self, name)
 
-    Watched.__name__ = Watched.__qualname__ = kind.__name__
-    return Watched
+    CaughtOperations.__name__ = CaughtOperations.__qualname__ = kind.__name__
+    return CaughtOperations
 
 
 def _way_down(_: Recorder, __: Arguments, ___: Any) -> Watching:
@@ -470,7 +471,7 @@ def _descend() -> None:
         for name in _NAMES:
             if hasattr(space, name):  # this PyTorch has it
                 operation = getattr(space, name).default
-                kernel = _kernel(operation, _of_dispatcher(_Operation(name)))
+                kernel = _kernel(operation, _dispatcher_observer(_Operation(name)))
                 library.impl(name, kernel, "BackendSelect", with_keyset=True)
         _libraries.append(library)
         _is_deep = True
@@ -494,7 +495,7 @@ def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
     return _not_compiled(kernel)
 
 
-def _of_dispatcher(operation: _Operation) -> Observer:
+def _dispatcher_observer(operation: _Operation) -> Observer:
     def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
         at = operation
         group = dist.ProcessGroup.unbox(args[at.group])
@@ -520,8 +521,9 @@ def _stream_of(tensor: Any) -> int | None:
 
 
 def _has_python_the_handle() -> bool:
-    """Whether a function of torch.distributed made this call, which returns its handle; DDP's
-    reducer and functional collectives keep theirs in C++, and may call from threads of C++."""
+    """Return whether a function of torch.distributed made this call, which returns its handle;
+    DDP's reducer and functional collectives keep theirs in C++, and may call from threads of C++.
+    """
     at: Any = frame_here()
     while at is not None and at.f_globals is _OWN:
         at = at.f_back
@@ -607,7 +609,7 @@ def _describe(recorder: Recorder, group: Any, name: str, size: int) -> Group:
 
 
 def _described(group: Any) -> str:
-    """What the program, or a mesh, said of a group when it made it (group_desc)."""
+    """Return what the program, or a mesh, said of a group when it made it (group_desc)."""
     said = str(dist.ProcessGroup.group_desc.fget(group))
     own = said.isprintable() and len(said) <= _LONGEST_DESCRIPTION and ":" not in said
     return said if own and said != "undefined" else ""
@@ -649,7 +651,7 @@ def _follow(
 
 
 def _begun(name: str) -> Observer:
-    """Of isend, irecv and batch_isend_irecv: what they return is the caller's to keep."""
+    """Observe isend, irecv and batch_isend_irecv: what they return is the caller's to keep."""
 
     def observe(recorder: Recorder, _: Any, __: Any) -> Watching:
         here = recorder.here
@@ -696,7 +698,7 @@ def _wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
 
 
 def _future_wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
-    """Of wait() on what a work's get_future() returned."""
+    """Observe wait() on what a work's get_future() returned."""
     place = recorder.awaited_as(args[0])
     if not place:
         return
@@ -717,7 +719,7 @@ def _say_who_waits(recorder: Recorder, place: int) -> None:
 
 
 def _ask(recorder: Recorder, args: Arguments, _: Any) -> Watching:
-    """Of what tells in another way than wait() that a work is over."""
+    """Observe what tells in another way than wait() that a work is over."""
     told = yield
     if told is not False and told is not RAISED:
         recorder.completed(args[0], told)
@@ -744,7 +746,7 @@ def _store(name: str) -> Observer:
 
 
 def _is_the_jobs(store: Any) -> bool:
-    """Whether only the ranks of this job know a store: the one that the launcher gave them."""
+    """Return whether only this job's ranks know a store: the launcher has given it to them."""
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     store = file_of(store)
@@ -818,7 +820,7 @@ def _instances(kind: type) -> Iterable[Any]:
 
 
 def _holds_a_capture(graph: Any) -> bool:
-    """Whether it has captured something, and was not reset."""
+    """Return whether it has captured something, and was not reset."""
     try:
         torch.cuda.CUDAGraph.pool(graph)
     except RuntimeError:

@@ -30,7 +30,7 @@ _NAMESPACE: Any = vars(types.ModuleType)["__dict__"]  # whatever else a class ma
 
 
 class Modules:
-    """What a rank has imported from files of the user's own, and how those files were then."""
+    """Remembers what a rank has imported from files of the user's own, and how these were then."""
 
     def __init__(self) -> None:
         self._last = next(reversed(sys.modules))
@@ -125,7 +125,7 @@ def _imported_first(names: list[str]) -> list[str]:
 
 
 def _imports(name: str) -> set[str]:
-    """What a module's file imports; may name functions, too."""
+    """Return what a module's file imports; may name functions, too."""
     module = sys.modules[name]
     package = getattr(module, "__package__", None) or ""
     try:

@@ -1,4 +1,4 @@
-"""What a program calls a process group: names that its own frames have for it, now, or none.
+"""A program's names for a process group: those that its own frames have for it, now, or none.
 
 It looks and runs nothing of the program: only what is exactly a list, a dict or a string counts as
 one, and an object's attributes are read from its `__dict__` alone.
@@ -25,7 +25,7 @@ _LONGEST = 60  # characters
 
 
 def name_of(value: Any) -> str:
-    """What the program below this call names `value`: "pair", "self.group", "groups[0]", or "".
+    """Return the program's name for `value` below this call: "pair", "groups[0]", or "".
 
     The innermost of the program's own frames that has a name for it counts, and in that frame a
     variable before what is in one; of several the one that came first.
@@ -95,7 +95,7 @@ def _is_attribute(name: Any) -> bool:
 
 
 def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
-    """What a variable holds, one level down, and how a program writes that."""
+    """Return what a variable holds, one level down, and how a program writes that."""
     kind = type(holder)
     if kind in (list, tuple):
         yield from ((f"[{at}]", one) for at, one in enumerate(holder[:_MOST]))

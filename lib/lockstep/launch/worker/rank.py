@@ -1,4 +1,4 @@
-"""What runs inside of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
+"""The program of a rank: it sets itself up, does the jobs it is sent, reports, and leaves.
 
 A rank is told everything over its channel: first who it is and where its output goes, then one
 job after another. It answers each with `done` or `failed`. After its last job a rank leaves as
@@ -9,22 +9,17 @@ early.
 
 from __future__ import annotations
 
-import _io  # its classes, unlike io's, can be asked for at no cost
 import atexit
 import builtins
 import contextlib
 import ctypes
 import faulthandler
-import fcntl
 import gc
 import importlib
 import importlib.machinery
-import inspect
-import io
 import multiprocessing.process
 import os
 import resource
-import runpy
 import signal
 import socket
 import sys
@@ -42,32 +37,30 @@ from sys import getprofile, gettrace, setprofile, settrace
 from time import perf_counter, time_ns
 from typing import Any
 
+from msgspec import to_builtins
+
 from ...calls.record import SYNCHRONIZE
 from .. import payload
 from ..cell import Cell
 from ..channel import Channel, map_file
 from ..errors import CannotSend
+from ..replies import Done, Reply
 from . import children, hooks
+from .exceptions import exit_status, failed, innermost, shortened, tell_hook
 from .modules import Modules
+from .process import STACK_SIGNAL, aside, die_with_parent, end_before_others
 from .profiling import profiled
+from .programs import run_module, run_script
 from .recorder import Recorder
 from .recursion import hide_frames
-from .rendezvous import meet_in_file, store_in
+from .rendezvous import make_default_group, meet_in_file, serve_store
 from .shown import shown
+from .streams import close_files, flush, open_files, redirect
 
-# "Show your stack". Not a signal that programs handle, or that ends them: what they have SIGQUIT
-# for is theirs.
-STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGQUIT)
 _UNWRITTEN = "what it printed could not be flushed at its end, for which Python leaves by exit(120)"
-_TORCHS_HOOK = "init_process_group.<locals>._distributed_excepthook"
 _fflush = ctypes.CDLL(None).fflush
-_ASIDE = 1000  # the first descriptor that may be ours; programs have those below
-_MOST_TEXT = 20_000  # characters of an exception's message
-_MOST_CAUSES = 10
-_LONGEST_LINE = 500  # characters of a source line that is shown
 _COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE; 0 is the default one
 _LEAST_FREE = 4  # a GPU with less than this part of its memory free has no room for a reserve
-_LARGER = 500  # thousandths of all memory by which a rank counts as larger than it is
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
@@ -84,7 +77,7 @@ def main(channel: Channel, directory: str) -> None:
         try:
             rank = _Rank(message, descriptors)
         except Exception as error:  # such as a working directory that is no more
-            channel.send({"job": 0, **_failed(error)})
+            channel.send({"job": 0, **to_builtins(failed(error))})
             channel.receive()
             _exit(1)
         while True:
@@ -97,29 +90,17 @@ def main(channel: Channel, directory: str) -> None:
                 channel.send({"job": 0, "did": "ready"})
                 continue
             reply, attached = rank.run(message, descriptors)
-            done = reply["did"] == "done"
-            if not done:
+            if not reply.ok:
                 rank.wait_with_the_end()
-            channel.send({"job": message["job"], **reply}, attached)
+            channel.send({"job": message["job"], **to_builtins(reply)}, attached)
             for descriptor in attached:
                 close(descriptor)
-            if not done:
+            if not reply.ok:
                 with contextlib.suppress(BaseException):
                     rank.leave()
                 if rank.exits_on_failure:
                     _exit(1)
     _exit(0)
-
-
-def aside(descriptor: int) -> int:
-    """Move a descriptor to where no program looks: theirs have the numbers that they would have
-    under torchrun, and who closes all from 3 to 1000 closes none of ours.
-    """
-    with contextlib.suppress(OSError):  # so many may not be open
-        moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ASIDE)
-        os.close(descriptor)
-        return moved
-    return descriptor
 
 
 def _set_environment(wanted: dict[str, str]) -> None:
@@ -129,15 +110,6 @@ def _set_environment(wanted: dict[str, str]) -> None:
     for name, value in wanted.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-
-
-def _failed(error: BaseException) -> dict[str, Any]:
-    try:
-        told = describe(error)
-    except BaseException:  # a program may have replaced whatever that needs
-        name = type(error).__name__
-        told = {"kind": name, "blocks": [(name, [])], "exit_code": ""}
-    return {"did": "failed", "at": perf_counter(), **told}
 
 
 class _Rank:
@@ -150,7 +122,7 @@ class _Rank:
         self._pid = getpid()
         self._is_leaving = self._asked_to_end = False
         self._unwritten: Exception | None = None  # why its output could not be flushed at the end
-        self._redirect(named["output"], named.get("stdout"), named.get("stderr"))
+        redirect(named["output"], named.get("stdout"), named.get("stderr"))
         _set_environment(message["environment"])
         self._directory: str = message["directory"]
         os.chdir(self._directory)
@@ -166,7 +138,7 @@ class _Rank:
             from torch._inductor import config
 
             config.compile_threads = config.decide_compile_threads()
-        self._recorder = hooks.start(map_file(named["record"], shared=True), self.rank)
+        self._recorder = hooks.start(map_file(named["record"], shared=True))
         self._meeting: int | None = named.get("file")
         self._listener: int | None = named.get("listener")
         self._store: Any = None
@@ -183,24 +155,6 @@ class _Rank:
         if self._meeting is not None:
             meet_in_file(f"/proc/self/fd/{self._meeting}")
 
-    def _redirect(self, output: int, stdout: int | None, stderr: int | None) -> None:
-        """At the level of descriptors, so that what C++ prints is caught as well.
-
-        stdout, stderr: where they go instead of `output`.
-        """
-        os.dup2(output if stdout is None else stdout, 1)
-        os.dup2(output if stderr is None else stderr, 2)
-        for descriptor in (output, stdout, stderr):
-            if descriptor is not None:
-                os.close(descriptor)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        for name in ("stdin", "stdout", "stderr"):
-            stream = _unbuffered(name)
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
-
     # ── In reserve ───────────────────────────────────────────────────────────────────────────
 
     def prepare(self, backend: str) -> None:
@@ -211,7 +165,7 @@ class _Rank:
         try:
             if backend == "nccl":
                 _refuse_a_scarce_gpu(int(os.environ["LOCAL_RANK"]))
-            self._initialize(backend)
+            make_default_group(backend, self.rank, self._meeting)
             _synchronize(self._recorder)
         except BaseException:
             traceback.print_exc()
@@ -226,7 +180,7 @@ class _Rank:
 
     # ── One job ──────────────────────────────────────────────────────────────────────────────
 
-    def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+    def run(self, message: dict[str, Any], descriptors: list[int]) -> tuple[Reply, list[int]]:
         """Do one job, and leave after the last; returns the reply and what descriptors go along."""
         began, self._note = time_ns(), ""
         reply, attached = self._try(message, descriptors)
@@ -234,18 +188,19 @@ class _Rank:
             self._recorder.settle()
         with self._noted():
             self._modules.note(began)
-        if reply["did"] == "done" and message["last"]:
+        if reply.ok and message["last"]:
             with self._noted():
                 self.leave()
             if self._unwritten is not None:
                 why = f"{_UNWRITTEN}: {type(self._unwritten).__name__}: {self._unwritten}"
-                reply = _failed(self._unwritten) | {"blocks": [(why, [])]}
-        said = "; ".join(filter(None, (self._note, self._recorder.fault)))
-        return {**reply, "note": said}, attached
+                reply = failed(self._unwritten)
+                reply.blocks = [(why, [])]
+        reply.note = "; ".join(filter(None, (self._note, self._recorder.fault)))
+        return reply, attached
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
-        """What goes wrong here is said, and changes nothing of a job that is done."""
+        """Note what goes wrong here; it changes nothing of a job that is done."""
         try:
             yield
         except BaseException as error:
@@ -253,7 +208,7 @@ class _Rank:
             note = f"{what} ({type(error).__name__}), which changes nothing of the job"
             self._note = "; ".join(filter(None, [self._note, note]))
 
-    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], Any]:
+    def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[Reply, list[int]]:
         hook: Any = None
         try:
             if self._is_prepared:
@@ -261,13 +216,14 @@ class _Rank:
             if message["again"]:
                 self._recorder.reset()
                 self._note = self._modules.reload()
-            if message["backend"] is None or self._meeting is None:
-                self._serve_store()
+            connects = message["backend"] is None or self._meeting is None
+            if connects and self._listener is not None:
+                self._store, self._listener = serve_store(self._listener), None
             if message["backend"] is not None:
-                self._initialize(message["backend"])
+                make_default_group(message["backend"], self.rank, self._meeting)
             task = self._unpack(payload.Parcel.from_file(descriptors[0], message["sizes"]))
             before = dict(self.namespace)
-            hook = _innermost(sys.excepthook)
+            hook = innermost(sys.excepthook)
             try:
                 value = self._do(task)
             finally:
@@ -282,9 +238,9 @@ class _Rank:
         except BaseException as error:
             ended = error
         finally:
-            _flush()
+            flush()
         try:  # out here, where nothing is being handled any more
-            return _failed(_uncaught(ended, hook)), []
+            return failed(tell_hook(ended, hook)), []
         finally:
             del ended  # its traceback holds this frame
 
@@ -292,57 +248,13 @@ class _Rank:
         """A process that the job forked and that has come to the job's end: it is no rank."""
         error, code = sys.exc_info()[1], 0
         if isinstance(error, SystemExit):
-            code = _exit_status(error)
+            code = exit_status(error)
         elif error is not None:
             sys.excepthook(type(error), error, error.__traceback__)
             code = 1
         with contextlib.suppress(BaseException):
             self._close_down()
         _exit(code)
-
-    def _initialize(self, backend: str) -> None:
-        """Make the default process group, unless this rank has one already.
-
-        The ranks meet in a file that has no name. A store on a socket would ask for the host's
-        name at each connection, and where the name server does not answer that takes seconds.
-        """
-        import torch
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            return
-        options: dict[str, Any] = {}
-        if self._meeting is not None:
-            world_size = int(os.environ["WORLD_SIZE"])
-            store = store_in(f"/proc/self/fd/{self._meeting}")
-            store.set_timeout(dist.default_pg_timeout)  # as torchrun's has it
-            options = {"store": store, "rank": self.rank, "world_size": world_size}
-        if backend == "nccl":
-            options["device_id"] = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-            torch.cuda.set_device(options["device_id"])
-            # With device_id a send waits its turn among the group's calls: lab 02 says so, and
-            # PyTorch need not in every cell.
-            os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
-        dist.init_process_group(backend, **options)
-
-    def _serve_store(self) -> None:
-        """Serve the store at MASTER_ADDR and MASTER_PORT, for programs that connect to it.
-
-        torchrun's agent serves it; here rank 0 does, on the socket that was bound for it
-        before any rank existed, so nobody has to try twice.
-        """
-        import torch.distributed as dist
-
-        if self._listener is not None:
-            self._store = dist.TCPStore(
-                os.environ["MASTER_ADDR"],
-                int(os.environ["MASTER_PORT"]),
-                int(os.environ["WORLD_SIZE"]),
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=self._listener,
-            )
-            self._listener = None
 
     def _unpack(self, parcel: payload.Parcel) -> dict[str, Any]:
         """A job's content. What cells have bound here stays, whatever comes along with it."""
@@ -366,11 +278,11 @@ class _Rank:
                 elif task["kind"] == "function":
                     value = task["function"](*task["args"], **task["kwargs"])
                 elif task["kind"] == "module":
-                    self._run_module(task["module"], task["arguments"])
+                    run_module(task["module"], task["arguments"])
                 else:
-                    self._run_script(task["script"], task["argv"])
+                    run_script(task["script"], task["argv"], self.namespace)
             except SystemExit as error:
-                if _exit_status(error) != 0:
+                if exit_status(error) != 0:
                     raise
             finally:
                 self._trace_no_more()
@@ -383,48 +295,29 @@ class _Rank:
         settrace(trace)
 
     def _trace_no_more(self) -> None:
-        """What a program traces is itself, and what it leaves on waits for its next cell."""
+        """Stop tracing: a program traces itself, and what it leaves on waits for its next cell."""
         trace = gettrace()
         settrace(None)
         self._tracing = trace, getprofile()
         setprofile(None)
 
-    def _run_script(self, script: str, argv: list[str]) -> None:
-        """As `python script` does, in a `__main__` that stays for threads and atexit."""
-        sys.argv[:] = argv
-        sys.orig_argv[:] = [sys.executable, "-u", *argv]
-        sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
-        with io.open_code(script) as file:
-            code = compile(file.read(), script, "exec", dont_inherit=True)
-        self.namespace.update(
-            __file__=script,
-            __loader__=importlib.machinery.SourceFileLoader("__main__", script),
-            __cached__=None,
+    def _report(self, value: Any) -> tuple[Reply, list[int]]:
+        """Return what is to be said of a job that is done, and a descriptor of its value."""
+        reply = Done(
+            at=perf_counter(),
+            shown=None if value is None else shown(value),
+            digest=[(*group, digest) for group, digest in self._recorder.digest.items()],
+            device=_device_name(),
+            peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
+            bound=sorted(name for name in self._bound if type(name) is str),
         )
-        exec(code, self.namespace)
-
-    def _run_module(self, module: str, arguments: list[str]) -> None:
-        """As `python -m module` does."""
-        sys.argv[:] = [module, *arguments]
-        sys.path.insert(0, os.getcwd())
-        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
-
-    def _report(self, value: Any) -> tuple[dict[str, Any], Any]:
-        reply: dict[str, Any] = {"did": "done", "at": perf_counter()}
-        reply["shown"] = None if value is None else shown(value)
-        reply["digest"] = [
-            [name, list(ranks), digest] for (name, ranks), digest in self._recorder.digest.items()
-        ]
-        reply["device"] = _device_name()
-        reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-        reply["bound"] = sorted(self._bound)
         if value is None:
             return reply, []
         try:
-            file, reply["sizes"] = payload.write(value)
+            file, reply.sizes = payload.write(value)
         except (CannotSend, OSError) as error:
-            reply["unsent"] = (
-                f"a {type(value).__name__} that cannot leave its rank: {_shortened(str(error))}"
+            reply.unsent = (
+                f"a {type(value).__name__} that cannot leave its rank: {shortened(str(error))}"
             )
             return reply, []
         with file:  # files in Python are closed when the rank leaves, which comes before it sends
@@ -468,16 +361,16 @@ class _Rank:
         self._trace_again()
         atexit._run_exitfuncs()
         self._trace_no_more()
-        self._unwritten = _flush()
+        self._unwritten = flush()
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             vars(sys).pop(name, None)
         # Python lets no other thread run from here on. We cannot; but nobody is to hear of them.
         threading.excepthook = _say_nothing
-        files = _open_files()  # held: in a circle of garbage they might be closed inside out
+        files = open_files()  # held: in a circle of garbage they might be closed inside out
         hooks.forget_departed()
         self._forget_program()
         sys.unraisablehook = _say_nothing
-        _close_files(files)
+        close_files(files)
         _fflush(None)  # what C has in its buffers
         null = open_descriptor(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):  # what is said from here on, torchrun's ranks do not live to say
@@ -502,64 +395,6 @@ class _Rank:
 
 def _say_nothing(_: Any) -> None:
     pass
-
-
-def _unbuffered(name: str) -> io.TextIOWrapper:
-    """A standard stream as torchrun's `python -u` makes it, with the encoding of this Python's."""
-    encoding, errors = (
-        (own.encoding, own.errors)
-        if isinstance(own := getattr(sys, f"__{name}__"), io.TextIOWrapper)
-        else ("utf-8", "strict")
-    )
-    number = ("stdin", "stdout", "stderr").index(name)
-    raw = io.FileIO(number, "w" if number else "r", closefd=False)
-    raw.name = f"<{name}>"
-    buffer: Any = raw if number else io.BufferedReader(raw)
-    stream = io.TextIOWrapper(buffer, encoding, errors, "\n", write_through=bool(number))
-    stream.mode = raw.mode[0]  # type: ignore[misc]
-    return stream
-
-
-def _open_files() -> list[Any]:
-    """What is still open and may have something to lose, which what is unbuffered has not.
-
-    The garbage collector knows of what this process has made, not of what its parent had.
-    """
-    streams = [getattr(sys, name, None) for name in ("stdin", "stdout", "stderr")]
-    stay = {id(part) for s in streams for part in (s, getattr(s, "buffer", None))}
-    return [
-        thing
-        for thing, kind in [(thing, type(thing)) for thing in gc.get_objects()]
-        if issubclass(kind, _io._IOBase) and not issubclass(kind, _io._RawIOBase)
-        if id(thing) not in stay
-    ]
-
-
-def _close_files(files: list[Any]) -> None:
-    """Close them, from the outside in: a text in a compressed file in a file."""
-
-    def layer(file: Any) -> int:
-        if isinstance(file, _io._TextIOBase):
-            return 0
-        return 2 if isinstance(file, (io.BufferedWriter, io.BufferedRandom)) else 1
-
-    for file in sorted(files, key=layer):
-        with contextlib.suppress(Exception):  # its other end may be gone
-            file.close()
-    _flush()
-
-
-def _flush() -> Exception | None:
-    """Flush stdout and stderr; returns what of that fails, by which Python's end fails, too."""
-    failed = None
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name, None)
-        try:
-            if stream is not None and not getattr(stream, "closed", False):
-                stream.flush()
-        except Exception as error:
-            failed = error
-    return failed
 
 
 def _synchronize(recorder: Recorder) -> None:
@@ -596,110 +431,11 @@ def _device_name() -> str:
 
 
 def _has_had_memory(cuda: Any) -> bool:
-    """Whether PyTorch has ever asked a GPU for memory."""
+    """Return whether PyTorch has ever asked a GPU for memory."""
     with contextlib.suppress(RuntimeError):  # allocators of others count nothing
         stats = map(cuda.memory_stats, range(cuda.device_count()))
         return any(one.get("num_device_alloc", 0) for one in stats)
     return True
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data, the cause first: its type's name, its text, and where."""
-    blocks: list[tuple[str, list[tuple[str, int, str, str]]]] = []
-    seen: set[int] = set()  # `raise e from e` is legal
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen and len(blocks) < _MOST_CAUSES:
-        seen.add(id(at))
-        frames = [
-            (frame.filename, frame.lineno or 0, frame.name, (frame.line or "")[:_LONGEST_LINE])
-            for frame in traceback.extract_tb(at.__traceback__)
-        ]
-        if isinstance(at, SyntaxError) and at.filename:
-            frames.append((str(at.filename), at.lineno or 0, "<module>", str(at.text or "")))
-            text = f"{type(at).__name__}: {at.msg}"
-        else:
-            text = "".join(traceback.format_exception_only(at)).strip()
-        blocks.append((_shortened(text), frames))
-        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    code, kind = None, type(error).__name__
-    if isinstance(error, SystemExit):
-        code, kind = error.code, "SystemExit"
-    return {"kind": kind, "blocks": blocks, "exit_code": _shortened(repr(code))}
-
-
-def _exit_status(error: SystemExit) -> int:
-    """What Python's process would end with."""
-    if error.code is None:
-        return 0
-    return error.code & 0xFF if isinstance(error.code, int) else 1
-
-
-def _is_ours(frame: types.FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("lockstep.launch.")
-
-
-def _uncaught(error: BaseException, before: Any) -> BaseException:
-    """Tell the program's own `sys.excepthook` what has ended it, as Python does; returns what it
-    ends with then.
-
-    before: the innermost hook that was there when the program began. It would show the exception,
-    but the notebook does that.
-    """
-    hook: Any = getattr(sys, "excepthook", None)
-    if before is None or _innermost(hook) in (None, before) or isinstance(error, SystemExit):
-        return error
-    trace = error.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame):
-        trace = trace.tb_next
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    try:
-        hook(type(error), error.with_traceback(trace), trace)
-    except SystemExit as another:
-        return another
-    except BaseException:
-        print("Error in sys.excepthook:", file=sys.stderr)
-        traceback.print_exc()
-    return error
-
-
-def _innermost(hook: Any) -> Any:
-    """The hook for exceptions that `init_process_group` has wrapped, once a group, to name the
-    rank."""
-    while getattr(hook, "__qualname__", "") == _TORCHS_HOOK:
-        hook = inspect.getclosurevars(hook).nonlocals["old_hook"]
-    return hook
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _MOST_TEXT:
-        return text
-    half = _MOST_TEXT // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends (Linux)."""
-    _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def adopt_orphans() -> None:
-    """Become the parent of what this process's descendants leave behind (Linux)."""
-    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-
-
-def end_before_others() -> None:
-    """Where memory is used up have the kernel end this process, and what it starts, rather than
-    the notebook or an agent, which can then say what happened (Linux).
-    """
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
-        least = max(_LARGER, int(file.read()))
-        file.seek(0)
-        file.write(str(least))
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

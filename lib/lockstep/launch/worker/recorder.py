@@ -2,7 +2,7 @@
 
 A rank appends each call to memory that it shares with the notebook's kernel, so the record is
 there even while the rank is blocked inside C++ or after it was killed. What is written here, and
-when, `hooks.py` says; the layout of that memory, and its reader, are in `calls.py`.
+when, `hooks.py` says; the layout of that memory, and its reader, are in `calls/record.py`.
 
 What this module uses of Python it takes when it is imported: a program may put something else into
 `time` or `os`.
@@ -11,7 +11,6 @@ What this module uses of Python it takes when it is imported: a program may put 
 from __future__ import annotations
 
 import contextlib
-import math
 import queue
 import threading
 import zlib
@@ -19,52 +18,36 @@ from _thread import start_new_thread
 from builtins import len, repr
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from os import getpid
 from threading import get_ident
 from time import perf_counter
 from typing import Any
 from weakref import ref
 
-import msgspec
-
 from ...calls.record import (
     AGAIN,
     AWAITED,
     CALL,
-    COUNT,
-    DOUBT,
     DROPPED,
-    ENTRY,
-    F64,
     FORSAKEN,
     GRAPH,
-    GROUP,
-    HEADER,
     HELP,
     LEAVING,
     ON_GPU,
-    ONCE,
-    SECTION,
     U64,
     USED,
-    WAITED_FOR,
     WAITING,
     Group,
     line_of,
-    offset_of,
-    section_size,
 )
+from .record_writer import RecordWriter
 from .threads import OtherThreads
 
-# A sequence in which calls are counted: the group's number, and as `line_of`.
-_CountedLine = tuple[int, tuple[str, int | None, int]]
 _MOST_WATCHERS = 16
 _key = object.__hash__  # as id(), of which programs can hear
-_pack = msgspec.msgpack.Encoder().encode
 
 
 class _Here(threading.local):
-    """What is under way in one thread."""
+    """The calls that are under way in one thread."""
 
     def __init__(self) -> None:
         self.batching = False  # inside of batch_isend_irecv
@@ -82,23 +65,12 @@ class _Here(threading.local):
         return blocking[1]
 
 
-class Recorder:
-    """Appends this process's calls to shared memory; for all threads, and what interrupts them."""
+class Recorder(RecordWriter):
+    """Records this process's calls: for all threads, and what interrupts them."""
 
-    def __init__(self, memory: Any, rank: int):
-        self._memory = memory
-        self._rank = rank
-        self._lock = threading.RLock()  # what interrupts a thread may make calls, too
-        self._is_writing = False
+    def __init__(self, memory: Any):
+        super().__init__(memory)
         self._main = threading.main_thread().ident
-        self._size = section_size(memory)
-        self._section = 0
-        self._used = 1  # place 0 is nobody's
-        self._held = 0  # calls in the current section
-        self._held_before = 0  # and in the one before it
-        self._counts: dict[_CountedLine, int] = {}
-        self._groups: dict[Any, tuple[int, Group]] = {}
-        self._groups_made = 0
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
         self.here = _Here()
@@ -109,12 +81,9 @@ class Recorder:
         self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
         self._watchers = _Watchers()
         self._others = OtherThreads()
-        self.newest = 0
         self.is_on_gpu = False
         self._may_be_helped = 0  # as the header says
         self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
-        self.fault = ""  # what went wrong here first, in a line
-        HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0)
 
     def reset(self) -> None:
         """Forget the entries: a kept world begins its next cell. Counts and groups go on.
@@ -131,25 +100,6 @@ class Recorder:
             for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8):
                 U64.pack_into(self._memory, at, 0)
             self._begin_section()
-
-    def doubt(self, fault: str = "") -> None:
-        """From now on nobody is to judge by this record: calls are missing, or mean another rank.
-
-        fault: why, where that is no doing of the program's.
-        """
-        U64.pack_into(self._memory, DOUBT, 1)
-        self.fault = self.fault or fault
-
-    def group(self, key: Any, describe: Callable[[], Group]) -> tuple[int, Group]:
-        known = self._groups.get(key)
-        if known is None:
-            described = describe()
-            with self._lock:
-                if (known := self._groups.get(key)) is None:  # another thread may have been first
-                    known = self._groups[key] = (self._groups_made, described)
-                    self._groups_made += 1
-                    self._append(math.nan, GROUP, _introduction(*known))
-        return known
 
     def settle(self) -> None:
         """Write down the end of each work that is over; its watcher may not have run yet."""
@@ -199,61 +149,6 @@ class Recorder:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
         key = (group.name, group.ranks)
         self.digest[key] = zlib.crc32(_said(call), self.digest.get(key, 0))
-
-    def _append(self, start: float, kind: int, entry: tuple[Any, ...]) -> int:
-        if self._is_writing:  # a signal's handler, or a `__del__`, in the middle of this
-            self.doubt()
-            return 0
-        self._is_writing = True
-        try:
-            data = _pack(entry)
-            if len(data) > self._size // 4 and kind == CALL:  # thousands of tensors at once
-                data = _pack((*entry[:3], (), *entry[4:]))
-            if self._used + ENTRY.size + len(data) > self._size:
-                self._next_section()
-            return self._write(start, kind, data)
-        finally:
-            self._is_writing = False
-
-    def _next_section(self) -> None:
-        dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
-        self._section += 1
-        self._held, self._held_before = 0, self._held
-        self._begin_section()
-        U64.pack_into(self._memory, DROPPED, dropped)
-
-    def _begin_section(self) -> None:
-        """Say in a new section what one must know to read it; it takes the oldest one's memory."""
-        self._used = 0
-        U64.pack_into(self._memory, USED + 8 * (self._section % 2), 0)
-        U64.pack_into(self._memory, SECTION, self._section)
-        for number, group in self._groups.values():
-            self._write(math.nan, GROUP, _pack(_introduction(number, group)))
-        for (number, line), count in self._counts.items():
-            self._write(math.nan, COUNT, _pack((number, line, count)))
-
-    def _write(self, start: float, kind: int, data: bytes) -> int:
-        memory, length = self._memory, len(data)
-        place = self._section * self._size + self._used
-        offset = offset_of(place, self._size)
-        ENTRY.pack_into(memory, offset, start, math.nan, length, kind, 0)
-        memory[offset + ENTRY.size : offset + ENTRY.size + length] = data
-        self._used = used = self._used + ENTRY.size + length
-        # Only now does a reader see the entry.
-        U64.pack_into(memory, USED + 8 * (self._section % 2), used)
-        if kind == CALL:
-            self.newest = place
-            self._held += 1
-        return place
-
-    def end(self, place: int, at: float | None = None) -> None:
-        """Write down that a call is over, unless that is known or its entry is gone."""
-        section = place // self._size
-        if not place or not 0 <= self._section - section <= 1:
-            return
-        offset = offset_of(place, self._size) + 8
-        if math.isnan(F64.unpack_from(self._memory, offset)[0]):
-            F64.pack_into(self._memory, offset, perf_counter() if at is None else at)
 
     # ── Works that go on behind the program ──────────────────────────────────────────────────
 
@@ -346,11 +241,6 @@ class Recorder:
         known = self._futures.get(_key(future))
         return known[1] if known is not None and known[0]() is future else 0
 
-    def say_waited(self, place: int, how: int = ONCE) -> None:
-        """Write down that somebody waits, or has waited, for the end of a call."""
-        if place and 0 <= self._section - place // self._size <= 1:
-            self._memory[offset_of(place, self._size) + WAITED_FOR] = how
-
     def enter(self, place: int, may_be_helped: bool = False) -> bool:
         """The main thread may block in this entry; inside of another one, that one counts.
 
@@ -406,10 +296,6 @@ class Recorder:
             self.leave(entered)
             here.quiet = before
             self.end(place)
-
-
-def _introduction(number: int, group: Group) -> tuple[Any, ...]:
-    return (number, group.name, group.ranks, group.called)
 
 
 @lru_cache(1024)

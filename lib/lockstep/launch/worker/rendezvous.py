@@ -1,4 +1,4 @@
-"""How the ranks of a program that makes its own group find each other: in a file without a name.
+"""The ranks of a program that makes its own group find each other in a file without a name.
 
 `init_process_group()` without arguments goes by `env://`: it would meet in a TCPStore at
 MASTER_ADDR and MASTER_PORT, which any user of the machine can read and write. The ranks of one
@@ -63,6 +63,51 @@ def store_in(path: str) -> Any:
     return store
 
 
+def make_default_group(backend: str, rank: int, meeting: int | None) -> None:
+    """Make the default process group, unless this rank has one already.
+
+    rank: this one. meeting: a descriptor of the file in which ranks meet; None for the store at
+    MASTER_ADDR. A store on a socket would ask for the host's name at each connection, and where the
+    name server does not answer that takes seconds.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    options: dict[str, Any] = {}
+    if meeting is not None:
+        world_size = int(os.environ["WORLD_SIZE"])
+        store = store_in(f"/proc/self/fd/{meeting}")
+        store.set_timeout(dist.default_pg_timeout)  # as torchrun's has it
+        options = {"store": store, "rank": rank, "world_size": world_size}
+    if backend == "nccl":
+        options["device_id"] = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(options["device_id"])
+        # With device_id a send waits its turn among the group's calls: lab 02 says so, and
+        # PyTorch need not in every cell.
+        os.environ.setdefault("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "false")
+    dist.init_process_group(backend, **options)
+
+
+def serve_store(listener: int) -> Any:
+    """Serve the store at MASTER_ADDR and MASTER_PORT, for programs that connect to it.
+
+    torchrun's agent serves it; here rank 0 does, on the socket that was bound for it
+    before any rank existed, so nobody has to try twice.
+    """
+    import torch.distributed as dist
+
+    return dist.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        int(os.environ["WORLD_SIZE"]),
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
+
+
 def file_of(store: Any) -> Any:
     """The FileStore behind a store of `store_in`; another store as it is."""
     return vars(store)["file"] if type(store) is _eager() else store
@@ -84,16 +129,16 @@ def _eager() -> type:
 
         def get(self, key: str) -> bytes:
             limit = self.timeout  # type: ignore[attr-defined]
-            self._look([key], limit)
+            self._poll([key], limit)
             self.file.set_timeout(limit)
             return self.file.get(key)
 
         def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
             limit = timeout or self.timeout  # type: ignore[attr-defined]
-            self._look(keys, limit)
+            self._poll(keys, limit)
             self.file.wait(keys, limit)
 
-        def _look(self, keys: list[str], limit: timedelta) -> None:
+        def _poll(self, keys: list[str], limit: timedelta) -> None:
             """Look often for a moment, or until the keys are there."""
             until = monotonic() + min(_OFTEN, limit.total_seconds())
             while not self.file.check(keys) and monotonic() < until:

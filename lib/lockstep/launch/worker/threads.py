@@ -1,4 +1,4 @@
-"""Who else is at work in a rank: threads that may yet do what its main thread waits for."""
+"""Finds others at work in a rank: threads that may yet do what its main thread waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TURNS = (*(0.001,) * 5, 0)  # seconds in which a new thread gets to begin
 
 
 class OtherThreads:
-    """What is known of a process's threads from one look to the next."""
+    """Remembers a process's threads from one look to the next."""
 
     def __init__(self) -> None:
         self._newest = 0  # the identity of the newest thread that was seen
@@ -26,7 +26,7 @@ class OtherThreads:
         self._is_alone = False
 
     def may_act(self, ours: Set[int]) -> bool:
-        """Whether a thread might yet do something while this one waits; `ours` will not."""
+        """Return whether a thread might yet do something while this one waits; `ours` will not."""
         newest = _identity(_head(_INTERPRETER))
         if newest == self._newest and self._is_alone:
             return False
@@ -41,7 +41,7 @@ class OtherThreads:
         return any(not _is_idle(at) for at in others)
 
     def _have_begun(self) -> bool:
-        """Whether all threads that were started have begun; they are given a little time.
+        """Return whether all threads that were started have begun; they are given a little time.
 
         One that has not is in no list of Python's but that of thread states.
         """
@@ -57,14 +57,14 @@ class OtherThreads:
 
 
 def _frames() -> dict[int, FrameType] | None:
-    """What each thread executes; None where an audit hook of the program's forbids to look."""
+    """Return what each thread executes; None where a program's audit hook forbids to look."""
     with contextlib.suppress(Exception):
         return _current_frames()
     return None
 
 
 def _is_idle(frame: FrameType) -> bool:
-    """Whether a thread waits without a limit for others of its process, or is known to be idle."""
+    """Return whether a thread is idle, or waits without a limit for others of its process."""
     if frame.f_code is _POOL or (
         frame.f_code in _WAITS and frame.f_locals.get("timeout") in (None, -1)
     ):
@@ -103,7 +103,7 @@ _identity = _function("PyThreadState_GetID", ctypes.c_uint64, ctypes.c_void_p)
 
 
 def _count() -> int:
-    """How many threads Python has a state of: from the moment on in which one is started."""
+    """Return how many threads Python has a state of: from the moment on in which one is started."""
     count, state = 0, _head(_INTERPRETER)
     while state:
         count, state = count + 1, _next(state)
