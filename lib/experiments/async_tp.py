@@ -28,7 +28,7 @@ ROWS, INNER, COLUMNS = 8192, 8192, 2048  # of all ranks' rows together; bfloat16
 
 
 def ways() -> dict[str, Callable[[], object]]:
-    """What is timed, by name."""
+    """Return what is timed, by name."""
     n, name = dist.get_world_size(), dist.group.WORLD.group_name  # type: ignore[union-attr]
     part = torch.randn(ROWS // n, INNER, device="cuda", dtype=torch.bfloat16)
     whole = torch.randn(ROWS, INNER, device="cuda", dtype=torch.bfloat16)
@@ -61,7 +61,7 @@ def ways() -> dict[str, Callable[[], object]]:
 
 
 def measure(file: Path) -> None:
-    """What each rank of torchrun does under NCCL; rank 0 writes the file."""
+    """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))

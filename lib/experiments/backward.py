@@ -124,7 +124,8 @@ def by_ddp(cap: int) -> Step:
 
 
 def ways() -> Iterator[tuple[dict[str, Any], Step]]:
-    """What each is, and its step; the course's answer is that of one layer and no option."""
+    """Return what each way is, and its step; the course's answer is that of one layer, no
+    option."""
     yield {"how": "no communication"}, alone()
     yield {"how": "all-reduces alone"}, messages()
     yield {"how": "after the backward"}, after()
@@ -157,7 +158,8 @@ def trace(step: Step, file: Path) -> None:
 
 
 def shares(folder: Path) -> dict[str, float]:
-    """Of the traces there: µs a step of all communication, of it exposed, and the share hidden.
+    """Return, from the traces there, µs a step of communication, exposed ones, and the hidden
+    share.
 
     A step's are the mean of its ranks; of the steps the median.
     """
@@ -174,7 +176,7 @@ def shares(folder: Path) -> dict[str, float]:
 
 
 def measure(folder: Path) -> None:
-    """What each rank of torchrun does under NCCL; a line and a folder of traces for each way."""
+    """Measure on each rank of torchrun, under NCCL; a line and a folder of traces for each way."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")  # without device_id a new group has a communicator of its own
     rank = dist.get_rank()

@@ -76,7 +76,7 @@ def hosts(calls: int = 50, batches: int = BATCHES) -> dict[str, float]:
 
 
 def record(file: Path) -> None:
-    """What each rank of torchrun does under NCCL; rank 0 writes the file."""
+    """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))

@@ -105,7 +105,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Step], str]] = {
 
 
 def trace_all(folder: Path) -> None:
-    """What each rank does: leaves a folder a program."""
+    """Trace each program on this rank; leaves a folder a program."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     for name, (program, _) in PROGRAMS.items():

@@ -135,8 +135,8 @@ def chosen(call: Callable[[], Any]) -> list[str]:
 
 
 def precision(terms: int = 1024) -> dict[str, dict[str, float]]:
-    """Of a product with so many terms, by precision: u, and the largest error as a part of the
-    bound terms · u · Σ|x·w|."""
+    """Return, for a product with so many terms, by precision: u, and the largest error as a part of
+    the bound terms · u · Σ|x·w|."""
     torch.manual_seed(0)
     x, w = torch.randn(2, terms, 512, dtype=torch.float64, device=where())
     found = {}
@@ -191,7 +191,7 @@ def code() -> dict[str, Any]:
 
 
 def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """What is recorded for models of these sizes: all that there is so far, after each row.
+    """Yield what is recorded for models of these sizes: all that there is so far, after each row.
 
     A row that fails is left out; why is printed.
     """
@@ -237,7 +237,7 @@ def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 
 def told(world: World, function: Callable[..., Any], *args: object) -> Any:
-    """What a function returns in the world's only rank."""
+    """Return what a function returns in the world's only rank."""
     return world.run(function, *args)[0]
 
 

@@ -1,4 +1,4 @@
-"""What each kernel of a step of experts moved and computed, by the GPU's own counters.
+"""Counts of what each kernel of a step of experts moved and computed, by the GPU's counters.
 
 Nsight Compute (`ncu`) runs each kernel several times and reads counters; PyTorch's profiler runs
 the same program and takes times. The step is that of `traces.experts` without other ranks: 8192
@@ -68,7 +68,7 @@ def experts(device: str = "cuda") -> Callable[[], Any]:
 
 
 def under_ncu() -> None:
-    """What ncu watches: one step, the rest is warm-up. `emit_nvtx` tells ncu of the ranges."""
+    """Run what ncu watches: one step, the rest is warm-up. `emit_nvtx` tells ncu of the ranges."""
     step = experts()
     with torch.autograd.profiler.emit_nvtx():
         for _ in range(3):
@@ -143,7 +143,7 @@ def rows_of(text: str) -> list[dict[str, Any]]:
 
 
 def known(listed: Iterable[str]) -> list[str]:
-    """Of METRICS those that this ncu has for this GPU."""
+    """Return those of METRICS that this ncu has for this GPU."""
     names = {line.split()[0] for line in listed if line.strip()}
     return [one for one in METRICS if one.split(".")[0] in names]
 

@@ -1,4 +1,4 @@
-"""What an experiment is, and the ways in which experiments start their ranks."""
+"""Experiments, and the ways in which they start their ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExperimentFailed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment has found; becomes a file or a folder below `data/`.
+    """A finding of an experiment; becomes a file or a folder below `data/`.
 
     file: "launch/two-nodes.json", or the name of a folder, which has no suffix. what: one line for
     the manifest. content: plain values (of a folder: by the name of each file); they are written as
@@ -47,7 +47,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What can be recorded, what it needs, and how.
+    """A thing that can be recorded, what it needs, and how.
 
     run: gets the machine and the number of ranks, and returns its results, which are written
     together or not at all; or it yields them, and each is written when it comes: one of a file that
@@ -79,7 +79,7 @@ class Experiment:
         return gpus + (" and Triton" if self.triton else "")
 
     def stale(self, file: str, found: Iterable[str]) -> str:
-        """Why a recording with these keys, or files, is none that it would write; else ""."""
+        """Say why it would not write a recording with these keys, or files; else ""."""
         patterns = [keys for name, keys in self.writes.items() if fnmatchcase(file, name)]
         if not patterns:
             return f"{self.name} writes no {file}"
@@ -91,7 +91,8 @@ class Experiment:
         return f"{file} has {', '.join(unknown) or 'nothing else'}, and lacks {', '.join(lacking)}"
 
     def ranks_on(self, machine: Machine, asked: int | None) -> int:
-        """How many ranks it takes there. Raises CannotRecord where the machine lacks something."""
+        """Return how many ranks it takes there. Raises CannotRecord where the machine lacks
+        something."""
         usual = self.ranks or max(len(machine.gpus), self.least)
         nproc = usual if asked is None else asked
         if nproc < self.least or nproc > (self.most or nproc):

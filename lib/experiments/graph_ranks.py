@@ -35,7 +35,7 @@ Values = dict[str, Any]
 
 
 class Notes:
-    """What a rank leaves in files of its own, line by line: it may never come to its end."""
+    """Notes of a rank in files of its own, line by line: it may never come to its end."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder, rank = Path(folder), dist.get_rank()
@@ -164,7 +164,7 @@ CASES: dict[str, tuple[Callable[..., None], Values]] = {
 
 
 def on_rank(folder: str, name: str) -> None:
-    """What each rank of torchrun does."""
+    """Run on each rank of torchrun."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     limit = timedelta(seconds=TIME_OUT)
@@ -185,7 +185,7 @@ def waits_in(stacks: str) -> list[str]:
 
 
 def outcome(name: str, nproc: int) -> list[Values]:
-    """Of each rank how far it came, and in which calls it waited at the limit.
+    """Return how far each rank came, and in which calls it waited at the limit.
 
     One that has neither come to its end nor waited then was ended before, by the watchdog.
     """

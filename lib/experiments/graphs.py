@@ -99,7 +99,7 @@ def captured(cuda: Any, step: Step, pool: Any = None) -> tuple[Any, Any]:
 def serve(
     graph: Any, x_BD: torch.Tensor, out_BD: torch.Tensor, new_BD: torch.Tensor
 ) -> torch.Tensor:
-    """What a replay makes of a new input."""
+    """Return what a replay makes of a new input."""
     x_BD.copy_(new_BD)
     graph.replay()
     return out_BD.clone()
@@ -121,7 +121,7 @@ def microseconds(cuda: Any, ways: dict[str, Step], repeats: int) -> dict[str, fl
 
 
 def kernels(cuda: Any, step: Step) -> int | None:
-    """How many kernels a step launches; None where there is no profiler for the device."""
+    """Count the kernels that a step launches; None where there is no profiler for the device."""
     if cuda is not torch.cuda:
         return None
     with torch.profiler.profile() as profiler:

@@ -1,4 +1,4 @@
-"""What NCCL's flight recorder writes on every rank when one leaves out an all-reduce."""
+"""Dumps of NCCL's flight recorder on every rank when one leaves out an all-reduce."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def hang() -> None:
-    """What each rank does. Rank 2 leaves out the fourth all-reduce; the watchdog then dumps."""
+    """Run on each rank. Rank 2 leaves out the fourth all-reduce; the watchdog then dumps."""
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local)
     torch.cuda.set_device(device)

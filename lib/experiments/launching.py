@@ -1,4 +1,4 @@
-"""What fresh and kept ranks cost on GPUs, and how failures under NCCL read.
+"""The cost of fresh and kept ranks on GPUs, and how failures under NCCL read.
 
 On all ranks, on half of them and on one. A cell on kept ranks is timed from Python: a notebook
 adds the messages of its kernel.

@@ -67,7 +67,7 @@ def entry(
     command: str,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """What the manifest says about a result that so many ranks found just now, and here."""
+    """Return the manifest's entry for a result that so many ranks found just now, and here."""
     assert machine.torch is not None
     names = Counter(gpu.name for gpu in machine.gpus)
     gpus = " and ".join(f"{count} {name}" for name, count in names.items())
@@ -200,7 +200,8 @@ def sums_of(folder: Path, recording: str) -> dict[str, str]:
 
 
 def doubts(folder: Path) -> list[str]:
-    """What is wrong with the recordings of a folder: changed, without an entry, without a file."""
+    """Say what is wrong with the recordings of a folder: changed, without an entry, without a
+    file."""
     entries = [entry["file"] for entry in read(folder)]
     sums = read_sums(folder)
     there = {

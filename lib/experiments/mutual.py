@@ -55,7 +55,7 @@ def outcome(backend: str, nbytes: int, connected: bool) -> dict[str, Any]:
 def outcomes(
     backend: str, first: Sequence[int], later: Sequence[int]
 ) -> Iterator[list[dict[str, Any]]]:
-    """What became of the first messages of a pair of each size, and of later ones, so far."""
+    """Return what became of a pair's first messages of each size, and of later ones, so far."""
     found = []
     for connected, sizes in ((True, later), (False, first)):
         for size in sizes:

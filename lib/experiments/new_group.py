@@ -1,4 +1,4 @@
-"""What `new_group` does when only its members call it: a question of lab 01."""
+"""A question of lab 01: what does `new_group` do when only its members call it?"""
 
 from __future__ import annotations
 

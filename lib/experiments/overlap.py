@@ -29,7 +29,7 @@ LIMITS: tuple[int | None, ...] = (None, 4, 8, 16, 32)
 
 
 def ways(group: Any, a: torch.Tensor, x: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """What is timed, by name. a: a factor of the products. x: what is reduced."""
+    """Return what is timed, by name. a: a factor of the products. x: what is reduced."""
     out = torch.empty_like(a)
 
     def products(count: int = PRODUCTS) -> None:
@@ -106,7 +106,7 @@ def seconds(call: Callable[[], object], ahead: int = 0) -> float:
 
 
 def measure(file: Path) -> None:
-    """What each rank of torchrun does under NCCL; rank 0 writes the file."""
+    """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")  # without device_id a new group has a communicator of its own
     a = torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""What the virtual GPU says of small programs, and what PyTorch's CUDA sanitizer says on a GPU.
+"""Verdicts on small programs by the virtual GPU, and by PyTorch's CUDA sanitizer on a GPU.
 
 The programs are of streams and events, right ones and wrong ones, in plain torch.cuda style. Each
 takes the module torch.cuda, or what has its names, and returns (what it computed, what is right).
@@ -457,7 +457,7 @@ def verdict_here(case: Case) -> tuple[str, float, float]:
 
 
 def verdict_of_sanitizer(case: Case) -> str:
-    """What PyTorch's sanitizer says of the program: "race" or "none", or how it failed."""
+    """Return what PyTorch's sanitizer says of the program: "race" or "none", or how it failed."""
     ran = subprocess.run(
         [sys.executable, "-m", "experiments.races", case.name],
         env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},

@@ -1,4 +1,4 @@
-"""What ranks on two nodes that Slurm gives are told.
+"""Variables of ranks on two nodes that Slurm gives.
 
 Needs a profile (`lockstep cluster init`), or a job of two nodes around it.
 """

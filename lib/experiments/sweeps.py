@@ -186,7 +186,7 @@ def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[di
 
 
 def sweep(file: Path, makes: Mapping[str, Make]) -> None:
-    """What each rank of torchrun does under NCCL; rank 0 writes the file."""
+    """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))

@@ -28,7 +28,7 @@ WAYS = ("kept", "emptied")
 
 
 def trace_all(folder: Path, way: str) -> None:
-    """What each rank does: leaves its trace and its numbers."""
+    """Trace the program on this rank; leaves its trace and its numbers."""
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))

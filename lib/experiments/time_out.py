@@ -1,4 +1,4 @@
-"""How long a process group waits before it gives up, as its options say."""
+"""The time that a process group waits before it gives up, as its options say."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Step], str]] = {
 
 
 def trace_all(folder: Path) -> None:
-    """What each rank does: leaves a folder a program, rank 0 also what is not of all ranks."""
+    """Trace each program on this rank; rank 0 also leaves what is not of all ranks."""
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
@@ -265,7 +265,7 @@ def cost(plain: list[float], recorded: list[float]) -> dict[str, float]:
 
 
 def allocations(step: Step) -> Any:
-    """What the allocator did in two steps."""
+    """Record what the allocator did in two steps."""
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=3000)
     for _ in range(2):
         step()

@@ -1,4 +1,4 @@
-"""What torchrun tells the ranks of two nodes.
+"""Variables that torchrun gives the ranks of two nodes.
 
 Two agents of torchrun, as two nodes would have, on this host: the variables are the same.
 """

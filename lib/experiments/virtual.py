@@ -387,7 +387,7 @@ def to_and_fro(cuda: Any, count: int) -> Step:
 
 
 def between_products(cuda: Any, name: str, rows: int, width: int, dtype: torch.dtype) -> Step:
-    """What a training step has between its products, and the product with a bias, 20 times."""
+    """Run what a training step has between its products, and the product with a bias, 20 times."""
     x, y = random(rows, width, dtype=dtype), random(rows, width, dtype=dtype)
     layer = nn.Linear(width, width, device="cuda", dtype=dtype)
     calls: dict[str, Callable[[], object]] = {
@@ -417,7 +417,7 @@ def _made(make: Any, args: Sequence[Any], cuda: Any) -> Step:
 
 
 def normalised(cuda: Any, rows: int, width: int) -> Step:
-    """What stands between products: layer norm, GELU and an addition, forward only."""
+    """Run what stands between products: layer norm, GELU and an addition, forward only."""
     x = random(rows, width)
 
     def step() -> None:
@@ -601,7 +601,7 @@ EXPERIMENT = Experiment(
 
 
 def quicker(content: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Of programs measured twice: seconds of the quicker run, and how much longer the other took.
+    """Return, for programs measured twice, the quicker run's seconds and the other's excess.
 
     What else runs on a machine makes a step longer, never shorter.
     """

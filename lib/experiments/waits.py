@@ -1,4 +1,4 @@
-"""What lab 02 asks of NCCL: which calls the host waits in when the other rank is late."""
+"""A question of lab 02 about NCCL: in which calls does the host wait when a rank is late?"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WAYS: dict[str, tuple[Start, int]] = {
 
 
 def answers(backend: str) -> dict[str, str]:
-    """What the host does, in words, by call."""
+    """Say what the host does, by call."""
     said = {}
     for name, way in WAYS.items():
         job = torchrun(host_seconds, *way, nproc_per_node=2, backend=backend, show=False)

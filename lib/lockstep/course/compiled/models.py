@@ -29,7 +29,8 @@ PER_BATCH = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the models: tokens, width and depth of each; experts of the third; numbers of blocks.
+    """The sizes of the models: tokens, width and depth of each; experts of the third; numbers of
+    blocks.
 
     attention: heads, length, width of a head, and how far back a window reaches.
     """
@@ -146,7 +147,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 @cache
 def warm_up() -> None:
-    """What a process does once: imports, the device's context, the compilers' own set-up."""
+    """Do what a process does once: imports, the device's context, the compilers' own set-up."""
     require()
     x = torch.randn(64, 64, device=where())
     torch.compile(lambda x: (x * 2 + 1).sin())(x)

@@ -1,4 +1,4 @@
-"""How an answer is judged: trials on ranks, one observed result each, and signs that read it.
+"""The judging of answers: trials on ranks, one observed result each, and signs that read it.
 
 A lab's module declares an exercise as a generator of trials; a trial says what each rank is given
 and, computed from all of it in one process, what each rank must end up with:

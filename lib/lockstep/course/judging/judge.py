@@ -72,7 +72,7 @@ class Judged:
         self._declare(self._fails, mistake, sign)
 
     def demands(self, mistake: str, sign: Sign) -> None:
-        """What the goal rules out although the result is right; it shows on one of the ranks."""
+        """Declare what the goal rules out although the result is right; it shows on one rank."""
         self._declare(self._demands, mistake, sign)
 
     def _declare(self, signs: dict[str, Any], mistake: str, sign: Any) -> None:
@@ -126,7 +126,7 @@ class Judged:
                     self._tell_if(sign(run, rank), mistake, run, rank)
 
     def _end(self, run: Run, rank: int) -> Any:
-        """What is judged of a rank: what its play says, else of each call of the answer the
+        """Return what is judged of a rank: what its play says, else of each call of the answer the
         argument that must hold the result, or what was returned."""
         if run.ends[rank] is not None:
             return run.ends[rank]
@@ -276,8 +276,8 @@ class Judged:
 
 
 def _uncompiled(answer: Any) -> Any:
-    """What torch.compile was given: what it made of that cannot travel. One that torch.compiler
-    has disabled stays so."""
+    """Return what torch.compile was given: what it made of that cannot travel. One that
+    torch.compiler has disabled stays so."""
     while not hasattr(answer, "_torchdynamo_disable"):
         inside = getattr(answer, "_torchdynamo_orig_callable", getattr(answer, "_orig_mod", answer))
         if inside is answer:
@@ -343,7 +343,7 @@ def _near(run: Run, wrong: Difference) -> bool:
 
 
 def _bits(value: float) -> int:
-    """How many binary digits a number has, from the first 1 to the last."""
+    """Count the binary digits of a number, from the first 1 to the last."""
     whole = abs(float(value).as_integer_ratio()[0])
     return whole.bit_length() - (whole & -whole).bit_length() + 1 if whole else 0
 

@@ -23,7 +23,8 @@ _LARGEST_BASE = 64
 
 @dataclass(frozen=True)
 class Numbers:
-    """What ranks hold: `length` numbers each, fractions and negative ones if the dtype has them."""
+    """The numbers that ranks hold: `length` each, fractions and negative ones if the dtype has
+    them."""
 
     dtype: str
     nproc: int
@@ -70,8 +71,8 @@ class Numbers:
         return Tensor.of(numbers, self.dtype, shape)
 
     def made_of(self, number: float, at: int) -> tuple[int, Mapping[int, int]] | None:
-        """Of which place's numbers a sum is made, and how often each rank's is in it; None where
-        that cannot be said for certain."""
+        """Return of which place's numbers a sum is made, and how often each rank's is in it; None
+        where that cannot be said for certain."""
         if self.base <= 2 * self.nproc:  # a digit might have run over
             return None
         for place in (at, *(one for one in range(self.length) if one != at)):
@@ -86,7 +87,7 @@ class Numbers:
         return None
 
     def origin(self, number: float, at: int) -> str:
-        """Of what a wrong sum is made, in words; "" where that cannot be said for certain."""
+        """Say of what a wrong sum is made; "" where that cannot be said for certain."""
         found = self.made_of(number, at)
         if found is None:
             return ""

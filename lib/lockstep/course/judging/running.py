@@ -51,7 +51,7 @@ class Trial:
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """What it is like, in words: where one trial goes wrong and another does not, they may
+        """Say what it is like: where one trial goes wrong and another does not, they may
         say why."""
         given = [one for args in self.given for one in _tensors(args)]
         dtypes = dict.fromkeys(one.dtype for one in given)
@@ -85,7 +85,7 @@ class Step:
 
 @dataclass
 class Run:
-    """What became of a trial.
+    """The outcome of a trial.
 
     record: for each rank, what the answer asked of process groups; where the ranks failed, what
     was asked at all. steps: for each rank, its calls of the answer; empty where the ranks failed.
@@ -121,7 +121,7 @@ class Run:
         return self.steps[rank][0].returned
 
     def difference(self, rank: int) -> Difference | None:
-        """How what a rank ended up with differs from what is right."""
+        """Return how what a rank ended up with differs from what is right."""
         right = self.right(rank)
         return None if right is ... else difference(self.got(rank), right)
 
@@ -243,7 +243,7 @@ def _call_once(answer: Watched, *args: Any) -> None:
 
 @dataclass(frozen=True)
 class Noted:
-    """What a play returns that saw more than what the rank ended up with."""
+    """The result of a play that saw more than what the rank ended up with."""
 
     end: Any
     noted: Any
@@ -257,8 +257,8 @@ class PlayFailed(Exception):
 
 
 def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
-    """What was seen of the answer on this rank, what the play says it ended up with and what it
-    noted besides, and of which exercises the course's answers were asked for."""
+    """Return what was seen of the answer on this rank, what the play says it ended up with and what
+    it noted besides, and of which exercises the course's answers were asked for."""
     watched = Watched(answer)
     try:
         end = play(watched, *given[int(os.environ["RANK"])])

@@ -36,7 +36,7 @@ class NeverMet(Exception):
 
 
 class Watch:
-    """What one rank asks of the store, and what it tells the others of itself.
+    """One rank's requests to the store, and what it tells the others of itself.
 
     asked: how often. written: how often it wrote. there: the keys that it waited for although
     they were there. of_worlds: the store is one in which worlds meet, so keys of theirs are not
@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def own_keys(self) -> int:
-        """How many of the keys in the store are the trial's."""
+        """Count the keys in the store that are the trial's."""
         return self.world_size + 1 + self._meetings
 
     # ── For the store ────────────────────────────────────────────────────────────────────────

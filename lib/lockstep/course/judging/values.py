@@ -69,7 +69,7 @@ class Other:
 
 
 def make(value: Any) -> Any:
-    """What a rank is given: tensors for `Tensor`, in lists, tuples and dicts, too."""
+    """Make what a rank is given: tensors for `Tensor`, in lists, tuples and dicts, too."""
     if isinstance(value, Tensor):
         return _made(value)
     if isinstance(value, list | tuple):
@@ -244,7 +244,7 @@ def _numeric(value: Any) -> bool:
 
 
 def narrowed(one: Difference) -> Difference:
-    """Where two dicts with the same keys differ: the first difference within them."""
+    """Return the first difference within two dicts that have the same keys."""
     while isinstance(one.got, dict) and isinstance(one.right, dict):
         if one.got.keys() != one.right.keys():
             break
@@ -287,7 +287,7 @@ def show(value: Any) -> str:
 
 
 def kind(value: Any) -> str:
-    """What sort of thing a value is: "a float", "None"."""
+    """Say what sort of thing a value is: "a float", "None"."""
     if isinstance(value, Tensor | Other):
         return str(value)
     if isinstance(value, Number):

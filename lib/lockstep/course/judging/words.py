@@ -1,4 +1,5 @@
-"""What is said: each exercise's hints and the sentence of each mistake, from `labs/labNN.toml`.
+"""The words of checks: each exercise's hints and the sentence of each mistake, from
+`labs/labNN.toml`.
 
 What may go wrong in every exercise is said in `words.toml` here, unless the exercise says it
 itself.

@@ -229,7 +229,7 @@ Groups = list[list[int]]
 
 
 def _in_any_order(answer: Any, sizes: dict[str, int], axis: str) -> Any:
-    """What was returned, with the groups in the order of their first ranks."""
+    """Return what was returned, with the groups in the order of their first ranks."""
     returned = answer(sizes, axis)
     seen = see(returned)
     return sorted(seen, key=sorted) if _is_groups(seen) else returned
@@ -741,7 +741,7 @@ class NoWork(RuntimeError):
 
 
 def _all_reduces(group_class: Any, given: list[tuple[Tensor, str]], late: int) -> Any:
-    """What the tensors hold after each call; which handles are done; whether the store was used."""
+    """Note what the tensors hold after each call, which handles are done, any use of the store."""
     import torch.distributed as dist
 
     store, watch = watched()
@@ -801,7 +801,7 @@ def store_group(draw: random.Random) -> Iterator[Trial]:
 def _call(
     draw: random.Random, nproc: int, operation: str, dtype: str, shape: tuple[int, ...]
 ) -> tuple[list[Tensor], Tensor]:
-    """What the ranks give to an all_reduce, and what it leaves; the first elements are below 0."""
+    """Draw what ranks give to an all_reduce, and what it leaves; first elements are below 0."""
     signs = (-1, 1, *(draw.choice((-1, 1)) for _ in range(3)))
     unit = 1 if dtype == "int64" else 1 / 64  # more digits than "%.3f" has
     columns = [
@@ -853,7 +853,7 @@ def _max_from_zero(trial: Trial) -> list[Any]:
 
 
 def _kept_in(tensor: Tensor, number: float) -> float:
-    """What copy_ makes of a number: integers have no fraction."""
+    """Return what copy_ makes of a number: integers have no fraction."""
     return int(number) if tensor.dtype == "int64" else number
 
 
@@ -893,7 +893,7 @@ def _old_keys(run: Run, rank: int) -> Any:
 
 
 def _sums_of(trial: Trial, number: int, since: int) -> set[float]:
-    """What a call can leave that takes from each rank what it gave to one of these calls."""
+    """Return what a call can leave that takes from each rank what it gave to one of these calls."""
     given = [[call.numbers[0] for call in own[since : number + 1]] for own in trial.own]
     return {combine(one) for one in itertools.product(*given) for combine in (sum, max)}
 

@@ -326,8 +326,8 @@ def one_way(draw: random.Random) -> Iterator[Trial]:
 
 
 def _late_replies(draw: random.Random) -> tuple[int, list[float]]:
-    """How many round trips to count, and how late each reply comes, such that the median is a usual
-    one, and all that the mistakes make of these round trips (_STATISTICS) differs by 20 %."""
+    """Draw how many round trips to count, and how late each reply comes, such that the median is a
+    usual one, and all that the mistakes make of these round trips (_STATISTICS) differs by 20 %."""
     first, after, centre, late = draw.choice(_OTHERS)
     usual = [_USUAL] * (len(late) + 1)
     others = [*usual, after, *late]
@@ -337,7 +337,7 @@ def _late_replies(draw: random.Random) -> tuple[int, list[float]]:
 
 
 def _each(run: Run, rank: int) -> Iterator[tuple[Step, list[Call], list[Call], int, int]]:
-    """Of each call of the answer: what this rank sent and received in it, nbytes and repeats."""
+    """Return, for each call of the answer, what this rank sent and received, nbytes and repeats."""
     for step, (nbytes, repeats, _) in zip(run.steps[rank], run.trial.given[rank], strict=False):
         calls = [call for call in run.calls(rank) if step.began <= call.start <= step.ended]
         out = [call for call in calls if call.operation == "send"]
@@ -414,8 +414,8 @@ def _miss(measured: float, other: float) -> float:
 
 
 def _off(run: Run) -> list[tuple[float, list[float]]]:
-    """What was returned and the round trips, where the two do not agree; [] unless that is so of
-    most calls, for the machine may take its time between the answer's clock and the record's.
+    """Return what was returned and the round trips, where the two do not agree; [] unless that is
+    so of most calls, for the machine may take its time between the answer's clock and the record's.
 
     A call counts only if in it the median was clearly something else than all other statistics.
     """
@@ -578,8 +578,8 @@ def _pieces(whole: bool) -> Callable[[Run, int], Any]:
 
 
 def _waited_before_passing(run: Run, rank: int) -> list[bool]:
-    """Of each piece but the last, whether this rank passed it on only after it had waited for the
-    next one. A receive that has begun ahead makes nobody wait: of that its end counts."""
+    """Say of each piece but the last whether this rank passed it on only after it had waited for
+    the next one. A receive that has begun ahead makes nobody wait: of that its end counts."""
     sends, receives = run.sends(rank), run.receives(rank)
     if len(sends) != len(receives) or not run.trial.paced:
         return []
@@ -643,7 +643,7 @@ relay.demands("blocking", _waits_for_its_sends)
 
 
 def _to_dst(answer: Any, x: Any, src: int, dst: int) -> Any:
-    """What the answer returned on the rank that asked for it; "" on all others."""
+    """Return what the answer returned on the rank that asked for it; "" on all others."""
     import torch.distributed as dist
 
     got = answer(make(x), src, dst)

@@ -316,7 +316,7 @@ Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µ
 
 
 def _end(costs: Costs, size: int) -> float:
-    """When all is communicated, with so many layers in a bucket."""
+    """Return when all is communicated, with so many layers in a bucket."""
     layers, compute, alpha, beta = costs
     sent = 0.0
     for begin in range(0, layers, size):

@@ -55,7 +55,7 @@ class Graphs:
 
     @property
     def calls(self) -> list[int]:
-        """How many calls each graph has."""
+        """The number of calls in each graph."""
         return [sum(node.op.startswith("call") for node in graph.nodes) for graph in self.graphs]
 
 
@@ -470,7 +470,7 @@ def by_block(draw: random.Random) -> Iterator[Trial]:
 
 
 def _stacked(numbers: list[float], gains: Sequence[float]) -> list[float]:
-    """What the blocks make of these numbers, one block after the other."""
+    """Return what the blocks make of these numbers, one block after the other."""
     for gain in gains:
         numbers = [max(0.0, number * gain) + 1 for number in numbers]
     return numbers
@@ -530,7 +530,7 @@ def _beside(answer: Any, x: Tensor, a: Tensor, b: Tensor) -> dict[str, Any]:
 
 
 def _steps(graph: Any) -> list[str]:
-    """What Dynamo's graph does: "start", "product", "wait".
+    """Return the steps of Dynamo's graph: "start", "product", "wait".
 
     A product is told by what it is made of, whatever it is called: of two inputs that are not
     summed, and of no sum. Its nodes in a row are one; to add a number (Python's sum begins with

@@ -21,7 +21,7 @@ _LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaGraphLaunch")
 
 
 def _calls(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
-    """What the host called of CUDA between two seconds of its clock."""
+    """Return the host's calls of CUDA between two seconds of its clock."""
     return [
         one.name
         for one in slices
@@ -109,7 +109,7 @@ def _host_waits_for_each(times: Times, end: float) -> float:
 
 
 def _no_queue(kernels: list[float], launch: float, latency: float, gap: float) -> list[float]:
-    """When each kernel would end on a device that is always free."""
+    """Return when each kernel would end on a device that is always free."""
     return [number * launch + latency + one for number, one in enumerate(kernels)]
 
 
@@ -507,7 +507,7 @@ def _clip(
     numbers: Sequence[float], limit: float, *, scale: Callable[..., float] = _scale,
     large: Callable[[float], bool] = lambda one: abs(one) > 0.5, mask_first: bool = False,
 ) -> list[float]:  # fmt: skip
-    """What is kept of the numbers; the sum of it is what is right."""
+    """Return what is kept of the numbers; the sum of it is what is right."""
     by = scale(numbers, limit)
     return [by * one for one in numbers if large(one if mask_first else by * one)]
 

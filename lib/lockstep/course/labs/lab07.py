@@ -26,7 +26,7 @@ def _alone(given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
 
 
 def _guess(function: Callable[..., Any]) -> Callable[[Trial], list[Any]]:
-    """What a mistake gives for the same arguments."""
+    """Return what a mistake gives for the same arguments."""
     return lambda trial: [function(*trial.facts["given"])]
 
 
@@ -366,7 +366,7 @@ def _charged(
 
 
 def _waited(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
-    """What each rank waited itself."""
+    """Return what each rank waited itself."""
     waits = [[max(row) - time for time in row] for row in arrivals]
     return [sum(one for one in of if one >= resolution) for of in zip(*waits, strict=True)]
 
@@ -385,7 +385,7 @@ def _after_the_last_but_one(arrivals: Sequence[Sequence[int]], resolution: int) 
 
 
 def _overwritten(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
-    """Of each rank's collectives, only the last in which it was the last to come."""
+    """Keep of each rank's collectives only the last one in which it was the last to come."""
     found = [0] * len(arrivals[0])
     for row in arrivals:
         at = row.index(max(row))
@@ -461,7 +461,8 @@ def case(letter: str) -> Trace:
 
 @cache
 def truth(letter: str) -> Case:
-    """What the trace of an asked case says, by each way in which its share can be taken from it."""
+    """Return what the trace of an asked case says, by each way in which its share can be taken from
+    it."""
     shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
     ranks, cause = {
         "A": ((1,), "straggler"),
@@ -535,7 +536,7 @@ def _said(run: Run) -> dict[str, Any]:
 
 
 def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
-    """What is wrong with the first of the cases, in order."""
+    """Say what is wrong with the first of the cases, in order."""
     for letter in _ASKED:
         if letter in _said(run):
             rank, cause, share = _said(run)[letter]
@@ -576,7 +577,7 @@ def _rank(said: Any) -> Any:
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    """Of Python or of numpy."""
+    """Say whether this is a number of Python's or numpy's."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 

@@ -63,7 +63,7 @@ def _renumbered(steps: Sequence[str]) -> list[str]:
 
 
 def _now_kept(steps: Sequence[str]) -> list[int]:
-    """How many are kept after each step."""
+    """Return how many are kept after each step."""
     return list(accumulate(1 if one[0] == "F" else -1 for one in steps))
 
 
@@ -81,7 +81,7 @@ def _longest_run(steps: Sequence[str]) -> int:
 
 
 def _last_numbers(steps: Sequence[str]) -> int:
-    """How far the number of the latest forward is ahead of the latest backward's, at most."""
+    """Return how far the latest forward's number is ahead of the latest backward's, at most."""
     latest, most = {"F": -1, "B": -1}, 0
     for one in steps:
         latest[one[0]] = int(one[1:])
@@ -277,7 +277,8 @@ class Stage:
 def _staged(
     answer: Any, order: list[str], weight: float, inputs: list[Tensor], pauses: list[float]
 ) -> Noted:
-    """What the stage did, what it was given, and what of that it had left for each backward."""
+    """Return what the stage did, what it was given, and what of that it had left for each
+    backward."""
     mine = make(inputs)
     stage = Stage(weight, mine)
     with slow("recv", pauses):
@@ -647,7 +648,7 @@ def _divided_by_ranks(of: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _divided_again(by: Callable[[Any, Any], int]) -> Callable[[Any, Any], Any]:
-    """What a rank sends back is divided once more by that number."""
+    """Say whether what a rank sends back is divided once more by that number."""
 
     def grads(losses: Any, by_rank: Any) -> Any:
         right, number = _mean(losses, by_rank)[1], by(losses, by_rank)
@@ -916,7 +917,7 @@ def _split(stage: int, stages: int, microbatches: int, late: int) -> list[str]:
 
 
 def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
-    """What the answer says for each rank."""
+    """Return what the answer says for each rank."""
     return [answer(rank, ranks, *asked) for rank in range(ranks)]
 
 

@@ -71,7 +71,7 @@ def _seconds(formula: Formula) -> Callable[[Trial], list[list[float]]]:
 
 
 def _counted(run: Run, rank: int) -> Any:
-    """How often α, and β for how many bytes, are in the times, if they are made of nothing else."""
+    """Return how often α, and β for how many bytes, are in the times, if nothing else is."""
     (first, second, third), got = run.trial.lines, numbers_in(run.got(rank))
     determinant = first.alpha * second.beta - second.alpha * first.beta
     alphas = (got[0] * second.beta - got[1] * first.beta) / determinant
@@ -260,7 +260,7 @@ def _of_keys(trial: Trial) -> list[float]:
 
 
 def _by_place(trial: Trial) -> Trial:
-    """What is left of a trial where the keys of `node_of`, by their places, are taken for nodes."""
+    """Return a trial in which the keys of `node_of`, by their places, are taken for nodes."""
     nodes = dict.fromkeys(trial.node_of, -1) | dict(enumerate(trial.node_of))
     return replace(trial, facts={**trial.facts, "node_of": nodes})
 
@@ -523,7 +523,7 @@ def step_seconds(draw: random.Random) -> Iterator[Trial]:
 
 
 def _known(trial: Trial) -> tuple[tuple[int, float], tuple[int, float]]:
-    """What is known of the smaller, and of the larger number of GPUs."""
+    """Return what is known of the smaller, and of the larger number of GPUs."""
     smaller, larger = sorted(trial.known.items())
     return smaller, larger
 

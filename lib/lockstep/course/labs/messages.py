@@ -1,4 +1,4 @@
-"""What exercises on messages between two ranks share: tensors to send, late ranks, signs."""
+"""Parts that exercises on messages between two ranks share: tensors to send, late ranks, signs."""
 
 from __future__ import annotations
 

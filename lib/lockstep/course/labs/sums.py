@@ -64,7 +64,7 @@ def _mean(whole_part: Callable[[float], int]) -> Callable[[Trial], list[list[flo
 
 
 def add_signs_of_sums(one: Judged) -> None:
-    """What comes out where not everything was added up, or not once."""
+    """Add the signs of sums in which not everything was added up, or not once."""
     one.gives("without-own", mixed(lambda trial, rank, r, p: r != rank))
     one.gives(
         "own-twice",
@@ -95,7 +95,7 @@ def wrong_places(run: Run, rank: int) -> bool:
 
 
 def makings(run: Run, rank: int) -> list[tuple[int, dict[int, int]] | None]:
-    """Of each wrong number its place, and how often each rank's is in it, where that is known."""
+    """Return each wrong number's place, and how often each rank's is in it, where that is known."""
     numbers: Numbers = run.trial.numbers
     found = [(one.at, numbers.made_of(one.got, one.at)) for one in run.differences(rank)]
     return [made and (made[0] - at, dict(made[1])) for at, made in found]
