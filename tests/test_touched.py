@@ -132,7 +132,7 @@ def test_what_files_of_ours_touch(file: str, test: str, distance: int) -> None:
     [
         ("lockstep/base/formatting.py", ["formatting"]),
         ("lockstep/trace/analyses/streams.py", ["trace_streams", "trace_serving"]),  # of its room
-        ("lockstep/launch/ranks.py", ["launch", "programs"]),  # like its folder; imports it
+        ("lockstep/launch/ranks.py", ["launch", "launch_view", "programs"]),  # which imports it
         ("lockstep/virtual/graphs.py", ["virtual_graphs", "virtual"]),
         ("lockstep/virtual/__init__.py", ["virtual"]),
         ("lockstep/figures/interactive/player.py", ["interactive"]),
