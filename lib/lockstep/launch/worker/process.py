@@ -38,7 +38,7 @@ def adopt_orphans() -> None:
 
 
 def end_before_others() -> None:
-    """Where memory is used up have the kernel end this process, and what it starts.
+    """Have the kernel end this process, and what it starts, where memory is used up.
 
     The notebook or an agent lives on then, and can say what happened (Linux).
     """
