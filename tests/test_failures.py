@@ -108,7 +108,7 @@ def test_a_cell_that_may_fail_shows_why(run):
 
 # ── Ranks that can never go on ───────────────────────────────────────────────────────────────
 
-STANDSTILLS = {
+STALLS = {
     "different collectives": (
         "if rank == 0:\n    dist.barrier()\nelse:\n    dist.all_reduce(x)",
         ["rank 0 called barrier, ranks 1–3 called all_reduce", "all_reduce #0 of float32[4]"],
@@ -233,9 +233,9 @@ STANDSTILLS = {
 }
 
 
-@pytest.mark.parametrize("case", STANDSTILLS)
-def test_standstill_is_found_and_explained(run, case):
-    body, sentences, lines = STANDSTILLS[case]
+@pytest.mark.parametrize("case", STALLS)
+def test_a_stall_is_found_and_explained(run, case):
+    body, sentences, lines = STALLS[case]
     reply = run(cell(body))
     verdict, *stacks = reply.error.removeprefix("JobFailed\n").split("\n\n")
     for sentence in sentences:
@@ -423,7 +423,7 @@ def test_wrong_dtypes_are_found_though_nothing_hangs(run):
     ],
     ids=["asleep", "busy", "in another process", "with another thread"],
 )
-def test_waiting_for_a_slow_rank_is_no_standstill(run, body):
+def test_waiting_for_a_slow_rank_is_no_stall(run, body):
     reply = run(cell(body))
     assert "4 ranks · gloo · CPU · ok" in reply.shown
 

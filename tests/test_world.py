@@ -83,7 +83,7 @@ def test_note_of_a_failure_comes_once(run, world):
     assert "had failed" not in world("rank").shown
 
 
-def test_standstill_in_a_later_cell(world):
+def test_a_stall_in_a_later_cell(world):
     world("x = torch.ones(3)\nfor _ in range(3):\n    dist.all_reduce(x)")
     reply = world("if rank == 0:\n    dist.all_reduce(x)")
     assert "Rank 0 waits in all_reduce #3" in reply.error

@@ -266,7 +266,7 @@ class _Agent:
     def _tell_state(self, rank: RankState) -> None:
         if rank.state == "dead":
             self._tell_node(None)  # why comes first: with the last rank's end the job is judged
-        message = {"did": "rank", **rank.told()}
+        message = {"did": "rank", **rank.report()}
         self._post(message, *([] if rank.parcel is None else [rank.parcel.memory]))
 
     def _tell_record(self, rank: RankState, sent: _Sent, whole: bool) -> bool:

@@ -73,8 +73,8 @@ class Printed(Protocol):
 State = Literal["coming", "ready", "running", "done", "failed", "dead"]
 
 
-class Told(msgspec.Struct, eq=False):
-    """All that an agent says of a rank, but its record and its result.
+class RankReport(msgspec.Struct, eq=False):
+    """All that is known of a rank, but its record and its result.
 
     state: "ready" is one in reserve. reply: what it said of its job; sizes: of the parts of its
     result. ended: when it answered or died, in seconds on the clock of its calls. code: how its
@@ -95,7 +95,7 @@ class Told(msgspec.Struct, eq=False):
     is_stopped: bool = False
 
 
-class RankState(Told, kw_only=True, eq=False):
+class RankState(RankReport, kw_only=True, eq=False):
     """One rank as its node knows it; whoever judges ranks reads this and writes nothing."""
 
     reader: Reader
@@ -116,52 +116,52 @@ class RankState(Told, kw_only=True, eq=False):
         return self.reply
 
     def come_up(self) -> None:
-        """Its process has started, or another one after that has failed."""
+        """Note that its process has started, or another one after it has failed."""
         self.state, self.reply, self.ended, self.code = "coming", None, None, None
 
     def begin(self, state: State = "coming") -> None:
-        """A job begins."""
+        """Forget the job before: another begins."""
         self.state, self.ended, self.peak = state, None, 0
         self.forget_job()
 
     def answer(self, reply: Reply, parcel: Parcel | None = None) -> None:
-        """It has said what became of its job."""
+        """Note what it says of its job."""
         self.state = "done" if reply.ok else "failed"
         self.reply, self.ended, self.parcel = reply, reply.at, parcel
         self.sizes = reply.sizes if isinstance(reply, Done) else []
         self.peak = reply.peak if isinstance(reply, Done) else 0
 
     def die(self, at: float) -> None:
-        """It has ended without a word."""
+        """Note that it has ended without a word."""
         self.state, self.reply, self.ended = "dead", None, at
 
     def exit(self, code: int, peak: int) -> None:
-        """Its process has ended, which may come after its answer."""
+        """Note how its process has ended, which may come after its answer."""
         self.code, self.peak = code, peak
 
     def forget_job(self) -> None:
         """Let go of what its job gave."""
         self.reply, self.parcel = None, None
 
-    def told(self) -> dict[str, Any]:
-        """Return what `Told` has, for a notebook on another host."""
-        told = {name: getattr(self, name) for name in Told.__struct_fields__}
-        return {name: msgspec.to_builtins(value) for name, value in told.items()}
+    def report(self) -> dict[str, Any]:
+        """Return its `RankReport` as plain values, for a notebook on another host."""
+        known = {name: getattr(self, name) for name in RankReport.__struct_fields__}
+        return {name: msgspec.to_builtins(value) for name, value in known.items()}
 
-    def learn(self, told: dict[str, Any], result: Any, ahead: float) -> None:
-        """Take what `told` has returned on another host.
+    def update(self, report: dict[str, Any], result: Any, ahead: float) -> None:
+        """Take what `report` has returned on another host.
 
         result: the memory of its result, None for none. ahead: of that host's clock, in seconds.
         Raises ValueError (msgspec.ValidationError) for what no agent would say.
         """
-        news = msgspec.convert(told, Told)
+        news = msgspec.convert(report, RankReport)
         if news.ended is not None:
             news.ended -= ahead
         if news.reply is not None:
             news.reply.at -= ahead
         if result is not None:
             self.parcel = Parcel(result, news.sizes)
-        for name in Told.__struct_fields__:
+        for name in RankReport.__struct_fields__:
             setattr(self, name, getattr(news, name))
 
 

@@ -430,7 +430,7 @@ class RemoteNode:
             )
         elif did == "rank":
             result = attached[0] if attached else None
-            self._rank(message).learn(message, result, self._host.ahead)
+            self._rank(message).update(message, result, self._host.ahead)
         elif did == "failed":
             self._lose(f"it has failed ({printable(str(message['why']))})")
         elif did != "beat":
