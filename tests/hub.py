@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -34,6 +33,7 @@ from typing import Any
 
 import psutil
 import websocket
+from ports import free_ports
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "hub.lock"
@@ -310,7 +310,7 @@ def serving(
         (folder / "tmp").chmod(0o1777)
         (folder / "hub").mkdir(mode=0o700)
         (folder / "hub" / "jupyterhub_config.py").write_text(_CONFIGURATION)
-        ports = _free_ports(3)
+        ports = free_ports(3)
         walls = not why_no_walls()
         numbers = {name: _FIRST_NUMBER + at for at, name in enumerate(names)} if walls else {}
         known = {
@@ -383,14 +383,6 @@ def _opened(folder: Path) -> list[str]:
             show.append(f"mkdir -p '{path}'; mount --move '{held}' '{path}'")
     script = "\n".join(["set -e", *hold, *cover.values(), *show, 'exec "$@"'])
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [one.getsockname()[1] for one in sockets]
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ports import free_ports
+
 PACKAGES = ("slurm-wlm", "slurm-client", "munge")
 NODES = ("n1", "n2")
 _NULL = os.makedev(1, 3)  # as /dev/null
@@ -151,7 +153,7 @@ class Cluster:
             _CONFIGURATION.format(
                 host=host,
                 folder=self.folder,
-                ports=_free_ports(3),
+                ports=free_ports(3),
                 tasks="none" if why_no_limits() else "cgroup",
             )
         )
@@ -264,14 +266,6 @@ def _end(file: Path, number: int = signal.SIGTERM) -> None:
                 os.kill(pid, signal.SIGKILL)
         finally:
             os.close(process)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [one.getsockname()[1] for one in sockets]
 
 
 if __name__ == "__main__":

@@ -605,7 +605,8 @@ def _describe(recorder: Recorder, group: Any, name: str, size: int) -> Group:
         recorder.doubt()
         ranks = range(size)
     called = safely(name_of, group, default="") or _described(group)
-    return Group(name, tuple(ranks), called)
+    # A program may give them as anything that counts: bools, floats, tensors.
+    return Group(name, tuple(int(rank) for rank in ranks), called)
 
 
 def _described(group: Any) -> str:
