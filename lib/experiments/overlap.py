@@ -81,11 +81,8 @@ def ways(group: Any, a: torch.Tensor, x: torch.Tensor) -> dict[str, Callable[[],
     }
 
 
-def seconds(call: Callable[[], object], ahead: int = 0) -> float:
-    """The median over batches of what a call takes, on the slowest rank.
-
-    ahead: cycles that the device is kept busy first, so that the host's launching is not in it.
-    """
+def seconds(call: Callable[[], object]) -> float:
+    """Return the median over batches of what a call takes, on the slowest rank."""
     for _ in range(3):
         call()
     found = []
@@ -93,8 +90,6 @@ def seconds(call: Callable[[], object], ahead: int = 0) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         dist.barrier()
-        if ahead:
-            torch.cuda._sleep(ahead)
         begin.record()
         call()
         end.record()

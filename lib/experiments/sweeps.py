@@ -146,23 +146,6 @@ def batch(call: Callable[[], object], calls: int) -> float:
     return begin.elapsed_time(end) / 1000
 
 
-def host(call: Callable[[], object], calls: int, batches: int) -> float:
-    """Seconds until a call comes back to the program, the median of batches on this rank.
-
-    The GPU takes no part in that as long as its queue has room.
-    """
-    found = []
-    for _ in range(batches + 1):
-        if device().type == "cuda":
-            torch.cuda.synchronize()
-        dist.barrier()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        found.append((time.perf_counter() - start) / calls)
-    return statistics.median(found[1:])
-
-
 def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[dict[str, float]]:
     """A row for each size: seconds a call, the batches' median and quartiles."""
     rows = []
