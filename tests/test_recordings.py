@@ -430,8 +430,6 @@ def retired(entry: dict[str, Any]) -> bool:
 
 # Programs that stand here before they are timed, on purpose.
 NOT_YET: set[str] = set()
-# Written by tests/programs_06.py, for tests.
-BY_TESTS = {"virtual/graphs-h200.json"}
 # Of before there were experiments: it has keys of its own for what the manifest says.
 BEFORE = {"launch/h200-x4.json"}
 
@@ -450,7 +448,7 @@ def stale(folder: Path) -> list[str]:
     said = [
         known[entry["experiment"]].stale(entry["file"], keys_of(folder, entry["file"]))
         for entry in entries(folder)
-        if entry["file"] not in BY_TESTS | BEFORE and not retired(entry)
+        if entry["file"] not in BEFORE and not retired(entry)
     ]
     return [one for one in said if one]
 

@@ -24,13 +24,10 @@ from . import (
     manifest,
     overlap,
     protocols,
-    races,
     reserve,
     sweeps,
     traces,
     two_nodes,
-    unseen,
-    virtual,
 )
 from .experiment import CannotRecord, Experiment, Result
 
@@ -48,9 +45,6 @@ EXPERIMENTS = (
     traces.EXPERIMENT,
     hang.EXPERIMENT,
     overlap.EXPERIMENT,
-    virtual.EXPERIMENT,
-    unseen.EXPERIMENT,
-    races.EXPERIMENT,
     course.EXPERIMENT,
 )
 
