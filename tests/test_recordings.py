@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import experiments.experiment
 import nbformat
 import psutil
 import pytest
@@ -35,7 +36,14 @@ from experiments import (
 from experiments import command as command_module
 from experiments.__main__ import main
 from experiments.command import EXPERIMENTS, find, record, record_all
-from experiments.experiment import CannotRecord, Experiment, ExperimentFailed, Result, by_torchrun
+from experiments.experiment import (
+    CannotRecord,
+    Experiment,
+    ExperimentFailed,
+    Result,
+    by_torchrun,
+    join_nccl,
+)
 from lockstep import Trace, recorded, torchrun
 from lockstep.base.machine import Gpu, Machine, Torch
 from lockstep.course.labs import lab07
@@ -408,6 +416,20 @@ def test_ranks_of_pytorch_that_fail_fail_the_experiment():
         ExperimentFailed, match=r"torchrun ended lockstep\.nothing with exit code 1"
     ):
         by_torchrun("lockstep.nothing", nproc=1)
+
+
+def test_a_rank_joins_under_nccl_with_its_own_gpu(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda backend, **options: asked.append((backend, options)),
+    )
+    own = torch.device("cuda", 3)
+    assert join_nccl(timeout=5) == own
+    assert asked == [own, ("nccl", {"device_id": own, "timeout": 5})]
 
 
 def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):
@@ -823,7 +845,7 @@ def test_each_protocol_is_a_file_and_a_call_of_a_graph_is_one_call(monkeypatch):
         found = {"all_reduce": rows, "captured": [dict(row) for row in rows]}
         file.write_text(json.dumps({"world_size": nproc, "sweeps": found}))
 
-    monkeypatch.setattr(protocols, "by_torchrun", swept)
+    monkeypatch.setattr(experiments.experiment, "by_torchrun", swept)
     results = protocols.run(replace(MACHINE, gpus=(H200, H200)), 2)
     assert [result.file for result in results] == [
         "protocols/h200-x2.json",

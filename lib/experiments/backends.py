@@ -10,7 +10,7 @@ import torch.distributed as dist
 from lockstep.base.machine import Machine
 from lockstep.launch import torchrun
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 PAIRS = ("gloo", "cuda"), ("nccl", "cuda"), ("nccl", "cpu")
 
@@ -78,7 +78,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
         "which c10d operations each backend has, with tensors on the GPU and on the CPU; two ranks"
     )
     found = {f"{backend} · {device}": answers(backend, device) for backend, device in PAIRS}
-    return [Result(f"backends/nccl-{gpu_name(machine)}.json", what, found)]
+    return [Result(f"backends/nccl-{device_name(machine)}.json", what, found)]
 
 
 EXPERIMENT = Experiment(

@@ -38,7 +38,7 @@ from lockstep.course.compiled.models import (
 from lockstep.launch import JobFailed, World
 from torch.nn import functional
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 QUICK = ("default", "reduce-overhead")
 TUNED = ("max-autotune-no-cudagraphs", "max-autotune")
@@ -254,7 +254,7 @@ def going_on(what: str) -> Iterator[None]:
 
 
 def run(machine: Machine, _: int) -> Iterator[Result]:
-    name, sizes = (gpu_name(machine), SIZES) if machine.gpus else ("cpu", ON_CPU)
+    name, sizes = device_name(machine), (SIZES if machine.gpus else ON_CPU)
     what = (
         "torch.compile's modes on three models: compile time, steps, memory, kernels; and its code"
     )

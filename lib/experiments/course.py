@@ -19,7 +19,7 @@ from lockstep.base.machine import Machine
 from lockstep.course.syllabus import LABS
 
 from . import manifest
-from .experiment import CannotRecord, Experiment, Result, gpu_name
+from .experiment import CannotRecord, Experiment, Result, device_name
 
 FOLDER = "course"
 LIMIT = 300.0  # seconds for a notebook
@@ -141,9 +141,8 @@ def _gpu_memory() -> Iterator[_Peak]:
 
 
 def _folder(machine: Machine, nproc: int) -> str:
-    if not machine.gpus:
-        return f"{FOLDER}/cpu{'' if nproc == 1 else f'-x{nproc}'}"
-    return f"{FOLDER}/{gpu_name(machine)}-x{nproc}"
+    ranks = f"-x{nproc}" if machine.gpus or nproc > 1 else ""
+    return f"{FOLDER}/{device_name(machine)}{ranks}"
 
 
 def _what(nproc: int) -> str:

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, by_torchrun, device_name, join_nccl
 
 LATE = 0.3  # seconds that rank 1 comes late to a replay
 TIME_OUT = 3  # seconds, of the process group: its watchdog then ends a rank that waits
@@ -165,10 +165,7 @@ CASES: dict[str, tuple[Callable[..., None], Values]] = {
 
 def on_rank(folder: str, name: str) -> None:
     """Run on each rank of torchrun."""
-    local = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    limit = timedelta(seconds=TIME_OUT)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local), timeout=limit)
+    join_nccl(timeout=timedelta(seconds=TIME_OUT))
     dist.all_reduce(torch.ones(8, device="cuda"))
     torch.cuda.synchronize()
     ranks, notes = dist.get_world_size(), Notes(folder)
@@ -205,7 +202,7 @@ def _lines(folder: str, file: str) -> list[str]:
 
 
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
-    file = f"graphs/ranks-{gpu_name(machine)}-x{nproc}.json"
+    file = f"graphs/ranks-{device_name(machine)}-x{nproc}.json"
     what = f"CUDA graphs with NCCL in them on {nproc} ranks: who waits for whom, and where"
     cases: Values = {}
     for name in CASES:

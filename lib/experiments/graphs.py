@@ -25,7 +25,7 @@ from lockstep.launch import torchrun
 from lockstep.virtual import perf_counter
 from torch import nn
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 Step = Callable[[], Any]
 
@@ -291,7 +291,7 @@ def run(machine: Machine, _: int) -> list[Result]:
         },
     }
     what = "CUDA graphs and eager calls: steps by model and batch, memory by pool, latencies"
-    return [Result(f"graphs/{gpu_name(machine)}.json", what, content)]
+    return [Result(f"graphs/{device_name(machine)}.json", what, content)]
 
 
 EXPERIMENT = Experiment(

@@ -23,7 +23,7 @@ from lockstep.launch.cell import Cell
 from lockstep.launch.options import Options
 from lockstep.launch.run import run_cell
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 
 def phases() -> dict[str, float]:
@@ -165,7 +165,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
     if nproc > 1:
         cells = {**FAILURES, "graph_outlives_group": GRAPH_OUTLIVES_GROUP}
         found["failures"] = failures(cells, nproc)
-    file = f"launch/{gpu_name(machine)}-x{nproc}.json"
+    file = f"launch/{device_name(machine)}-x{nproc}.json"
     return [Result(file, "fresh and kept ranks, phases of a start, failures under NCCL", found)]
 
 

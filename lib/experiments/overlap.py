@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, device_name, measured_by_torchrun
 
 SIZE, PRODUCTS = 8192, 4
 NBYTES = 512 * 10**6
@@ -132,12 +131,9 @@ def measure(file: Path) -> None:
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "overlap.json")
-        by_torchrun(__name__, file, nproc=nproc)
-        content = json.loads(file.read_text())
+    content = measured_by_torchrun(__name__, nproc=nproc)
     what = f"four products beside an all-reduce on {nproc} ranks, by NCCL's max_ctas and priority"
-    return [Result(f"overlap/{gpu_name(machine)}-x{nproc}.json", what, content)]
+    return [Result(f"overlap/{device_name(machine)}-x{nproc}.json", what, content)]
 
 
 EXPERIMENT = Experiment(

@@ -8,16 +8,14 @@ captured call and may then send another way; here it must not.
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, device_name, measured_by_torchrun
 from .sweeps import Make, all_reduce, sweep
 
 PROTOCOLS = "LL", "LL128", "Simple"
@@ -67,13 +65,10 @@ def run(machine: Machine, nproc: int) -> list[Result]:
     results = []
     for protocol in (None, *PROTOCOLS):
         environment = {"NCCL_ALGO": "Ring", "NCCL_PROTO": protocol, "NCCL_GRAPH_REGISTER": "0"}
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "sweep.json")
-            by_torchrun(__name__, file, nproc=nproc, environment=environment)
-            content = json.loads(file.read_text())
+        content = measured_by_torchrun(__name__, nproc=nproc, environment=environment)
         content["protocol"] = protocol or "NCCL's choice"
         content["sweeps"]["captured"] = by_call(content["sweeps"]["captured"])
-        name = f"protocols/{gpu_name(machine)}-x{nproc}"
+        name = f"protocols/{device_name(machine)}-x{nproc}"
         name += f"-{protocol.lower()}.json" if protocol else ".json"
         how = f"protocol {protocol} forced" if protocol else "the protocol as NCCL chooses"
         what = f"all_reduce by ring on {nproc} ranks, called and out of a CUDA graph, {how}"

@@ -24,7 +24,7 @@ from lockstep.launch.reserve import kept
 from lockstep.launch.reserve import reserve as set_reserve
 from lockstep.launch.run import run_cell
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 WAYS = ("off", "ready", "at once", "behind")
 TIMES = 6
@@ -139,10 +139,9 @@ def _spread(took: Sequence[float]) -> dict[str, float]:
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
-    where = gpu_name(machine) if machine.gpus else "cpu"
     found = measure(nproc, "nccl" if machine.gpus else "gloo")
     what = "a fresh cell with ranks in reserve and without: seconds, memory, latencies meanwhile"
-    return [Result(f"launch/reserve-{where}-x{nproc}.json", what, found)]
+    return [Result(f"launch/reserve-{device_name(machine)}-x{nproc}.json", what, found)]
 
 
 EXPERIMENT = Experiment(

@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch.distributed as dist
 from lockstep import device
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, device_name, join_nccl, measured_by_torchrun
 
 SIZES = [1 << power for power in range(8, 31)]  # 256 B to 1 GiB
 BATCHES = 15
@@ -170,9 +169,7 @@ def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[di
 
 def sweep(file: Path, makes: Mapping[str, Make]) -> None:
     """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
-    local = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+    join_nccl()
     found = {}
     for name, make in makes.items():
         found[name] = measure(make, SIZES)
@@ -193,11 +190,8 @@ def run(machine: Machine, nproc: int) -> list[Result]:
     results = []
     for algorithm in (None, "Ring", "Tree"):
         environment = {"NCCL_ALGO": algorithm}
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "sweep.json")
-            by_torchrun(__name__, file, nproc=nproc, environment=environment)
-            content = json.loads(file.read_text())
-        name = f"sweeps/{gpu_name(machine)}-x{nproc}"
+        content = measured_by_torchrun(__name__, nproc=nproc, environment=environment)
+        name = f"sweeps/{device_name(machine)}-x{nproc}"
         if algorithm is None:
             name, swept = f"{name}.json", "every collective, ping-pong and ring shift"
             what = f"{swept} over message sizes on {nproc} ranks"
