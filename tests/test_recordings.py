@@ -60,7 +60,7 @@ def traces():
 
 
 def shares(trace, what):
-    """By rank, of the length of its steps."""
+    """Return that share of the length of its steps, by rank."""
     return [getattr(part, what) / part.length for part in trace.breakdown().totals]
 
 
@@ -457,7 +457,7 @@ BEFORE = {"launch/h200-x4.json"}
 
 
 def keys_of(folder: Path, file: str) -> list[str]:
-    """What `Experiment.writes` says of a recording."""
+    """Return the keys that `Experiment.writes` must say of a recording."""
     if (folder / file).is_dir():
         return sorted(one.name for one in (folder / file).iterdir())
     content = json.loads((folder / file).read_text(encoding="utf-8"))
@@ -562,6 +562,8 @@ def test_what_was_recorded_elsewhere_is_taken_in_with_its_entries(copied, tmp_pa
     (elsewhere / "sweeps" / "mine.json").write_text("2")
     assert main(["--from", str(elsewhere), "--to", str(copied)]) == 2
     assert "sweeps/mine.json is not what was recorded" in capsys.readouterr().err
+    assert main(["--from", str(tmp_path / "nowhere"), "--to", str(copied)]) == 2
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
 
 
 def test_everything_is_recorded_whatever_becomes_of_the_others(tmp_path):

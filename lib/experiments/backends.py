@@ -1,4 +1,4 @@
-"""Which c10d operations each backend has, by where the tensor is: a table of lab 01."""
+"""Ask each backend which c10d operations it has, by where the tensor is: a table of lab 01."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAIRS = ("gloo", "cuda"), ("nccl", "cuda"), ("nccl", "cpu")
 
 
 def operations(device: str, rank: int, size: int) -> dict[str, Callable[[], Any]]:
-    """Ways to call c10d, by name: small ones, on every rank of a group of two."""
+    """Return ways to call c10d, by name: small ones, on every rank of a group of two."""
 
     def one(kind: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.ones(4, device=device, dtype=kind)

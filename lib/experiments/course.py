@@ -111,7 +111,7 @@ class _Peak:
 
 @contextmanager
 def _gpu_memory() -> Iterator[_Peak]:
-    """Watched by nvidia-smi, five times a second; of the GPUs that this process may use."""
+    """Watch the GPUs that this process may use by nvidia-smi, five times a second."""
     peak = _Peak()
     ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -154,7 +154,7 @@ def _what(nproc: int) -> str:
 
 
 def table(folder: Path) -> str:
-    """Lab by machine, in Markdown, of all that was recorded below `folder`."""
+    """Return a table of lab by machine, in Markdown, of all that was recorded below `folder`."""
     machines: dict[str, list[dict[str, Any]]] = {}
     for one in manifest.read(folder):
         if one["file"].startswith(f"{FOLDER}/"):
@@ -211,7 +211,7 @@ def _all(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _conditions(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Under which conditions; where not all labs had the same, which labs had which."""
+    """Say the conditions; where not all labs had the same, which labs had which."""
     labs: dict[str, list[str]] = {}
     for entry in entries:
         labs.setdefault(_condition(entry), []).append(Path(entry["file"]).stem[:2])
@@ -231,7 +231,7 @@ def _condition(entry: Mapping[str, Any]) -> str:
 
 
 def _labs(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Which solutions were not run; and of the labs as learners get them, which have no answers."""
+    """Say which solutions were not run, and how the labs did as learners get them, unanswered."""
     numbers = {_name(row)[:2] for name, row in rows.items() if name.startswith("solutions/")}
     lacking = [lab.number for lab in LABS if lab.number not in numbers]
     first = f"Not run: {', '.join(lacking)}. " if lacking else ""

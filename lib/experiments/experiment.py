@@ -77,7 +77,7 @@ class Experiment:
 
     @property
     def needs(self) -> str:
-        """In words: "2 or more GPUs", "nothing but PyTorch"."""
+        """Say in words what it needs: "2 or more GPUs", "nothing but PyTorch"."""
         if not self.gpus:
             return "nothing but PyTorch"
         number = f"{self.least}" if self.most == self.least else f"{self.least} or more"

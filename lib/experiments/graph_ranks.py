@@ -50,14 +50,14 @@ class Notes:
             file.write(json.dumps({"what": what, "seconds": seconds, **more}) + "\n")
 
     def stay(self, ranks: int) -> None:
-        """Until all have come to their end; a rank that leaves early would change the others'."""
+        """Stay until all have come to their end: one that leaves early would change the others'."""
         self.mark(END)
         while sum(END in file.read_text() for file in self.folder.glob("*.jsonl")) < ranks:
             time.sleep(0.1)
 
 
 def graph_of(work: Callable[[], None]) -> Any:
-    """A graph of it, after a call on a side stream."""
+    """Return a graph of it, captured after a call on a side stream."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -176,7 +176,7 @@ def on_rank(folder: str, name: str) -> None:
 
 
 def waits_in(stacks: str) -> list[str]:
-    """The names of the functions in which the thread of `on_rank` stood, the innermost first."""
+    """Return the functions in which the thread of `on_rank` stood, the innermost first."""
     mine = [one for one in stacks.split("\n\n") if " in on_rank" in one]
     return re.findall(r"line \d+ in (\S+)", mine[0])[:4] if mine else []
 

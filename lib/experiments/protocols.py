@@ -24,12 +24,12 @@ FEWER = 1 << 26  # of more bytes, a graph has two
 
 
 def captured(make: Make) -> Make:
-    """Instead of a call: a replay of as many calls of this size as `calls_of` says."""
+    """Make, instead of a call, a replay of as many calls of this size as `calls_of` says."""
     return lambda size: replay(make(size), calls_of(size))
 
 
 def replay(call: Callable[[], object], calls: int) -> Callable[[], object]:
-    """The replay of a CUDA graph of this many calls; it keeps the buffers that the graph uses."""
+    """Return a replay of a CUDA graph of this many calls; it keeps the buffers that that uses."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # what NCCL sets up by the first call is not captured
         call()
@@ -47,7 +47,7 @@ def replay(call: Callable[[], object], calls: int) -> Callable[[], object]:
 
 
 def by_call(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """The rows of `captured`, by call."""
+    """Return the rows of `captured`, by call."""
     return [
         {
             key: value if key == "bytes" else value / calls_of(int(row["bytes"]))

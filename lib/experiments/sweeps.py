@@ -117,7 +117,7 @@ def chunks(size: int) -> list[torch.Tensor]:
 
 
 def seconds(call: Callable[[], object], calls: int, batches: int) -> list[float]:
-    """Seconds a call of each batch, on the slowest rank."""
+    """Return the seconds a call of each batch, on the slowest rank."""
     for _ in range(5):
         call()
     found = [batch(call, calls) / calls for _ in range(batches)]
@@ -127,7 +127,7 @@ def seconds(call: Callable[[], object], calls: int, batches: int) -> list[float]
 
 
 def batch(call: Callable[[], object], calls: int) -> float:
-    """Seconds from the first call's start to the last one's end: on a GPU, by its own clock."""
+    """Time calls from the first one's start to the last one's end: on a GPU, by its own clock."""
     if device().type == "cpu":
         dist.barrier()
         start = time.perf_counter()
@@ -146,7 +146,7 @@ def batch(call: Callable[[], object], calls: int) -> float:
 
 
 def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[dict[str, float]]:
-    """A row for each size: seconds a call, the batches' median and quartiles."""
+    """Return a row for each size: seconds a call, the batches' median and quartiles."""
     rows = []
     for size in sizes:
         calls = 50 if size <= 1 << 20 else 20 if size <= 1 << 26 else 5

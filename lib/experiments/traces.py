@@ -225,7 +225,7 @@ def trace_all(folder: Path) -> None:
 
 
 def seconds(step: Step, steps: int = 30) -> list[float]:
-    """Seconds of each step, from one synchronisation to the next."""
+    """Return the seconds of each step, from one synchronisation to the next."""
     times = []
     for _ in range(steps):
         torch.cuda.synchronize()
@@ -294,7 +294,7 @@ def run(_: Machine, nproc: int) -> list[Result]:
 
 
 def traces(folder: Path) -> dict[str, Any]:
-    """The trace of each rank, by the name of its file, without what names the machine."""
+    """Return the trace of each rank, by the name of its file, without what names the machine."""
     found = {}
     for file in sorted(folder.iterdir()):
         content = json.loads(file.read_text())
