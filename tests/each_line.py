@@ -128,7 +128,7 @@ def interrupt(job: Callable[[], object], where: Line) -> str:
 
 
 def here() -> tuple[int, int]:
-    """How many descriptors and child processes there are."""
+    """Count the descriptors and child processes that there are."""
     return len(os.listdir("/proc/self/fd")), len(psutil.Process().children(recursive=True))
 
 

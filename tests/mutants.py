@@ -139,7 +139,7 @@ class Mutant(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def survives(module: str, number: int | None, seconds: float, own: bool = False) -> bool:
-    """Whether the tests pass with change no. `number`, or with none, within this time."""
+    """Say whether the tests pass with change no. `number`, or with none, within this time."""
     child = os.fork()
     if not child:
         os._exit(_tested(module, number, own))

@@ -35,7 +35,7 @@ def events_of(path: Path) -> dict[str, Any]:
 
 
 def communicates(event: dict[str, Any]) -> bool:
-    """By its own metadata, or by its name."""
+    """Tell by an event's own metadata, or by its name, whether it communicates."""
     return "Collective name" in event.get("args", {}) or bool(NAMED.search(event["name"]))
 
 
@@ -138,7 +138,7 @@ def _paint(
 
 
 def differences(path: Path, talks: Callable[[dict[str, Any]], bool] = communicates) -> list[str]:
-    """Where the library says something else than the paint, in words."""
+    """Say where the library says something else than the paint, in words."""
     from lockstep.trace import Trace
 
     steps = Trace.load(path, cache=False).breakdown().steps

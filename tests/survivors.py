@@ -45,7 +45,7 @@ def _passing(block: list[Any], at: int) -> Callable[[], None]:
 
 
 def mutants(code: str) -> Iterator[tuple[int, str, str]]:
-    """Of each mutant its line, what was done, and the code."""
+    """Yield of each mutant its line, what was done, and the code."""
     for number, (node, what, _) in enumerate([*changes(tree := ast.parse(code)), *dropped(tree)]):
         other = ast.parse(code)
         [*changes(other), *dropped(other)][number][2]()

@@ -23,22 +23,16 @@ ROOT = TESTS.parent
 RUNS = {
     "bench/launch.py fresh --quick --alone": r"fresh: %%torchrun cell +\d",
     "bench/trace.py --ranks 2 --events 3000 --runs 1 --only-reading": r"HTA: load +\d",
-    "bench/endurance.py --jobs 8 --runs 8 --storm 0.7": r"kept World: .*\bok\b",
-    "bench/large.py --gb 0.005": r"peak 0\.\d+ GB.*, [1-9]\d* rows",
-    "bench/together.py 1": r"kernels that saw anything but their own 4 ranks: 0",
     "endings.py --only sys.exit(0) --form cell --warm 1 --elastic 0 --torchrun 0": r"warm +1 +0",
     "judge.py 05 --only blocks_needed --seeds 1": r"6 of 6 wrong ones always caught",
     "mutants.py streams --sample 1 --own": r"streams: 0 of 1 mutants survive",
     "painted.py data/traces/slow-rank/rank0.json.gz": "^exact ",
     "walked.py data/traces/slow-rank": "^agrees .*slow-rank",
 }
-# The other launchers take most of a minute, and what the short run leaves out the other half. Of
-# the last three the short runs and other tests have most: fresh cells, reports, mistakes told.
+# The other launchers take most of a minute, and what the short run leaves out the other half.
 LONG = {
     "bench/launch.py --quick": r"ddp: torchrun +\d",
     "bench/trace.py --ranks 2 --events 3000 --runs 1": r"recording costs these ranks \d",
-    "bench/compare.py lib lib --rounds 2": r"kept World's cell +\d",
-    "bench/submissions.py 1 00 -- --seconds 1 --without-walls": r"labs 00: 1 of 1 notebooks",
     "survivors.py 05 --only blocks_needed --seeds 1": r"0 of [1-9]\d* mutants survive",
 }
 

@@ -1,4 +1,4 @@
-"""What `python -m experiments backward` and `graph-ranks` measure, without GPUs: the same code."""
+"""What `python -m experiments graph-ranks` measures, without GPUs: the same code."""
 
 from __future__ import annotations
 
@@ -7,47 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import lockstep
-import pytest
-from experiments import backward, graph_ranks
-from lockstep import recorded, torchrun
-
-
-def gradients(size: int) -> list[list[float]]:
-    """Of three steps on a small model: that of each layer, when the ranks have them all."""
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-
-    torch.manual_seed(0)
-    net = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(6))).double()
-    x = torch.full((3, 4), 1.0 + dist.get_rank(), dtype=torch.float64)
-    step = backward.hooked(dist.group.WORLD, size, net, x) if size else None
-    for _ in range(3):
-        if step is not None:
-            step()
-        else:
-            net.zero_grad()
-            net(x).square().mean().backward()
-    return [weight.grad.flatten().tolist() for weight in net.parameters()]
-
-
-def test_hooks_sum_each_gradient_once_whatever_the_bucket() -> None:
-    alone = torchrun(gradients, 0, nproc_per_node=2, backend="gloo", show=False)
-    right = [
-        [a + b for a, b in zip(*both, strict=True)] for both in zip(*alone.results, strict=True)
-    ]
-    for size in (1, 2, 3):
-        job = torchrun(gradients, size, nproc_per_node=2, backend="gloo", show=False)
-        for found in job.results:
-            for one, sums in zip(found, right, strict=True):
-                assert one == pytest.approx(sums)
-
-
-def test_shares_are_those_of_the_trace() -> None:
-    after = backward.shares(recorded("traces/data-parallel-after").path)
-    before = backward.shares(recorded("traces/data-parallel-before").path)
-    assert 0.7 < after["hidden"] < 1 and before["hidden"] == pytest.approx(0, abs=0.01)
-    assert after["exposed_us"] < after["communication_us"]
+from experiments import graph_ranks
+from lockstep import torchrun
 
 
 def replayed(folder: str, name: str) -> list[dict[str, Any]]:

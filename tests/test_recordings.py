@@ -17,32 +17,33 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import experiments.experiment
 import nbformat
 import psutil
 import pytest
 import torch
 from experiments import (
     backends,
-    captured,
-    cases,
     course,
     launching,
     manifest,
-    mutual,
-    new_group,
     protocols,
     reserve,
-    slurm_nodes,
     sweeps,
-    time_out,
-    waits,
 )
 from experiments import command as command_module
 from experiments.__main__ import main
 from experiments.command import EXPERIMENTS, find, record, record_all
-from experiments.experiment import CannotRecord, Experiment, ExperimentFailed, Result, by_torchrun
-from experiments.traces import traces as written_traces
+from experiments.experiment import (
+    CannotRecord,
+    Experiment,
+    ExperimentFailed,
+    Result,
+    by_torchrun,
+    join_nccl,
+)
 from lockstep import Trace, recorded, torchrun
 from lockstep.base.machine import Gpu, Machine, Torch
 from lockstep.course.labs import lab07
@@ -59,7 +60,7 @@ def traces():
 
 
 def shares(trace, what):
-    """By rank, of the length of its steps."""
+    """Return that share of the length of its steps, by rank."""
     return [getattr(part, what) / part.length for part in trace.breakdown().totals]
 
 
@@ -117,6 +118,17 @@ def test_compiling_fuses_kernels(traces):
 def test_experts_exchange_tokens(traces):
     known = {one.operation for one in traces["experts"].known}
     assert known == {"all_to_all"}
+
+
+def test_counters_have_each_kernel_in_its_range_and_the_operations_counted_by_hand():
+    found = recorded("traces/experts-counters.json").content
+    for kernels in (found["caches_emptied"], found["caches_kept"]):
+        assert [len(one["ranges"]) for one in kernels] == [1] * 22
+        done = [one["sm__ops_path_tensor_src_bf16_dst_fp32.sum"] for one in kernels]
+        assert sorted(done)[-2:] == [2 * 8192 * 1024 * 4096] * 2
+    phases = ["combine", "dispatch", "expert", "route"]  # and not the one by NVTX around it
+    assert found["profiler"]["ranges"] == phases
+    assert len(found["profiler"]["kernels"]) == 22
 
 
 def test_the_hang_names_the_rank_that_left_one_out():
@@ -269,10 +281,10 @@ def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("sweep", "there is no experiment 'sweep'; there are: two-nodes, waits"),
+        ("sweep", "there is no experiment 'sweep'; there are: two-nodes, backends"),
         ("two-nodes sweep", "there is no experiment 'sweep'"),
-        ("waits -n 3", "waits takes 2 ranks, not 3: say another -n"),
-        ("new-group -n 2", "new-group takes 3 or more ranks, not 2"),
+        ("backends -n 3", "backends takes 2 ranks, not 3: say another -n"),
+        ("hang -n 2", "hang takes 3 or more ranks, not 2"),
         ("two-nodes -n 0", "two-nodes takes 1 or more ranks, not 0"),
         ("two-nodes sweeps -n 150", "sweeps needs a GPU for each of its 150 ranks"),
         ("two-nodes --to FILE", "FILE is a file: name a folder"),
@@ -314,16 +326,16 @@ MACHINE = Machine(
 
 
 def test_how_many_ranks_an_experiment_takes():
-    sweeping, traces, times = find(["sweeps", "traces", "time-out"])
+    sweeping, traces, graphs = find(["sweeps", "traces", "graphs"])
     assert MACHINE.torch
     assert sweeping.ranks_on(MACHINE, None) == 2  # one on each GPU
     assert sweeping.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
     assert traces.ranks_on(MACHINE, 2) == 2
-    assert times.ranks_on(MACHINE, None) == 1
+    assert graphs.ranks_on(MACHINE, None) == 1
     refusals = [
         (traces, MACHINE, None, "can use 2 GPUs here: .* or say -n 2"),
-        (times, replace(MACHINE, gpus=(), gpu_error="old driver"), None, r"no GPU here \(old dri"),
-        (times, replace(MACHINE, torch=None), None, "needs PyTorch"),
+        (graphs, replace(MACHINE, gpus=(), gpu_error="old driver"), None, r"no GPU here \(old dri"),
+        (graphs, replace(MACHINE, torch=None), None, "needs PyTorch"),
         (sweeping, replace(MACHINE, torch=replace(MACHINE.torch, backends=())), 2, "needs NCCL"),
         (traces, replace(MACHINE, torch=replace(MACHINE.torch, triton=None)), 2, "needs Triton"),
     ]
@@ -406,28 +418,46 @@ def test_ranks_of_pytorch_that_fail_fail_the_experiment():
         by_torchrun("lockstep.nothing", nproc=1)
 
 
+def test_a_rank_joins_under_nccl_with_its_own_gpu(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda backend, **options: asked.append((backend, options)),
+    )
+    own = torch.device("cuda", 3)
+    assert join_nccl(timeout=5) == own
+    assert asked == [own, ("nccl", {"device_id": own, "timeout": 5})]
+
+
 def test_the_manifest_has_one_schema_and_every_entry_an_experiment(tmp_path):
     write(tmp_path, Result("a.json", "new", 1))
     (fresh,) = entries(tmp_path)
     for entry in entries(DATA):
-        assert entry.keys() == fresh.keys(), entry["file"]
+        assert entry.keys() - {"retired"} == fresh.keys(), entry["file"]
         for part in ("hardware", "versions"):
             assert entry[part].keys() == fresh[part].keys(), entry["file"]
-        assert entry["experiment"] in {one.name for one in EXPERIMENTS}
-    recorded_here = {entry["experiment"] for entry in entries(DATA)}
-    assert recorded_here == {one.name for one in EXPERIMENTS} - NOT_YET
+    recorded_by = {entry["experiment"] for entry in entries(DATA) if not retired(entry)}
+    assert recorded_by == {one.name for one in EXPERIMENTS} - NOT_YET
+    gone = {entry["experiment"] for entry in entries(DATA) if retired(entry)}
+    assert not gone & {one.name for one in EXPERIMENTS}
+
+
+def retired(entry: dict[str, Any]) -> bool:
+    """Say whether the experiment that made this recording is no more."""
+    return entry.get("retired") is True
 
 
 # Programs that stand here before they are timed, on purpose.
 NOT_YET: set[str] = set()
-# Written by tests/programs_06.py, for tests.
-BY_TESTS = {"virtual/graphs-h200.json"}
 # Of before there were experiments: it has keys of its own for what the manifest says.
 BEFORE = {"launch/h200-x4.json"}
 
 
 def keys_of(folder: Path, file: str) -> list[str]:
-    """What `Experiment.writes` says of a recording."""
+    """Return the keys that `Experiment.writes` must say of a recording."""
     if (folder / file).is_dir():
         return sorted(one.name for one in (folder / file).iterdir())
     content = json.loads((folder / file).read_text(encoding="utf-8"))
@@ -440,7 +470,7 @@ def stale(folder: Path) -> list[str]:
     said = [
         known[entry["experiment"]].stale(entry["file"], keys_of(folder, entry["file"]))
         for entry in entries(folder)
-        if entry["file"] not in BY_TESTS | BEFORE
+        if entry["file"] not in BEFORE and not retired(entry)
     ]
     return [one for one in said if one]
 
@@ -532,6 +562,8 @@ def test_what_was_recorded_elsewhere_is_taken_in_with_its_entries(copied, tmp_pa
     (elsewhere / "sweeps" / "mine.json").write_text("2")
     assert main(["--from", str(elsewhere), "--to", str(copied)]) == 2
     assert "sweeps/mine.json is not what was recorded" in capsys.readouterr().err
+    assert main(["--from", str(tmp_path / "nowhere"), "--to", str(copied)]) == 2
+    assert "nowhere: there is no such folder" in capsys.readouterr().err
 
 
 def test_everything_is_recorded_whatever_becomes_of_the_others(tmp_path):
@@ -736,32 +768,10 @@ def test_the_table_in_the_readme_is_that_of_the_recordings():
 # What the experiments measure, under gloo
 
 
-def test_who_waits_is_asked_for_each_call():
-    said = waits.answers("gloo")
-    assert list(said) == list(recorded("backends/waits-nccl.json").content)
-    assert set(said.values()) <= {"waits for the other rank", "returns at once"}
-
-
-def test_mutual_sends_hang_under_gloo_whatever_their_size_first_messages_and_later_ones():
-    *_, found = mutual.outcomes("gloo", first=(4,), later=(4, 4_000_000))
-    assert [(one["bytes"], one["connected"], one["hangs"]) for one in found] == [
-        (4, True, True), (4_000_000, True, True), (4, False, True),
-    ]  # fmt: skip
-    assert all(one["host in"] == ["send", "send"] for one in found)
-    assert all("is in send" in one["said"] for one in found)
-
-
 def test_a_stamp_says_how_many_ranks_were_at_work_where_the_machine_has_more_gpus():
     two, four = (recorded(f"sweeps/h200-x{ranks}.json").stamp.source for ranks in (2, 4))
     assert two.startswith("2 ranks on 4 NVIDIA H200 of one host, ")
     assert four.startswith("4 NVIDIA H200 of one host, ")
-
-
-def test_groups_under_gloo():
-    assert time_out.answers("gloo") == {"gloo": 30}
-    assert new_group.answers("gloo", 3) == {"ok": True, "report": ""}
-    lab = DATA.parent / "solutions" / "source" / "01_communicators.py"
-    assert new_group.CELL in lab.read_text(encoding="utf-8")  # the program that the lab shows
 
 
 def test_what_gloo_can_do():
@@ -772,24 +782,10 @@ def test_what_gloo_can_do():
     assert unable == ["broadcast, float8", "all_gather, uneven"]
 
 
-def test_each_case_leaves_a_trace_of_each_rank(tmp_path):
-    torchrun(cases.trace_all, tmp_path, nproc_per_node=2, show=False)
-    for name in cases.PROGRAMS:
-        found = written_traces(tmp_path / name)
-        assert list(found) == ["rank0.json.gz", "rank1.json.gz"]
-        assert all(one["traceEvents"] for one in found.values())
-
-
 def test_a_reserve_is_timed_under_gloo():
     found = reserve.measure(2, "gloo", times=2, seconds=0.05)
     assert found.keys() == recorded("launch/reserve-h200-x2.json").content.keys()
     assert all(found[way]["cell"] > 0 for way in reserve.WAYS)
-
-
-def test_ranks_say_what_a_queue_told_them():
-    job = torchrun(slurm_nodes.told, nproc_per_node=2, show=False)
-    for ours, theirs in zip(job.results, recorded("launch/slurm-nodes.json").content, strict=False):
-        assert ours.keys() - {"host"} == theirs.keys()
 
 
 def _sweep_everything():
@@ -806,35 +802,6 @@ def test_what_is_swept_under_gloo():
     assert job[0].keys() == sweeps.SWEEPS.keys()
     gathered = {call.bytes for call in job.calls[0] if "all_gather" in call.operation}
     assert gathered == {128, 1 << 13}, {call.operation for call in job.calls[0]}
-
-
-def _host_costs():
-    return captured.hosts(calls=5, batches=3)
-
-
-def test_what_a_call_costs_the_host_under_gloo():
-    for costs in torchrun(_host_costs, nproc_per_node=2, backend="gloo", show=False).results:
-        assert costs.keys() == {
-            f"{name}{how}" for name in captured.MAKES for how in ("", ", async_op=True")
-        }
-        assert all(0 < seconds < 1 for seconds in costs.values())
-
-
-def test_what_ranks_had_measured_before_they_failed_is_kept(tmp_path, monkeypatch):
-    rows = {"all_reduce": [{"bytes": 256, "seconds": 20e-6}]}
-    content = {"world_size": 2, "batches": 9, "sweeps": rows, "host_seconds": {}}
-
-    def measured(module, file, *, nproc, environment):
-        file.write_text(json.dumps(content))
-        raise ExperimentFailed("torchrun ended it with exit code 1")
-
-    monkeypatch.setattr(captured, "by_torchrun", measured)
-    monkeypatch.setattr("lockstep.base.machine.probe", lambda: MACHINE)
-    with pytest.raises(ExperimentFailed, match="exit code 1"):
-        list(record(find(["captured"]), 2, tmp_path, "typed"))
-    (entry,) = entries(tmp_path)
-    assert entry["file"] == "captured/h200-x2.json" and entry["what"].endswith("(broken off)")
-    assert json.loads((tmp_path / entry["file"]).read_text()) == content
 
 
 class Graph:
@@ -880,7 +847,7 @@ def test_each_protocol_is_a_file_and_a_call_of_a_graph_is_one_call(monkeypatch):
         found = {"all_reduce": rows, "captured": [dict(row) for row in rows]}
         file.write_text(json.dumps({"world_size": nproc, "sweeps": found}))
 
-    monkeypatch.setattr(protocols, "by_torchrun", swept)
+    monkeypatch.setattr(experiments.experiment, "by_torchrun", swept)
     results = protocols.run(replace(MACHINE, gpus=(H200, H200)), 2)
     assert [result.file for result in results] == [
         "protocols/h200-x2.json",

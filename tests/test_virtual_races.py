@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lockstep
 import pytest
-from experiments.races import CASES, Case, verdicts
+from race_programs import CASES, Case, verdict
 
 RIGHT = [case for case in CASES.values() if not case.kind]
 WRONG = [case for case in CASES.values() if case.kind]
@@ -49,8 +49,8 @@ def test_the_verdicts_are_those_of_the_sanitizer_on_a_gpu() -> None:
     """As recorded, on every program that it looks at."""
     rows = lockstep.recorded("virtual/races-h200.json").content["programs"]
     assert [row["program"] for row in rows] == [*CASES]
-    for row, here in zip(rows, verdicts([*CASES.values()], sanitize=False), strict=True):
-        assert here["virtual"] == row["virtual"]
+    for row, case in zip(rows, CASES.values(), strict=True):
+        assert verdict(case) == row["virtual"]
         if row["sanitizer_looks_at_it"]:
             assert row["sanitizer"] == ("none" if row["virtual"] == "none" else "race")
 

@@ -60,7 +60,7 @@ def slices_of(path: Path) -> list[Ran]:
 
 
 def wrong_in_path(path: Path) -> tuple[list[str], str]:
-    """What the path claims and the JSON does not say, in words; and the path in short."""
+    """Say what the path claims and the JSON does not, in words; and the path in short."""
     from lockstep.trace import Trace
 
     trace = Trace.load(path, cache=False)
@@ -90,7 +90,7 @@ def wrong_in_path(path: Path) -> tuple[list[str], str]:
 
 
 def _holds(same: list[Ran], start: int, end: int) -> bool:
-    """Whether an event holds this stretch; of those that began before, nested ones are few."""
+    """Say whether an event holds this stretch; of those that began before, nested ones are few."""
     at = bisect_right(same, start, key=lambda one: one.start)
     return any(one.end >= end for one in same[max(0, at - 2_000) : at])
 

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _typed(arguments: argparse.Namespace) -> str:
-    """The command, for the manifest."""
+    """Return the command as it was typed, for the manifest."""
     words = [*arguments.names, *(["--all"] if arguments.all else [])]
     words += ["-n", str(arguments.n)] if arguments.n is not None else []
     words += ["--to", str(arguments.to)] if arguments.to else []

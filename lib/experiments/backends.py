@@ -1,4 +1,4 @@
-"""Which c10d operations each backend has, by where the tensor is: a table of lab 01."""
+"""Ask each backend which c10d operations it has, by where the tensor is: a table of lab 01."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch.distributed as dist
 from lockstep.base.machine import Machine
 from lockstep.launch import torchrun
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 PAIRS = ("gloo", "cuda"), ("nccl", "cuda"), ("nccl", "cpu")
 
 
 def operations(device: str, rank: int, size: int) -> dict[str, Callable[[], Any]]:
-    """Ways to call c10d, by name: small ones, on every rank of a group of two."""
+    """Return ways to call c10d, by name: small ones, on every rank of a group of two."""
 
     def one(kind: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.ones(4, device=device, dtype=kind)
@@ -78,7 +78,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
         "which c10d operations each backend has, with tensors on the GPU and on the CPU; two ranks"
     )
     found = {f"{backend} · {device}": answers(backend, device) for backend, device in PAIRS}
-    return [Result(f"backends/nccl-{gpu_name(machine)}.json", what, found)]
+    return [Result(f"backends/nccl-{device_name(machine)}.json", what, found)]
 
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""Which experiments there are; running them and writing down what they found."""
+"""The list of experiments; running them and writing down what they found."""
 
 from __future__ import annotations
 
@@ -14,66 +14,38 @@ from lockstep.base.machine import Machine
 from lockstep.figures.table import Table
 
 from . import (
-    async_tp,
     backends,
-    backward,
-    captured,
-    cases,
     compile,
-    counters,
     course,
     graph_ranks,
     graphs,
     hang,
     launching,
     manifest,
-    mutual,
-    new_group,
     overlap,
     protocols,
-    races,
     reserve,
-    slurm_nodes,
     sweeps,
-    thrashing,
-    time_out,
     traces,
     two_nodes,
-    unseen,
-    virtual,
-    waits,
 )
 from .experiment import CannotRecord, Experiment, Result
 
 DATA = Path(__file__).parents[2] / "data"
 EXPERIMENTS = (
     two_nodes.EXPERIMENT,
-    waits.EXPERIMENT,
-    mutual.EXPERIMENT,
-    time_out.EXPERIMENT,
-    new_group.EXPERIMENT,
     backends.EXPERIMENT,
     launching.EXPERIMENT,
     reserve.EXPERIMENT,
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
-    captured.EXPERIMENT,
     compile.EXPERIMENT,
     graphs.EXPERIMENT,
     graph_ranks.EXPERIMENT,
     traces.EXPERIMENT,
     hang.EXPERIMENT,
-    cases.EXPERIMENT,
-    thrashing.EXPERIMENT,
-    counters.EXPERIMENT,
     overlap.EXPERIMENT,
-    async_tp.EXPERIMENT,
-    backward.EXPERIMENT,
-    virtual.EXPERIMENT,
-    unseen.EXPERIMENT,
-    races.EXPERIMENT,
     course.EXPERIMENT,
-    slurm_nodes.EXPERIMENT,
 )
 
 
@@ -105,7 +77,7 @@ class NotRecorded:
 
 
 def find(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names; of one that has parts "course/02" is one of them.
+    """Return the experiments of these names; of one that has parts "course/02" is one of them.
 
     Raises CannotRecord for an unknown one.
     """
@@ -146,7 +118,7 @@ def record_all(
     command: str,
     experiments: Sequence[Experiment] = EXPERIMENTS,
 ) -> Iterator[Recorded | NotRecorded]:
-    """Every experiment that this machine can run, whatever becomes of the others.
+    """Run every experiment that this machine can run, whatever becomes of the others.
 
     Raises CannotRecord for a folder in which nothing can be written.
     """
@@ -195,7 +167,7 @@ def adopt(other: Path, folder: Path | None) -> list[str]:
 
 
 def listing(folder: Path | None) -> str:
-    """A row for each experiment: what it needs, how long it takes, when it was last recorded."""
+    """List the experiments: what each needs, how long it takes, when it was last recorded."""
     entries = manifest.read(folder or DATA)
     rows = []
     for one in EXPERIMENTS:

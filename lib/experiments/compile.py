@@ -38,7 +38,7 @@ from lockstep.course.compiled.models import (
 from lockstep.launch import JobFailed, World
 from torch.nn import functional
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 QUICK = ("default", "reduce-overhead")
 TUNED = ("max-autotune-no-cudagraphs", "max-autotune")
@@ -69,7 +69,7 @@ def ten_lines(
 
 
 def keep_caches(folder: Path) -> None:
-    """From now on this process has all caches in this folder, and nothing in memory."""
+    """Have all caches of this process in this folder from now on, and nothing in memory."""
     from torch._inductor.utils import clear_inductor_caches
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
@@ -84,8 +84,9 @@ def compiled_row(sizes: Sizes, mode: str, name: str, folder: Path, counts: bool)
 
 
 def attention(sizes: Sizes) -> dict[str, dict[str, Any]]:
-    """By mask and who computes it: what a step takes, the operators that were chosen, the part of
-    the blocks of 128 × 128 pairs that the mask needs, and how far off PyTorch's own math it is."""
+    """Return, by mask and who computes it: what a step takes, the operators that were chosen, the
+    part of the blocks of 128 × 128 pairs that the mask needs, and how far off PyTorch's own math
+    it is."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -127,7 +128,7 @@ def attention(sizes: Sizes) -> dict[str, dict[str, Any]]:
 
 
 def chosen(call: Callable[[], Any]) -> list[str]:
-    """The operators of attention that a call came to."""
+    """Return the operators of attention that a call came to."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         seconds(call)
     events: Any = profiler.events()
@@ -159,8 +160,8 @@ def precision(terms: int = 1024) -> dict[str, dict[str, float]]:
 
 
 def fusion(size: int = 1024) -> dict[str, dict[str, Any]]:
-    """By function, on a square of float32: kernels of its compiled form, and the bytes that they
-    move; where there is a GPU, also the kernels that ran, eager and compiled."""
+    """Return, by function, on a square of float32: kernels of its compiled form, and the bytes that
+    they move; where there is a GPU, also the kernels that ran, eager and compiled."""
     warm_up()
     x_BD = torch.randn(size, size, device=where())
     found: dict[str, dict[str, Any]] = {}
@@ -179,7 +180,7 @@ def fusion(size: int = 1024) -> dict[str, dict[str, Any]]:
 
 
 def code() -> dict[str, Any]:
-    """The stages of the ten-line function, forward and backward."""
+    """Return the stages of the ten-line function, forward and backward."""
     torch.manual_seed(0)
     x_BD = torch.randn(512, 256, device=where())
     w_DF = torch.randn(256, 1024, device=where(), requires_grad=True)
@@ -254,7 +255,7 @@ def going_on(what: str) -> Iterator[None]:
 
 
 def run(machine: Machine, _: int) -> Iterator[Result]:
-    name, sizes = (gpu_name(machine), SIZES) if machine.gpus else ("cpu", ON_CPU)
+    name, sizes = device_name(machine), (SIZES if machine.gpus else ON_CPU)
     what = (
         "torch.compile's modes on three models: compile time, steps, memory, kernels; and its code"
     )

@@ -19,7 +19,7 @@ from lockstep.base.machine import Machine
 from lockstep.course.syllabus import LABS
 
 from . import manifest
-from .experiment import CannotRecord, Experiment, Result, gpu_name
+from .experiment import CannotRecord, Experiment, Result, device_name
 
 FOLDER = "course"
 LIMIT = 300.0  # seconds for a notebook
@@ -111,7 +111,7 @@ class _Peak:
 
 @contextmanager
 def _gpu_memory() -> Iterator[_Peak]:
-    """Watched by nvidia-smi, five times a second; of the GPUs that this process may use."""
+    """Watch the GPUs that this process may use by nvidia-smi, five times a second."""
     peak = _Peak()
     ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -141,9 +141,8 @@ def _gpu_memory() -> Iterator[_Peak]:
 
 
 def _folder(machine: Machine, nproc: int) -> str:
-    if not machine.gpus:
-        return f"{FOLDER}/cpu{'' if nproc == 1 else f'-x{nproc}'}"
-    return f"{FOLDER}/{gpu_name(machine)}-x{nproc}"
+    ranks = f"-x{nproc}" if machine.gpus or nproc > 1 else ""
+    return f"{FOLDER}/{device_name(machine)}{ranks}"
 
 
 def _what(nproc: int) -> str:
@@ -155,7 +154,7 @@ def _what(nproc: int) -> str:
 
 
 def table(folder: Path) -> str:
-    """Lab by machine, in Markdown, of all that was recorded below `folder`."""
+    """Return a table of lab by machine, in Markdown, of all that was recorded below `folder`."""
     machines: dict[str, list[dict[str, Any]]] = {}
     for one in manifest.read(folder):
         if one["file"].startswith(f"{FOLDER}/"):
@@ -212,7 +211,7 @@ def _all(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _conditions(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Under which conditions; where not all labs had the same, which labs had which."""
+    """Say the conditions; where not all labs had the same, which labs had which."""
     labs: dict[str, list[str]] = {}
     for entry in entries:
         labs.setdefault(_condition(entry), []).append(Path(entry["file"]).stem[:2])
@@ -232,7 +231,7 @@ def _condition(entry: Mapping[str, Any]) -> str:
 
 
 def _labs(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Which solutions were not run; and of the labs as learners get them, which have no answers."""
+    """Say which solutions were not run, and how the labs did as learners get them, unanswered."""
     numbers = {_name(row)[:2] for name, row in rows.items() if name.startswith("solutions/")}
     lacking = [lab.number for lab in LABS if lab.number not in numbers]
     first = f"Not run: {', '.join(lacking)}. " if lacking else ""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from lockstep.base.machine import Machine
 from lockstep.launch.interrupts import defer_signals
 
+Variables = Mapping[str, str | None]  # of the environment; None: taken away
 ENDING = 60  # seconds for PyTorch's agent to end its ranks
 
 
@@ -38,7 +44,7 @@ class Result:
     file: str
     what: str
     content: Any
-    environment: Mapping[str, str | None] = field(default_factory=dict)
+    environment: Variables = field(default_factory=dict)
 
     @property
     def is_folder(self) -> bool:
@@ -71,7 +77,7 @@ class Experiment:
 
     @property
     def needs(self) -> str:
-        """In words: "2 or more GPUs", "nothing but PyTorch"."""
+        """Say in words what it needs: "2 or more GPUs", "nothing but PyTorch"."""
         if not self.gpus:
             return "nothing but PyTorch"
         number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
@@ -117,8 +123,10 @@ class Experiment:
         return nproc
 
 
-def gpu_name(machine: Machine) -> str:
-    """The GPUs' name as it stands in names of files: "h200" of "NVIDIA H200"."""
+def device_name(machine: Machine) -> str:
+    """Return the GPUs' name as it stands in names of files: "h200" of "NVIDIA H200"; or "cpu"."""
+    if not machine.gpus:
+        return "cpu"
     return machine.gpus[0].name.removeprefix("NVIDIA ").replace(" ", "-").lower()
 
 
@@ -127,7 +135,7 @@ def by_torchrun(
     *arguments: object,
     nproc: int,
     nodes: int = 1,
-    environment: Mapping[str, str | None] | None = None,
+    environment: Variables | None = None,
     may_fail: bool = False,
 ) -> None:
     """Run a module on ranks as PyTorch's own torchrun does, where Lockstep shall add nothing.
@@ -158,6 +166,26 @@ def by_torchrun(
             end(agent)
     if any(codes) and not may_fail:
         raise ExperimentFailed(f"torchrun ended {module} with exit code {max(codes, key=abs)}")
+
+
+def measured_by_torchrun(module: str, *, nproc: int, environment: Variables | None = None) -> Any:
+    """Run a module as `by_torchrun` does; returns what rank 0 wrote, as JSON, in the file that the
+    module is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "found.json")
+        by_torchrun(module, file, nproc=nproc, environment=environment)
+        return json.loads(file.read_text())
+
+
+def join_nccl(**options: Any) -> torch.device:
+    """Join the process group on a rank of torchrun, under NCCL; returns the rank's own GPU.
+
+    options: of `init_process_group`.
+    """
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device, **options)
+    return device
 
 
 def end(agent: subprocess.Popen[bytes]) -> None:

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, by_torchrun, device_name, join_nccl
 
 LATE = 0.3  # seconds that rank 1 comes late to a replay
 TIME_OUT = 3  # seconds, of the process group: its watchdog then ends a rank that waits
@@ -50,14 +50,14 @@ class Notes:
             file.write(json.dumps({"what": what, "seconds": seconds, **more}) + "\n")
 
     def stay(self, ranks: int) -> None:
-        """Until all have come to their end; a rank that leaves early would change the others'."""
+        """Stay until all have come to their end: one that leaves early would change the others'."""
         self.mark(END)
         while sum(END in file.read_text() for file in self.folder.glob("*.jsonl")) < ranks:
             time.sleep(0.1)
 
 
 def graph_of(work: Callable[[], None]) -> Any:
-    """A graph of it, after a call on a side stream."""
+    """Return a graph of it, captured after a call on a side stream."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -165,10 +165,7 @@ CASES: dict[str, tuple[Callable[..., None], Values]] = {
 
 def on_rank(folder: str, name: str) -> None:
     """Run on each rank of torchrun."""
-    local = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    limit = timedelta(seconds=TIME_OUT)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local), timeout=limit)
+    join_nccl(timeout=timedelta(seconds=TIME_OUT))
     dist.all_reduce(torch.ones(8, device="cuda"))
     torch.cuda.synchronize()
     ranks, notes = dist.get_world_size(), Notes(folder)
@@ -179,7 +176,7 @@ def on_rank(folder: str, name: str) -> None:
 
 
 def waits_in(stacks: str) -> list[str]:
-    """The names of the functions in which the thread of `on_rank` stood, the innermost first."""
+    """Return the functions in which the thread of `on_rank` stood, the innermost first."""
     mine = [one for one in stacks.split("\n\n") if " in on_rank" in one]
     return re.findall(r"line \d+ in (\S+)", mine[0])[:4] if mine else []
 
@@ -205,7 +202,7 @@ def _lines(folder: str, file: str) -> list[str]:
 
 
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
-    file = f"graphs/ranks-{gpu_name(machine)}-x{nproc}.json"
+    file = f"graphs/ranks-{device_name(machine)}-x{nproc}.json"
     what = f"CUDA graphs with NCCL in them on {nproc} ranks: who waits for whom, and where"
     cases: Values = {}
     for name in CASES:

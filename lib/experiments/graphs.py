@@ -25,7 +25,7 @@ from lockstep.launch import torchrun
 from lockstep.virtual import perf_counter
 from torch import nn
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 Step = Callable[[], Any]
 
@@ -51,7 +51,7 @@ SIZES = Sizes()
 
 
 def layers(count: int, width: int) -> list[torch.Tensor]:
-    """Weights: `count` of width × width, bfloat16."""
+    """Return `count` weights of width × width, bfloat16."""
     scale = 0.5 / width**0.5
     return [
         torch.randn(width, width, device="cuda").mul_(scale).to(torch.bfloat16)
@@ -66,7 +66,7 @@ def forward(weights: Sequence[torch.Tensor], x_BD: torch.Tensor) -> torch.Tensor
 
 
 def training(cuda: Any, depth: int, width: int, batch: int) -> Step:
-    """A step of SGD with momentum on a small MLP, bfloat16."""
+    """Return a step of SGD with momentum on a small MLP, bfloat16."""
     parts: list[nn.Module] = []
     for _ in range(depth):
         parts += [nn.Linear(width, width), nn.ReLU()]
@@ -83,7 +83,7 @@ def training(cuda: Any, depth: int, width: int, batch: int) -> Step:
 
 
 def captured(cuda: Any, step: Step, pool: Any = None) -> tuple[Any, Any]:
-    """(graph, what the step returned), after two calls on a side stream."""
+    """Return (graph, what the step returned), after two calls on a side stream."""
     side = cuda.Stream()
     side.wait_stream(cuda.current_stream())
     with cuda.stream(side):
@@ -106,7 +106,7 @@ def serve(
 
 
 def microseconds(cuda: Any, ways: dict[str, Step], repeats: int) -> dict[str, float]:
-    """By way: µs of a step, the median of seven batches; the ways take turns."""
+    """Return, by way, µs of a step, the median of seven batches; the ways take turns."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(8):
         for name, step in ways.items():
@@ -132,7 +132,7 @@ def kernels(cuda: Any, step: Step) -> int | None:
 
 
 def steps(cuda: Any, sizes: Sizes) -> list[dict[str, Any]]:
-    """Forward passes by model and batch: eager, replayed, served."""
+    """Time forward passes by model and batch: eager, replayed, served."""
     found = []
     for depth, width in sizes.models:
         weights = layers(depth, width)
@@ -159,7 +159,7 @@ def steps(cuda: Any, sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def training_steps(cuda: Any, sizes: Sizes) -> list[dict[str, Any]]:
-    """Training steps, eager and replayed."""
+    """Time training steps, eager and replayed."""
     found = []
     for depth, width, batch in sizes.training:
         step = training(cuda, depth, width, batch)
@@ -178,7 +178,7 @@ def training_steps(cuda: Any, sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def memory(cuda: Any, sizes: Sizes, shared: bool, largest_first: bool) -> list[dict[str, Any]]:
-    """After each capture: bytes that the allocator has taken, and that the device has lost.
+    """Return, after each capture, bytes that the allocator has taken and that the device has lost.
 
     One graph for each batch size, each with a pool of its own or all with one. What was there
     before the first capture, weights and inputs, is not counted.
@@ -218,7 +218,7 @@ def memory(cuda: Any, sizes: Sizes, shared: bool, largest_first: bool) -> list[d
 
 
 def latencies(cuda: Any, sizes: Sizes, busy: bool) -> dict[str, dict[str, float]]:
-    """µs from the call to the end of one step, by way; busy: another thread runs Python, too."""
+    """Return µs from call to end of one step, by way; busy: another thread runs Python, too."""
     weights = layers(*sizes.models[0])
     x_BD = torch.zeros(1, weights[0].shape[0], dtype=torch.bfloat16, device="cuda")
     graph, _ = captured(cuda, partial(forward, weights, x_BD))
@@ -264,7 +264,7 @@ MEMORY = {
 
 
 def measure(part: str, sizes: Sizes, *args: Any) -> Any:
-    """One part, on this process's GPU."""
+    """Measure one part, on this process's GPU."""
     parts: dict[str, Callable[..., Any]] = {
         "steps": steps,
         "training": training_steps,
@@ -291,7 +291,7 @@ def run(machine: Machine, _: int) -> list[Result]:
         },
     }
     what = "CUDA graphs and eager calls: steps by model and batch, memory by pool, latencies"
-    return [Result(f"graphs/{gpu_name(machine)}.json", what, content)]
+    return [Result(f"graphs/{device_name(machine)}.json", what, content)]
 
 
 EXPERIMENT = Experiment(

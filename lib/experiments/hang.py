@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import tempfile
 import time
@@ -13,7 +12,7 @@ import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, ExperimentFailed, Result, by_torchrun
+from .experiment import Experiment, ExperimentFailed, Result, by_torchrun, join_nccl
 
 # Each variable under its name of today and under the one that older PyTorch knows.
 RECORDER = {
@@ -26,13 +25,10 @@ FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 def hang() -> None:
     """Run on each rank. Rank 2 leaves out the fourth all-reduce; the watchdog then dumps."""
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    device = torch.device("cuda", local)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device, timeout=timedelta(seconds=10))
+    device = join_nccl(timeout=timedelta(seconds=10))
     x = torch.ones(1 << 20, device=device)
     for number in range(6):
-        if rank == 2 and number == 3:
+        if dist.get_rank() == 2 and number == 3:
             continue
         dist.all_reduce(x)
     torch.cuda.synchronize()

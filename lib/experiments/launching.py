@@ -23,11 +23,11 @@ from lockstep.launch.cell import Cell
 from lockstep.launch.options import Options
 from lockstep.launch.run import run_cell
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 
 def phases() -> dict[str, float]:
-    """Seconds that a rank spends on each step from nothing to its second all-reduce."""
+    """Return the seconds that a rank spends on each step from nothing to its second all-reduce."""
     marks = {"start": time.perf_counter()}
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
@@ -45,7 +45,7 @@ def phases() -> dict[str, float]:
 
 
 def fresh(nproc: int, times: int = 3) -> dict[str, float]:
-    """Medians of the runs, of the slowest rank in each."""
+    """Time fresh ranks: medians of the runs, of the slowest rank in each."""
     runs = []
     for _ in range(times):
         began = time.perf_counter()
@@ -65,7 +65,7 @@ x[0].item()
 
 
 def world(nproc: int, backend: str = "nccl", times: int = 20) -> dict[str, float]:
-    """A cell with an all-reduce on ranks that stay."""
+    """Time a cell with an all-reduce on ranks that stay."""
     cell = Cell(WORLD_CELL, "cell-1")
     kept = World(nproc, backend=backend)
 
@@ -143,7 +143,7 @@ dist.destroy_process_group()
 
 
 def failures(cells: Mapping[str, str], nproc: int, backend: str = "nccl") -> dict[str, Any]:
-    """The report of each cell, and after how many seconds it was there."""
+    """Return the report of each cell, and after how many seconds it was there."""
     told = {}
     for name, source in cells.items():
         cell = Cell(source, f"cell-{name}")
@@ -165,7 +165,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
     if nproc > 1:
         cells = {**FAILURES, "graph_outlives_group": GRAPH_OUTLIVES_GROUP}
         found["failures"] = failures(cells, nproc)
-    file = f"launch/{gpu_name(machine)}-x{nproc}.json"
+    file = f"launch/{device_name(machine)}-x{nproc}.json"
     return [Result(file, "fresh and kept ranks, phases of a start, failures under NCCL", found)]
 
 

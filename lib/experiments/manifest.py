@@ -111,7 +111,7 @@ def entry(
 
 
 def _cpu() -> str | None:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, where the system tells it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -121,14 +121,14 @@ def _cpu() -> str | None:
 
 
 def _cuda(build: str) -> str | None:
-    """ "13.0" of "cu130"."""
+    """Return "13.0" of "cu130"."""
     digits = build.removeprefix("cu")
     return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() and digits != build else None
 
 
 @functools.cache  # before the first result is written, which changes the checkout
 def _lockstep() -> str:
-    """The version, and the commit where this is a checkout with its history."""
+    """Return the version, and the commit where this is a checkout with its history."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():  # git would look for a history in the folders above
         return __version__
@@ -141,7 +141,7 @@ def _lockstep() -> str:
 
 
 def without_names(value: Any) -> Any:
-    """The same content without what names this machine or its people.
+    """Return the same content without what names this machine or its people.
 
     A path becomes its last part (of an installed package: the path in it), the name of the host
     "host", the number of a GPU "GPU". Names of users stand in paths, and go with them.
@@ -165,7 +165,7 @@ def _last_part(path: str) -> str:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a folder's manifest; none where there is no manifest yet.
+    """Return the entries of a folder's manifest; none where there is no manifest yet.
 
     Raises CannotRecord where it is no JSON.
     """
@@ -181,7 +181,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """By file: what its SHA-256 was when it was recorded."""
+    """Return each file's SHA-256 when it was recorded."""
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def read_sums(folder: Path) -> dict[str, str]:
 
 
 def sums_of(folder: Path, recording: str) -> dict[str, str]:
-    """The SHA-256 of a recording below `folder`, by file."""
+    """Return the SHA-256 of a recording below `folder`, by file."""
     at = folder / recording
     files = sorted(one for one in at.rglob("*") if one.is_file()) if at.is_dir() else [at]
     return {
@@ -263,8 +263,10 @@ def write(folder: Path, results: Sequence[Result], entries: Sequence[dict[str, A
 def adopt(folder: Path, other: Path) -> list[str]:
     """Take all recordings of another folder into this one, with their entries; returns their names.
 
-    Raises CannotRecord where one of them is not as it was recorded.
+    Raises CannotRecord where there is no such folder, or a recording is not as it was recorded.
     """
+    if not other.is_dir():
+        raise CannotRecord(f"--from {other}: there is no such folder")
     if wrong := doubts(other):
         raise CannotRecord(f"{other}: {'; '.join(wrong)}")
     new = read(other)
@@ -290,7 +292,7 @@ def _write_sums(folder: Path, sums: Mapping[str, str]) -> None:
 
 
 def _write(file: Path, content: Any) -> None:
-    """As the suffix says. The same content gives the same bytes."""
+    """Write a file as its suffix says. The same content gives the same bytes."""
     content = without_names(content)
     if file.suffix == ".json":
         data = (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

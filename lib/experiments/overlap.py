@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, device_name, measured_by_torchrun
 
 SIZE, PRODUCTS = 8192, 4
 NBYTES = 512 * 10**6
@@ -81,11 +80,8 @@ def ways(group: Any, a: torch.Tensor, x: torch.Tensor) -> dict[str, Callable[[],
     }
 
 
-def seconds(call: Callable[[], object], ahead: int = 0) -> float:
-    """The median over batches of what a call takes, on the slowest rank.
-
-    ahead: cycles that the device is kept busy first, so that the host's launching is not in it.
-    """
+def seconds(call: Callable[[], object]) -> float:
+    """Return the median over batches of what a call takes, on the slowest rank."""
     for _ in range(3):
         call()
     found = []
@@ -93,8 +89,6 @@ def seconds(call: Callable[[], object], ahead: int = 0) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         dist.barrier()
-        if ahead:
-            torch.cuda._sleep(ahead)
         begin.record()
         call()
         end.record()
@@ -137,12 +131,9 @@ def measure(file: Path) -> None:
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "overlap.json")
-        by_torchrun(__name__, file, nproc=nproc)
-        content = json.loads(file.read_text())
+    content = measured_by_torchrun(__name__, nproc=nproc)
     what = f"four products beside an all-reduce on {nproc} ranks, by NCCL's max_ctas and priority"
-    return [Result(f"overlap/{gpu_name(machine)}-x{nproc}.json", what, content)]
+    return [Result(f"overlap/{device_name(machine)}-x{nproc}.json", what, content)]
 
 
 EXPERIMENT = Experiment(

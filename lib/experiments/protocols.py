@@ -8,16 +8,14 @@ captured call and may then send another way; here it must not.
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, device_name, measured_by_torchrun
 from .sweeps import Make, all_reduce, sweep
 
 PROTOCOLS = "LL", "LL128", "Simple"
@@ -26,12 +24,12 @@ FEWER = 1 << 26  # of more bytes, a graph has two
 
 
 def captured(make: Make) -> Make:
-    """Instead of a call: a replay of as many calls of this size as `calls_of` says."""
+    """Make, instead of a call, a replay of as many calls of this size as `calls_of` says."""
     return lambda size: replay(make(size), calls_of(size))
 
 
 def replay(call: Callable[[], object], calls: int) -> Callable[[], object]:
-    """The replay of a CUDA graph of this many calls; it keeps the buffers that the graph uses."""
+    """Return a replay of a CUDA graph of this many calls; it keeps the buffers that that uses."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):  # what NCCL sets up by the first call is not captured
         call()
@@ -49,7 +47,7 @@ def replay(call: Callable[[], object], calls: int) -> Callable[[], object]:
 
 
 def by_call(rows: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """The rows of `captured`, by call."""
+    """Return the rows of `captured`, by call."""
     return [
         {
             key: value if key == "bytes" else value / calls_of(int(row["bytes"]))
@@ -67,13 +65,10 @@ def run(machine: Machine, nproc: int) -> list[Result]:
     results = []
     for protocol in (None, *PROTOCOLS):
         environment = {"NCCL_ALGO": "Ring", "NCCL_PROTO": protocol, "NCCL_GRAPH_REGISTER": "0"}
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "sweep.json")
-            by_torchrun(__name__, file, nproc=nproc, environment=environment)
-            content = json.loads(file.read_text())
+        content = measured_by_torchrun(__name__, nproc=nproc, environment=environment)
         content["protocol"] = protocol or "NCCL's choice"
         content["sweeps"]["captured"] = by_call(content["sweeps"]["captured"])
-        name = f"protocols/{gpu_name(machine)}-x{nproc}"
+        name = f"protocols/{device_name(machine)}-x{nproc}"
         name += f"-{protocol.lower()}.json" if protocol else ".json"
         how = f"protocol {protocol} forced" if protocol else "the protocol as NCCL chooses"
         what = f"all_reduce by ring on {nproc} ranks, called and out of a CUDA graph, {how}"

@@ -24,7 +24,7 @@ from lockstep.launch.reserve import kept
 from lockstep.launch.reserve import reserve as set_reserve
 from lockstep.launch.run import run_cell
 
-from .experiment import Experiment, Result, gpu_name
+from .experiment import Experiment, Result, device_name
 
 WAYS = ("off", "ready", "at once", "behind")
 TIMES = 6
@@ -58,7 +58,7 @@ found
 
 
 def cell(source: str, nproc: int, backend: str, **values: Any) -> Job:
-    """A job that is shown, as a cell's is; its lines go nowhere."""
+    """Run a job that is shown, as a cell's is; its lines go nowhere."""
     name = "cell-1"
     sources.remember(name, source)
     options = Options(nproc_per_node=nproc, backend=backend)
@@ -67,7 +67,7 @@ def cell(source: str, nproc: int, backend: str, **values: Any) -> Job:
 
 
 def timed(nproc: int, backend: str) -> dict[str, float]:
-    """Seconds of a cell with an all-reduce: all of it, its job, and on its slowest rank."""
+    """Time a cell with an all-reduce: seconds of all of it, of its job, on its slowest rank."""
     began = time.perf_counter()
     job = cell(REDUCE, nproc, backend)
     whole = time.perf_counter() - began
@@ -85,7 +85,7 @@ def come_up() -> float:
 
 
 def memory() -> list[int]:
-    """Bytes in use on each GPU, as the driver says; [] where there is none."""
+    """Return the bytes in use on each GPU, as the driver says; [] where there is none."""
     ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return [int(word) << 20 for word in subprocess.check_output(ask, text=True).split()]
@@ -93,7 +93,7 @@ def memory() -> list[int]:
 
 
 def measure(nproc: int, backend: str, times: int = TIMES, seconds: float = 2.5) -> dict[str, Any]:
-    """Medians in seconds, and each cell's; bytes in use; latencies under a job of `seconds`."""
+    """Return medians and each cell's seconds; bytes in use; latencies under a job of `seconds`."""
     found: dict[str, Any] = {"ranks": nproc, "backend": backend}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
     waits: list[float] = []
@@ -139,10 +139,9 @@ def _spread(took: Sequence[float]) -> dict[str, float]:
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
-    where = gpu_name(machine) if machine.gpus else "cpu"
     found = measure(nproc, "nccl" if machine.gpus else "gloo")
     what = "a fresh cell with ranks in reserve and without: seconds, memory, latencies meanwhile"
-    return [Result(f"launch/reserve-{where}-x{nproc}.json", what, found)]
+    return [Result(f"launch/reserve-{device_name(machine)}-x{nproc}.json", what, found)]
 
 
 EXPERIMENT = Experiment(

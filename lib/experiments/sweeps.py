@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch.distributed as dist
 from lockstep import device
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, by_torchrun, gpu_name
+from .experiment import Experiment, Result, device_name, join_nccl, measured_by_torchrun
 
 SIZES = [1 << power for power in range(8, 31)]  # 256 B to 1 GiB
 BATCHES = 15
@@ -118,7 +117,7 @@ def chunks(size: int) -> list[torch.Tensor]:
 
 
 def seconds(call: Callable[[], object], calls: int, batches: int) -> list[float]:
-    """Seconds a call of each batch, on the slowest rank."""
+    """Return the seconds a call of each batch, on the slowest rank."""
     for _ in range(5):
         call()
     found = [batch(call, calls) / calls for _ in range(batches)]
@@ -128,7 +127,7 @@ def seconds(call: Callable[[], object], calls: int, batches: int) -> list[float]
 
 
 def batch(call: Callable[[], object], calls: int) -> float:
-    """Seconds from the first call's start to the last one's end: on a GPU, by its own clock."""
+    """Time calls from the first one's start to the last one's end: on a GPU, by its own clock."""
     if device().type == "cpu":
         dist.barrier()
         start = time.perf_counter()
@@ -146,25 +145,8 @@ def batch(call: Callable[[], object], calls: int) -> float:
     return begin.elapsed_time(end) / 1000
 
 
-def host(call: Callable[[], object], calls: int, batches: int) -> float:
-    """Seconds until a call comes back to the program, the median of batches on this rank.
-
-    The GPU takes no part in that as long as its queue has room.
-    """
-    found = []
-    for _ in range(batches + 1):
-        if device().type == "cuda":
-            torch.cuda.synchronize()
-        dist.barrier()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        found.append((time.perf_counter() - start) / calls)
-    return statistics.median(found[1:])
-
-
 def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[dict[str, float]]:
-    """A row for each size: seconds a call, the batches' median and quartiles."""
+    """Return a row for each size: seconds a call, the batches' median and quartiles."""
     rows = []
     for size in sizes:
         calls = 50 if size <= 1 << 20 else 20 if size <= 1 << 26 else 5
@@ -187,9 +169,7 @@ def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[di
 
 def sweep(file: Path, makes: Mapping[str, Make]) -> None:
     """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
-    local = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+    join_nccl()
     found = {}
     for name, make in makes.items():
         found[name] = measure(make, SIZES)
@@ -210,11 +190,8 @@ def run(machine: Machine, nproc: int) -> list[Result]:
     results = []
     for algorithm in (None, "Ring", "Tree"):
         environment = {"NCCL_ALGO": algorithm}
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "sweep.json")
-            by_torchrun(__name__, file, nproc=nproc, environment=environment)
-            content = json.loads(file.read_text())
-        name = f"sweeps/{gpu_name(machine)}-x{nproc}"
+        content = measured_by_torchrun(__name__, nproc=nproc, environment=environment)
+        name = f"sweeps/{device_name(machine)}-x{nproc}"
         if algorithm is None:
             name, swept = f"{name}.json", "every collective, ping-pong and ring shift"
             what = f"{swept} over message sizes on {nproc} ranks"

@@ -6,7 +6,6 @@ Under PyTorch's own torchrun, so that nothing of Lockstep is in the traces.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import statistics
 import sys
@@ -24,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from .experiment import Experiment, Result, by_torchrun
+from .experiment import Experiment, Result, by_torchrun, join_nccl
 
 STEPS = 3  # recorded, after warm-up
 DTYPE = torch.bfloat16
@@ -202,9 +201,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Step], str]] = {
 
 def trace_all(folder: Path) -> None:
     """Trace each program on this rank; rank 0 also leaves what is not of all ranks."""
-    rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+    join_nccl()
+    rank = dist.get_rank()
     overhead: dict[str, Any] = {}
     for name, (program, _) in PROGRAMS.items():
         step = program()
@@ -227,7 +225,7 @@ def trace_all(folder: Path) -> None:
 
 
 def seconds(step: Step, steps: int = 30) -> list[float]:
-    """Seconds of each step, from one synchronisation to the next."""
+    """Return the seconds of each step, from one synchronisation to the next."""
     times = []
     for _ in range(steps):
         torch.cuda.synchronize()
@@ -296,7 +294,7 @@ def run(_: Machine, nproc: int) -> list[Result]:
 
 
 def traces(folder: Path) -> dict[str, Any]:
-    """The trace of each rank, by the name of its file, without what names the machine."""
+    """Return the trace of each rank, by the name of its file, without what names the machine."""
     found = {}
     for file in sorted(folder.iterdir()):
         content = json.loads(file.read_text())

@@ -27,7 +27,7 @@ Found = dict[str, Any]  # what a file holds; a recording's entry in the manifest
 
 
 def where(found: Found) -> str:
-    """Where and when, in words."""
+    """Say where and when it ran, in words."""
     machine, versions = found["machine"], found["versions"]
     return (
         f"{machine['cores']} cores ({machine['cpu']}), load {machine['load_at_start']:.1f} before, "
@@ -159,7 +159,7 @@ def drawing(found: Found) -> str:
 
 
 def recorded(found: Found) -> str:
-    """On what and when, with a link."""
+    """Say on what and when it ran, with a link."""
     entry = found["entry"]
     versions = entry["versions"]
     machine = entry["machine"].partition(" of one host")[0]

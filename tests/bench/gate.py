@@ -56,7 +56,7 @@ RATES: dict[str, tuple[Draw, float]] = {
 
 
 def failures(noise: Draw, factor: float, pairs: int) -> int:
-    """Of so many pairs, in how many the gate says that steps or communication grew."""
+    """Count the pairs, of so many, of which the gate says that steps or communication grew."""
     found = 0
     for seed in range(pairs):
         before, after = (np.array(list(noise(one))) for one in (seed, seed + AGAIN))

@@ -202,7 +202,7 @@ def notebooks(report: Report, asked: Asked) -> None:
 
 
 def record(report: Report, asked: Asked) -> None:
-    """What the record of every call costs: blocks of small all-reduces with it and without it."""
+    """Measure what the record of every call costs: small all-reduces with it and without it."""
     for ranks in (RANKS, 1):
         size = (2, 50) if asked.quick else (20, 500)  # blocks, calls in each
         job = torchrun(inside.alternate, *size, nproc_per_node=ranks, show=False)
@@ -245,7 +245,7 @@ def pss(pid: int) -> float:
 
 
 def sharing_torch() -> int:
-    """How many processes besides ours have PyTorch's library mapped: they lower a PSS."""
+    """Count the processes besides ours that have PyTorch's library mapped: they lower a PSS."""
     ours = {os.getpid(), *(process.pid for process in left_behind(patience=0))}
     count = 0
     for process in psutil.process_iter():

@@ -78,7 +78,7 @@ class Report:
         return "\n".join([table(self.rows), "", *goals, *self.notes, *errors])
 
     def write(self, path: Path, about: dict[str, Any]) -> None:
-        """What was found, with its circumstances, as JSON."""
+        """Write what was found, with its circumstances, as JSON."""
         rows = [dataclasses.asdict(row) | {"median": row.median} for row in self.rows]
         found = about | dataclasses.asdict(self) | {"rows": rows}
         path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -101,11 +101,10 @@ value = [round(w, 4) for w in layer.weight.flatten().tolist()]
 class Notebook:
     """A real ipykernel and a client that waits for its messages. Use as a context manager."""
 
-    def __init__(self, **environment: str) -> None:
-        """Start the kernel, with these variables besides; `ready()` waits until it answers."""
+    def __init__(self) -> None:
+        """Start the kernel; `ready()` waits until it answers."""
         self._manager = KernelManager(kernel_name="python3")
-        environment = {**os.environ, **environment}
-        self._manager.start_kernel(extra_arguments=["--log-level=ERROR"], env=environment)
+        self._manager.start_kernel(extra_arguments=["--log-level=ERROR"])
         self._client = self._manager.blocking_client()
         self._client.start_channels()
 

@@ -56,11 +56,11 @@ trace is stamped *simulated*. Not modelled: most of what caches do, several kern
 operation (but for an optimizer's), clocks that fall under load, the cost of an event on the
 device, threads of the host, other GPUs' work on shared links. So times are estimates. On 32
 programs as labs 04 and 06 have them, step times were 9 % from an H200's (median) and 24 % at most:
-`python -m experiments.virtual` shows them, and by how much a second run of the H200's differed.
+`python tests/timed_programs.py` shows them, and by how much a second run of the H200's differed.
 They are worst where the host's own Python takes the time. Of 20 other programs, which were written
-down before any was timed (`python -m experiments.unseen`), half are within 10 %; a softmax over
-long rows, a norm of large tensors, and in graphs a cross entropy and Adam, take an H200 longer, up
-to about twice as long.
+down before any was timed (`UNSEEN` there), half are within 10 %; a softmax over long rows, a norm
+of large tensors, and in graphs a cross entropy and Adam, take an H200 longer, up to about twice as
+long.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,

@@ -4,10 +4,10 @@
 which take 1.55 ms each where the GPU's power limit holds them back. What is not read here
 (product, k_step, cold, single, single_step, unsplit, bias, reduction, across, row, rows; l2,
 cached, kept, many, columns; event, context, module, optimizer, parameter, backward, several,
-each_tensor) was set by hand, until the step times of `record.virtual.OTHERS` came near, of two
-recordings on two machines. The host's are those of the first, whose host was the quicker one.
-`python -m experiments.virtual` shows them, and the programs that are compared, on which
-nothing is fitted.
+each_tensor) was set by hand, until the step times of the `others` of `virtual/steps-h200.json` and
+`virtual/steps-h200-2.json` came near, of two machines. The host's are those of the first, whose
+host was the quicker one. `python tests/timed_programs.py` shows the programs that are compared,
+on which nothing is fitted.
 """
 
 from __future__ import annotations

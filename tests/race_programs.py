@@ -1,31 +1,18 @@
-"""Verdicts on small programs by the virtual GPU, and by PyTorch's CUDA sanitizer on a GPU.
+"""Programs of streams and events, right ones and wrong ones, in plain torch.cuda style.
 
-The programs are of streams and events, right ones and wrong ones, in plain torch.cuda style. Each
-takes the module torch.cuda, or what has its names, and returns (what it computed, what is right).
-Under the sanitizer each runs in a process of its own, several at a time. `python -m
-experiments.races` shows the virtual GPU's verdicts only.
+Each takes the module torch.cuda, or what has its names, and returns (what it computed, what is
+right). data/virtual/races-h200.json has what PyTorch's CUDA sanitizer said of them on a GPU.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lockstep import virtual
-from lockstep.base.machine import Machine
-from lockstep.figures.table import Table
 
-from .experiment import Experiment, Result, gpu_name
-
-AT_ONCE = 5  # processes
-LONGEST = 150  # seconds that one may take
-FOUND = "CSAN detected a possible data race"
 N = 4096
 Numbers = tuple[float, float]
 Program = Callable[[Any], Numbers]
@@ -448,79 +435,9 @@ def host_writes_too_early(cuda: Any) -> Numbers:
 # ── Verdicts ─────────────────────────────────────────────────────────────────────────────────
 
 
-def verdict_here(case: Case) -> tuple[str, float, float]:
-    """The kinds of races that the virtual GPU reports; the program's value, and the right one."""
+def verdict(case: Case) -> str:
+    """Return the kinds of races that the virtual GPU reports of a program, or "none"."""
     with virtual.device() as cuda:
-        value, right = case.program(cuda)
+        case.program(cuda)
         kinds = sorted({race.kind for race in virtual.races()})
-    return ", ".join(kinds) or "none", value, right
-
-
-def verdict_of_sanitizer(case: Case) -> str:
-    """Return what PyTorch's sanitizer says of the program: "race" or "none", or how it failed."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "experiments.races", case.name],
-        env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
-        capture_output=True, text=True, timeout=LONGEST,
-    )  # fmt: skip
-    if FOUND in ran.stderr:
-        return "race"
-    return f"failed: {ran.stderr.strip().splitlines()[-1:]}" if ran.returncode else "none"
-
-
-def verdicts(cases: Sequence[Case], sanitize: bool) -> list[dict[str, Any]]:
-    """A row for each program: what is in it, and what each of the two says."""
-    rows = []
-    for case in cases:
-        kinds, value, right = verdict_here(case)
-        row: dict[str, Any] = {"program": case.name, "is": case.kind or "none", "virtual": kinds}
-        rows.append({**row, "virtual_value": value, "right_value": right})
-    if sanitize:
-        with ThreadPoolExecutor(AT_ONCE) as several:
-            for case, row, said in zip(
-                cases, rows, several.map(verdict_of_sanitizer, cases), strict=True
-            ):
-                row |= {"sanitizer": said, "sanitizer_looks_at_it": case.sanitizer}
-    return rows
-
-
-def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Both verdicts side by side."""
-    shown = [
-        (
-            row["program"], row["is"], row["virtual"], f"{row['virtual_value']:g}",
-            f"{row['right_value']:g}", row.get("sanitizer", "not asked"),
-            "" if row.get("sanitizer_looks_at_it", True) else "it does not look at such memory",
-        )
-        for row in rows
-    ]  # fmt: skip
-    columns = ("program", "is", "virtual GPU", "its value", "right", "sanitizer", "")
-    return Table("races", columns, shown, stamp=None)
-
-
-def run(machine: Machine, _: int) -> list[Result]:
-    rows = verdicts([*CASES.values()], sanitize=True)
-    what = (
-        f"what the virtual GPU and PyTorch's CUDA sanitizer say of {len(rows)} programs of streams"
-    )
-    return [Result(f"virtual/races-{gpu_name(machine)}.json", what, {"programs": rows})]
-
-
-EXPERIMENT = Experiment(
-    "races",
-    "verdicts of PyTorch's CUDA sanitizer beside the virtual GPU's",
-    minutes=2,
-    run=run,
-    most=1,
-    ranks=1,
-    writes={
-        "virtual/races-*.json": ("programs",),
-    },
-)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:]:  # on the GPU, under the sanitizer
-        print(*CASES[sys.argv[1]].program(torch.cuda))
-    else:
-        print(*table(verdicts([*CASES.values()], sanitize=False)).lines(), sep="\n")
+    return ", ".join(kinds) or "none"
