@@ -373,7 +373,7 @@ class Lane:
         if self._driver is not None:
             with contextlib.suppress(psutil.Error):
                 driver = psutil.Process(self._driver.pid)
-                known = {driver, *driver.children()}  # the latter is the warm parent
+                known = {driver, *driver.children()}  # the latter is the forkserver
         alive = [process for process in self._processes() if process not in known]
         if alive:
             _, alive = psutil.wait_procs(alive, timeout=SETTLE)

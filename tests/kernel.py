@@ -82,7 +82,7 @@ class Kernel:
         self._client.start_channels()
         self._client.wait_for_ready(timeout=HANG)
         self.execute("%load_ext lockstep")
-        self.execute("%%torchrun -n 1\n1")  # from here on the warm parent is up
+        self.execute("%%torchrun -n 1\n1")  # from here on the forkserver is up
         self.remember()
 
     # ── Cells ────────────────────────────────────────────────────────────────────────────────

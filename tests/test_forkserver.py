@@ -1,4 +1,4 @@
-"""Ends that must come in bounded time, and what becomes of the warm parent and its jobs."""
+"""Ends that must come in bounded time, and what becomes of the forkserver and its jobs."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ def own():
 
 @pytest.fixture
 def apart(own):
-    """After it the next job works, and nothing is left but a warm parent."""
+    """After it the next job works, and nothing is left but a forkserver."""
     yield own
     own.execute("%%torchrun -n 1\n1")
     known = {own.process.pid, own.warm_parent.pid}
@@ -228,7 +228,7 @@ def test_who_never_ends_by_itself_is_killed_and_others_are_served_meanwhile(tmp_
     assert job[0].state == "failed" and job[0].note == ""
 
 
-# ── The warm parent is stopped, killed, or refuses ───────────────────────────────────────────
+# ── The forkserver is stopped, killed, or refuses ────────────────────────────────────────────
 
 
 def test_a_stopped_parent_is_replaced(apart):
@@ -263,11 +263,11 @@ def test_the_parent_s_death_is_named(apart):
     apart.warm_parent.kill()
     reply = apart.finish()
     headline = reply.error.splitlines()[1]
-    assert headline.startswith("The warm parent, which starts and watches the ranks, was ended by")
+    assert headline.startswith("The forkserver, which starts and watches the ranks, was ended by")
     assert "SIGKILL (by hand, or because memory ran out)" in headline
     assert "Run the cell again" in headline
     assert not any(runs(rank) for rank in ranks)
-    assert "The warm parent" in apart.execute("kept.run(abs, -1)").error
+    assert "The forkserver" in apart.execute("kept.run(abs, -1)").error
     assert "[1, 1]" in apart.execute("print(kept.run(abs, -1).results)\nkept.close()").stdout
 
 
@@ -287,7 +287,7 @@ def test_a_parent_that_cannot_start_says_why(tmp_path):
         """,
         PYTHONPATH=os.pathsep.join([str(tmp_path), LIB]),
     )
-    assert "The warm parent, which starts and watches the ranks, has ended by itself." in printed
+    assert "The forkserver, which starts and watches the ranks, has ended by itself." in printed
     assert "What it said last:" in printed and "no parents today" in printed
 
 

@@ -182,7 +182,7 @@ def test_anothers_crash_or_interrupt_is_nobodys_trouble(learners):
     before = {process.pid for process in eve.processes()}
     eve.open()
     told = eve.run("%load_ext lockstep\nimport os, lockstep\nprint('kernel', os.getpid())")
-    eve.run("%%torchrun -n 1\n1")  # from here on the warm parent is up
+    eve.run("%%torchrun -n 1\n1")  # from here on the forkserver is up
     killed = [process for process in eve.processes() if process.pid not in before]
     kernel = int(told.text.split()[1])
     assert len(killed) == 2 and kernel in {process.pid for process in killed}

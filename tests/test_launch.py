@@ -657,7 +657,7 @@ def test_calls_of_ddp_and_functional_collectives():
 
 
 def test_where_nothing_can_be_forked_programs_are_started(tmp_path):
-    """A second thread in the warm parent, as some site packages start one."""
+    """A second thread in the forkserver, as some site packages start one."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, threading\n"
         "if any('worker.forkserver' in word for word in sys.orig_argv):\n"
@@ -682,7 +682,7 @@ def test_where_nothing_can_be_forked_programs_are_started(tmp_path):
         check=True,
     )
     assert "rank 0 → │ 0\nrank 1 → │ 1\n" in done.stdout
-    assert "note: the warm parent has 2 threads" in done.stdout
+    assert "note: the forkserver has 2 threads" in done.stdout
 
 
 def test_variables_that_only_a_new_python_heeds_start_new_ones():

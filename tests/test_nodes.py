@@ -385,7 +385,7 @@ def test_agents_and_ranks_go_with_the_notebook(hosts, tmp_path):
         up = (line for line in notebook.stdout if line.endswith("│ up\n"))
         assert len([line for _, line in zip(range(4), up, strict=False)]) == 4
         below = [one for agent in agents for one in ranks_below(agent)]
-        assert len(below) >= 4 + 2  # ranks and their warm parents
+        assert len(below) >= 4 + 2  # ranks and their forkservers
         notebook.kill()
     assert [agent.wait(30) for agent in agents] == [0, 0]
     assert gone(below)

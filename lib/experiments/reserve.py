@@ -99,7 +99,7 @@ def measure(nproc: int, backend: str, times: int = TIMES, seconds: float = 2.5) 
     waits: list[float] = []
     try:
         set_reserve("off")
-        cell(REDUCE, nproc, backend)  # wakes the warm parent
+        cell(REDUCE, nproc, backend)  # wakes the forkserver
         found["bytes in use without"] = memory()
         for _ in range(2):  # by turns, for what else the machine does
             set_reserve("off")

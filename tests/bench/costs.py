@@ -88,10 +88,10 @@ def kernels(found: Found) -> list[str]:
             slowest = max(row["samples"]) / row["median"]
             count = len(row["samples"])
             sentences.append(f"Of {count} jobs in a row the slowest took {slowest:.1f} medians.")
-    if idle := its.get("memory: idle kernel + warm parent"):
+    if idle := its.get("memory: idle kernel + forkserver"):
         added, own = its["memory: added to the whole by a rank"], its["memory: each of 4 ranks"]
         sentences.append(
-            f"An idle kernel with its warm parent needs {said(idle)} (PSS). Each of four ranks "
+            f"An idle kernel with its forkserver needs {said(idle)} (PSS). Each of four ranks "
             f"adds {said(added)}; its own PSS is {said(own)}, for it shares the parent's pages."
         )
         notes = (note.partition("memory: ")[2] for note in found["notes"])

@@ -1,6 +1,6 @@
 """What four forked ranks cost without any launcher: a process to run and to ask.
 
-It imports what the warm parent imports and has one thread. For each line it reads ("fork" or
+It imports what the forkserver imports and has one thread. For each line it reads ("fork" or
 "reduce") it forks four children, waits until they are gone, and prints how many seconds that
 took. "fork": the children leave at once. "reduce": they make a gloo group and reduce four floats.
 """
@@ -82,6 +82,6 @@ def once(what: str) -> float:
 for name in PRELOADED:
     importlib.import_module(name)
 gc.collect()
-gc.freeze()  # as the warm parent does: the collector then leaves the shared pages alone
+gc.freeze()  # as the forkserver does: the collector then leaves the shared pages alone
 for line in sys.stdin:
     print(once(line.strip()), flush=True)

@@ -57,7 +57,7 @@ def fresh(report: Report, asked: Asked) -> None:
     with Notebook() as notebook, ways.forking_process() as forking:
         notebook.ready()
         notebook.run("%load_ext lockstep")
-        notebook.time(REDUCE)  # it waits for the warm parent, which the part "first" times
+        notebook.time(REDUCE)  # it waits for the forkserver, which the part "first" times
         for _ in range(1 if asked.quick else 5):
             for _ in range(2 if asked.quick else 8):
                 add("%%torchrun cell", notebook.time(REDUCE))
@@ -143,7 +143,7 @@ def thousand(report: Report, asked: Asked) -> None:
 
 def memory(report: Report, asked: Asked) -> None:
     """Proportional set sizes: of what is idle, and of ranks in the middle of a job."""
-    idle_parts: dict[str, list[float]] = {"kernel": [], "warm parent": []}
+    idle_parts: dict[str, list[float]] = {"kernel": [], "forkserver": []}
     ranks, added = [], []
     for _ in range(1 if asked.quick else 3):
         with Notebook() as notebook:
@@ -166,8 +166,8 @@ def memory(report: Report, asked: Asked) -> None:
     for name, sizes in idle_parts.items():
         report.row(f"memory: idle {name}", "MB", sizes)
     both = [sum(sizes) for sizes in zip(*idle_parts.values(), strict=True)]
-    total = report.row("memory: idle kernel + warm parent", "MB", both).median
-    report.goal("memory: idle kernel + warm parent at most 350 MB", text(total, "MB"), total <= 350)
+    total = report.row("memory: idle kernel + forkserver", "MB", both).median
+    report.goal("memory: idle kernel + forkserver at most 350 MB", text(total, "MB"), total <= 350)
     report.row(f"memory: each of {RANKS} ranks", "MB", ranks)
     report.row("memory: added to the whole by a rank", "MB", added)
     rank = statistics.median(ranks)

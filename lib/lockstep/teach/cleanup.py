@@ -1,10 +1,10 @@
 """Find and remove what crashes have left behind on this machine: `lockstep clean`.
 
 The launcher tidies up behind itself, and behind what was killed. Left is what nobody could end or
-remove any more: kernel and warm parent killed at once, a machine that ran out of memory. What is
+remove any more: kernel and forkserver killed at once, a machine that ran out of memory. What is
 listed here belongs to this user and to nobody alive:
 
-- a process names its notebook (LOCKSTEP_JOB, or the warm parent's command line), which has ended;
+- a process names its notebook (LOCKSTEP_JOB, or the forkserver's command line), which has ended;
 - a job's folder, or an agent's ticket, is locked while it is used, and is not;
 - other temporary folders, and shared memory of PyTorch and NCCL, are older than each process of
   the user that has this package or PyTorch loaded, so none of those has made them.

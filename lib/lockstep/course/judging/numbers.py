@@ -64,9 +64,6 @@ class Numbers:
     def total(self) -> list[float]:
         return self.mix(lambda rank, at: 1)
 
-    def sum_of(self, *ranks: int) -> list[float]:
-        return self.mix(lambda rank, at: ranks.count(rank))
-
     def tensor(self, numbers: list[float], shape: tuple[int, ...] | None = None) -> Tensor:
         return Tensor.of(numbers, self.dtype, shape)
 

@@ -100,7 +100,7 @@ class _ForkserverProcess:
             code = self._process.wait(1)
         except subprocess.TimeoutExpired:
             return ""
-        what = "The warm parent, which starts and watches the ranks,"
+        what = "The forkserver, which starts and watches the ranks,"
         again = "Its ranks went with it. Run the cell again: a new one starts by itself."
         if code >= 0:
             return f"{what} has ended by itself. {again} What it said last:\n{self.last_words()}"
@@ -311,7 +311,7 @@ class Supervised:
         except (EOFError, NoMessage):
             raise LaunchError(
                 self._forkserver.fate()
-                or f"the warm parent refuses. What it said last:\n{self._forkserver.last_words()}"
+                or f"the forkserver refuses. What it said last:\n{self._forkserver.last_words()}"
             ) from None
         if message is None:
             why = self._give_up()
@@ -340,7 +340,7 @@ class Supervised:
         why = "it had been stopped" if self._forkserver.is_stopped else "it hung"
         forkserver.drop(self._forkserver)
         return (
-            f"The warm parent (pid {self._forkserver.pid}), which starts and watches the ranks, "
+            f"The forkserver (pid {self._forkserver.pid}), which starts and watches the ranks, "
             f"did not answer ({why}), so it was ended, and with it all Worlds that it kept."
         )
 

@@ -254,7 +254,7 @@ class LocalNode:
             received = self._engine.events.take()
         except (EOFError, NoMessage):
             self._selector.unregister(self._engine.events)
-            self.fate = self._engine.fate() or "The warm parent has let go of these ranks."
+            self.fate = self._engine.fate() or "The forkserver has let go of these ranks."
             return False
         if received is None:  # _await_end() has read it
             return True

@@ -1,5 +1,4 @@
-"""The forkserver, in messages "the warm parent": a process with torch imported and one thread,
-which forks the ranks.
+"""The forkserver: a process with torch imported and one thread, which forks the ranks.
 
 Starting Python and importing torch takes seconds; forking a process that has done both takes
 milliseconds. The notebook starts this process once and sends it jobs. It watches over what it
@@ -359,9 +358,9 @@ def _why_not_fork(environment: Mapping[str, str]) -> str:
         return "ranks are forked on Linux only; here each one starts a Python of its own"
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        return f"the warm parent has {threads} threads, so its ranks were started one by one"
+        return f"the forkserver has {threads} threads, so its ranks were started one by one"
     if _cuda_is_initialized():
-        return "CUDA is in use in the warm parent, so its ranks were started one by one"
+        return "CUDA is in use in the forkserver, so its ranks were started one by one"
     changed = sorted(
         name
         for name in environment.keys() | _environment.keys()
