@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -270,13 +271,21 @@ def _measured():
         (8, 16, 1), (4, 16, 1), (8, 16, 2), (1, 2), (1, 512, 16, 128), dtype="float32"
     )
     return {
-        "eager": models.by_model(tiny, "eager"),
-        "default": models.by_model(tiny, "default"),
+        "steps": {name: _stepped(tiny, name) for name in ("dense", "small", "experts")},
         "blocks": models.blocks((1, 2)),
         "fusion": recorder.fusion(32),
         "precision": recorder.precision(64),
         "attention": recorder.attention(tiny),
     }
+
+
+def _stepped(sizes, name):
+    import torch
+
+    model, x = models.made(sizes, name)
+    ways = {"eager": lambda: model(x), "default": partial(torch.compile(model), x)}
+    with torch.no_grad():
+        return models.by_turns(ways)
 
 
 @pytest.fixture(scope="module")
@@ -380,16 +389,15 @@ def test_odd_functions_are_shown_or_refused_by_name(alone):
 @pytest.mark.timeout(600)
 def test_what_is_recorded_of_models_and_of_fusion(alone):
     measured = alone(_measured)
-    for name in ("dense", "small", "experts"):
-        assert measured["eager"][name]["seconds"] > 0
-        one = measured["default"][name]
-        assert one["lower_quartile"] <= one["seconds"] <= one["upper_quartile"]
-        assert one["compile_seconds"] > 0
+    for ways in measured["steps"].values():
+        assert list(ways) == ["eager", "default"]
+        for one in ways.values():
+            assert 0 < one["lower_quartile"] <= one["seconds"] <= one["upper_quartile"]
     assert [one["blocks"] for one in measured["blocks"]] == [1, 2]
-    assert [sorted(one) for one in measured["blocks"]] == [
-        ["blocks", "flat_seconds"],
-        ["blocks", "flat_seconds", "regional_seconds"],
-    ]
+    for one in measured["blocks"]:
+        assert one["flat_seconds"] > 0 and one["regional_seconds"] > 0
+        assert one["flat_graphs"] == one["regional_graphs"] == 1
+        assert one["flat_calls"] == one["blocks"] * one["regional_calls"] == 5 * one["blocks"]
     moved = {name: one["moved"] / one["square_bytes"] for name, one in measured["fusion"].items()}
     assert moved == {"swish": 2, "softmax": 2, "between": 7, "views": 2}
     assert all(0 < one["part"] < 1 for one in measured["precision"].values())
@@ -407,13 +415,17 @@ def test_rows_come_one_by_one_and_one_that_fails_is_left_out(monkeypatch, capsys
     def row(sizes, mode, *_):
         if mode == "default":
             raise RuntimeError("no such mode here")
-        return {"seconds": 1.0} | ({} if mode == "eager" else {"compile_seconds": 2.0})
+        return {} if mode == "eager" else {"compile_seconds": 2.0}
+
+    def steps(sizes, name, folders):
+        return {mode: {"seconds": 1.0} for mode in ("eager", *folders)}
 
     for name in ("code", "fusion", "precision"):
         monkeypatch.setattr(recorder, name, _name)
     for name in ("attention", "blocks"):
         monkeypatch.setattr(recorder, name, lambda argument: "found")
     monkeypatch.setattr(recorder, "compiled_row", row)
+    monkeypatch.setattr(recorder, "steps", steps)
     found = list(recorder.everything(recorder.ON_CPU))
     assert found[0]["code"] == "found" and "fusion" not in found[0]
     assert "no such mode here" in capsys.readouterr().err
@@ -423,6 +435,8 @@ def test_rows_come_one_by_one_and_one_that_fails_is_left_out(monkeypatch, capsys
         "warm_seconds": 2.0,
         "seconds": 1.0,
     }
+    quick = {"eager": {"seconds": 1.0}, "reduce-overhead": {"seconds": 1.0}}
+    assert found[-1]["processes"] == [quick] * recorder.PROCESSES
 
 
 def _name():

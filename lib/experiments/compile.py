@@ -3,19 +3,21 @@
 There are two processes: the first compiles with caches that are empty, one for each row ("cold"),
 the second takes what the first has left ("warm"). The seconds of a compilation are those of the
 first call, less those of a later one; what a process does once for all compilations is done before.
-A step is a forward pass without gradients; its time is a batch's, divided by the steps in it.
-Kernels are counted in the second process: one that has ever had a profiler launches more slowly.
-What takes longest comes last, and what is found is handed on after each row.
+A step is a forward pass without gradients. The steps of a model are timed in a third process, all
+modes by turns: the host's speed differs from minute to minute by more than most modes gain. (And a
+process that has ever had a profiler launches more slowly.) "processes" has the small model's steps
+in more processes, each of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,10 +30,12 @@ from lockstep.course.compiled.models import (
     FUSION,
     Sizes,
     blocks,
+    by_turns,
+    given,
     launches,
-    one_model,
+    made,
+    memory,
     seconds,
-    steps,
     warm_up,
     where,
 )
@@ -43,10 +47,11 @@ from .experiment import Experiment, Result, device_name
 QUICK = ("default", "reduce-overhead")
 TUNED = ("max-autotune-no-cudagraphs", "max-autotune")
 MODES = (*QUICK, *TUNED)
+PROCESSES = 3
 
 
 SIZES = Sizes()
-ON_CPU = Sizes((256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 3, 6), (2, 1024, 32, 128), "float32")
+ON_CPU = Sizes((256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 6, 24, 48), (2, 1024, 32, 128), "float32")
 
 
 # ── Models ───────────────────────────────────────────────────────────────────────────────────
@@ -78,9 +83,43 @@ def keep_caches(folder: Path) -> None:
 
 
 def compiled_row(sizes: Sizes, mode: str, name: str, folder: Path, counts: bool) -> dict[str, Any]:
+    """Return the seconds of compiling a model, and its memory; or, for those who have the code
+    already, the seconds and the counts of launches."""
     warm_up()
     keep_caches(folder)
-    return one_model(sizes, mode, name, counts)
+    gc.collect()
+    model, x_BD = made(sizes, name)
+    compiled = model if mode == "eager" else torch.compile(model, mode=mode, dynamic=False)
+    call, before = partial(compiled, x_BD), given()
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        first = seconds(call)
+        for _ in range(3):  # CUDA graphs are captured after a first run
+            seconds(call)
+        if mode != "eager":
+            found["compile_seconds"] = first - seconds(call)
+        found |= launches(call) if counts else memory(call, before)
+    del compiled, call, model, x_BD
+    torch.compiler.reset()
+    gc.collect()
+    return found
+
+
+def steps(sizes: Sizes, name: str, folders: Mapping[str, Path]) -> dict[str, dict[str, float]]:
+    """Return, by mode, what a step takes, all of them by turns; `folders` has the code of each."""
+    warm_up()
+    model, x_BD = made(sizes, name)
+    ways: dict[str, Callable[[], Any]] = {"eager": partial(model, x_BD)}
+    with torch.no_grad():
+        for mode, folder in folders.items():
+            keep_caches(folder)
+            ways[mode] = partial(torch.compile(model, mode=mode, dynamic=False), x_BD)
+            ways[mode]()
+        found = by_turns(ways)
+    del ways, model, x_BD
+    torch.compiler.reset()
+    gc.collect()
+    return found
 
 
 def attention(sizes: Sizes) -> dict[str, dict[str, Any]]:
@@ -118,7 +157,7 @@ def attention(sizes: Sizes) -> dict[str, dict[str, Any]]:
             with torch.no_grad():
                 apart = (call() - right).abs().max()
                 found[f"{name}, {way}"] = {
-                    **steps(call),
+                    **by_turns({"": call})[""],
                     **launches(call),
                     "operators": chosen(call),
                     "needed": 1 - table.sparsity() / 100,
@@ -208,15 +247,21 @@ def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
         with World(1, backend="gloo", env=once) as cold, World(1, backend="gloo", env=once) as warm:
 
             def row(mode: str, name: str) -> dict[str, Any]:
-                own = caches / mode / name
-                here = told(cold, compiled_row, sizes, mode, name, own, False)
-                again = told(warm, compiled_row, sizes, mode, name, own, True)
+                here = told(cold, compiled_row, sizes, mode, name, caches / mode / name, False)
+                again = told(warm, compiled_row, sizes, mode, name, caches / mode / name, True)
                 compiling = {
                     f"{which}_seconds": one.pop("compile_seconds")
                     for which, one in (("cold", here), ("warm", again))
                     if mode != "eager"
                 }
                 return compiling | here | again
+
+            def timed(name: str, asked: Sequence[str]) -> dict[str, dict[str, float]]:
+                ready = [mode for mode in asked if name in modes.get(mode, {})]
+                folders = {mode: caches / mode / name for mode in ready}
+                with World(1, backend="gloo", env=once) as fresh:
+                    found: dict[str, dict[str, float]] = told(fresh, steps, sizes, name, folders)
+                return found
 
             plain: dict[str, Callable[[], Any]] = {
                 "code": partial(told, cold, code),
@@ -229,12 +274,19 @@ def everything(sizes: Sizes) -> Iterator[dict[str, Any]]:
                 with going_on(name):
                     found[name] = part()
                 yield so_far()
-            names = ("small", "dense", "experts")
-            rows = [(mode, name) for mode in ("eager", *QUICK) for name in names]
-            for mode, name in [*rows, *((mode, name) for name in names for mode in TUNED)]:
-                with going_on(f"{name}, {mode}"):
-                    modes.setdefault(mode, {})[name] = row(mode, name)
+            for name in ("small", "dense", "experts"):
+                for mode in ("eager", *MODES):
+                    with going_on(f"{name}, {mode}"):
+                        modes.setdefault(mode, {})[name] = row(mode, name)
+                with going_on(f"{name}, steps"):
+                    for mode, one in timed(name, MODES).items():
+                        modes[mode][name] |= one
                 yield so_far()
+            found["processes"] = []
+            for _ in range(PROCESSES):
+                with going_on("small, in a process of its own"):
+                    found["processes"].append(timed("small", QUICK))
+            yield so_far()
 
 
 def told(world: World, function: Callable[..., Any], *args: object) -> Any:
@@ -266,12 +318,12 @@ def run(machine: Machine, _: int) -> Iterator[Result]:
 EXPERIMENT = Experiment(
     "compile",
     "torch.compile's modes on three models, compile time by regions, generated code",
-    minutes=5,
+    minutes=8,
     run=run,
     ranks=1,
     most=1,
     gpus=False,
     writes={
-        "compile/*.json": ("sizes", "code", "fusion", "precision", "attention", "blocks", "modes"),
+        "compile/*.json": ("sizes", "code", "fusion", "precision", "attention", "blocks", "modes", "processes"),
     },
 )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn import functional
 
 from .compile_session import require
@@ -38,7 +39,7 @@ class Sizes:
     dense: tuple[int, int, int] = (4096, 4096, 2)
     small: tuple[int, int, int] = (16, 256, 12)
     experts: tuple[int, int, int] = (4096, 1024, 8)
-    blocks: tuple[int, ...] = (1, 3, 6)
+    blocks: tuple[int, ...] = (1, 6, 24, 48)
     attention: tuple[int, int, int, int] = (32, 8192, 128, 1024)
     dtype: str = "bfloat16"
 
@@ -156,17 +157,29 @@ def warm_up() -> None:
     torch.compiler.reset()
 
 
-def steps(call: Callable[[], Any]) -> dict[str, float]:
-    """Seconds of a step: median and quartiles of batches."""
+def by_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, dict[str, float]]:
+    """Return, by name, the seconds of a step: median and quartiles of batches.
 
-    def batch() -> None:
-        for _ in range(PER_BATCH):
-            call()
+    A batch of one follows a batch of another: a host is not as fast now as a minute ago.
+    """
+    for call in calls.values():
+        for _ in range(3):  # what is new is compiled; CUDA graphs are captured after a first run
+            seconds(call)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(BATCHES):
+        for name, call in calls.items():
+            seconds(call)
+            times[name].append(seconds(partial(_repeat, call)) / PER_BATCH)
+    found = {}
+    for name, taken in times.items():
+        lower, median, upper = statistics.quantiles(taken, n=4)
+        found[name] = {"seconds": median, "lower_quartile": lower, "upper_quartile": upper}
+    return found
 
-    seconds(batch)
-    times = [seconds(batch) / PER_BATCH for _ in range(BATCHES)]
-    lower, median, upper = statistics.quantiles(times, n=4)
-    return {"seconds": median, "lower_quartile": lower, "upper_quartile": upper}
+
+def _repeat(call: Callable[[], Any]) -> None:
+    for _ in range(PER_BATCH):
+        call()
 
 
 def given() -> int:
@@ -207,37 +220,17 @@ def launches(call: Callable[[], Any]) -> dict[str, int]:
     }
 
 
-def by_model(sizes: Sizes, mode: str) -> dict[str, dict[str, Any]]:
-    """By model: what its steps take in a mode, or "eager"; and to compile it."""
-    return {name: one_model(sizes, mode, name) for name in models(sizes)}
-
-
-def one_model(sizes: Sizes, mode: str, name: str, counts: bool = False) -> dict[str, Any]:
-    """The seconds of compiling a model and of its steps, and their memory; or, for those who have
-    the code already, the seconds of compiling and the counts of launches."""
+def made(sizes: Sizes, name: str) -> tuple[nn.Module, torch.Tensor]:
+    """Return a model and an input for it, the same in every process."""
     torch.manual_seed(0)
-    gc.collect()
     make, shape = models(sizes)[name]
     dtype = getattr(torch, sizes.dtype)
-    model, x_BD = make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
-    compiled = model if mode == "eager" else torch.compile(model, mode=mode, dynamic=False)
-    call, before = partial(compiled, x_BD), given()
-    found: dict[str, Any] = {}
-    with torch.no_grad():
-        first = seconds(call)
-        for _ in range(3):  # CUDA graphs are captured after a first run
-            seconds(call)
-        if mode != "eager":
-            found["compile_seconds"] = first - seconds(call)
-        found |= launches(call) if counts else memory(call, before) | steps(call)
-    del compiled, call, model, x_BD
-    torch.compiler.reset()
-    gc.collect()
-    return found
+    return make().to(where(), dtype), torch.randn(shape, device=where(), dtype=dtype)
 
 
 def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
-    """Seconds to compile a stack of equal blocks: as one, or, of two and more, block by block.
+    """Return the seconds and the graphs that it takes to compile a stack of equal blocks: as one
+    graph ("flat"), and block by block ("regional").
 
     Each stack has a width of its own, so that none is helped by what was compiled for another.
     """
@@ -246,15 +239,19 @@ def blocks(counts: tuple[int, ...]) -> list[dict[str, float]]:
     for number, count in enumerate(counts):
         took: dict[str, float] = {"blocks": count}
         for kind, width in (("flat", 256 + 32 * number), ("regional", 272 + 32 * number)):
-            if kind == "regional" and count == 1:
-                continue  # that is the same
             model = stack(count, width, 4).to(where())
             x_BD = torch.randn(64, width, device=where())
-            for part in [model] if kind == "flat" else model:
-                part.compile(dynamic=False)
-            with torch.no_grad():
-                first = seconds(partial(model, x_BD))
-                took[f"{kind}_seconds"] = first - seconds(partial(model, x_BD))
             torch.compiler.reset()
+            counters.clear()
+            # model.compile() would not do: Dynamo skips the frame of a Sequential.
+            call = torch.compile(model, dynamic=False) if kind == "flat" else model
+            for block in model if kind == "regional" else ():
+                block.compile(dynamic=False)
+            with torch.no_grad():
+                first = seconds(partial(call, x_BD))
+                took[f"{kind}_seconds"] = first - seconds(partial(call, x_BD))
+            took[f"{kind}_graphs"] = counters["stats"]["unique_graphs"]
+            took[f"{kind}_calls"] = counters["stats"]["calls_captured"]
+        torch.compiler.reset()
         found.append(took)
     return found
