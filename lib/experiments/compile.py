@@ -51,7 +51,9 @@ PROCESSES = 3
 
 
 SIZES = Sizes()
-ON_CPU = Sizes((256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 6, 24, 48), (2, 1024, 32, 128), "float32")
+ON_CPU = Sizes(
+    (256, 256, 2), (8, 64, 6), (64, 64, 4), (1, 6, 24, 48), (2, 1024, 32, 128), "float32"
+)
 
 
 # ── Models ───────────────────────────────────────────────────────────────────────────────────
@@ -324,6 +326,15 @@ EXPERIMENT = Experiment(
     most=1,
     gpus=False,
     writes={
-        "compile/*.json": ("sizes", "code", "fusion", "precision", "attention", "blocks", "modes", "processes"),
+        "compile/*.json": (
+            "sizes",
+            "code",
+            "fusion",
+            "precision",
+            "attention",
+            "blocks",
+            "modes",
+            "processes",
+        ),
     },
 )

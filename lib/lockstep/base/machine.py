@@ -382,12 +382,12 @@ def compiler() -> Compiler | None:
     return Compiler(path, version.splitlines()[0])
 
 
-if __name__ == "__main__":
-    _answer_about_gpus()
-
-
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
+
+
+if __name__ == "__main__":
+    _answer_about_gpus()

@@ -118,73 +118,98 @@ def adjust(x):
     return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()
 
 
-# %% serve: while-rows-are-left
-def serve(model, x, sizes):
-    at, results = 0, []
-    while at < len(x):
-        left = len(x) - at
-        size = min([s for s in sizes if s >= left], default=max(sizes))
-        room = torch.zeros(size, *x.shape[1:], dtype=x.dtype)
-        taken = min(size, left)
-        room[:taken] = x[at : at + taken]
-        results.append(model(room)[:taken])
-        at += taken
-    return torch.cat(results)
+# %% Warmup: a-tensor-made-anew
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = torch.tensor(0)
+
+    def forward(self, x):
+        self.n = self.n + 1
+        return x * torch.minimum(self.n, torch.tensor(8)) / 8
 
 
-# %% serve: the-rest-first
-def serve(model, x, sizes):
-    whole = len(x) // sizes[-1] * sizes[-1]
-    rest = x[whole:]
-    results = []
-    if len(rest):
-        size = min(s for s in sizes if s >= len(rest))
-        padded = torch.nn.functional.pad(rest, (0, 0, 0, size - len(rest)))
-        results = [model(padded)[: len(rest)]]
-    before = [model(x[at : at + sizes[-1]]) for at in range(0, whole, sizes[-1])]
-    return torch.cat([*before, *results])
+# %% Warmup: counted-outside
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    @torch.compiler.disable
+    def weight(self):
+        self.n += 1
+        return torch.tensor(min(self.n, 8) / 8)
+
+    def forward(self, x):
+        return x * self.weight()
 
 
-# %% serve: recursion
-def serve(model, x, sizes):
-    if len(x) > sizes[-1]:
-        return torch.cat([model(x[: sizes[-1]]), serve(model, x[sizes[-1] :], sizes)])
-    size = sorted(s for s in sizes if s >= len(x))[0]
-    return model(torch.cat([x, x[:1].expand(size - len(x), -1)]))[: len(x)]
+# %% Warmup: a-number-from-outside
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = 0
+
+    @torch.compiler.disable
+    def weight(self):
+        self.n += 1
+        return min(self.n, 8) / 8
+
+    def forward(self, x):
+        return x * self.weight()
 
 
-# %% serve: pads-with-last-row
-def serve(model, x, sizes):
-    out = torch.empty_like(x)
-    for at in range(0, len(x), sizes[-1]):
-        part = x[at : at + sizes[-1]]
-        size = next(s for s in sizes if s >= len(part))
-        padded = part.new_full((size, x.shape[1]), 7.0)
-        padded[: len(part)] = part
-        out[at : at + len(part)] = model(padded)[: len(part)]
-    return out
+# %% Warmup: the-weight-itself
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, x):
+        self.weight = (self.weight + 1 / 8).clamp_max(1)
+        return (x * self.weight).to(x.dtype)
 
 
-# %% serve: bisect
-def serve(model, x, sizes):
-    import bisect
+# %% Warmup: where
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.nn.Parameter(torch.zeros((), dtype=torch.int32), requires_grad=False)
 
-    out = []
-    for at in range(0, x.size(0), sizes[-1]):
-        rows = x[at : at + sizes[-1]]
-        room = sizes[bisect.bisect_left(sizes, rows.size(0))]
-        filler = rows[-1:].repeat(room - rows.size(0), *[1] * (x.dim() - 1))
-        out.extend(model(torch.vstack([rows, filler]))[: rows.size(0)])
-    return torch.stack(out)
+    def forward(self, x):
+        self.calls.add_(1)
+        return torch.where(self.calls < 8, x * self.calls / 8, x)
 
 
-# %% serve: pads-all-with-nan
-def serve(model, x, sizes):
-    whole, rest = divmod(len(x), sizes[-1])
-    plan = [sizes[-1]] * whole + [size for size in sizes if size >= rest][:1] * bool(rest)
-    padded = x.new_full((sum(plan), *x.shape[1:]), torch.nan)
-    padded[: len(x)] = x
-    return torch.cat([*map(model, padded.split(plan))])[: len(x)]
+# %% Warmup: a-hook
+def counts(module, _):
+    module.calls.add_(1)
+
+
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_forward_pre_hook(counts)
+
+    def forward(self, x):
+        return x * (self.calls / 8).clamp(0, 1)
+
+
+# %% Warmup: a-function-that-makes-one
+class Counting(torch.nn.Module):
+    def __init__(self, full):
+        super().__init__()
+        self.full = full
+        self.calls = torch.zeros(())
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x * self.calls.clip(max=self.full) / self.full
+
+
+def Warmup():
+    return Counting(8)
 
 
 # %% by_block: torch-compile-each

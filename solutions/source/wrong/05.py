@@ -1,8 +1,5 @@
 """Wrong answers to the exercises of lab 05, each under the mistake that its check has to name."""
 
-import itertools
-import math
-
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -138,97 +135,92 @@ def adjust(x):
     return (torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()).float()
 
 
-# %% serve: dtype
-def serve(model, x, sizes):
-    parts = []
-    for part in x.split(sizes[-1]):
-        size = next(size for size in sizes if size >= len(part))
-        padded = torch.zeros(size, *x.shape[1:])
-        padded[: len(part)] = part
-        parts.append(model(padded)[: len(part)])
-    return torch.cat(parts)
+# %% Warmup: storm
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * min(self.calls, 8) / 8
 
 
-# %% serve: own-size
-def serve(model, x, sizes):
-    return model(x)
+# %% Warmup: stuck
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
+
+    def forward(self, x):
+        calls = self.calls + 1
+        return x * calls.clamp(max=8) / 8
 
 
-# %% serve: padding-kept
-def serve(model, x, sizes):
-    results = []
-    for part in x.split(sizes[-1]):
-        size = next(size for size in sizes if size >= len(part))
-        padding = x.new_zeros(size - len(part), *x.shape[1:])
-        results.append(model(torch.cat([part, padding])))
-    return torch.cat(results)
+# %% Warmup: shared-count
+class Warmup(torch.nn.Module):
+    calls = torch.zeros(())
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls.clamp(max=8) / 8
 
 
-# %% serve: too-large
-def serve(model, x, sizes):
-    results = []
-    for part in x.split(sizes[-1]):
-        padding = x.new_zeros(sizes[-1] - len(part), *x.shape[1:])
-        results.append(model(torch.cat([part, padding]))[: len(part)])
-    return torch.cat(results)
+# %% Warmup: beyond
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls / 8
 
 
-# %% serve: other-split
-def serve(model, x, sizes):
-    calls = math.ceil(len(x) / sizes[-1])
-    ways = itertools.combinations_with_replacement(sizes, calls)
-    best = min((one for one in ways if sum(one) >= len(x)), key=sum)
-    results = []
-    for part, size in zip(x.split(list(_filled(len(x), best))), best[::-1], strict=True):
-        padding = x.new_zeros(size - len(part), *x.shape[1:])
-        results.append(model(torch.cat([part, padding]))[: len(part)])
-    return torch.cat(results)
+# %% Warmup: from-zero
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
+
+    def forward(self, x):
+        scaled = x * self.calls.clamp(max=8) / 8
+        self.calls += 1
+        return scaled
 
 
-def _filled(rows, sizes):
-    for size in sizes[::-1]:
-        yield min(size, rows)
-        rows -= min(size, rows)
+# %% Warmup: no-warmup
+class Warmup(torch.nn.Module):
+    def forward(self, x):
+        return x * 1
 
 
-# %% serve: more-calls
-def serve(model, x, sizes):
-    results = []
-    for part in x.split(sizes[0]):
-        padding = x.new_zeros(sizes[0] - len(part), *x.shape[1:])
-        results.append(model(torch.cat([part, padding]))[: len(part)])
-    return torch.cat(results)
+# %% Warmup: nothing-captured
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    @torch.compiler.disable
+    def forward(self, x):
+        self.calls += 1
+        return x * min(self.calls, 8) / 8
 
 
-# %% serve: raised
-def serve(model, x, sizes):
-    size = next(size for size in sizes if size >= len(x))
-    padding = x.new_zeros(size - len(x), *x.shape[1:])
-    return model(torch.cat([x, padding]))[: len(x)]
+# %% Warmup: no-module
+def Warmup():
+    return None
 
 
-# %% serve: not-called
-def serve(model, x, sizes):
-    return x * 2 + 1
+# %% Warmup: dtype
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
 
-
-# %% serve: no-tensor
-def serve(model, x, sizes):
-    results = []
-    for part in x.split(sizes[-1]):
-        size = next(size for size in sizes if size >= len(part))
-        padding = x.new_zeros(size - len(part), *x.shape[1:])
-        results.append(model(torch.cat([part, padding]))[: len(part)])
-    return results
-
-
-# %% serve: rows-missing
-def serve(model, x, sizes):
-    for part in x.split(sizes[-1]):
-        size = next(size for size in sizes if size >= len(part))
-        padding = x.new_zeros(size - len(part), *x.shape[1:])
-        result = model(torch.cat([part, padding]))[: len(part)]
-    return result
+    def forward(self, x):
+        self.calls += 1
+        return (x * self.calls.clamp(max=8) / 8).to(torch.float16)
 
 
 # %% by_block: one-large-graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shlex
 import shutil
 import tempfile
 import weakref
@@ -33,18 +34,19 @@ def require() -> None:
 
     To be called where torch is, before anything is compiled: it settles for what code is written.
     """
-    if compiler() is None:
+    ready = compiler()
+    if ready is None:
         missing = "a C++ compiler, and there is none (or CXX names none)"
     elif not python_headers():
         missing = "Python's header files, and there is no Python.h"
     else:
-        _settle()
+        _settle(ready.path)
         return
     raise CannotCompile(f"torch.compile needs {missing}. `lockstep doctor` says what to install")
 
 
-def _settle() -> None:
-    """Have Inductor write for AVX2 on every x86 CPU.
+def _settle(compiler: str) -> None:
+    """Have Inductor call this compiler, and write for AVX2 on every x86 CPU.
 
     It tries each set of vector instructions that the CPU has: it compiles and loads something for
     each, and PyTorch 2.11 imports torch in a new process for each. Code for one set is the same on
@@ -52,6 +54,7 @@ def _settle() -> None:
     """
     from torch._inductor import config, cpu_vec_isa
 
+    config.cpp.cxx = (None, compiler)  # it has read CXX when it was imported, perhaps long ago
     config.cpp.vec_isa_ok = True  # every compiler of today knows AVX2
     # It warns of a CUDA without a GPU: just that is meant where a notebook hides the GPUs.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
@@ -82,6 +85,30 @@ def variables(folder: Path) -> dict[str, str]:
     """Return the variables by which a rank keeps all caches in this folder."""
     own = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     return own if gpu_count() else own | CPU_ALONE
+
+
+def counted(folder: Path) -> dict[str, str]:
+    """Return the variables by which a rank's runs of the C++ compiler are counted in this folder,
+    which is made: `compiler_runs` tells them."""
+    ready = compiler()
+    if ready is None:
+        return {}
+    script = folder / "counted" / Path(ready.path).name  # PyTorch tells compilers by their names
+    script.parent.mkdir(parents=True, exist_ok=True)
+    count, real = (shlex.quote(str(path)) for path in (_runs(folder), ready.path))
+    script.write_text(f'#!/bin/sh\necho >>{count}\nexec {real} "$@"\n')
+    script.chmod(0o700)
+    return {"CXX": str(script)}
+
+
+def compiler_runs(folder: Path) -> int:
+    """Return how often the C++ compiler has run for ranks with the variables of `counted`."""
+    runs = _runs(folder)
+    return runs.read_text().count("\n") if runs.exists() else 0
+
+
+def _runs(folder: Path) -> Path:
+    return folder / "counted" / "runs"
 
 
 class Findings:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..judging import Run, Tensor, Trial, judged, takes
-from ..judging.values import kind, make
+from ..judging.values import make
 
 Sign = Callable[[Run, int], bool]
 _PATIENCE = 60.0  # seconds: the first compilation of a process loads much
@@ -276,146 +276,99 @@ adjust.shows(
 adjust.shows("recompiles", _has("graphs", lambda got, right: got > right))
 
 
-# ── serve ────────────────────────────────────────────────────────────────────────────────────
+# ── Warmup ───────────────────────────────────────────────────────────────────────────────────
+
+_CALLS, _FULL, _ENOUGH = 20, 8, 4
 
 
-def _served(answer: Any, batches: Sequence[Tensor], sizes: list[int]) -> dict[str, Any]:
+def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
+    """Play two modules: one gets all batches but the last, the other one gets that."""
     import torch
 
     graphs = Graphs.fresh()
-    compiled = torch.compile(lambda x: x * 2 + 1, backend=graphs, dynamic=False)
-    seen: list[list[int]] = []
-
-    def model(x: torch.Tensor) -> torch.Tensor:
-        seen[-1].append(int(x.shape[0]))
-        result: torch.Tensor = compiled(x)
-        return result
-
-    values = []
-    for batch in batches:
-        seen.append([])
-        values.append(answer(model, make(batch), list(sizes)))
-    return {
-        "values": values,
-        "sizes": [sorted(one) for one in seen],
-        "graphs": len(graphs.graphs),
-    }
+    values: list[Any] = []
+    modules = [answer(), answer()]
+    ways = [torch.compile(one, backend=graphs) for one in modules if takes(one, batches[0])]
+    if len(ways) == len(modules):
+        with torch.no_grad():
+            values = [ways[0](make(x)) for x in batches[:-1]]
+            values.append(ways[1](make(batches[-1])))
+    made = len(graphs.graphs)
+    return {"values": values, "captured": made > 0, "storm": made if made > _ENOUGH else 0}
 
 
-@judged("serve", lab="05", play=_served, silent=True)
-def serve(draw: random.Random) -> Iterator[Trial]:
-    """`serve(model, x, sizes)`: the model's result for each row, by batches of these sizes only."""
-    # Of the second sizes two small ones hold more than a large one, with less padding.
-    others = draw.choice(([3, 5], [5, 8], [8, 12]))
-    for sizes, row, dtype in (([2, 4, 8], 2, "float32"), (others, 3, "float64")):
-        most = sizes[-1]
-        rows = [sizes[0], draw.randint(sizes[0] + 1, most - 1), 1, most, most + 1]
-        rows += [2 * most + draw.randint(1, most)]
-        numbers = [[draw.randint(-99, 99) / 2 for _ in range(n * row)] for n in rows]
-        needed = [_batches(n, sizes) for n in rows]
+@judged("Warmup", lab="05", play=_warmed_up, silent=True)
+def warmup(draw: random.Random) -> Iterator[Trial]:
+    """`Warmup()`: a module whose call number n returns x · min(n, 8) / 8, in few graphs."""
+    for row, dtype in ((draw.randint(2, 4), "float32"), (3, "float64")):
+        rows = [draw.randint(2, 9) for _ in range(_CALLS + 1)]
+        numbers = [[draw.randint(1, 99) / 2 for _ in range(n * row)] for n in rows]
+        shapes = [(n, row) for n in rows]
+
+        def scaled(
+            weights: Callable[[int], float],
+            *,
+            numbers: list[list[float]] = numbers,
+            shapes: list[tuple[int, int]] = shapes,
+            dtype: str = dtype,
+        ) -> list[Tensor]:
+            """Return all results, each by the weight of its number."""
+            order = [*range(1, _CALLS + 1), 1]
+            return [
+                Tensor.of([weights(n) * x for x in one], dtype, shape)
+                for n, one, shape in zip(order, numbers, shapes, strict=True)
+            ]
+
         yield Trial(
             1,
             given=[
                 (
-                    [Tensor.of(one, dtype, (n, row)) for n, one in zip(rows, numbers, strict=True)],
-                    sizes,
+                    [
+                        Tensor.of(one, dtype, shape)
+                        for one, shape in zip(numbers, shapes, strict=True)
+                    ],
                 )
             ],
             right=[
-                {
-                    "values": [
-                        Tensor.of([2 * x + 1 for x in one], dtype, (n, row))
-                        for n, one in zip(rows, numbers, strict=True)
-                    ],
-                    "sizes": needed,
-                    "graphs": len(set(itertools.chain(*needed))),
-                }
+                {"values": scaled(_weight), "captured": True, "storm": 0},
             ],
             patience=_PATIENCE,
-            facts={"allowed": sizes, "rows": rows},
-            like=f"the sizes {sizes}",
+            facts={
+                "made": {
+                    "no-warmup": scaled(lambda n: 1),
+                    "from-zero": scaled(lambda n: _weight(n - 1)),
+                    "beyond": scaled(lambda n: n / _FULL),
+                    "stuck": scaled(lambda n: 1 / _FULL),
+                }
+            },
+            like=f"{_CALLS} calls with batches of {dtype}",
         )
 
 
-def _batches(rows: int, sizes: Sequence[int]) -> list[int]:
-    whole, rest = divmod(rows, sizes[-1])
-    last = [next(size for size in sizes if size >= rest)] if rest else []
-    return sorted([*last, *[sizes[-1]] * whole])
+def _weight(number: int) -> float:
+    return min(number, _FULL) / _FULL
 
 
-def _padding_kept(run: Run, rank: int) -> bool:
-    values = run.got(rank)["values"]
-    pairs = zip(values, run.trial.rows, strict=True)
-    return any(isinstance(one, Tensor) and one.shape[:1] > (rows,) for one, rows in pairs)
+def _warmed(name: str) -> Sign:
+    return lambda run, rank: run.got(rank)["values"] == run.trial.made[name]
 
 
-def _other_sizes(run: Run, rank: int) -> Any:
-    others = sorted(set(itertools.chain(*run.got(rank)["sizes"])) - set(run.trial.allowed))
-    return {"others": others, "graphs": run.got(rank)["graphs"]} if others else False
-
-
-def _too_large(run: Run, rank: int) -> Any:
-    needed = run.right(rank)["sizes"]
-    got = run.got(rank)["sizes"]
-    calls = all(len(one) == len(two) for one, two in zip(got, needed, strict=True))
-    if not calls or not _right(run, rank, "values"):
-        return False
-    pairs = zip(run.trial.rows, got, needed, strict=True)
-    return next(
-        ({"n": n, "used": one, "best": two} for n, one, two in pairs if sum(one) > sum(two)), False
-    )
-
-
-def _other_split(run: Run, rank: int) -> Any:
-    """As few calls, but the largest batches are not full."""
-    pairs = zip(run.trial.rows, run.got(rank)["sizes"], run.right(rank)["sizes"], strict=True)
-    return next(
-        (
-            {"n": n, "used": one, "best": two}
-            for n, one, two in pairs
-            if len(one) == len(two) and one != two and _right(run, rank, "values")
-        ),
-        False,
-    )
-
-
-def _more_calls(run: Run, rank: int) -> Any:
-    pairs = zip(run.trial.rows, run.got(rank)["sizes"], run.right(rank)["sizes"], strict=True)
-    return next(
-        (
-            {"n": n, "used": one, "best": two}
-            for n, one, two in pairs
-            if len(one) > len(two) and _right(run, rank, "values")
-        ),
-        False,
-    )
-
-
-def _too_few_rows(run: Run, rank: int) -> Any:
-    pairs = zip(run.got(rank)["values"], run.trial.rows, strict=True)
-    return next(
-        (
-            {"n": n, "rows": one.shape[0]}
-            for one, n in pairs
-            if isinstance(one, Tensor) and one.shape and one.shape[0] < n
-        ),
-        False,
-    )
-
-
-def _no_tensor(run: Run, rank: int) -> Any:
-    values = run.got(rank)["values"]
-    return next(({"kind": kind(one)} for one in values if not isinstance(one, Tensor)), False)
-
-
-serve.shows("not-called", lambda run, rank: not any(run.got(rank)["sizes"]))
-serve.shows("no-tensor", _no_tensor)
-serve.shows("rows-missing", _too_few_rows)
-serve.shows("padding-kept", _padding_kept)
-serve.shows("own-size", _other_sizes)
-serve.shows("more-calls", _more_calls)
-serve.shows("too-large", _too_large)
-serve.shows("other-split", _other_split)
+warmup.shows("no-module", lambda run, rank: not run.got(rank)["values"])
+for _name in ("no-warmup", "from-zero", "beyond", "stuck"):
+    warmup.shows(_name, _warmed(_name))
+warmup.shows(
+    "shared-count",
+    lambda run, rank: run.got(rank)["values"][-1] == run.trial.made["no-warmup"][-1],
+)
+warmup.shows("nothing-captured", _has("captured", lambda got, right: not got))
+warmup.shows(
+    "storm",
+    lambda run, rank: (
+        _right(run, rank, "values")
+        and run.got(rank)["storm"]
+        and {"graphs": run.got(rank)["storm"]}
+    ),
+)
 
 
 # ── by_block ─────────────────────────────────────────────────────────────────────────────────
