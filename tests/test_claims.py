@@ -38,7 +38,7 @@ def test_a_claim_is_read_back_as_it_was_said():
     assert (one.lab, one.cell, one.sentence) == ("07", "c", "Trees | are *fast*.")
     assert (one.verdict, one.because) == ("depends", "1 s · 2 s, <b>")
     assert one.source == "[A page](https://a.org/b)"
-    assert one.measured == ("live · 4 ranks · gloo", "recorded · an H200")
+    assert one.stamps == ("live · 4 ranks · gloo", "recorded · an H200")
 
 
 def test_a_source_belongs_to_the_claim_below_it_alone():
@@ -116,4 +116,4 @@ def test_there_are_enough_claims_and_a_third_of_them_hold():
     found = claims.read(ROOT / claims.FILES[0])
     assert len(found) >= 40
     assert 3 * sum(one.verdict == "holds" for one in found) >= len(found)
-    assert all(one.measured and one.because for one in found)
+    assert all(one.stamps and one.because for one in found)

@@ -334,7 +334,7 @@ def test_claim():
     assert str(claim).splitlines() == [
         "“Rings win.”",
         "you said · holds",
-        "measured · depends",
+        "computed · depends",
         "because  · 1 < 2",
         "simulated · a model",
     ]
@@ -342,7 +342,7 @@ def test_claim():
     rows = [[cell.text for cell in row] for row in html(claim).iter("tr")]
     assert rows == [
         ["you said", "holds ✗"],
-        ["measured", "depends"],
+        ["computed", "depends"],
         ["because", "1 < 2"],
         [*str(MODEL).split(" · ")],
     ]

@@ -586,7 +586,7 @@ class Warmup(torch.nn.Module):
     def forward(self, x):
         # BEGIN SOLUTION
         self.calls += 1
-        # self.calls is a tensor: an input of the graph, whose number no guard asks for
+        # self.calls is an input of the graph: no guard asks for its number
         return x * self.calls.clamp(max=8) / 8
         # END SOLUTION
 
@@ -1115,7 +1115,7 @@ with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as parent:
         took["the first one's folder"], _ = process(first)[0]
 lockstep.table(
     "The first call in three processes",
-    ["it begins with", "seconds", "runs of the C++ compiler", "found in a cache"],
+    ["it begins with", "seconds", "compiler runs", "found in a cache"],
     [[way, f"{one['seconds']:.2f}", one["runs"], one["hits"]] for way, one in took.items()],
     stamp=lockstep.live(job),
 )
@@ -1125,11 +1125,11 @@ runs, said = [one["runs"] for one in took.values()], "nothing was compiled here"
 if took:
     said = f"runs of the C++ compiler: {runs[0]} in the first process; "
     said += f"{runs[1]} with its bytes, {runs[2]} with its folder"
-again = {bool(count) for count in runs[1:]}
+verdicts = {0: "holds", 1: "depends", 2: "does not hold"}
 lockstep.claim(
     "Compiled once, a later process need not compile again.",
     guess=guess,
-    verdict={(False,): "holds", (True,): "does not hold"}.get((*again,), "depends"),
+    verdict=verdicts[sum(count > 0 for count in runs[1:])],
     because=said,
     stamp=lockstep.live(job),
 )

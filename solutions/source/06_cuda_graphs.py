@@ -430,8 +430,9 @@ seen = on_gpu(baked, traced=False)
 seen.compare(prediction, round(seen.result[1] / seen.result[0], 3))
 
 # %% [markdown] id="baked-explained"
-# What shall change from replay to replay must lie in a tensor: for example `Adam(lr=torch.tensor(…),
-# capturable=True)`. Without `capturable` `Adam.step` refuses to be captured.
+# What shall change from replay to replay must lie in a tensor on the device: for example
+# `Adam(lr=torch.tensor(…, device="cuda"), capturable=True)`. A tensor on the CPU is read while the step is captured,
+# and its number is baked in like any other. Without `capturable` `Adam.step` refuses to be captured.
 #
 # ### Exercise 3: a training step
 #
@@ -659,7 +660,38 @@ lockstep.claim(
 
 # %% [markdown] id="shared-explained"
 # In a shared pool what lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at
-# the same time. A graph's *outputs* stay its own while somebody keeps the tensor.
+# the same time. Nor is an output safe because somebody keeps the tensor: it may lie where a graph that was captured
+# *before* had something in between. The cell captures `first`, which computes `x * 2 + 3` and needs `x * 2` for a
+# moment, then `second` with `z = x * 100`, in one pool; `x` is 1. Then it replays `first`, `second` and `first`.
+# **Predict:** what is `z` after these three?
+
+# %% id="overwritten-prediction" tags=["prediction"]
+prediction = 2  # z lies where `first` puts x * 2
+
+
+# %% id="overwritten"
+def overwritten(cuda):
+    x = torch.ones(8, device="cuda")
+    pool = cuda.graph_pool_handle()
+    first, second = cuda.CUDAGraph(), cuda.CUDAGraph()
+    with cuda.graph(first, pool=pool):
+        y = x * 2 + 3
+    with cuda.graph(second, pool=pool):
+        z = x * 100
+    found = []
+    for g in (first, second, first):
+        g.replay()
+        found.append((y[0].item(), z[0].item()))
+    return found
+
+
+seen = on_gpu(overwritten, traced=False)
+print("y and z after each replay:", *seen.result)
+seen.compare(prediction, seen.result[-1][1])
+
+# %% [markdown] id="overwritten-explained"
+# So there are two rules for a shared pool. Replay its graphs in the order in which they were captured, as PyTorch's
+# notes ask; or copy out what a replay has computed before another graph runs.
 #
 # ### Exercise 5: all batch sizes
 #

@@ -20,7 +20,8 @@ from ..course.predict import VERDICTS
 from ..course.syllabus import LABS
 
 FILES = ("data/claims.toml", "data/claims.md")
-PEOPLE = "people say so"
+PEOPLE = "a common guess"
+WAYS = ("measured", "computed", "measured and computed")
 _CALL = re.compile(r"\blockstep\.claim\(")
 _HEADING = re.compile(r'^#+ Claim: "(?P<said>.*)"', re.MULTILINE)
 _NEXT = re.compile(r"^#+ ", re.MULTILINE)
@@ -30,8 +31,9 @@ _HEAD = """\
 
 What people and public texts say about PyTorch on many GPUs, each tested in a cell of a lab. The
 sentence is in our words; the source is the text that says so, where there is one. The verdict is
-what the cell computed when the solution was executed last, on the machines that it names; run the
-lab to have that of yours. Written by `make notebooks` from the solutions; do not edit.
+what the cell said when the solution was executed last, on the machines that it names: it was
+measured there, or computed by a formula or by the model of a virtual GPU. Run the lab to have the
+verdict of your machine. Written by `make notebooks` from the solutions; do not edit.
 """
 
 
@@ -40,16 +42,18 @@ class TestedClaim:
     """A claim and what became of it.
 
     lab, cell: where it is tested. sentence: in our words. source: texts that say so, as links in
-    Markdown, or PEOPLE. verdict, because: as the cell said. measured: the stamps of the figures.
+    Markdown, or PEOPLE. way: one of WAYS. verdict, because: as the cell said. stamps: of the
+    figures.
     """
 
     lab: str
     cell: str
     sentence: str
     source: str
+    way: str
     verdict: str
     because: str
-    measured: tuple[str, ...]
+    stamps: tuple[str, ...]
 
 
 def cells_with_claims(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -78,23 +82,23 @@ def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
     for cell, source in cells_with_claims(notebook):
         for output in cell["outputs"]:
             if told := _parse_claim("".join(output.get("data", {}).get("text/plain", ""))):
-                sentence, verdict, because, stamps = told
-                found.append(
-                    TestedClaim(lab, cell["id"], sentence, source, verdict, because, stamps)
-                )
+                sentence, *others = told
+                found.append(TestedClaim(lab, cell["id"], sentence, source, *others))
     return found
 
 
-def _parse_claim(text: str) -> tuple[str, str, str, tuple[str, ...]] | None:
-    """Return (sentence, verdict, because, stamps) of a claim's text; None for another text."""
+def _parse_claim(text: str) -> tuple[str, str, str, str, tuple[str, ...]] | None:
+    """Return (sentence, way, verdict, because, stamps) of a claim's text; None for another text."""
     first, *lines = text.splitlines() or [""]
     if not (first.startswith("“") and first.endswith("”")):
         return None
     said = [tuple(part.strip() for part in line.split(" · ", 1)) for line in lines]
-    if [one[0] for one in said[:3]] != ["you said", "measured", "because"]:
+    if len(said) < 3 or (said[0][0], said[2][0]) != ("you said", "because"):
+        return None
+    if said[1][0] not in WAYS:
         return None
     stamps = tuple(" · ".join(one) for one in said[3:])
-    return first[1:-1], said[1][1], said[2][1], stamps
+    return first[1:-1], said[1][0], said[1][1], said[2][1], stamps
 
 
 def gather(root: Path) -> list[TestedClaim]:
@@ -122,27 +126,30 @@ def _value(value: str | tuple[str, ...]) -> str:
 def read(path: Path) -> list[TestedClaim]:
     """Read what `as_toml` has written."""
     content = tomllib.loads(path.read_text(encoding="utf-8")).get("claim", [])
-    return [TestedClaim(**{**one, "measured": tuple(one["measured"])}) for one in content]
+    return [TestedClaim(**{**one, "stamps": tuple(one["stamps"])}) for one in content]
 
 
 def as_markdown(claims: list[TestedClaim]) -> str:
     """Return a page that says how many hold, with a table for each lab."""
     counts = Counter(one.verdict for one in claims)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    parts = [_HEAD, f"{len(claims)} claims: {summary}.\n"]
+    ways = Counter(one.way for one in claims)
+    how = ", ".join(f"{ways[way]} {way}" for way in WAYS)
+    parts = [_HEAD, f"{len(claims)} claims: {summary}; {how}.\n"]
     for lab in LABS:
         own = [one for one in claims if one.lab == lab.number]
         if not own:
             continue
         link = f"[{lab.number} {lab.title}](../labs/{lab.number}_{lab.name}.ipynb)"
-        rows = [("claim", "source", "verdict", "because", "measured", "cell"), ("---",) * 6]
+        rows = [("claim", "source", "verdict", "", "because", "on", "cell"), ("---",) * 7]
         rows += [
             (
                 _cell(one.sentence),
                 one.source.replace("|", "\\|"),
                 f"**{one.verdict}**",
+                one.way,
                 _cell(one.because),
-                _cell("; ".join(one.measured)),
+                _cell("; ".join(one.stamps)),
                 f"`{one.cell}`",
             )
             for one in own

@@ -283,7 +283,7 @@ def carry_on(name: str, answer: Any = ...) -> Any:
     if name in _passed and _passed[name] is answer:
         print(f"going on with your {name}")
         return answer
-    print(f"{name} has not passed its check yet: going on with the reference")
+    print(f"no {name} of yours has passed its check in this kernel: going on with the reference")
     return _reference(name)[1]
 
 

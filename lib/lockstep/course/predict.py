@@ -15,7 +15,7 @@ from ..base.provenance import Provenance, required
 from ..figures.interactive.cards import Card, images, number_line
 
 _LONGEST = 60  # characters of a wrong answer that are shown
-_CLOSE = 0.25  # relative difference up to which a prediction of a measured quantity is good
+_CLOSE = 0.25  # the part of what was measured by which a good prediction of it may be off
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,9 @@ class Comparison:
             return "a prediction is one number, such as 4 or 0.5"
         if not self.unit or not self.predicted or not self.value:
             return "as predicted" if self.predicted == self.value else "not as predicted"
-        ratio = self.value / self.predicted
-        if abs(ratio - 1) <= _CLOSE:
+        if abs(self.predicted - self.value) <= _CLOSE * abs(self.value):
             return f"as predicted, within {percent(_CLOSE)}"
-        return f"{ratio:.2g} times the prediction"
+        return f"{self.value / self.predicted:.2g} times the prediction"
 
     @property
     def is_answer(self) -> bool:
@@ -67,7 +66,7 @@ class Comparison:
         """Both numbers on a line, by theme; {} where one is missing."""
         if not isinstance(self.predicted, float):
             return {}
-        near = (self.value / (1 + _CLOSE), self.value / (1 - _CLOSE)) if self.unit else None
+        near = (self.value * (1 - _CLOSE), self.value * (1 + _CLOSE)) if self.unit else None
         return number_line({"predicted": self.predicted, self.way: self.value}, self.unit, near)
 
     def __str__(self) -> str:
@@ -157,12 +156,20 @@ class Claim:
     stamps: tuple[Provenance, ...]
 
     @property
+    def way(self) -> str:
+        """How the verdict came about: "measured", "computed" by a model or a formula, or both."""
+        kinds = {stamp.kind for stamp in self.stamps}
+        if "simulated" not in kinds:
+            return "measured"
+        return "computed" if kinds == {"simulated"} else "measured and computed"
+
+    @property
     def rows(self) -> list[tuple[str, str]]:
         """The lines of a card: what each is about, and what it says."""
         said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
         if self.guess is not None and self.guess not in VERDICTS:
             said = f"{self.guess}, and the answers are: {', '.join(VERDICTS)}"
-        return [("you said", said), ("measured", self.verdict), ("because", self.because)] + [
+        return [("you said", said), (self.way, self.verdict), ("because", self.because)] + [
             (stamp.kind, stamp.source) for stamp in self.stamps
         ]
 
@@ -220,7 +227,7 @@ def claim(
     because: str,
     stamp: Provenance | Sequence[Provenance],
 ) -> Claim:
-    """Put a learner's guess about a sentence beside what a measurement said.
+    """Put a learner's guess about a sentence beside what a measurement said, or a model.
 
     verdict: "holds", "does not hold" or "depends". guess: one of these, None for none yet; another
     answer is shown with a sentence. because: the numbers that say so. stamp: where they come from,
