@@ -345,3 +345,39 @@ def test_what_a_program_may_ask_while_it_captures(mode: str) -> None:
             except RuntimeError as error:
                 refused = str(error)
             assert bool(refused) == (always or mode != "relaxed"), ask
+
+
+@pytest.mark.parametrize(
+    ("order", "copied", "shared", "kept"),
+    [
+        ((0, 1), False, True, 100),  # as they were captured
+        ((1, 0), False, True, 2),
+        ((0, 1, 0), False, True, 2),
+        ((0, 1, 0, 1), False, True, 100),
+        ((1, 0), True, True, 100),
+        ((1, 0), False, False, 100),
+    ],
+)
+def test_a_replay_that_overwrites_what_another_graph_made_is_reported(
+    cuda: Any, order: tuple[int, ...], copied: bool, shared: bool, kept: float
+) -> None:
+    x = torch.ones(3, 5, dtype=torch.float64, device="cuda")
+    pool, graphs, outputs = cuda.graph_pool_handle(), [cuda.CUDAGraph(), cuda.CUDAGraph()], []
+    with cuda.graph(graphs[0], pool=pool if shared else None):
+        outputs.append(x * 2 + 3)
+    with cuda.graph(graphs[1], pool=pool if shared else None):
+        outputs.append(x * 100)
+    found = None
+    for number in order:
+        graphs[number].replay()
+        if copied and number == 1:
+            found = outputs[1].clone()
+    read = found if found is not None else outputs[1]
+    assert read[2, 4].item() == kept and outputs[0][0, 0].item() == 5
+    reports = [str(one) for one in virtual.races()]
+    if kept == 100:
+        assert reports == []
+    else:
+        (report,) = reports
+        assert report.startswith("race, pool shared: mul") and "outputs.append(x * 2 + 3)" in report
+        assert "order in which they were captured" in report

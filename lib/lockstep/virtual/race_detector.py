@@ -47,7 +47,8 @@ class Access:
     """The access of one operation to some memory: bytes [first, last) of it, by `view`.
 
     stream: HOST for the host itself. number: of the operation on its stream. past: whether it was
-    to a tensor that had this memory before.
+    to a tensor that had this memory before. replayed: whether a graph did it, to memory that it
+    shares with other graphs.
     """
 
     task: Task | None
@@ -60,6 +61,7 @@ class Access:
     writes: bool
     line: Line | None
     past: bool = False
+    replayed: bool = False
 
 
 class History:
@@ -121,8 +123,9 @@ class Race:
     """Two operations that nothing orders.
 
     kind: "read after write", "write after read", "write after write", "memory given back" (what
-        the second wrote to was a tensor that the first still used), or "host" (one of them is
-        the program itself, on the CPU).
+        the second wrote to was a tensor that the first still used), "host" (one of them is the
+        program itself, on the CPU), or "pool shared" (a replay wrote where the output lies that
+        another graph of its pool has made).
     first, second: their names, in the order of the program. streams: of both, in words. lines: of
         both, None where it is not known.
     """
@@ -141,10 +144,12 @@ class Race:
             "write after write": ("writes", "writes to it, too"),
             "memory given back": ("uses", "writes to the same memory, for another tensor"),
             "host": ("uses", "uses it, too, without waiting"),
+            "pool shared": ("writes, in a replay,", "reads it, as what another graph made"),
         }[self.kind]
+        unordered = "" if self.kind == "pool shared" else ", and nothing orders the two"
         said = [
             f"race, {self.kind}: {self.first} on {self.streams[0]} {what[0]} memory; {self.second} "
-            f"on {self.streams[1]} {what[1]}, and nothing orders the two",
+            f"on {self.streams[1]} {what[1]}{unordered}",
             f"  first:  {self.lines[0] or 'a line that is not known'}",
             f"  second: {self.lines[1] or 'a line that is not known'}",
             f"  repair: {self.repair}",
@@ -180,7 +185,9 @@ def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[
 
     named, code: a stream in words, and as the program writes it.
     """
-    if old.past:
+    if old.replayed:
+        kind = "pool shared"
+    elif old.past:
         kind = "memory given back"
     elif HOST in (old.stream, new.stream):
         kind = "host"
@@ -188,7 +195,12 @@ def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[
         kind = f"{_verb(new)} after {_verb(old)}"
     first, second = _where(old.line), _where(new.line)
     one, other = named(old.stream), named(new.stream)
-    if kind == "memory given back":
+    if kind == "pool shared":
+        repair = (
+            "replay the graphs of one pool in the order in which they were captured, or clone what "
+            f"{new.name} reads{second} before the other graph is replayed"
+        )
+    elif kind == "memory given back":
         repair = (
             f"call record_stream({code(old.stream)}) on the tensor that {old.name} uses{first}, so "
             f"that its memory is not given to others before {one} is done with it"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 
@@ -87,6 +88,7 @@ class Memory:
         self.history = History()
         self.recorded: set[int] = set()  # other streams that record_stream named
         self.made_in = (0, stream)  # the backward pass, and the stream, that wrote to it last
+        self.overwritten: Access | None = None  # by a replay, for a tensor that was there before
 
     @property
     def base(self) -> int:
@@ -150,6 +152,7 @@ class Extent:
     history: History
     base: int
     nbytes: int
+    segment: int  # its id, as in the place of a Memory; 0 of the host's
 
 
 class Captured(NamedTuple):
@@ -177,7 +180,16 @@ class Capture:
     def launch(self, stream: int, kernel: Kernel) -> None:
         self.order.launch(stream)
         uses = [
-            Use(Extent(memory.history, memory.base, memory.nbytes), view, writes)
+            Use(
+                Extent(
+                    memory.history,
+                    memory.base,
+                    memory.nbytes,
+                    memory.place[0] if isinstance(memory, Memory) else 0,
+                ),
+                view,
+                writes,
+            )
             for memory, view, writes in kernel.uses
         ]
         self.items.append(Captured(stream, kernel=replace(kernel, uses=uses)))
@@ -249,6 +261,7 @@ class Device:
         self._pass_stream = DEFAULT_STREAM
         self._slices: list[Slice] = []
         self._races: dict[Any, Race] = {}
+        self._pooled: WeakSet[Memory] = WeakSet()  # memory that tensors have in pools of graphs
         self._correlation = 0
         self._made: dict[int, int] = {}
         self.current = self.add_stream(0, DEFAULT_STREAM).number
@@ -404,7 +417,23 @@ class Device:
         last = first + extent * size
         new = Access(task, name, stream, number, first, last, view, writes, line)
         whole = contiguous and first == 0 and last >= memory.nbytes
+        if self._pooled:
+            self._share_pool(memory, new)
         return [(old, new) for old in memory.history.add(new, clock, whole)]
+
+    def _share_pool(self, memory: Memory | HostMemory | Extent, new: Access) -> None:
+        """See a replay overwrite what another graph of its pool has put out, and who reads it."""
+        for other in self._pooled:
+            if other is memory or other.history is memory.history:
+                if new.writes:
+                    other.overwritten = None
+                elif other.overwritten is not None:
+                    self._race(other.overwritten, new)
+            elif isinstance(memory, Extent) and new.writes:
+                segment, start = other.place
+                begins, ends = memory.base + new.first, memory.base + new.last
+                if segment == memory.segment and begins < start + other.nbytes and start < ends:
+                    other.overwritten = replace(new, replayed=True)
 
     def _read_early(self, task: Task) -> None:
         """A task that races reads when it begins, and writes when it ends."""
@@ -619,6 +648,8 @@ class Device:
             pool = capture.pool
         block = self.allocator.take(nbytes, stream, pool)
         memory = Memory(self, block, nbytes, stream)
+        if pool != EVERYBODY:
+            self._pooled.add(memory)
         segment, kept = block.segment, []
         for first, last, access in segment.left:
             if self.order.host.get(access.stream, 0) >= access.number:
