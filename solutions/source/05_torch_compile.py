@@ -240,8 +240,8 @@ for name in names:
 #
 # The cell times the modes by turns: a batch of steps of one, then a batch of the next. A computer is not
 # as fast now as it was a minute ago, and two numbers from different minutes cannot be compared. On a CPU there is no
-# CUDA graph and no Triton, so all three modes end with the same code: what their rows differ by is noise,
-# and tells you how far to trust the rest of the table.
+# CUDA graph, so default and reduce-overhead call the same kernels: what these two rows differ by is noise, and tells
+# you how far to trust the rest of the table. (max-autotune tries C++ templates there, for the products of the experts.)
 #
 # ### Claim: "torch.compile makes a model about 30 % faster"
 #
