@@ -512,15 +512,17 @@ print(lockstep.live(job))
 
 # %% [markdown] id="third-text"
 # A model is worth something if it says what has not been measured. **Predict**, from `small` and `large`: how
-# many *milli*seconds does a message of 2²⁴ bytes (16 MiB) take here?
+# many *micro*seconds does a message of 2¹⁸ bytes (256 KiB) take here? (It has a sixteenth of the bytes of the large one.
+# Does it take a sixteenth of the time?)
 
 # %% id="third-prediction" tags=["prediction"]
 # your number, or how it comes from small and large
-prediction = 1000 * (small + 4 * (large - small))  # α, and 4 times what 2²² add
+# α, and a sixteenth of what 2²² bytes add
+prediction = 1e6 * (small + (large - small) / 16)
 
 # %% id="third" tags=["varies"]
-job = lockstep.torchrun(sweep, one_way, [2**24], **two)
-lockstep.compare(predicted=prediction, measured=1000 * job[0][0], unit="ms")
+job = lockstep.torchrun(sweep, one_way, [2**18], **two)
+lockstep.compare(predicted=prediction, measured=1e6 * job[0][0], unit="µs")
 
 # %% [markdown] id="fit-text"
 # More sizes show where the model is good. `lockstep.cost.fit` puts a line through measured points (least

@@ -511,7 +511,8 @@ look("F")
 #
 # The **share** is what the cause takes of the steps. For a rank that others wait for: how much less
 # of its steps than of theirs is exposed communication. Where all are alike: the part of the breakdown that the cause
-# is, of the rank that waits least, as in X. A few percent more or less do not matter.
+# is, of the rank that waits least, as in X. (Of E that is all the time in which its GPU waits for the host, not only the
+# calls that are to blame.) A few percent more or less do not matter.
 
 
 # %% id="diagnoses"
@@ -526,7 +527,7 @@ def diagnoses():
         "C": (2, "recompile", 0.6),
         # nothing recorded, after every third step
         "D": (0, "checkpoint", 0.5),
-        # host-bound, on both; half of it in these calls
+        # host-bound on both; half of it is in cudaMalloc and cudaFree
         "E": (None, "allocator thrashing", 0.76),
         # 16 % waiting: the rest is transfer
         "F": (None, "exposed communication", 0.67),
@@ -577,6 +578,25 @@ lockstep.compare(predicted=prediction, measured=grew)
 # %% [markdown] id="gate-explained"
 # Launches fell, from 144 to 141 in a step. Without buckets there are 17 all-reduces more (20 in place of 3), and the
 # 20 copies of gradients into buckets are gone: 17 - 20 = -3.
+#
+# The gate compares two *recorded* steps, and section 1 has warned of these: what a profiler costs may differ between the
+# two programs. Both were timed without it, too:
+
+# %% id="gate-untraced"
+timed = lockstep.recorded("traces/overhead.json")
+rows = []
+for how in ("step_seconds", "recorded_step_seconds"):
+    after, before = (timed.content[f"data-parallel-{name}"][how] for name in ("after", "before"))
+    profiler = "with the profiler" if "recorded" in how else "without"
+    more = f"{100 * (before / after - 1):+.0f} %"
+    rows.append([profiler, f"{after * 1e3:.2f}", f"{before * 1e3:.2f}", more])
+columns = ["step", "after, ms", "before, ms", "growth"]
+lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
+
+# %% [markdown] id="gate-untraced-explained"
+# The step did grow, and by a third of what the recorded steps say. Ask a trace *where* the time goes, and a clock
+# without a profiler how much it is. And three steps a side cannot carry odds such as one in many thousands: with fewer
+# than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
 
 # %% [markdown] id="nccl-text"
 # ## What changes under NCCL

@@ -463,8 +463,8 @@ lockstep.claim(
 # %% [markdown] id="faster-explained"
 # Both fill and drain the same pipeline, so with the same microbatches both wait as long, if messages take no
 # time. If they do, 1F1B waits *longer*: in its alternating part a stage waits for a message and its answer;
-# GPipe sends ahead. (By the model, 4 stages, 8 microbatches, and a message of half a forward: GPipe is idle for
-# 33 %, 1F1B for 41 %.) What 1F1B saves is memory, and *that* can be spent on more microbatches.
+# GPipe sends ahead. (By the model, with 4 stages, 8 microbatches, a backward of two forwards and a message of half a
+# forward, GPipe is idle for 33 %, 1F1B for 41 %.) What 1F1B saves is memory, and *that* can be spent on more microbatches.
 #
 # **Break.** You have two schedules, and a stage that runs them with real messages. What follows: a real
 # model, and how its backward comes apart. The next section starts on its own.

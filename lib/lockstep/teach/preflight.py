@@ -30,7 +30,10 @@ NOISE = 0.25  # of a quantity: a prediction as near as that is called right
 _QUANTITY = re.compile(
     r"^predicted .+? · measured (?P<value>\S+)(?P<unit>(?: [^·]+)?) · ", re.MULTILINE
 )
-_CLAIM = re.compile(r"^“(?P<said>.+)”$[\s\S]*?^(?:measured|computed|measured and computed) · (?P<verdict>.+)$", re.MULTILINE)
+_CLAIM = re.compile(
+    r"^“(?P<said>.+)”$[\s\S]*?^(?:measured|computed|measured and computed) · (?P<verdict>.+)$",
+    re.MULTILINE,
+)
 _STAMP = re.compile(r"^(live|recorded|simulated|published) .*$", re.MULTILINE)
 
 

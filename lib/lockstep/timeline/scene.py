@@ -84,7 +84,8 @@ class Row:
 class RankTimes:
     """Nanoseconds of one rank in which something computes, communicates, and either one alone.
 
-    exposed: communicates while nothing computes. has_compute: False where no slice is known to
+    span: of all ranks, or of this one where their clocks differ. exposed: communicates while
+    nothing computes. has_compute: False where no slice is known to
     compute; nothing can then be said of overlap.
     """
 
@@ -466,10 +467,13 @@ def _band(
         (computes & communicates, computes, communicates), (HIDDEN, COMPUTES, EXPOSED)
     ).astype(np.uint8)
     lasted = end - start
+    # A rank that begins late or is done early is idle then, as far as clocks can tell.
+    begins, ends = trace.start[rows].min(), (trace.start[rows] + trace.duration[rows]).max()
+    whole = trace.span[1] - trace.span[0] if trace.has_one_clock else int(ends - begins)
     times = RankTimes(
         part,
         rank,
-        span=int((trace.start[rows] + trace.duration[rows]).max() - trace.start[rows].min()),
+        span=whole,
         compute=compute.total,
         communication=communication.total,
         exposed=int(lasted[kind == EXPOSED].sum()),

@@ -105,7 +105,9 @@ def _shares(scene: Scene) -> Table:
             *(percent(lasts, one.span) for lasts in one.groups),
         ]
         rows.append((rank, *cells))
-    caption = "of the time from a rank's first start to its last end"
+    shared = all(part.one_clock for part in scene.parts)
+    begin = "the first start to the last end" if shared else "a rank's first start to its last end"
+    caption = f"of the time from {begin}"
     columns = ("rank", "computes", "communicates", "exposed communication", *scene.groups)
     return Table(caption, columns, rows, stamp=None)
 

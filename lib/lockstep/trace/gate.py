@@ -66,11 +66,17 @@ class Measure:
             return math.inf if after else 0.0
         return after / before - 1
 
+    @property
+    def odds(self) -> str:
+        """How often noise does that, in words: few values cannot carry long odds."""
+        few = min(len(self.before), len(self.after)) < _ENOUGH
+        return _likely(self.chance, 1e-3 if few else 1e-6)
+
     def __str__(self) -> str:
         before, after = (_quantity(self.name, one) for one in self.medians)
         growth = "from nothing" if math.isinf(self.growth) else percent(self.growth, 1, sign=True)
         verdict = "grew" if self.grew else "did not grow beyond noise"
-        said = f"{self.name} {verdict}: {before} → {after} ({growth}; {_likely(self.chance)})"
+        said = f"{self.name} {verdict}: {before} → {after} ({growth}; {self.odds})"
         return printable("; ".join([said, *self.blame]))
 
 
@@ -149,7 +155,7 @@ class Gate:
             before, after = (_quantity(one.name, value) for value in one.medians)
             growth = "from nothing" if math.isinf(one.growth) else percent(one.growth, 1, sign=True)
             grew = "GREW" if one.grew else "ok"
-            rows.append((one.name, before, after, growth, _likely(one.chance), grew))
+            rows.append((one.name, before, after, growth, one.odds, grew))
         verdict = "passed" if self.passed else "FAILED"
         columns = ("measure", "before", "after", "growth", "by noise", "verdict")
         return table(f"lockstep gate: {verdict}", columns, rows, stamp=self.stamps)
@@ -564,11 +570,11 @@ def _quantity(name: str, value: float) -> str:
     return f"{milliseconds(value)} ms"
 
 
-def _likely(chance: float) -> str:
-    """Say how often noise does that."""
+def _likely(chance: float, least: float) -> str:
+    """Say how often noise does that; of less than `least`, that it is less."""
     if chance >= 0.01:
         return f"noise in {100 * chance:.0f} of 100"
-    return f"noise in 1 of {1 / chance:,.0f}" if chance > 1e-6 else "noise in < 1 of 1,000,000"
+    return f"noise in {'1' if chance > least else '< 1'} of {1 / max(chance, least):,.0f}"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -455,7 +455,17 @@ class Case(NamedTuple):
 
 @cache
 def case(letter: str) -> Trace:
-    """The trace of a case, "A" to "F" or "X", on one clock. Raises KeyError for another."""
+    """The trace of a case, "A" to "F" or "X", on one clock, without the ranges that the program had
+    named for what is wrong with it. Raises KeyError for another.
+    """
+    trace = _whole(letter)
+    ranges = trace.where(Kind.ANNOTATION, Kind.GPU_ANNOTATION)
+    telling = [row for row in ranges if trace[row].name in ("the slow part", "input")]
+    return trace.select(np.setdiff1d(np.arange(len(trace)), telling))
+
+
+@cache
+def _whole(letter: str) -> Trace:
     return Trace.load(recorded(f"traces/{_FILES[letter]}")).align()
 
 
@@ -476,7 +486,7 @@ def truth(letter: str) -> Case:
 
 
 def _shares(letter: str, skip: int) -> list[float]:
-    trace = case(letter)
+    trace = _whole(letter)
     totals = trace.breakdown(skip=skip).totals
     own = max(totals, key=lambda one: one.length - one.exposed)
     others = [one for one in totals if one is not own]
@@ -498,9 +508,8 @@ def _shares(letter: str, skip: int) -> list[float]:
         return [*share("compute"), waiting, less]
     if letter == "D":
         return [*share("other"), less]
-    if letter == "E":  # the calls themselves, or all the time in which the GPU waits for its host
-        asking = [_driver(trace, one.rank) for one in totals]
-        return [*asking, *(one.host_bound / one.length for one in totals)]
+    if letter == "E":
+        return [one.host_bound / one.length for one in totals]
     exposed = [one.exposed / one.length for one in totals]
     transfer = 1 - trace.collectives().share
     return [*exposed, *(one * transfer for one in exposed)]
@@ -509,11 +518,6 @@ def _shares(letter: str, skip: int) -> list[float]:
 def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
     """The share of a rank's steps in a range, as the host or as the GPU saw it."""
     return _spent(trace, rank, Kind.ANNOTATION if host else Kind.GPU_ANNOTATION, {name})
-
-
-def _driver(trace: Trace, rank: int) -> float:
-    """The share of a rank's steps in which its host asks the driver for memory or gives it back."""
-    return _spent(trace, rank, Kind.LAUNCH, {"cudaMalloc", "cudaFree"})
 
 
 def _spent(trace: Trace, rank: int, kind: Kind, names: set[str]) -> float:
