@@ -517,8 +517,7 @@ print(lockstep.live(job))
 
 # %% id="third-prediction" tags=["prediction"]
 # your number, or how it comes from small and large
-# α, and a sixteenth of what 2²² bytes add
-prediction = 1e6 * (small + (large - small) / 16)
+prediction = 1e6 * (small + (large - small) / 16)  # α, and a part of the rest
 
 # %% id="third" tags=["varies"]
 job = lockstep.torchrun(sweep, one_way, [2**18], **two)
