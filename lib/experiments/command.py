@@ -15,6 +15,7 @@ from lockstep.figures.table import Table
 
 from . import (
     backends,
+    claims,
     compile,
     course,
     graph_ranks,
@@ -40,6 +41,7 @@ EXPERIMENTS = (
     sweeps.EXPERIMENT,
     protocols.EXPERIMENT,
     compile.EXPERIMENT,
+    claims.EXPERIMENT,
     graphs.EXPERIMENT,
     graph_ranks.EXPERIMENT,
     traces.EXPERIMENT,

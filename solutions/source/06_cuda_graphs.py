@@ -926,6 +926,11 @@ lockstep.claim(
     stamp=seen.stamp,
 )
 
+# %% [markdown] id="pool-explained"
+# What is true is that `cudaMalloc` itself cannot be captured: it is no work of a stream. PyTorch's allocator asks for
+# memory beside the capture, before the line that needs it returns, and puts it into the graph's pool. A library that
+# calls `cudaMalloc` by itself breaks the capture.
+
 # %% [markdown] id="same-text"
 # ## Further: the same bits
 #
@@ -933,7 +938,8 @@ lockstep.claim(
 #
 # ### Claim: "a replay computes, bit for bit, what the plain step computes"
 #
-# **Guess**, then 24 layers, three inputs.
+# **Guess**, then 24 layers, three inputs. On a virtual GPU both ways call the same kernels of the CPU, which says nothing
+# of a real one: its verdict was recorded.
 
 # %% id="same-guess" tags=["guess"]
 guess = "holds"

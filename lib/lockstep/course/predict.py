@@ -11,10 +11,11 @@ from fractions import Fraction
 from typing import Any
 
 from ..base.formatting import in_one_line, number, percent
-from ..base.provenance import Provenance, required
+from ..base.provenance import Provenance, recorded, required
 from ..figures.interactive.cards import Card, images, number_line
 
 _LONGEST = 60  # characters of a wrong answer that are shown
+RECORDING = "claims/h200.json"  # verdicts of a GPU, by sentence
 _CLOSE = 0.25  # the part of what was measured by which a good prediction of it may be off
 
 
@@ -231,12 +232,23 @@ def claim(
 
     verdict: "holds", "does not hold" or "depends". guess: one of these, None for none yet; another
     answer is shown with a sentence. because: the numbers that say so. stamp: where they come from,
-    one or several.
+    one or several. What a virtual GPU has computed stands beside the verdict of a real one, where
+    that was recorded.
     Raises ValueError for another verdict.
     """
     if verdict not in VERDICTS:
         raise ValueError(f"{verdict!r} is none of: {', '.join(VERDICTS)}")
-    return Claim(sentence, _word(guess), verdict, because, tuple(required(stamp, "the claim")))
+    found = Claim(sentence, _word(guess), verdict, because, tuple(required(stamp, "the claim")))
+    recording = recorded(RECORDING) if found.way == "computed" else None
+    measured = recording.content["claims"].get(sentence) if recording else None
+    if recording is None or measured is None:
+        return found
+    return replace(
+        found,
+        verdict=measured["verdict"],
+        because=f"on a GPU: {measured['because']}. Computed: {because}, so it {verdict}",
+        stamps=(recording.stamp, *found.stamps),
+    )
 
 
 def _word(guess: Any) -> str | None:
