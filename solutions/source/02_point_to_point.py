@@ -352,7 +352,7 @@ lockstep.check("shift", shift)
 # group, from the sender that it names, with its own tag (0 if none is said). Of these it takes the one that
 # was sent first and is not taken yet. Other messages wait.
 #
-# That is tried in a further part, after the recap.
+# A section below the recap tries that.
 #
 # The content comes after that. A message is bytes: it says neither a type nor a shape, and gloo writes the bytes into the receiver's memory, from its start on.
 # Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of them -1 before.
@@ -563,8 +563,8 @@ print("two H200s:", nvlink)
 print(recording.stamp)
 
 # %% [markdown] id="model-explained"
-# Two numbers give the shape, and the order of magnitude at every size (how well they do, size by size, is a
-# further part, after the recap). And look at what α is on the GPUs: the time stays nearly the same up to
+# Two numbers give the shape, and the order of magnitude at every size (a section below the recap asks how well
+# they do, size by size). And look at what α is on the GPUs: the time stays nearly the same up to
 # 1 MB. Most likely it is PyTorch's and CUDA's launch of the call, on the host, and then a faster wire would
 # change nothing there. (The recorded trips were timed fifty at a time, so their host could launch ahead. If your
 # ranks are on GPUs, each trip waits for its launches, and for Lockstep's record of the call: your α is larger.)

@@ -13,7 +13,7 @@
 # - say when to bundle calls, and what that saves,
 # - name the rank that skipped a call, and untangle two groups.
 #
-# Objects are a further part, after the recap. Labs 00 to 02 come first: sends, receives and what a message costs
+# Objects have a section of their own, below the recap. Labs 00 to 02 come first: sends, receives and what a message costs
 # are taken from there. What collectives cost on many GPUs is lab 15.
 
 # %% id="parameters" tags=["parameters"]

@@ -486,7 +486,8 @@ lockstep.check("graphed_training", graphed_training)
 
 # %% [markdown] id="break"
 # **Break.** You can tell a launch-bound step, and make a graph of it that computes the same. What comes now:
-# what cannot be captured, many batch sizes, and what a graph gains. It needs the lab's first cells only, down to `model`.
+# what cannot be captured, many batch sizes, and what a graph gains. To go on from here in a new kernel, run only the
+# lab's first cells, down to the one that defines `forward`.
 #
 # ## 4 · What breaks a capture
 #
@@ -596,7 +597,7 @@ lockstep.check("clipped", clipped)
 # a piece of 2 MiB.
 #
 # **Predict:** how many MiB do the nine graphs take, if each has its own pool? (Count the pieces for three tensors of 16 MiB, of 8, 4,
-# 2, 1, and for the four smallest graphs. What a GPU takes more is cuBLAS's, once: "what graphs take" below has it.)
+# 2, 1, and for the four smallest graphs. A real GPU takes 32 MiB more, once, for cuBLAS: "what graphs take" below explains them.)
 
 # %% id="memory-prediction" tags=["prediction"]
 # your number, in MiB
@@ -785,6 +786,14 @@ lockstep.claim(
 #   once: branches, counters, numbers.
 # - A training step can be one graph. Its warm-up trains, and its learning rate is baked in.
 # - A few batch sizes and padding serve all. Where kernels are long, a graph gains nothing.
+#
+# **Graphs that PyTorch makes for you.** `torch.compile(model, mode="reduce-overhead")` (lab 05) does all of this by
+# itself: it copies inputs into static tensors, warms up, captures a graph for each compiled function and each shape, and
+# has them share one pool, as a *tree* of the orders in which they have run
+# ([CUDA graph trees](https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html)). The price is the one
+# you have seen: the next run overwrites the outputs of the last one. PyTorch raises an error if you read such an output;
+# clone what you keep. `torch.compiler.cudagraph_mark_step_begin()` tells where a new step begins, and what
+# the step before has made may be overwritten.
 #
 # **What is slow here:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
 

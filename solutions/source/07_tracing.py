@@ -440,7 +440,7 @@ lockstep.table(
 # | cause | what to look for |
 # | --- | --- |
 # | straggler | one rank has more work in every step; the others wait in collectives |
-# | starved input | all ranks are idle at the begin of each step |
+# | starved input | all ranks are idle when each step begins |
 # | exposed communication | long on all ranks, nothing hides it, and most of it is transfer, not waiting |
 # | launch-bound | hundreds of kernels, each shorter than its launch; the queue is empty |
 # | recompile | ranges of TorchDynamo or Inductor in a step that should run only |
@@ -478,7 +478,7 @@ display(case("X").launches())
 # Now you: A to F have the other six causes, each once. What to ask first:
 #
 # - **A**: which rank differs from the others in "exposed communication"?
-# - **B**: zoom into the begin of a step: what runs, and what does not?
+# - **B**: zoom into the first milliseconds of a step: what runs, and what does not?
 # - **C**: a rank "computes". What? `collectives()` names what it did while the others waited.
 # - **D**: compare the lengths of the steps, of rank 0 and of the others.
 # - **E**: in which calls are the hosts while their GPUs idle? `case("E").critical_path()` names the longest.
@@ -1057,7 +1057,7 @@ moe.kernels().by_operator(10)
 moe.kernels(8)
 
 # %% [markdown] id="moe-ranges-text"
-# **Ranges.** What `record_function` has named, as the GPU saw it: from the begin of a range's first kernel to
+# **Ranges.** What `record_function` has named, as the GPU saw it: from the start of a range's first kernel to
 # the end of its last, how long its own kernels run in that time, how long a collective inside of it, and how long
 # nothing. Nsight Systems makes such a table of NVTX ranges ("NVTX GPU projection").
 

@@ -267,7 +267,7 @@ def _measure(
 
 
 def _times(events: Sequence[Mapping[str, Any]]) -> tuple[Column, bool]:
-    """Nanoseconds since the first event, of the begin and of each event; or their numbers."""
+    """Nanoseconds since the first event, of the start and of each event; or their numbers."""
     if not all("time_us" in event for event in events):
         return np.arange(len(events) + 1), False
     times = np.array([int(event["time_us"]) for event in events], np.int64) * 1_000
