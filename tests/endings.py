@@ -24,6 +24,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -59,6 +60,7 @@ _MARK = "LOCKSTEP_ENDINGS"  # in the environment of every process that is starte
 _COUNT = re.compile(r"^~(\w+) (\d+)$", re.M)  # a line that may differ as MORE allows
 # Below those that the kernel gives out, so that no other program gets one that was found free.
 _PORTS = itertools.count(20_000 + os.getpid() % 10_000)
+_DIGITS = re.compile(r"(?<![\w.])-?\d+\.\d{3,}(?![\w.])")
 _LONGEST = 4000  # characters of a rank's stdout that are recorded as they are
 
 
@@ -141,7 +143,8 @@ def plain(stdout: str) -> str:
 
 
 def _unlike(seen: str, wanted: str) -> list[str]:
-    if (ours := plain(seen)) != (theirs := plain(wanted)):
+    ours, theirs = plain(seen), plain(wanted)
+    if not _alike(ours, theirs):
         pairs = enumerate(zip(f"{ours}\0", f"{theirs}\0", strict=False))
         alike = next(place for place, (our, their) in pairs if our != their)
         shown = slice(max(alike - 60, 0), alike + 240)
@@ -152,6 +155,14 @@ def _unlike(seen: str, wanted: str) -> list[str]:
         for (what, ours), (_, theirs) in counts
         if not 0 <= int(ours) - int(theirs) <= MORE[what]
     ]
+
+
+def _alike(ours: str, theirs: str) -> bool:
+    """The same text; decimals may differ as they do from one kind of CPU to another."""
+    if _DIGITS.sub("#", ours) != _DIGITS.sub("#", theirs):
+        return False
+    numbers = zip(_DIGITS.findall(ours), _DIGITS.findall(theirs), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-3) for a, b in numbers)
 
 
 # ── What torchrun did ────────────────────────────────────────────────────────────────────────

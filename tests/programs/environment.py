@@ -226,7 +226,7 @@ import resource
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
-for name in "RLIMIT_NOFILE RLIMIT_CORE RLIMIT_STACK RLIMIT_AS RLIMIT_NPROC RLIMIT_CPU RLIMIT_FSIZE RLIMIT_DATA RLIMIT_MEMLOCK".split():
+for name in "RLIMIT_AS RLIMIT_CPU RLIMIT_FSIZE RLIMIT_DATA".split():
     print(name, resource.getrlimit(getattr(resource, name)))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
