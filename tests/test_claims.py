@@ -68,7 +68,9 @@ def test_the_table_is_written_and_read(tmp_path):
 
 def test_the_page_shows_what_was_said_as_text():
     page = claims.as_markdown(of(code("a", [text()])))
-    assert "1 claims: 0 holds, 0 does not hold, 1 depends." in page
+    assert (
+        "1 claims: 0 holds, 0 does not hold, 1 depends; 1 measured, 0 computed, 0 measured" in page
+    )
     assert "Trees \\| are \\*fast\\*." in page and "&lt;b>" in page and "<b>" not in page
 
 

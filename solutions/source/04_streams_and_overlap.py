@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 04 · Streams, events, overlap
 #
-# **90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+# **95 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
 # A GPU works while the program goes on, and can do several things at once: if one asks for it, and if
 # nothing stands in the way. Afterwards you can
@@ -667,33 +667,7 @@ lockstep.claim(
 # tensor, and more is taken. The third way is to *keep* the tensor until a stream waits for an event that says that
 # it is no longer used. That is what the NCCL process group does today: the handle keeps the tensors until `wait()`.
 #
-# Look again at your `ordered` of exercise 2. Where are `a` and `b` made, and who still reads them when it has returned?
-# A tensor belongs to the stream on which it was made: the next one on *that* stream gets its memory. The cell calls
-# `ordered` with ones, which gives 10 · 2 + (10 + 3) = 33, and then makes a tensor on each side stream.
-
-# %% id="ordered-again"
-ordered = lockstep.carry_on("ordered")
-
-
-def ordered_again(cuda):
-    left, right = cuda.Stream(), cuda.Stream()
-    x = torch.ones(1000, device="cuda")
-    cuda._sleep(2_000_000)
-    total = ordered(cuda, x, left, right)
-    for side in (left, right):
-        with cuda.stream(side):
-            torch.full((1000,), 9.0, device="cuda")
-    return total.mean().item()
-
-
-seen = on_gpu(ordered_again)
-print("mean:", seen.result, "·", *(seen.races or ["no races"]))
-
-# %% [markdown] id="ordered-again-explained"
-# If `a` and `b` were made by `x * 2` and `x + 3` on the side streams, the sum races with the 9s: 18 comes out. The
-# course's answer makes them before, on the current stream, and has the side streams write into them (`out=`);
-# `a.record_stream(cuda.current_stream())` is the other way. The check of exercise 2 does not ask for either, since it came
-# before this section. In exercise 3 the same holds of `x`: the course's answer keeps it until `wait()`.
+# The answers to exercises 2 and 3 have such memory, too: "Further: the memory of your answers" looks for it.
 #
 # ## 6 · How large should a message be?
 #
@@ -881,6 +855,39 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("04")
+
+# %% [markdown] id="ordered-again-text"
+# ## Further: the memory of your answers
+#
+# About 5 minutes; needs the lab's first cells, and what section 5 teaches.
+#
+# Look again at your `ordered` of exercise 2. Where are `a` and `b` made, and who still reads them when it has returned?
+# A tensor belongs to the stream on which it was made: the next one on *that* stream gets its memory. The cell calls
+# `ordered` with ones, which gives 10 · 2 + (10 + 3) = 33, and then makes a tensor on each side stream.
+
+# %% id="ordered-again"
+ordered = lockstep.carry_on("ordered")
+
+
+def ordered_again(cuda):
+    left, right = cuda.Stream(), cuda.Stream()
+    x = torch.ones(1000, device="cuda")
+    cuda._sleep(2_000_000)
+    total = ordered(cuda, x, left, right)
+    for side in (left, right):
+        with cuda.stream(side):
+            torch.full((1000,), 9.0, device="cuda")
+    return total.mean().item()
+
+
+seen = on_gpu(ordered_again)
+print("mean:", seen.result, "·", *(seen.races or ["no races"]))
+
+# %% [markdown] id="ordered-again-explained"
+# If `a` and `b` were made by `x * 2` and `x + 3` on the side streams, the sum races with the 9s: 18 comes out. The
+# course's answer makes them before, on the current stream, and has the side streams write into them (`out=`);
+# `a.record_stream(cuda.current_stream())` is the other way. The check of exercise 2 does not ask for either, since it came
+# before this section. In exercise 3 the same holds of `x`: the course's answer keeps it until `wait()`.
 
 # %% [markdown] id="dials-text"
 # ## Further: the size of a bucket, on dials

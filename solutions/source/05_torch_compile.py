@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **80 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
+# **85 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
 # as fast, or slower, or keep it compiling for an hour. Afterwards you can
@@ -1113,12 +1113,12 @@ with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as parent:
         # what the first process has compiled is in artifacts, and in first
         took["bytes of the first"], _ = process(other, artifacts)[0]
         took["the first one's folder"], _ = process(first)[0]
-lockstep.table(
-    "The first call in three processes",
-    ["it begins with", "seconds", "compiler runs", "found in a cache"],
-    [[way, f"{one['seconds']:.2f}", one["runs"], one["hits"]] for way, one in took.items()],
-    stamp=lockstep.live(job),
-)
+rows = []
+for way, one in took.items():
+    rows.append([way, f"{one['seconds']:.2f}", one["runs"], one["hits"]])
+columns = ["it begins with", "seconds", "compiler runs", "found in a cache"]
+title = "The first call in three processes"
+lockstep.table(title, columns, rows, stamp=lockstep.live(job))
 
 # %% id="cache-claim"
 runs, said = [one["runs"] for one in took.values()], "nothing was compiled here"

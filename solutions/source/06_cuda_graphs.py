@@ -661,42 +661,8 @@ lockstep.claim(
 
 # %% [markdown] id="shared-explained"
 # In a shared pool what lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at
-# the same time. Nor is an output safe because somebody keeps the tensor: it may lie where a graph that was captured
-# *before* had something in between. The cell captures `first`, which computes `x * 2 + 3` and needs `x * 2` for a
-# moment, then `second` with `z = x * 100`, in one pool; `x` is 1. Then it replays `first`, `second` and `first`.
-# **Predict:** what is `z` after these three?
-
-# %% id="overwritten-prediction" tags=["prediction"]
-prediction = 2  # z lies where `first` puts x * 2
-
-
-# %% id="overwritten"
-def overwritten(cuda):
-    x = torch.ones(8, device="cuda")
-    pool = cuda.graph_pool_handle()
-    first, second = cuda.CUDAGraph(), cuda.CUDAGraph()
-    with cuda.graph(first, pool=pool):
-        y = x * 2 + 3
-    with cuda.graph(second, pool=pool):
-        z = x * 100
-    found = []
-    for g in (first, second, first):
-        g.replay()
-        found.append((y[0].item(), z[0].item()))
-    # of a real GPU nobody reports it
-    is_virtual = lockstep.virtual.is_on()
-    return found, str(lockstep.virtual.races()) if is_virtual else "no report"
-
-
-seen = on_gpu(overwritten, traced=False)
-found, report = seen.result
-print("y and z after each replay:", *found)
-print(report)
-seen.compare(prediction, found[-1][1])
-
-# %% [markdown] id="overwritten-explained"
-# So there are two rules for a shared pool. Replay its graphs in the order in which they were captured, as PyTorch's
-# notes ask; or copy out what a replay has computed before another graph runs.
+# the same time. Nor is an output safe because somebody keeps the tensor: clone it before another graph of the pool is
+# replayed ("Further: an output that is overwritten").
 #
 # ### Exercise 5: all batch sizes
 #
@@ -799,6 +765,46 @@ lockstep.claim(
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("06")
+
+# %% [markdown] id="overwritten-text"
+# ## Further: an output that is overwritten
+#
+# About 5 minutes; needs the lab's first cells. A kept output of a graph may lie where a graph of the same pool that was
+# captured *before* it had something in between. The cell captures `first`, which computes `x * 2 + 3` and needs `x * 2`
+# for a moment, then `second` with `z = x * 100`, in one pool; `x` is 1. Then it replays `first`, `second` and
+# `first`. **Predict:** what is `z` after these three?
+
+# %% id="overwritten-prediction" tags=["prediction"]
+prediction = 2  # z lies where `first` puts x * 2
+
+
+# %% id="overwritten"
+def overwritten(cuda):
+    x = torch.ones(8, device="cuda")
+    pool = cuda.graph_pool_handle()
+    first, second = cuda.CUDAGraph(), cuda.CUDAGraph()
+    with cuda.graph(first, pool=pool):
+        y = x * 2 + 3
+    with cuda.graph(second, pool=pool):
+        z = x * 100
+    found = []
+    for g in (first, second, first):
+        g.replay()
+        found.append((y[0].item(), z[0].item()))
+    # of a real GPU nobody reports it
+    is_virtual = lockstep.virtual.is_on()
+    return found, str(lockstep.virtual.races()) if is_virtual else "no report"
+
+
+seen = on_gpu(overwritten, traced=False)
+found, report = seen.result
+print("y and z after each replay:", *found)
+print(report)
+seen.compare(prediction, found[-1][1])
+
+# %% [markdown] id="overwritten-explained"
+# So there are two ways to share a pool. Replay its graphs in the order in which they were captured, as PyTorch's
+# notes ask; or copy out what a replay has computed before another graph runs.
 
 # %% [markdown] id="less-text"
 # ## Further: the third sign of a launch-bound step

@@ -539,7 +539,8 @@ def diagnoses():
 lockstep.check("diagnoses", diagnoses)
 
 # %% id="diagnoses-library"
-# what the library guesses of the same traces, without their names
+# What the library guesses of the same traces, without their names. Its share
+# of E is that of the calls alone.
 rows, stamps = [], []
 for letter in "ABCDEF":
     found = case(letter).cause()
@@ -586,7 +587,8 @@ lockstep.compare(predicted=prediction, measured=grew)
 timed = lockstep.recorded("traces/overhead.json")
 rows = []
 for how in ("step_seconds", "recorded_step_seconds"):
-    after, before = (timed.content[f"data-parallel-{name}"][how] for name in ("after", "before"))
+    after = timed.content["data-parallel-after"][how]
+    before = timed.content["data-parallel-before"][how]
     profiler = "with the profiler" if "recorded" in how else "without"
     more = f"{100 * (before / after - 1):+.0f} %"
     rows.append([profiler, f"{after * 1e3:.2f}", f"{before * 1e3:.2f}", more])
@@ -1459,12 +1461,12 @@ for name in (*overhead.content, "cases/emptied"):
     called = [trace[row].name for row in trace.where(Kind.LAUNCH)]
     asked[name] = sum(one in ("cudaMalloc", "cudaFree") for one in called)
 some = {name: calls for name, calls in asked.items() if calls}
+none = f"{len(asked) - len(some)} of {len(asked)} programs"
 lockstep.claim(
     "Tensors of a running program cost no cudaMalloc.",
     guess=guess,
     verdict="depends" if some else "holds",
-    because=f"{len(asked) - len(some)} of {len(asked)} programs call neither cudaMalloc "
-    "nor cudaFree in three steps"
+    because=f"{none} call neither cudaMalloc nor cudaFree in three steps"
     + "".join(f"; {name}: {calls} calls" for name, calls in some.items()),
     stamp=[overhead.stamp, lockstep.recorded("traces/cases/emptied").stamp],
 )

@@ -302,7 +302,8 @@ from math import exp, log
 
 def measured_crossing(ring, doubling):
     """Bytes from which on a ring is faster, between two sizes; None if none."""
-    ratios = [(a[0], log(a[1] / b[1])) for a, b in zip(ring, doubling, strict=True)]
+    both = zip(ring, doubling, strict=True)
+    ratios = [(a[0], log(a[1] / b[1])) for a, b in both]
     for (size, before), (other, after) in pairwise(ratios):
         if before > 0 >= after:
             part = before / (before - after)
@@ -316,7 +317,8 @@ if crossed is None:
     print("on these ranks a ring never became the faster one, or always was")
     shown = lockstep.live(measured_job)
 else:
-    shown = lockstep.compare(predicted=prediction, measured=crossed / 1000, unit="kB")
+    kilobytes = crossed / 1000
+    shown = lockstep.compare(prediction, measured=kilobytes, unit="kB")
 shown
 
 # %% [markdown] id="cross-explained"

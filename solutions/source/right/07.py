@@ -221,7 +221,7 @@ def diagnoses():
     found = {}
     for letter, *said in [
         ("D", 0, "checkpoint", 0.5),
-        ("E", None, "allocator thrashing", np.float32(0.36)),
+        ("E", None, "allocator thrashing", np.float32(0.72)),
         ("A", 1, "straggler", 0.2),
         ("F", None, "exposed communication", 0.6),  # without what is waiting
         ("C", np.int64(2), "recompile", 0.8),
