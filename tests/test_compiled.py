@@ -283,7 +283,7 @@ def _stepped(sizes, name):
     import torch
 
     model, x = models.made(sizes, name)
-    ways = {"eager": lambda: model(x), "default": partial(torch.compile(model), x)}
+    ways: dict[str, Any] = {"eager": partial(model, x), "default": partial(torch.compile(model), x)}
     with torch.no_grad():
         return models.by_turns(ways)
 

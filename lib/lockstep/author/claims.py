@@ -82,8 +82,10 @@ def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
     for cell, source in cells_with_claims(notebook):
         for output in cell["outputs"]:
             if told := _parse_claim("".join(output.get("data", {}).get("text/plain", ""))):
-                sentence, *others = told
-                found.append(TestedClaim(lab, cell["id"], sentence, source, *others))
+                sentence, way, verdict, because, stamps = told
+                found.append(
+                    TestedClaim(lab, cell["id"], sentence, source, way, verdict, because, stamps)
+                )
     return found
 
 

@@ -163,11 +163,11 @@ class Warmup(torch.nn.Module):
 class Warmup(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.register_buffer("weight", torch.zeros(1, dtype=torch.float64))
+        self.gain = torch.zeros(1, dtype=torch.float64)
 
     def forward(self, x):
-        self.weight = (self.weight + 1 / 8).clamp_max(1)
-        return (x * self.weight).to(x.dtype)
+        self.gain = (self.gain + 1 / 8).clamp_max(1)
+        return (x * self.gain).to(x.dtype)
 
 
 # %% Warmup: where
@@ -187,6 +187,8 @@ def counts(module, _):
 
 
 class Warmup(torch.nn.Module):
+    calls: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
