@@ -861,7 +861,7 @@ lockstep.claim(
 # %% [markdown] id="grow-text"
 # ## Further: how compile time grows
 #
-# About 15 minutes, of which the compiler may take some; one rank and a compiler. Equal blocks are compiled as one graph
+# About 10 minutes, of which the compiler may take some; one rank and a compiler. Equal blocks are compiled as one graph
 # and block by block: up to six here, up to 48 on an H200. What a graph costs is partly paid once, and partly for
 # each block that is traced and lowered. From two numbers you can say both parts, and the third number.
 #

@@ -275,7 +275,7 @@ def diagnoses():
         "B": (None, "starved input", Fraction(42, 100)),
         "C": (2, "RECOMPILE", 0.77),
         "D": (0, "checkpoint", Fraction(1, 2)),
-        "E": (None, "allocator thrashing", Fraction(3, 8)),
+        "E": (None, "allocator thrashing", Fraction(3, 4)),
         "F": (None, "exposed communication", Fraction(2, 3)),
     }
 
