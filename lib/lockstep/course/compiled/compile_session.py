@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,8 @@ def _settle(compiler: str) -> None:
     config.cpp.vec_isa_ok = True  # every compiler of today knows AVX2
     # It warns of a CUDA without a GPU: just that is meant where a notebook hides the GPUs.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    # Inductor's own, where max-autotune tries templates on a CPU.
+    warnings.filterwarnings("ignore", "TypedStorage is deprecated")
     sets: list[Any] = cpu_vec_isa.supported_vec_isa_list
     sets[:] = [one for one in sets if not str(one).startswith("avx512")]
 
