@@ -7,7 +7,6 @@ from lockstep import claim
 from lockstep.author import claims
 from lockstep.author.source import read
 from lockstep.base.provenance import Provenance
-from lockstep.course.predict import VERDICTS
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]
@@ -115,9 +114,8 @@ def test_below_each_heading_of_a_claim_a_cell_says_its_verdict(lab):
     assert not waiting
 
 
-def test_there_are_enough_claims_and_no_verdict_is_a_safe_guess():
+def test_there_are_enough_claims_and_a_third_of_them_hold():
     found = claims.read(ROOT / claims.FILES[0])
     assert len(found) >= 40
-    for verdict in VERDICTS:
-        assert 4 * sum(one.verdict == verdict for one in found) >= len(found), verdict
+    assert 3 * sum(one.verdict == "holds" for one in found) >= len(found)
     assert all(one.stamps and one.because for one in found)
