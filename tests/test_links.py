@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from lockstep.author import build
-from lockstep.author.source import core, read
+from lockstep.author.source import notebooks
 from lockstep.course import links
 from lockstep.course.syllabus import LABS
 
@@ -19,62 +19,69 @@ def source(lab) -> Path:
     return ROOT / "solutions" / "source" / f"{lab.number}_{lab.name}.py"
 
 
-@pytest.mark.parametrize("lab", LABS, ids=FILES)
-@pytest.mark.parametrize(("folder", "form"), [("labs", build.lab), ("solutions", build.solution)])
-def test_every_link_leads_to_a_file_or_a_cell_that_is_there(lab, folder, form) -> None:
-    cells = form(source(lab)).cells
+NOTEBOOKS = [(lab, name) for lab in LABS for name in notebooks(source(lab))]
+
+
+@pytest.mark.parametrize(("lab", "name"), NOTEBOOKS, ids=[name for _, name in NOTEBOOKS])
+@pytest.mark.parametrize(("folder", "form"), [("labs", build.labs), ("solutions", build.solutions)])
+def test_every_link_leads_to_a_file_or_a_cell_that_is_there(lab, name, folder, form) -> None:
+    cells = form(source(lab))[name].cells
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     found = [match for text in texts for match in LINK.finditer(text) if any(match.groups())]
-    there = {f"../{name}/{file}" for name in ("labs", "solutions") for file in FILES} | {*FILES}
+    files = [f"{one}.ipynb" for _, one in NOTEBOOKS]
+    there = {f"../{above}/{file}" for above in ("labs", "solutions") for file in files} | {*files}
     assert {match["file"] for match in found} - {None} <= there
     assert {match["cell"] for match in found} - {None} <= {cell.id for cell in cells}
     headings = re.findall(r"^## ", "\n".join(texts), re.MULTILINE)
     assert len([match for match in found if match["cell"]]) == len(headings) > 3
     other = {"labs": "solutions", "solutions": "labs"}[folder]
-    assert f"../{other}/{links.file_name(lab)}" in {match["file"] for match in found}
+    assert f"../{other}/{name}.ipynb" in {match["file"] for match in found}
 
 
 @pytest.mark.parametrize("at", range(len(LABS)), ids=FILES)
-def test_title_and_end_of_the_core_lead_to_the_labs_beside(at: int) -> None:
+def test_title_and_end_lead_to_the_notebooks_beside(at: int) -> None:
     lab, beside = LABS[at], [*LABS[max(at - 1, 0) : at], *LABS[at + 1 : at + 2]]
-    cells = build.lab(source(lab)).cells
-    inside = core(read(source(lab)))
-    last = [cell.id for cell in inside if cell.cell_type == "markdown"][-1]
-    for cell in (cells[0], next(cell for cell in cells if cell.id == last)):
-        said = cell.source.splitlines()[-1]
-        files = re.findall(r"\]\((\w+\.ipynb)\)", said)
-        assert files == [links.file_name(one) for one in beside]
+    found = build.labs(source(lab))
+    for name, notebook in found.items():
+        texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+        others = [f"{one}.ipynb" for one in found if one != name]
+        for said in (texts[0].splitlines()[-1], texts[-1].splitlines()[-1]):
+            files = re.findall(r"\]\((\w+\.ipynb)\)", said)
+            assert sorted(files) == sorted([*others, *(links.file_name(one) for one in beside)])
 
 
 def test_labs_that_are_named_are_links_but_for_the_lab_itself_code_and_headings() -> None:
     text = (
         "## Before lab 00\nLab 00 and lab 01, not lab 77, `lab 00` and [lab 00](x.ipynb): "
-        "`solutions/`\n```\nlab 00\n```"
+        "`solutions/`, the further notebook\n```\nlab 00\n```"
     )
-    assert links.linked(text, LABS[1]) == (
+    assert links.linked(text, LABS[1], FILES[1].removesuffix(".ipynb")) == (
         f"## Before lab 00\n[Lab 00]({FILES[0]}) and lab 01, not lab 77, `lab 00` and "
-        f"[lab 00](x.ipynb): [`solutions/`](../solutions/{FILES[1]})\n```\nlab 00\n```"
+        f"[lab 00](x.ipynb): [`solutions/`](../solutions/{FILES[1]}), the [further notebook]"
+        "(01_communicators_further.ipynb)\n```\nlab 00\n```"
     )
 
 
-def test_sections_that_go_further_have_a_line_of_their_own() -> None:
-    texts = {"a": "# Title\n## One [1]\n### Part", "b": "## Further: two\n\nmore"}
+def test_sections_have_a_line_of_links() -> None:
+    texts = {"a": "# Title\n## One [1]\n### Part", "b": "## Two\n\nmore"}
     assert links.table_of_contents(links.sections(texts)) == (
-        "**Sections:** [One 1](#cell-id=a)\n\n**Further:** [two](#cell-id=b)"
+        "**Sections:** [One 1](#cell-id=a) · [Two](#cell-id=b)"
     )
 
 
-def test_an_exercise_that_goes_further_is_addressed_by_what_unfolds_it(tmp_path, monkeypatch):
-    """JupyterLab goes to no cell that is folded away."""
-    cells = [
+def test_an_exercise_that_goes_further_is_addressed_in_its_notebook(tmp_path, monkeypatch):
+    first = [
         nbformat.v4.new_markdown_cell("### Exercise 1: plain", id="plain-text"),
         nbformat.v4.new_code_cell("plain", id="plain"),
-        nbformat.v4.new_markdown_cell("## Further: more", id="more-text"),
-        nbformat.v4.new_markdown_cell("### Further exercise: deep", id="deep-text"),
+    ]
+    more = [
+        nbformat.v4.new_markdown_cell("## More", id="more-text"),
+        nbformat.v4.new_markdown_cell("### Exercise: deep", id="deep-text"),
         nbformat.v4.new_code_cell("deep", id="deep"),
     ]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "98_folded.ipynb")
+    for name, cells in ("98_x.ipynb", first), ("98_x_further.ipynb", more):
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / name)
     monkeypatch.setattr(links, "LABS", tmp_path)
     assert links.exercise_address("98", "plain") == "#cell-id=plain-text"
-    assert links.exercise_address("98", "deep") == "#cell-id=more-text"
+    assert links.exercise_address("98", "deep") == "98_x_further.ipynb#cell-id=deep-text"
     assert links.exercise_address("98", "nowhere") == ""

@@ -39,6 +39,10 @@ def test_steps_and_messages_take_as_long_as_they_are_said_to():
     spans = {(box.rank, box.step): (box.start, box.end) for box in plan.boxes}
     assert spans == {(0, "F0"): (0, 2), (1, "F0"): (2.5, 4.5), (1, "B0"): (4.5, 7.5),
                      (0, "B0"): (8, 11)}  # fmt: skip
+    each = pipeline.simulate([["F0", "B0"], ["F0", "B0"]], forward=[1, 5], backward=(2, 3))
+    assert [(box.start, box.end) for box in each.boxes] == [(0, 1), (1, 6), (6, 9), (9, 11)]
+    with pytest.raises(ValueError, match="3 durations for 1 ranks: give one, or one for each"):
+        pipeline.simulate([["F0", "B0"]], forward=[1, 2, 3])
     alone = pipeline.simulate([["F0", "B0", "W0"]], weights=4, message=9)
     assert alone.length == 6  # what stays on its rank is no message
 

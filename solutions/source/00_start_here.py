@@ -169,6 +169,7 @@ lockstep.check("average", average)
 # In the next cell rank 2 skips the collective that the others enter. What the others then see depends
 # on its process. While it lives, they wait until the time limit of their group, which for gloo is half
 # an hour. Once it has ended, gloo raises "Connection closed by peer" in them, within a second.
+# This cell shows the first: rank 2 comes to the end of the cell, and its process stays until all are done.
 # `--may-fail` lets the notebook go on after the failure.
 #
 # Look in the report for the ranks that wait, and for the one that they wait for.

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 01 · Communicators
 #
-# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **Two sittings, 55 and 70 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # Before a rank can send one byte, ranks must have found each other, counted each other, and agreed
 # who belongs together. That agreement is a *communicator*; PyTorch calls it a *process group*.
@@ -13,7 +13,7 @@
 # - cut a world into data, tensor and pipeline parallel groups, and translate ranks between them,
 # - explain the hang that `new_group` makes.
 #
-# There is a break in the middle. What goes further stands folded below the recap.
+# There is a break in the middle. The further notebook has five more sections.
 #
 # Lab 00 comes first: it shows the cells, the strips under them, and the checks.
 
@@ -331,7 +331,7 @@ lockstep.table(
 # The recorded columns come from the same questions, asked where there were GPUs. On a machine that has
 # two, `python -m experiments backends` asks them anew.
 #
-# **Break.** Ranks can find each other now, and you know what carries their messages. What comes next is
+# **Break.** The first sitting ends here. Ranks can find each other now, and you know what carries their messages. What comes next is
 # about groups *inside* a world. It starts on its own: run the first two code cells of this lab, then go
 # on here.
 
@@ -394,7 +394,10 @@ x.item(), y.item()
 #
 # ## 5 · `new_group`
 #
-# `new_group([0, 1])` makes a group of ranks 0 and 1.
+# `new_group([0, 1])` makes a group of ranks 0 and 1. Under NCCL its communicator comes about in one of two ways. Its
+# ranks meet, as they do at the start; or the default group's communicator is **split**: all of *its* ranks say which part
+# they go to, and the connections between them are used again. PyTorch splits if each rank was tied to its GPU at the
+# start, by `init_process_group(device_id=torch.device("cuda", local_rank))`.
 #
 # ### Claim: "`new_group` hangs unless every rank calls it"
 #
@@ -455,9 +458,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="new-group-text"
-# gloo connects the members and nobody else. NCCL, where the default group's ranks have been tied to
-# their GPUs (as `init_process_group(device_id=…)` does), splits the new communicator off the old one,
-# and that takes all of the old one's ranks.
+# gloo connects the members and nobody else. NCCL splits the new communicator off the default group's where
+# ranks were tied to their GPUs, and a split takes all ranks of the old communicator.
 #
 # So under gloo the rule seems needless. The harm comes later, with the *next* group. PyTorch names groups
 # by counting: the first that a rank makes is "1", the next "2". Two ranks that have counted differently
@@ -673,11 +675,17 @@ lockstep.check("from_first", from_first)
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("01")
 
+# %% [markdown] id="further"
+# # 01 · Communicators: going further
+#
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
 # %% [markdown] id="shrink-text"
-# ## Further: a smaller world
+# ## A smaller world
 #
 # When a rank dies, those who are left make a new world, with new numbers. Here you write that.
-# 15 minutes, one exercise; a CPU is enough.
+# 20 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="shrink-calls"
 # A group's members are said when it is made, and never change. When a rank dies, those who are left
@@ -706,7 +714,7 @@ store.set("second/note", "kept")
 print(dist.PrefixStore("second", store).get("note"))
 
 # %% [markdown] id="shrink-goal"
-# ### Further exercise: a smaller world
+# ### Exercise: a smaller world
 #
 # **Goal:** `shrink(store, me, alive, generation)` runs on each rank that is alive, while the old
 # default group is still there. `me` is the number that the rank had at the very start, `alive` is
@@ -758,10 +766,10 @@ if me != 1:  # rank 1 leaves
 # destroys the old one; if that was the default group, all others as well.
 
 # %% [markdown] id="own-group-text"
-# ## Further: a process group of one's own
+# ## A process group of one's own
 #
 # What is the least that `dist.all_reduce` needs? You write a backend in Python and compare it with gloo.
-# 20 minutes, one exercise; a CPU is enough.
+# 30 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="own-goal"
 # `dist.all_reduce` needs an object with a method `allreduce`, which gets a list with one tensor and
@@ -769,7 +777,7 @@ if me != 1:  # rank 1 leaves
 # `wait()` and `is_completed()`. You have all it takes: a **store**, a dictionary that one process keeps and
 # all can reach. `set(key, value)` writes bytes; `get(key)` waits until somebody has written them.
 #
-# ### Further exercise: `StoreGroup`
+# ### Exercise: `StoreGroup`
 #
 # **Goal:** an `allreduce` that goes through the store alone, for the sum and for the maximum
 # (`dist.ReduceOp.MAX`), called again and again, with tensors of any type and shape. It may finish
@@ -900,7 +908,7 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # meeting beforehand.
 
 # %% [markdown] id="waits-text"
-# ## Further: how long a group waits, and for whom
+# ## How long a group waits, and for whom
 #
 # Two sentences that people say, tested. 10 minutes, no exercise; a CPU is enough, and what only GPUs
 # can say is recorded.
@@ -1013,10 +1021,10 @@ lockstep.claim(
 # returns to Python at once, for both.
 
 # %% [markdown] id="promises-text"
-# ## Further: four promises of the documentation
+# ## Four promises of the documentation
 #
 # Four sentences of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each
-# tested. 10 minutes, no exercise; a CPU is enough.
+# tested. 15 minutes, no exercise; a CPU is enough.
 
 # %% [markdown] id="entered-text"
 # ### Claim: "nobody leaves a barrier before all have entered it"
@@ -1194,7 +1202,7 @@ lockstep.claim(
 # that split still takes all ranks. And groups that overlap must be made in one order everywhere.
 
 # %% [markdown] id="mpi-text"
-# ## Further: MPI's words
+# ## MPI's words
 #
 # Most of these ideas, and of the names of collectives, are MPI's. A reader of papers needs both. 5 minutes.
 

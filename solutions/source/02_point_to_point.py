@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 02 · Point-to-point
 #
-# **90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
+# **Two sittings, 70 and 60 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
 # One rank sends, one receives: everything else in this course is made of that. Afterwards you can
 #
@@ -352,7 +352,7 @@ lockstep.check("shift", shift)
 # group, from the sender that it names, with its own tag (0 if none is said). Of these it takes the one that
 # was sent first and is not taken yet. Other messages wait.
 #
-# A section below the recap tries that.
+# A section of the further notebook tries that.
 #
 # The content comes after that. A message is bytes: it says neither a type nor a shape, and gloo writes the bytes into the receiver's memory, from its start on.
 # Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of them -1 before.
@@ -437,7 +437,7 @@ lockstep.compare(predicted=prediction, measured=job[1])
 # Nothing was copied: gloo reads the tensor when the receiver comes, so it is 2 here. Nothing promises
 # that. Until `wait()` has returned, the tensor belongs to the message.
 #
-# **Break.** You know who waits for whom, and what must match. What follows is what a message costs. The
+# **Break.** The first sitting ends here. You know who waits for whom, and what must match. What follows is what a message costs. The
 # next section starts on its own.
 
 # %% [markdown] id="cost-text"
@@ -563,7 +563,7 @@ print("two H200s:", nvlink)
 print(recording.stamp)
 
 # %% [markdown] id="model-explained"
-# Two numbers give the shape, and the order of magnitude at every size (a section below the recap asks how well
+# Two numbers give the shape, and the order of magnitude at every size (a section of the further notebook asks how well
 # they do, size by size). And look at what α is on the GPUs: the time stays nearly the same up to
 # 1 MB. Most likely it is PyTorch's and CUDA's launch of the call, on the host, and then a faster wire would
 # change nothing there. (The recorded trips were timed fifty at a time, so their host could launch ahead. If your
@@ -723,16 +723,22 @@ lockstep.compare(predicted=prediction, measured=megabytes[0])
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("02")
 
-# %% [markdown] id="transfer-text"
-# ## Further: a tensor that the receiver does not know
+# %% [markdown] id="further"
+# # 02 · Point-to-point: going further
 #
-# About 15 minutes; needs nothing but the lab's first cells. The receiver must bring a tensor of the right
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="transfer-text"
+# ## A tensor that the receiver does not know
+#
+# About 25 minutes; a CPU is enough. The receiver must bring a tensor of the right
 # size and type. But the last part of a batch may be shorter, and the next rank of a pipeline does not know.
 #
 # `send` does not take every tensor: its numbers must lie one behind the other in memory. Those of a
 # transposed matrix, say, do not; `x.contiguous()` is a tensor whose numbers do, a copy where `x` is not.
 #
-# ### Further exercise: transfer
+# ### Exercise: transfer
 #
 # **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
 # to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
@@ -769,9 +775,9 @@ def transfer(x, src, dst):
 lockstep.check("transfer", transfer)
 
 # %% [markdown] id="batch-order"
-# ## Further: the order in a batch
+# ## The order in a batch
 #
-# About 5 minutes; needs nothing but the lab's first cells. A sentence of PyTorch's documentation, tested.
+# About 5 minutes; a CPU is enough. A sentence of PyTorch's documentation, tested.
 #
 # ### Claim: "in a batch, the order of sends and receives does not matter"
 #
@@ -817,9 +823,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="tags-text"
-# ## Further: which message meets which `recv`
+# ## Which message meets which `recv`
 #
-# About 5 minutes; needs nothing but the lab's first cells. Section 2 says: a `recv` takes messages of its own
+# About 10 minutes; a CPU is enough. Section 2 says: a `recv` takes messages of its own
 # group, from the sender that it names, with its own tag; of these the one that was sent first and is not
 # taken yet.
 #
@@ -854,7 +860,7 @@ lockstep.compare(predicted=prediction, measured=job[1][2])
 # receives does not end.) NCCL has no tags: there, order alone decides.
 
 # %% [markdown] id="model-further"
-# ## Further: how well two numbers do
+# ## How well two numbers do
 #
 # About 10 minutes; needs section 3's model. Here are the recorded messages between two H200s again, and the
 # line through them.
@@ -929,9 +935,9 @@ for size, took in nvlink_points[::2]:
 # uses other methods for other sizes (buffers, pieces). No place of the dials mends that.
 
 # %% [markdown] id="half-text"
-# ## Further: half of the bandwidth
+# ## Half of the bandwidth
 #
-# About 5 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
+# About 10 minutes; needs section 3's model. From which size on does a link do at least half of what it can?
 # Here are the recorded messages between two H200s again, and the line through them:
 
 # %% id="half-fit"

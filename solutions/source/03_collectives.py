@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 03 · Collectives
 #
-# **85 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
+# **Two sittings, 90 and 35 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; what NCCL
 # does on 4 H200s is recorded)
 #
 # A *collective* is a call that all ranks of a group make together. Training is made of five or six of
@@ -13,7 +13,7 @@
 # - say when to bundle calls, and what that saves,
 # - name the rank that skipped a call, and untangle two groups.
 #
-# Objects have a section of their own, below the recap. Labs 00 to 02 come first: sends, receives and what a message costs
+# Objects have a section in the further notebook. Labs 00 to 02 come first: sends, receives and what a message costs
 # are taken from there. What collectives cost on many GPUs is lab 15.
 
 # %% id="parameters" tags=["parameters"]
@@ -183,6 +183,10 @@ lockstep.compare(predicted=prediction, measured=exchanged[-1])
 # | activations of tensor parallelism | all_reduce, or all_gather and reduce_scatter |
 # | tokens to the ranks that have their part of the model, and back | all_to_all |
 # | checkpoints, logging | gather, barrier |
+#
+# DDP (distributed data parallel) keeps the whole model on each rank, and adds up gradients. FSDP (fully sharded
+# data parallel) keeps a part of each weight on each rank: it gathers a layer's weights before it uses them, and
+# leaves each rank its part of the summed gradient.
 #
 # ### Exercise 1: the mean of all values
 #
@@ -456,7 +460,7 @@ lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 # The ring with 8 ranks sends 14 messages from each. Here it is 3, and each of them is all of `x`: few
 # rounds against few bytes. Which is faster depends on the size, and on what a message costs: lab 15.
 #
-# **Break.** You have built what the backends have inside. What follows stands on its own: how large calls
+# **Break.** The first sitting ends here. You have built what the backends have inside. What follows stands on its own: how large calls
 # should be, and what goes wrong when ranks do not agree.
 
 # %% [markdown] id="grain-text0"
@@ -527,6 +531,11 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 # A collective has no name and no number that would travel with it. Within a group calls match by their
 # order: each rank's first call meets the first of all others, the second the second, and so on. What a
 # program means by a call, such as the step of its loop, plays no part.
+#
+# **What changes under NCCL:** the ranks that wait do so in a kernel, and their programs go on. NCCL speaks if it is
+# asked before the ranks start: `NCCL_DEBUG=WARN` prints its version, and its own reason beside an error;
+# `NCCL_DEBUG=INFO` prints how each communicator was made (its GPUs, its rings and trees, the network that it uses).
+# With `NCCL_DEBUG_SUBSYS=COLL` added it prints each call.
 #
 # The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), for example because
 # it had no data. Write on paper which calls each rank makes, and in which order. **Predict:** in which step
@@ -626,10 +635,16 @@ lockstep.compare(predicted=prediction, measured=len(finished))
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("03")
 
-# %% [markdown] id="twice-text"
-# ## Further: how often an all-reduce sends its data
+# %% [markdown] id="further"
+# # 03 · Collectives: going further
 #
-# About 5 minutes; needs a CPU. It counts what your ring sends.
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="twice-text"
+# ## How often an all-reduce sends its data
+#
+# About 5 minutes; a CPU is enough. It counts what your ring sends.
 #
 # ### Claim: "an all-reduce moves twice its data"
 #
@@ -664,10 +679,10 @@ lockstep.claim(
 # other can do with less.)
 
 # %% [markdown] id="grain-live"
-# ## Further: bundling, measured here
+# ## Bundling, measured here
 #
 # Many small calls, one large call, and calls that PyTorch collects, on your ranks; and what people say that
-# it saves. About 5 minutes; it needs a CPU. (Bundling saves no bytes. Those are saved where gradients are
+# it saves. About 5 minutes; a CPU is enough. (Bundling saves no bytes. Those are saved where gradients are
 # *added up over several steps* before they are sent.)
 #
 # Each way is timed once, and ranks may share a few cores: nothing is as clean as on the chart of section
@@ -740,9 +755,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="objects-text"
-# ## Further: objects and their price
+# ## Objects and their price
 #
-# What it costs to send Python objects, and what it risks. About 10 minutes; it needs a CPU.
+# What it costs to send Python objects, and what it risks. About 10 minutes; a CPU is enough.
 #
 # `all_gather_object`, `broadcast_object_list` and similar calls take any Python object. They pickle it
 # into bytes, send those as a tensor, and unpickle them on the other side. A receiver must bring a tensor
@@ -805,10 +820,10 @@ lockstep.compare(predicted=prediction, measured=len(ran))
 # a port that others can reach. Tensors cannot do that.
 
 # %% [markdown] id="further-averages"
-# ## Further: averages
+# ## Averages
 #
 # What `ReduceOp.AVG` needs, and what each operation gives under gloo for floats and for whole numbers: a
-# sentence of PyTorch's documentation, tested. About 5 minutes; it needs a CPU.
+# sentence of PyTorch's documentation, tested. About 10 minutes; a CPU is enough.
 
 # %% [markdown] id="avg-text"
 # ### Claim: "averaging, `ReduceOp.AVG`, needs NCCL"
@@ -870,10 +885,10 @@ lockstep.claim(
 # `PREMUL_SUM`, which multiplies on the way; gloo raises for it.)
 
 # %% [markdown] id="nodes-text"
-# ## Further: two nodes
+# ## Two nodes
 #
 # What changes when a collective crosses nodes: who is told what, which bytes take the slow way, and an
-# all-reduce on two levels. About 20 minutes; it needs a CPU. Exercise 3 comes first.
+# all-reduce on two levels. About 25 minutes; a CPU is enough. Exercise 3 comes first.
 #
 # Where Slurm gives two nodes this section is live on them: inside of a job of two nodes, or where
 # `lockstep cluster init` has written a profile and `lockstep cluster check` says that all is well.

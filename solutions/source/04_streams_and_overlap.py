@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 04 · Streams, events, overlap
 #
-# **95 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+# **Two sittings, 85 and 65 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
 # A GPU works while the program goes on, and can do several things at once: if one asks for it, and if
 # nothing stands in the way. Afterwards you can
@@ -487,7 +487,7 @@ def ordered(cuda, x, left, right):
 lockstep.check("ordered", ordered)
 
 # %% [markdown] id="break"
-# **Break.** You can time a GPU, use two streams, and order them by events. What comes now uses that: what NCCL does
+# **Break.** The first sitting ends here. You can time a GPU, use two streams, and order them by events. What comes now uses that: what NCCL does
 # with streams, memory and streams, and communication in buckets. Section 4 needs only the first cells, down to the
 # heading of section 1.
 #
@@ -667,7 +667,8 @@ lockstep.claim(
 # tensor, and more is taken. The third way is to *keep* the tensor until a stream waits for an event that says that
 # it is no longer used. That is what the NCCL process group does today: the handle keeps the tensors until `wait()`.
 #
-# The answers to exercises 2 and 3 have such memory, too: "Further: the memory of your answers" looks for it.
+# The answers to exercises 2 and 3 have such memory, too: "The memory of your answers", in the further notebook, looks
+# for it.
 #
 # ## 6 · How large should a message be?
 #
@@ -850,16 +851,22 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 #   its time that share is not hidden.
 # - Messages too small pay α too often, too large ones hide nothing. Count it by α and β, then measure it.
 #
-# **What is slow here:** small kernels, bound by their launches. Two streams do not help them, as "Further: two products
-# at once" shows. CUDA graphs do.
+# **What is slow here:** small kernels, bound by their launches. Two streams do not help them, as "Two products
+# at once", in the further notebook, shows. CUDA graphs do.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("04")
 
-# %% [markdown] id="ordered-again-text"
-# ## Further: the memory of your answers
+# %% [markdown] id="further"
+# # 04 · Streams, events, overlap: going further
 #
-# About 5 minutes; needs the lab's first cells, and what section 5 teaches.
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="ordered-again-text"
+# ## The memory of your answers
+#
+# About 5 minutes; a CPU is enough, and what section 5 teaches.
 #
 # Look again at your `ordered` of exercise 2. Where are `a` and `b` made, and who still reads them when it has returned?
 # A tensor belongs to the stream on which it was made: the next one on *that* stream gets its memory. The cell calls
@@ -890,10 +897,10 @@ print("mean:", seen.result, "·", *(seen.races or ["no races"]))
 # before this section. In exercise 3 the same holds of `x`: the course's answer keeps it until `wait()`.
 
 # %% [markdown] id="dials-text"
-# ## Further: the size of a bucket, on dials
+# ## The size of a bucket, on dials
 #
 # The model of section 6 for other numbers: gradients of any size, ranks and links of any speed. About 5
-# minutes; it needs a CPU. Section 6 comes first.
+# minutes; a CPU is enough. Section 6 comes first.
 #
 # The dials begin with 1 GB of gradients on 8 ranks, a backward pass of 20 ms, and a link of 338 GB/s (fitted
 # to H200s in lab 15); a bucket takes the time of a ring all-reduce.
@@ -917,7 +924,7 @@ lockstep.interactive.overlap(line=link)
 # all-reduces take longer than the backward pass, and no size of bucket hides them.
 
 # %% [markdown] id="backward-text"
-# ## Further: ways to overlap, on two H200s
+# ## Ways to overlap, on two H200s
 #
 # About 5 minutes; recorded, so nothing is needed. DDP and FSDP communicate a gradient in a hook, as soon as it is
 # there (section 6). How good is that? Recorded on two H200s, with layers of 4096: a hook for each, and other ways:
@@ -965,9 +972,9 @@ lockstep.table(title, columns, rows, stamp=recording.stamp)
 # is worth, the step's time says.
 
 # %% [markdown] id="copies-text"
-# ## Further: copies beside computation
+# ## Copies beside computation
 #
-# About 20 minutes, with an exercise; needs the lab's first cells, and what sections 3 and 5 teach. Copies between
+# About 40 minutes, with an exercise; a CPU is enough, and what sections 3 and 5 teach. Copies between
 # host and device have engines of their own, and take nothing from the products. But the host's memory must be
 # **pinned**: at a fixed place, so that the engine can read it by itself. Ordinary memory is first copied to a
 # pinned buffer, and with that the host is busy.
@@ -1007,8 +1014,41 @@ lockstep.claim(
     stamp=seen.stamp,
 )
 
+# %% [markdown] id="down-text"
+# **The other way** the danger is the host's. `x.cpu()`, `x.item()` and `print(x)` wait until the number is there. A
+# copy to pinned memory with `non_blocking=True` does not wait, and the host may read what was there before. The
+# next cell copies sevens into zeros. **Predict:** what does the host read right after the call, on the virtual GPU?
+
+# %% id="down-prediction" tags=["prediction"]
+prediction = 0  # the copy has only been launched
+
+
+# %% id="down"
+def down(cuda):
+    x = torch.full((1 << 20,), 7.0, device="cuda")
+    there = torch.zeros(1 << 20, pin_memory=True)
+    there.copy_(x, non_blocking=True)
+    early = there[0].item()
+    cuda.synchronize()
+    return early, there[0].item()
+
+
+seen = on_gpu(down)
+early, late = seen.result
+seen.compare(prediction, early)
+
+# %% id="down-races"
+print("after synchronize():", late)
+print(*(seen.races or ["no report: this was a GPU"]), sep="\n")
+
 # %% [markdown] id="prefetch-text"
-# ### Further exercise: a prefetcher
+# Two more things that no line of your program says. **The default stream** is CUDA's *legacy* one. A
+# stream that a CUDA program makes in the usual way waits for it, and it for them; PyTorch makes its streams
+# *non-blocking*, so nothing orders a `torch.cuda.Stream()` and the default stream but your events. And
+# **autograd** runs the backward of each operation on the stream on which its forward ran. It orders these
+# streams by events of its own, and before `backward()` returns, the stream that called it waits for them.
+#
+# ### Exercise: a prefetcher
 #
 # **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
 # where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
@@ -1072,9 +1112,9 @@ title = "Five batches: plain, then prefetched"
 lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 # %% [markdown] id="sms-text"
-# ## Further: two products at once
+# ## Two products at once
 #
-# About 10 minutes; needs nothing but the lab's first cells. Communication and products overlap because they want
+# About 10 minutes; a CPU is enough. Communication and products overlap because they want
 # different things. What of two *products*? Each of the 132 SMs computes one tile of a product at a time. Three
 # kinds of products:
 #
@@ -1159,9 +1199,9 @@ lockstep.claim(
 # from none.)
 
 # %% [markdown] id="priority-text"
-# ## Further: which stream goes first?
+# ## Which stream goes first?
 #
-# About 5 minutes; needs nothing but the lab's first cells. Streams have priorities: `cuda.Stream(priority=-1)`
+# About 5 minutes; a CPU is enough. Streams have priorities: `cuda.Stream(priority=-1)`
 # goes before one with 0. What does that do, where a kernel is running already?
 
 
@@ -1200,9 +1240,9 @@ lockstep.table(title, columns, rows, stamp=runs[0].stamp)
 # `ProcessGroupNCCL.Options(is_high_priority_stream=True)`.
 
 # %% [markdown] id="experts-text"
-# ## Further: experts on streams
+# ## Experts on streams
 #
-# About 5 minutes; needs nothing but the lab's first cells. In a mixture of experts each expert has a few
+# About 10 minutes; a CPU is enough. In a mixture of experts each expert has a few
 # tokens of a batch, so its product is small: it leaves SMs idle, and takes the device about as long as a launch takes the
 # host. Here are
 # eight experts, with 256 tokens each, by 4096 × 1024 weights. By how much do streams help?
@@ -1268,7 +1308,7 @@ lockstep.table("Eight experts", columns, rows, stamp=stamps)
 # streams could help where products differ in shape; where they do not, a batch is better.
 
 # %% [markdown] id="ctas-text"
-# ## Further: how many SMs does the collective take?
+# ## How many SMs does the collective take?
 #
 # About 10 minutes; recorded on two and on four H200s, so nothing is needed. A collective's kernel has thread blocks, and each takes
 # an SM from the products beside it. NCCL's limit for them is `max_ctas`, which a process group can be given:
@@ -1364,7 +1404,7 @@ lockstep.table(title, columns, rows, stamp=stamps)
 # sometimes less was hidden with it. So measure it for your own step.
 
 # %% [markdown] id="fused-text"
-# ## Further: a product that fetches its own operand
+# ## A product that fetches its own operand
 #
 # About 5 minutes; recorded on two H200s. With tensor parallelism a product needs *all* rows, and each rank has a part
 # of them: an all-gather, then the product. The product must wait for the rows, so the two cannot overlap. But a

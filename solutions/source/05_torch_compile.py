@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **85 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
+# **Two sittings, 55 and 65 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
 # as fast, or slower, or keep it compiling for an hour. Afterwards you can
@@ -374,7 +374,7 @@ lockstep.claim(
 # what a step saves.
 
 # %% [markdown] id="break-text"
-# **Break.** What comes next: functions that are *not* one graph.
+# **Break.** The first sitting ends here. What comes next: functions that are *not* one graph.
 
 # %% [markdown] id="breaks-text"
 # ## 4 · Graph breaks
@@ -714,13 +714,19 @@ lockstep.check("beside", beside)
 # - Guards that do not hold compile again, up to a limit. Equal blocks can share one graph.
 # - A collective in a graph is a start and a wait, and what lies between them is yours.
 #
-# **What goes further** is folded below, each on its own.
+# **What goes further** is in the further notebook, each section on its own.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("05")
 
+# %% [markdown] id="further"
+# # 05 · torch.compile modes: going further
+#
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
 # %% [markdown] id="always-text"
-# ## Further: more claims about modes and gains
+# ## More claims about modes and gains
 #
 # About 10 minutes; one rank, and a recording of an H200. Section 3 has asked whether three models become about 30 %
 # faster. Here are more sentences about modes, and about the same rows.
@@ -819,7 +825,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="limit-text"
-# ## Further: the limit
+# ## The limit
 #
 # About 5 minutes; one rank, no compiler. In section 5 a storm of recompilations ended at a limit.
 #
@@ -859,7 +865,7 @@ lockstep.claim(
 # errors: `torch._dynamo.config.error_on_recompile = True` of the first recompilation, and `fullgraph=True` of the limit.
 
 # %% [markdown] id="grow-text"
-# ## Further: how compile time grows
+# ## How compile time grows
 #
 # About 15 minutes, of which the compiler may take some; one rank and a compiler. Equal blocks are compiled as one graph
 # and block by block: up to six here, up to 48 on an H200. What a graph costs is partly paid once, and partly for
@@ -964,9 +970,9 @@ lockstep.claim(
 # on your own model, with as many blocks as it has.
 
 # %% [markdown] id="alone-text"
-# ## Further: one rank compiles alone
+# ## One rank compiles alone
 #
-# About 10 minutes; needs two ranks. Guards are asked on each rank by itself. You will see one rank compile while
+# About 15 minutes; needs two ranks. Guards are asked on each rank by itself. You will see one rank compile while
 # the other waits for it in a collective, and what it looks like when the two graphs do not agree.
 #
 # Rank 0 gets a new shape in its second call, rank 1 does not. The backend takes half a second for each
@@ -1059,7 +1065,7 @@ dist.barrier()
 # and the other does not. What ranks decide by must be the same on all of them.
 
 # %% [markdown] id="cache-text"
-# ## Further: a second process that starts warm
+# ## A second process that starts warm
 #
 # About 10 minutes; one rank and a compiler. Graphs, generated code and tuning results are kept in a folder
 # (`TORCHINDUCTOR_CACHE_DIR`). A second process that finds it only traces and looks up. Where processes have no folder
@@ -1162,7 +1168,7 @@ lockstep.claim(
 # and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
 
 # %% [markdown] id="overlap-text"
-# ## Further: the compiler moves collectives
+# ## The compiler moves collectives
 #
 # About 10 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its
 # wait. Inductor has a scheduler, which can do the same: its passes `raise_comms` (starts go up) and `sink_waits`
@@ -1242,9 +1248,9 @@ for name, f in {"no pass": plain, "two passes": moved}.items():
 pair.close()  # ends its two ranks: each holds a compiler in memory
 
 # %% [markdown] id="ddp-text"
-# ## Further: DDP's graphs
+# ## DDP's graphs
 #
-# About 5 minutes; two ranks. DDP sends gradients in buckets while the backward pass goes on. In one compiled
+# About 10 minutes; two ranks. DDP sends gradients in buckets while the backward pass goes on. In one compiled
 # backward graph nothing could be sent before its end. So Dynamo cuts the graph into parts of about a bucket.
 #
 # Four linear layers of 512 × 512 without bias have 1 MB of gradients each. Gradients come from the last layer to
@@ -1291,7 +1297,7 @@ lockstep.compare(predicted=prediction, measured=len(job[0][2]))
 # `bucket_cap_mb`, and as much as that if you do. `torch._dynamo.config.optimize_ddp` switches the cuts.
 
 # %% [markdown] id="whole-text"
-# ## Further: an operator kept whole
+# ## An operator kept whole
 #
 # About 5 minutes; one rank, no compiler. Some code must not be taken apart: a kernel of your own, or a library
 # that Dynamo cannot follow. `torch.library.custom_op` makes it an operator, a single node of the graph. While
@@ -1333,14 +1339,14 @@ print("with a function that is left out:", job[0][0])
 lockstep.compare(predicted=prediction, measured=job[0][1])
 
 # %% [markdown] id="flex-text"
-# ## Further: the mask as a function
+# ## The mask as a function
 #
-# About 20 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were
+# About 25 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were
 # written beforehand; a mask that they do not know is a tensor of length × length. FlexAttention takes the
 # mask as a *function*, compiles it into the kernel, and leaves out **blocks** (128 × 128, if you say nothing)
 # in which nothing counts. What a mask saves is therefore counted in blocks, not in pairs.
 #
-# ### Further exercise: blocks
+# ### Exercise: blocks
 #
 # **Goal:** `blocks_needed(mask, length, block)` returns in how many blocks of `block` × `block` pairs at least
 # one pair counts: `mask(q, k)` is true. `length` is a multiple of `block`; `q` and `k` go from 0 to
@@ -1460,7 +1466,7 @@ lockstep.claim(
 # measure before you write a function for it.
 
 # %% [markdown] id="right-text"
-# ## Further: what may change in the last bits
+# ## What may change in the last bits
 #
 # About 20 minutes; one rank, and a compiler at the end. A compiled model may add in another order, and keep more digits
 # between two operations. So its results differ in the last bits. How much is still right?
@@ -1470,7 +1476,7 @@ lockstep.claim(
 # an error of at most about `K · u · Σ|x·w|`: each term passes through K roundings at most. (The bound is
 # derived in N. Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3.)
 #
-# ### Further exercise: a tolerance from the number of terms
+# ### Exercise: a tolerance from the number of terms
 #
 # **Goal:** `bound(x, w, u)` returns for each number of `x @ w` the bound `K · u · Σ|x·w|`, where K is the number
 # of terms of its sum.

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 06 · CUDA graphs
 #
-# **95 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+# **Two sittings, 70 and 90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
 # A small model on a large GPU waits for its host: each kernel is launched by itself, and launching takes longer
 # than computing. A CUDA graph is a list of launches that is made once, and then launched as one. Afterwards you can
@@ -164,7 +164,7 @@ plain.timeline("One step: the host calls, and the device waits for it")
 #
 # 1. the device idles between kernels, and the next kernel was *not yet launched* then;
 # 2. the queue is empty: each kernel begins soon after its launch, instead of waiting for others;
-# 3. the step takes as long with less work in it (tried below the recap).
+# 3. the step takes as long with less work in it (tried in the further notebook).
 #
 # The first two can be counted in a trace.
 
@@ -390,6 +390,11 @@ after = on_gpu(replayed, values=False)
 title = "Warm-up and capture, then one replay: a copy, the graph, a copy"
 after.timeline(title)
 
+# %% [markdown] id="break"
+# **Break.** The first sitting ends here. You can tell a launch-bound step, and make a graph of it that computes the same.
+# What comes next: whole training steps, what cannot be captured, and many batch sizes. To go on from here in a new kernel,
+# run only the lab's first cells, down to the one that defines `forward`.
+
 # %% [markdown] id="training-text"
 # ## 3 · A whole training step
 #
@@ -484,11 +489,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
 # %% id="graphed_training-check"
 lockstep.check("graphed_training", graphed_training)
 
-# %% [markdown] id="break"
-# **Break.** You can tell a launch-bound step, and make a graph of it that computes the same. What comes now:
-# what cannot be captured, many batch sizes, and what a graph gains. To go on from here in a new kernel, run only the
-# lab's first cells, down to the one that defines `forward`.
-#
+# %% [markdown] id="breaks-text"
 # ## 4 · What breaks a capture
 #
 # While a stream is captured nothing runs. So no line can wait for a value, nor copy between the device and
@@ -548,7 +549,7 @@ found["x.sum()"].compare(prediction, failed)
 # work, and each replay draws new ones. An `if` on a shape is captured: the graph has the branch that was taken then.
 #
 # Worse is what is captured, and wrong. Python runs during the capture only: what a replay should count, print or
-# decide there, it does not ("Further: a counter in Python, and a list of outputs").
+# decide there, it does not ("A counter in Python, and a list of outputs", in the further notebook).
 #
 # ### Exercise 4: make it capturable
 #
@@ -662,7 +663,7 @@ lockstep.claim(
 # %% [markdown] id="shared-explained"
 # In a shared pool what lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at
 # the same time. Nor is an output safe because somebody keeps the tensor: clone it before another graph of the pool is
-# replayed ("Further: an output that is overwritten").
+# replayed ("An output that is overwritten", in the further notebook).
 #
 # ### Exercise 5: all batch sizes
 #
@@ -701,48 +702,7 @@ def by_size(cuda, work, width, sizes):
 # %% id="by_size-check"
 lockstep.check("by_size", by_size)
 
-# %% [markdown] id="gains-text"
-# ## 6 · What graphs gain on an H200
-#
-# All from a recording: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and replayed; and two training steps
-# of eight layers.
-#
-# ### Claim: "CUDA graphs make a step faster"
-#
-# **Guess**: by 5 % or more, for all of these models and batches (holds), some (depends), or none (does not hold)?
-
-# %% id="gains-guess" tags=["guess"]
-guess = "depends"
-
-# %% id="gains-claim"
-recording = lockstep.recorded("graphs/h200.json")
-steps, stamp = recording.content["steps"], recording.stamp
-gain = {}
-for one in steps:
-    gain[one["width"], one["batch"]] = one["eager_us"] / one["replay_us"]
-widths, batches = ({key[place]: None for key in gain} for place in (0, 1))
-rows = [[w, *(f"{gain[w, batch]:.2f}" for batch in batches)] for w in widths]
-title = "Times as fast as eager, by width and by rows of the batch"
-display(lockstep.table(title, ["width", *batches], rows, stamp=stamp))
-trained = {
-    f"training, width {one['width']}": one["eager_us"] / one["replay_us"]
-    for one in recording.content["training"]
-}
-ok = [one > 1.05 for one in (*gain.values(), *trained.values())]
-lockstep.claim(
-    "CUDA graphs make a step faster.",
-    guess=guess,
-    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because=f"{sum(ok)} of {len(ok)} gain 5 % or more: "
-    f"from {min(gain.values()):.2f} to {max(gain.values()):.2f} times as fast; "
-    + "; ".join(f"{name}: {one:.1f} times" for name, one in trained.items()),
-    stamp=stamp,
-)
-
 # %% [markdown] id="recap"
-# With 512 columns and 8 rows the gain is larger than the model's of section 1: the recorded host took 12 to 17 µs a
-# launch (the eager steps' time, divided by 72), the model's takes 8.3 µs.
-#
 # ## Recap
 #
 # - A step is launch-bound if the device waits for launches: gaps between kernels, an empty queue, and no gain from less work.
@@ -751,7 +711,8 @@ lockstep.claim(
 # - What waits, or has a shape that depends on values, or is not joined, cannot be captured. What Python does is captured
 #   once: branches, counters, numbers.
 # - A training step can be one graph. Its warm-up trains, and its learning rate is baked in.
-# - A few batch sizes and padding serve all. Where kernels are long, a graph gains nothing.
+# - A few batch sizes and padding serve all. Where kernels are long, a graph gains nothing: the further notebook has an
+#   H200's steps of many sizes.
 #
 # **Graphs that PyTorch makes for you.** `torch.compile(model, mode="reduce-overhead")` (lab 05) does all of this by
 # itself: it copies inputs into static tensors, warms up, captures a graph for each compiled function and each shape, and
@@ -761,15 +722,25 @@ lockstep.claim(
 # clone what you keep. `torch.compiler.cudagraph_mark_step_begin()` tells where a new step begins, and what
 # the step before has made may be overwritten.
 #
+# **Graphs that change.** CUDA can set the parameters of a kernel in a graph that is ready
+# (`cudaGraphExecKernelNodeSetParams`), or give it those of another capture with the same shape (`cudaGraphExecUpdate`).
+# PyTorch's `CUDAGraph` has no method for either, so what changes must be *in* the static tensors.
+#
 # **What is slow here:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("06")
 
-# %% [markdown] id="overwritten-text"
-# ## Further: an output that is overwritten
+# %% [markdown] id="further"
+# # 06 · CUDA graphs: going further
 #
-# About 5 minutes; needs the lab's first cells. A kept output of a graph may lie where a graph of the same pool that was
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="overwritten-text"
+# ## An output that is overwritten
+#
+# About 10 minutes; a CPU is enough. A kept output of a graph may lie where a graph of the same pool that was
 # captured *before* it had something in between. The cell captures `first`, which computes `x * 2 + 3` and needs `x * 2`
 # for a moment, then `second` with `z = x * 100`, in one pool; `x` is 1. Then it replays `first`, `second` and
 # `first`. **Predict:** what is `z` after these three?
@@ -807,9 +778,9 @@ seen.compare(prediction, found[-1][1])
 # notes ask; or copy out what a replay has computed before another graph runs.
 
 # %% [markdown] id="less-text"
-# ## Further: the third sign of a launch-bound step
+# ## The third sign of a launch-bound step
 #
-# About 5 minutes; needs the lab's first cells.
+# About 5 minutes; a CPU is enough.
 #
 # ### Claim: "a smaller batch makes a step faster"
 #
@@ -841,9 +812,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="python-text"
-# ## Further: a counter in Python, and a list of outputs
+# ## A counter in Python, and a list of outputs
 #
-# About 5 minutes; needs the lab's first cells. Python runs during the capture only. Here a counter is
+# About 10 minutes; a CPU is enough. Python runs during the capture only. Here a counter is
 # raised in Python, and a tensor by a kernel; warm-up once, capture, then five replays. **Predict:** what is the
 # Python counter at the end?
 
@@ -901,9 +872,9 @@ print("kept:", *seen.result[0], "· copied:", *seen.result[1])
 # All tensors in the first list are one: the last replay has overwritten it.
 
 # %% [markdown] id="pool-text"
-# ## Further: memory while a graph is captured
+# ## Memory while a graph is captured
 #
-# About 5 minutes; needs the lab's first cells. Some texts list "no new memory allocations" among the rules for CUDA
+# About 5 minutes; a CPU is enough. Some texts list "no new memory allocations" among the rules for CUDA
 # graphs.
 #
 # ### Claim: "memory cannot be allocated while a graph is captured"
@@ -947,9 +918,9 @@ lockstep.claim(
 # calls `cudaMalloc` by itself breaks the capture.
 
 # %% [markdown] id="same-text"
-# ## Further: the same bits
+# ## The same bits
 #
-# About 5 minutes; needs the lab's first cells.
+# About 5 minutes; a CPU is enough.
 #
 # ### Claim: "a replay computes, bit for bit, what the plain step computes"
 #
@@ -987,10 +958,52 @@ lockstep.claim(
     stamp=seen.stamp,
 )
 
-# %% [markdown] id="memory-recorded-text"
-# ## Further: what graphs take and how steady they are, on an H200
+# %% [markdown] id="gains-text"
+# ## What graphs gain on an H200
 #
-# About 10 minutes; all of it is recorded. First the memory of section 5: the same model with 2048, …, 2, 1 rows.
+# About 5 minutes; all of it is recorded: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and replayed; and two training steps
+# of eight layers.
+#
+# ### Claim: "CUDA graphs make a step faster"
+#
+# **Guess**: by 5 % or more, for all of these models and batches (holds), some (depends), or none (does not hold)?
+
+# %% id="gains-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="gains-claim"
+recording = lockstep.recorded("graphs/h200.json")
+steps, stamp = recording.content["steps"], recording.stamp
+gain = {}
+for one in steps:
+    gain[one["width"], one["batch"]] = one["eager_us"] / one["replay_us"]
+widths, batches = ({key[place]: None for key in gain} for place in (0, 1))
+rows = [[w, *(f"{gain[w, batch]:.2f}" for batch in batches)] for w in widths]
+title = "Times as fast as eager, by width and by rows of the batch"
+display(lockstep.table(title, ["width", *batches], rows, stamp=stamp))
+trained = {
+    f"training, width {one['width']}": one["eager_us"] / one["replay_us"]
+    for one in recording.content["training"]
+}
+ok = [one > 1.05 for one in (*gain.values(), *trained.values())]
+lockstep.claim(
+    "CUDA graphs make a step faster.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because=f"{sum(ok)} of {len(ok)} gain 5 % or more: "
+    f"from {min(gain.values()):.2f} to {max(gain.values()):.2f} times as fast; "
+    + "; ".join(f"{name}: {one:.1f} times" for name, one in trained.items()),
+    stamp=stamp,
+)
+
+# %% [markdown] id="gains-explained"
+# With 512 columns and 8 rows the gain is larger than the model's of the lab's section 1: the recorded host took 12 to 17 µs a
+# launch (the eager steps' time, divided by 72), the model's takes 8.3 µs.
+
+# %% [markdown] id="memory-recorded-text"
+# ## What graphs take and how steady they are, on an H200
+#
+# About 15 minutes; all of it is recorded. First the memory of the lab's section 5: the same model with 2048, …, 2, 1 rows.
 
 # %% id="memory-recorded"
 recording = lockstep.recorded("graphs/h200.json")
@@ -1005,7 +1018,7 @@ columns += ["device: first graph", "all"]
 lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="latency-text"
-# By the rules of section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took more: 32 MiB are the workspace of cuBLAS, the library
+# By the rules of the lab's section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took more: 32 MiB are the workspace of cuBLAS, the library
 # of the products ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp) takes that much on this kind of GPU,
 # once for each stream, here while it captures). The device's own numbers also have what lies outside of PyTorch's pools. Later graphs
 # take little of that. (2 MiB are left that these rules do not explain.)
@@ -1065,9 +1078,9 @@ lockstep.claim(
 # host itself free.
 
 # %% [markdown] id="partial-text"
-# ## Further: a graph of a part
+# ## A graph of a part
 #
-# About 5 minutes; needs nothing but the lab's first cells. Where one line of a step cannot be captured, the rest still can.
+# About 5 minutes; a CPU is enough. Where one line of a step cannot be captured, the rest still can.
 # `cuda.make_graphed_callables(module, (sample,))` returns a module whose forward *and* backward are graphs of their own; what
 # is between such modules runs as it is written. Here a model has a line in its middle that looks at a value.
 
@@ -1101,9 +1114,9 @@ title = "Forward and backward, 16 layers"
 lockstep.table(title, ["how", "µs"], rows, stamp=whole.stamp)
 
 # %% [markdown] id="collectives-text"
-# ## Further: graphs with collectives in them
+# ## Graphs with collectives in them
 #
-# About 10 minutes; needs nothing but the lab's first cells. A collective is a kernel, too, so it can be captured. Each
+# About 15 minutes; a CPU is enough. A collective is a kernel, too, so it can be captured. Each
 # rank has a graph of its own, and nothing in a graph asks the others: all must replay the same collectives in the same
 # order. On 4 H200s, 16 layers with an all-reduce each, eager and as a graph on each rank:
 

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 07 · Multi-GPU tracing
 #
-# **90 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
+# **Two sittings, 70 and 75 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
 #
 # Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every
 # operator, kernel and collective, with its begin and end. Afterwards you can
@@ -13,7 +13,8 @@
 # - find the cause of a slow step in a trace that nobody has explained to you, and
 # - prove that a change made steps slower, or that it did not.
 #
-# Labs 00 and 03 come first; what other labs teach is said where it is needed. Further sections have hangs, memory, rooflines, experts, and more.
+# Labs 00 and 03 come first; what other labs teach is said where it is needed. The further notebook has hangs, memory,
+# rooflines, experts, and more.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in this notebook
@@ -122,7 +123,7 @@ lockstep.check("recorded_steps", recorded_steps)
 # The profiler works on the CPU, for every slice: it takes the time and writes a row, in about a microsecond. Where the
 # host has time to spare, nobody waits for that. Where the step *is* the host's work, every row makes it longer, and the
 # trace shows a program that is slower than yours. **Measure the step without the profiler, too**, and trust shares of a
-# launch-bound trace less than its order of things. (A section below the recap has eight programs, and what people say
+# launch-bound trace less than its order of things. (A section of the further notebook has eight programs, and what people say
 # about the cost.)
 
 # %% [markdown] id="clock-text"
@@ -301,7 +302,7 @@ lockstep.Timeline(after, before=before, title=title)
 # DDP's buckets cost copies. `diff` says both. Overlap is bought, and it has a price; lab 04 is about it.
 
 # %% [markdown] id="break-text"
-# **Break.** Done: a profile, one clock, and where a step goes. After it: who is late, hosts
+# **Break.** The first sitting ends here. Done: a profile, one clock, and where a step goes. After it: who is late, hosts
 # that are too slow, six cases, and a proof. The next section starts on its own.
 
 # %% [markdown] id="late-text"
@@ -624,11 +625,16 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("07")
 
-# %% [markdown] id="costs-text"
-# ## Further: what recording costs, and hides
+# %% [markdown] id="further"
+# # 07 · Multi-GPU tracing: going further
 #
-# The cost of a recording, in eight programs, and a comparison that it spoils. About 15 minutes; recordings; needs
-# nothing of the core.
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="costs-text"
+# ## What recording costs, and hides
+#
+# The cost of a recording, in eight programs, and a comparison that it spoils. About 15 minutes; recordings.
 #
 # The profiler works on the CPU, for every slice: it takes the time and writes a row. So its cost
 # should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
@@ -709,10 +715,10 @@ ratio = seconds["tensor-parallel-eager"] / seconds["tensor-parallel-graph"]
 lockstep.compare(predicted=prediction, measured=ratio, unit="times")
 
 # %% [markdown] id="hang-text"
-# ## Further: a hang
+# ## A hang
 #
 # A program that stands still leaves no trace. What PyTorch's flight recorder leaves instead, and who is
-# missing in it. 5 minutes; a recording of 4 H200s; needs nothing of the core.
+# missing in it. 10 minutes; a recording of 4 H200s.
 
 # %% [markdown] id="hang-predict-text"
 # PyTorch can keep a *flight recorder*: the last collectives of each rank, in memory
@@ -749,10 +755,10 @@ lockstep.compare(predicted=prediction, measured=hang.missing[0].missing[0])
 # program. The ranks with open calls are its victims; their stacks say where they wait, not why.
 
 # %% [markdown] id="memory-text"
-# ## Further: memory over time
+# ## Memory over time
 #
-# A snapshot of PyTorch's allocator: what is alive at the peak, and what is reserved though nobody uses it. 5
-# minutes; a recording of an H200; needs nothing of the core.
+# A snapshot of PyTorch's allocator: what is alive at the peak, and what is reserved though nobody uses it. 10
+# minutes; a recording of an H200.
 
 # %% id="memory"
 snapshot = lockstep.recorded("traces/memory")
@@ -779,10 +785,10 @@ each = most.bytes / most.count / 2**20
 lockstep.compare(predicted=prediction, measured=each, unit="MiB")
 
 # %% [markdown] id="roofline-text"
-# ## Further: a roofline by hand
+# ## A roofline by hand
 #
 # Is a kernel slow, or is it as fast as the machine allows? 10 minutes; kernels of a recording on
-# H200s; needs nothing of the core.
+# H200s; a CPU is enough.
 
 # %% [markdown] id="roofline-predict-text"
 # A kernel can be limited by arithmetic or by memory. Count both: the floating-point operations that it has to do
@@ -868,10 +874,10 @@ lockstep.claim(
 # away. The next section has what did move.
 
 # %% [markdown] id="counters-text"
-# ## Further: a roofline by counters, and NVTX
+# ## A roofline by counters, and NVTX
 #
-# What a kernel did move and compute, by the GPU's own counters, beside what you count by hand. 15
-# minutes; a recording of an H200; needs nothing of the core.
+# What a kernel did move and compute, by the GPU's own counters, beside what you count by hand. 20
+# minutes; a recording of an H200.
 
 # %% [markdown] id="counters-how"
 # Nsight Compute (`ncu`) stops before each kernel, runs it several times, and reads counters. It knows the
@@ -1037,11 +1043,11 @@ lockstep.claim(
 # recording has that, too). Take shares of a limit from `ncu`, and times from a trace.
 
 # %% [markdown] id="moe-text"
-# ## Further: a step of experts, in tables
+# ## A step of experts, in tables
 #
 # Books and tools show a step in four tables: top operators, ranges, the step's split, and a roofline. Here
 # they are of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. The
-# roofline by counters has a section of its own above. 15 minutes; recordings; needs nothing of the core.
+# roofline by counters has a section of its own above. 20 minutes; recordings.
 
 # %% [markdown] id="moe-operators-text"
 # **Top operators.** GPU time by the innermost operator that launched it; so nothing counts twice.
@@ -1181,10 +1187,10 @@ for one in moe.breakdown().steps:
 # picture. Written from a recorded step now and then, it shows a slow change that no single trace shows.
 
 # %% [markdown] id="critical-text"
-# ## Further: the critical path, and Perfetto
+# ## The critical path, and Perfetto
 #
 # What the end of a step had to wait for, as one chain over all ranks; and the trace in the viewer that
-# most people use. 10 minutes; recordings; needs nothing of the core.
+# most people use. 10 minutes; recordings.
 
 # %% id="critical"
 recording("slow-rank").critical_path()
@@ -1250,9 +1256,9 @@ with tempfile.TemporaryDirectory() as folder:
     print(file.name, "is there:", file.exists())
 
 # %% [markdown] id="hosts-text"
-# ## Further: traces of two nodes
+# ## Traces of two nodes
 #
-# Two hosts have two clocks, not one for each rank, and that can be checked. About 10 minutes; it needs a CPU.
+# Two hosts have two clocks, not one for each rank, and that can be checked. About 10 minutes; a CPU is enough.
 # Section 2 comes first.
 #
 # The recording of 4 H200s again. Ranks 0 and 1 stay as they are. Ranks 2 and 3 play another host, whose
@@ -1332,10 +1338,10 @@ else:
     print("no nodes of Slurm here: lockstep cluster init")
 
 # %% [markdown] id="promises-text"
-# ## Further: five sentences of the documentation, in traces
+# ## Five sentences of the documentation, in traces
 #
 # What PyTorch's documentation and a paper say of launches, DDP, slow ranks, CUDA graphs and memory; a
-# trace can tell whether it is so. 15 minutes; recordings; needs nothing of the core. Before each
+# trace can tell whether it is so. 15 minutes; recordings. Before each
 # cell **guess**: `"holds"`, `"does not hold"` or `"depends"`.
 
 # %% [markdown] id="asynchronous-text"
@@ -1475,10 +1481,10 @@ lockstep.claim(
 # The eight make tensors of the same sizes in each step, and keep what they have. Who empties the cache pays for it anew.
 
 # %% [markdown] id="noise-text"
-# ## Further: noise by hand
+# ## Noise by hand
 #
 # How can one know that a step became slower, and that it was not chance? First how far steps differ where nothing was
-# changed; then the test behind such an answer, in three lines. 15 minutes; needs nothing of the core.
+# changed; then the test behind such an answer, in three lines. 20 minutes; a CPU is enough.
 #
 # ### Claim: "a step that takes 5 % longer than the last one was made slower"
 #
@@ -1510,7 +1516,7 @@ lockstep.claim(
 # two sides in any way. So deal them out in *all* ways, and count in how many of these the mean after is as large
 # as the one that was measured, or larger. If that is rare, chance is a bad explanation.
 #
-# ### Further exercise: chance
+# ### Exercise: chance
 #
 # **Goal:** `chance(before, after)` gets two lists of step times (ints) and returns the share of all ways to deal the
 # values out (as many after as there were) in which the mean of the values after is at least as large as the real

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 10 · Pipeline parallelism
 #
-# **95 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
+# **Two sittings, 90 and 70 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
 # in for GPU time, and say how)
 #
 # A model that is too large for one GPU is cut along its depth. Each rank has one part, and batches go
@@ -12,7 +12,7 @@
 # - train a real model over several ranks, with the same gradients as in one process,
 # - take a backward apart into the half that others wait for, and the half that can come later.
 #
-# Two schedules that wait less, interleaved 1F1B and zero bubble, go further: they stand below the recap.
+# Two schedules that wait less, interleaved 1F1B and zero bubble, are in the further notebook.
 #
 # Lab 02 comes first: it has `isend`, `recv`, and deadlocks.
 
@@ -269,6 +269,59 @@ lockstep.interactive.pipeline(schedules, stages=4, microbatches=8)
 # grows in GPipe only. Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can
 # have many microbatches, a small bubble, *and* little memory.
 #
+# ### What a microbatch weighs
+#
+# Autograd keeps what the backward needs: mostly the inputs of products. A block has two layers, from *h* numbers a
+# row to 4*h* and back, with a ReLU between them. `torch.utils.checkpoint` keeps only a block's input, and
+# computes the rest again in the backward. **Predict:** how many times as many bytes are kept without it? (The result
+# of the ReLU is the second layer's input, and is kept once. Weights do not count.)
+
+# %% id="weighs-prediction" tags=["prediction"]
+prediction = 5  # h for the block's input, 4h for the ReLU's result; h
+
+# %% id="weighs"
+from torch.nn import Linear, ReLU, Sequential
+from torch.utils.checkpoint import checkpoint
+
+h, rows = 64, 32
+wide = 4 * h
+blocks = [
+    Sequential(Linear(h, wide), ReLU(), Linear(wide, h)) for _ in range(6)
+]
+
+
+def bytes_kept(run):
+    kept = {}  # by place in memory: what is kept twice takes memory once
+
+    def note(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        y = torch.randn(rows, h, requires_grad=True)
+        for block in blocks:
+            y = run(block, y)
+    for weight in (w for block in blocks for w in block.parameters()):
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    return sum(kept.values())
+
+
+def recomputed(block, x):
+    return checkpoint(block, x, use_reentrant=False)
+
+
+plainly = bytes_kept(lambda block, x: block(x))
+less = bytes_kept(recomputed)
+print(f"six blocks keep {plainly:,} B, with recomputation {less:,} B")
+lockstep.compare(predicted=prediction, measured=plainly / less)
+
+# %% [markdown] id="unequal-text"
+# It costs a second forward. Where a backward takes as long as two forwards, a step computes 4 units in
+# place of 3. In a Transformer each layer keeps about *sbh*(34 + 5*as*/*h*) bytes of a microbatch in 16 bits, for *s*
+# tokens, *b* sequences, width *h* and *a* heads, if nothing is recomputed
+# ([Korthikanti and others](https://arxiv.org/abs/2205.05198), section 4.1). For one sequence of 2,048 tokens,
+# *h* = 12,288 and *a* = 96 that is 2.9 GB a layer; kept is it *p* − *s* times on stage *s*. Its input alone is 50 MB.
+#
 # ## 3 · On ranks
 #
 # Each rank is a stage, and runs this program, with the calls that come to mind first. The gradient of the
@@ -466,7 +519,7 @@ lockstep.claim(
 # GPipe sends ahead. (By the model, with 4 stages, 8 microbatches, a backward of two forwards and a message of half a
 # forward, GPipe is idle for 33 %, 1F1B for 41 %.) What 1F1B saves is memory, and *that* can be spent on more microbatches.
 #
-# **Break.** You have two schedules, and a stage that runs them with real messages. What follows: a real
+# **Break.** The first sitting ends here. You have two schedules, and a stage that runs them with real messages. What follows: a real
 # model, and how its backward comes apart. The next section starts on its own.
 #
 # ## 4 · A real model
@@ -650,7 +703,7 @@ lockstep.claim(
 # Back to the bubble. The backward of a layer computes two gradients. The stage before it waits for that of
 # its *input*. Nobody waits for that of its *weights*: the optimizer needs it at the end of the step. So a
 # stage could send the first as soon as it is there, and do the second where it would wait. Schedules
-# with (nearly) no bubble do that; one is shown below the recap. They need a backward that comes in two halves.
+# with (nearly) no bubble do that; one is shown in the further notebook. They need a backward that comes in two halves.
 # How does autograd do that?
 #
 # `torch.autograd.grad(y, x, grad)` returns the gradient of `x` alone, where `grad` is that of `y`. It puts
@@ -719,10 +772,41 @@ lockstep.check("split_backward", split_backward)
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("10")
 
-# %% [markdown] id="chunks-text"
-# ## Further: several chunks a rank
+# %% [markdown] id="further"
+# # 10 · Pipeline parallelism: going further
 #
-# About 25 minutes; needs nothing but the lab's first cells. An exercise: interleaved 1F1B, a schedule of
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="unequal-start"
+# ## Stages that are not equal
+#
+# About 5 minutes; a CPU is enough, and 1F1B (section 2 of the lab).
+#
+# So far all stages took equally long. The last one has the output layer and the loss. Let it take two units
+# each way, and the others one. **Predict:** how many units do 8 microbatches take under 1F1B, on 4 stages? (22, if
+# all took one.)
+
+# %% id="unequal-prediction" tags=["prediction"]
+prediction = 3 + 8 * (2 + 2) + 3  # to the last stage, its work, and back
+
+# %% id="unequal"
+one_f_one_b = lockstep.carry_on("one_f_one_b")
+each = [1, 1, 1, 2]
+unequal = plan(one_f_one_b, 4, 8, forward=each, backward=each)
+lockstep.compare(predicted=prediction, computed=unequal.length)
+
+# %% id="unequal-timeline"
+drawn(unequal, "1F1B, the last stage takes twice as long")
+
+# %% [markdown] id="unequal-explained"
+# The slow stage is never idle between its first step and its last; the others wait for it. Equal stages are
+# worth more than a better schedule: measure layers before you cut between them.
+
+# %% [markdown] id="chunks-text"
+# ## Several chunks a rank
+#
+# About 40 minutes; a CPU is enough. An exercise: interleaved 1F1B, a schedule of
 # Megatron-LM's that makes the bubble smaller; and what it costs in messages.
 #
 # A microbatch must pass all ranks before the last one can begin, and that takes
@@ -755,7 +839,7 @@ lockstep.compare(predicted=prediction, computed=bubble)
 # fill the pipeline (of 4 ranks with 2 chunks: 10 on rank 0, 4 on rank 3); then a forward and a backward in
 # turn, then the backwards that are left.
 #
-# ### Further exercise: interleaved
+# ### Exercise: interleaved
 #
 # **Goal:** `interleaved(rank, ranks, chunks, microbatches)` returns the list of steps of one rank.
 # `microbatches` is a multiple of `ranks`. With all ranks' lists together, and by the model: nothing
@@ -913,9 +997,9 @@ lockstep.table(title, columns, rows, stamp=stamp)
 # share links, and that sending takes a rank's own time: more messages cost more than here.)
 
 # %% [markdown] id="zero-text"
-# ## Further: no bubble, or nearly
+# ## No bubble, or nearly
 #
-# About 25 minutes; needs nothing but the lab's first cells. An exercise: ZB-H1, a zero-bubble
+# About 35 minutes; a CPU is enough. An exercise: ZB-H1, a zero-bubble
 # schedule; and a sentence of its paper, tested.
 #
 # A backward has two halves: the gradient of the stage's *input*, for which the stage before it waits, and
@@ -941,7 +1025,7 @@ prediction = 3 / (3 * 8 + 3)
 lockstep.compare(predicted=prediction, computed=lockstep.cost.zero_bubble(4, 8))
 
 # %% [markdown] id="zero_bubble-text"
-# ### Further exercise: zero bubble
+# ### Exercise: zero bubble
 #
 # **Goal:** `zero_bubble(stage, stages, microbatches)` returns the steps F, B and W of one stage, each once
 # for every microbatch; there are at least as many microbatches as stages. With all stages' lists
@@ -1062,9 +1146,9 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 # time to each; and of the shorter batch that is a larger part.
 
 # %% [markdown] id="torch-text"
-# ## Further: PyTorch's own schedules
+# ## PyTorch's own schedules
 #
-# About 5 minutes; needs nothing but the lab's first cells. `torch.distributed.pipelining` has these
+# About 10 minutes; a CPU is enough. `torch.distributed.pipelining` has these
 # schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. The last cell
 # compares their orders with yours.
 #

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 15 · What communication costs at scale
 #
-# **90 minutes · needs: a CPU** (your ranks count and measure; GPUs are recorded, thousands of them
+# **Two sittings, 55 and 75 minutes · needs: a CPU** (your ranks count and measure; GPUs are recorded, thousands of them
 # published by others)
 #
 # Lab 03 built collectives and counted what they send. Here they get a price. Afterwards you can
@@ -12,7 +12,7 @@
 # - build an all-reduce on two levels, and say when it pays,
 # - predict what published runs on 3,072 to 12,288 GPUs measured, and say where the model is wrong.
 #
-# Below the recap, each on its own: NCCL's protocols, what it picks, and 24,576 GPUs. Labs 02 and 03 come first.
+# The further notebook has NCCL's protocols, what NCCL picks, and 24,576 GPUs. Labs 02 and 03 come first.
 # Every figure says where it comes from: *live* from your ranks, *recorded* on
 # 2 or 4 H200s of one host, *simulated* by a model, or *published* by others. Nobody here has measured 8
 # GPUs, or two nodes.
@@ -184,7 +184,7 @@ lockstep.claim(
 # from pairs to one rank, and passes the sum back down.
 #
 # In such a tree most ranks wait most of the time, and all of `x` is in every message. NCCL's **double binary
-# tree** mends both (how, is said in "Further: ring or tree"). What is left is in the table's last line.
+# tree** mends both (how, is said in "Ring or tree", in the further notebook). What is left is in the table's last line.
 #
 # ### Exercise 2: where two lines cross
 #
@@ -211,7 +211,7 @@ lockstep.check("crossing", crossing)
 # %% [markdown] id="live-text"
 # Now live, on `RANKS` ranks of yours. First their α and β, by a *shift*: all send to the next one at the
 # same time, as in a step of a ring. (The first cell only measures: click to see how. Ring and
-# doubling are those of lab 03; the tree is an exercise below the recap.) **Predict** from
+# doubling are those of lab 03; the tree is an exercise in the further notebook.) **Predict** from
 # this α and β: from how many *kilobytes* on should a ring be faster than recursive doubling, on these
 # ranks?
 
@@ -354,7 +354,7 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 # model.) NCCL's model has more in it: by the same source it takes 8 % or more off a tree's bandwidth, and for
 # all but the smallest messages over several nodes it multiplies a ring's latency by 1.4 (1.9 on GPUs before A100).
 #
-# **Break.** A price has three numbers by now, and you know which algorithm has which. Next come where
+# **Break.** The first sitting ends here. A price has three numbers by now, and you know which algorithm has which. Next come where
 # the bytes go, and thousands of GPUs. Each section starts on its own.
 
 # %% [markdown] id="topology-text"
@@ -366,7 +366,7 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 #
 # | | GB/s from one GPU | |
 # | --- | --- | --- |
-# | NVLink, H200 | 338 | fitted in section 1 |
+# | NVLink, H200 | 338 | fitted in section 1: bytes that a rank *sends*, by the time that they add |
 # | NVLink, H800 | 160 | [DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 3.2.2 |
 # | network card | 50 | the same section; also [Llama 3](https://arxiv.org/abs/2407.21783), 3.3.1 |
 #
@@ -692,6 +692,41 @@ lockstep.claim(
     stamp=[one.stamp for one in (megascale, llama, megatron)],
 )
 
+# %% [markdown] id="faults-text"
+# ### What the model leaves out
+#
+# - **All-to-all.** Each rank has another part for each other rank: *n* − 1 messages of *x*/*n* bytes, and nothing
+#   can be added up on the way. With more ranks the parts get smaller until α decides.
+# - **Congestion.** α and β are those of an idle network. Where two flows share a cable each has half of
+#   it, and the slowest part of a collective is the collective's time.
+# - **Starting, and starting again.** All processes start, meet, load the model, and warm up before the first
+#   step. And something breaks: on 16,384 GPUs, Llama 3's training was interrupted 419 times in 54 days without a
+#   plan ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.4). Say that each GPU breaks as often on
+#   131,072 GPUs, and that 15 minutes are lost each time. **Predict:** what share of the time is lost there?
+
+# %% id="faults-prediction" tags=["prediction"]
+# your number, between 0 and 1
+prediction = 0.64  # one each 23 minutes, and 15 minutes are lost
+
+# %% id="faults"
+faults = lockstep.published("llama-3-faults")
+known = faults.values
+hours = 24 * known["days"] / known["unexpected"]
+rows = []
+for gpus in (1024, known["gpus"], 131072):
+    between = hours * known["gpus"] / gpus
+    lost = f"{0.25 / between:.1%}"
+    rows.append([f"{gpus:,}", f"{between:.2f} h", lost])
+lockstep.table(
+    "Interruptions, if each GPU breaks as often",
+    ["GPUs", "between two", "lost, with 15 minutes each"],
+    rows,
+    stamp=[faults.stamp, lockstep.simulated("in proportion to the GPUs")],
+)
+
+# %% id="faults-compared"
+lockstep.compare(predicted=prediction, computed=0.25 / between)
+
 # %% [markdown] id="recap"
 # ## Recap
 #
@@ -708,14 +743,20 @@ lockstep.claim(
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("15")
 
-# %% [markdown] id="further-tree"
-# ## Further: a tree
+# %% [markdown] id="further"
+# # 15 · What communication costs at scale: going further
 #
-# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 10 minutes. It needs
+# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
+# it takes.
+
+# %% [markdown] id="further-tree"
+# ## A tree
+#
+# An all-reduce by a tree of messages, for any number of ranks: one exercise, about 20 minutes. It needs
 # sends and receives (lab 02).
 
 # %% [markdown] id="tree-text"
-# **Further exercise: a tree**
+# **Exercise: a tree**
 #
 # **Goal:** `tree_all_reduce(x)` leaves the sum in `x` on all ranks, for *any* number of ranks, with
 # 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 7
@@ -749,7 +790,7 @@ def tree_all_reduce(x):
 lockstep.check("tree_all_reduce", tree_all_reduce)
 
 # %% [markdown] id="protocols-text"
-# ## Further: protocols
+# ## Protocols
 #
 # How NCCL tells a GPU that data has come: three answers and their prices, recorded on 2 H200s, and whether
 # NCCL picks the fastest. About 15 minutes; it needs what section 1 says about CUDA graphs.
@@ -849,9 +890,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="further-picks"
-# ## Further: ring or tree
+# ## Ring or tree
 #
-# Does NCCL choose the algorithm as people say? A claim, tested on recordings of 2 and 4 H200s. About 5
+# Does NCCL choose the algorithm as people say? A claim, tested on recordings of 2 and 4 H200s. About 10
 # minutes; it needs section 2's table.
 #
 # In a plain tree most ranks wait most of the time, and all of `x` is in every message. NCCL mends both. It
@@ -920,7 +961,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="further-bus"
-# ## Further: two bandwidths
+# ## Two bandwidths
 #
 # What nccl-tests calls *algbw* and *busbw*, what each can be compared with, and a claim of its
 # documentation, tested on 2 and 4 H200s. About 10 minutes; it needs lab 03's count of a ring's bytes.
@@ -983,7 +1024,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="trees-intro"
-# ## Further: rings and trees on 24,576 GPUs
+# ## Rings and trees on 24,576 GPUs
 #
 # What NVIDIA published of its double binary trees on Summit, and how far the model is off. About 10 minutes;
 # it needs section 2's table.
@@ -1038,7 +1079,7 @@ lockstep.table(
 # numbers. A model that is right within a factor of three got the decision right: trees.
 
 # %% [markdown] id="further-llama"
-# ## Further: Llama 3, from 8,192 to 16,384 GPUs
+# ## Llama 3, from 8,192 to 16,384 GPUs
 #
 # A published step priced from its configuration alone: which communication could not be shared among
 # more GPUs, what it should cost, and what is missing. About 5 minutes; it needs section 5.

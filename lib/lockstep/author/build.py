@@ -1,27 +1,27 @@
-"""Make a lab's two notebooks of its source: `make notebooks`, `make notebooks LABS="02 03"`.
+"""Make a lab's notebooks of its source: `make notebooks`, `make notebooks LABS="02 03"`.
 
 `labs/NN_topic.ipynb` has blanks and no outputs; `solutions/NN_topic.ipynb` is complete, with the
-outputs of an execution. Stored outputs are text and pictures: HTML has times in it and would differ
+outputs of an execution. Where a lab goes further, `NN_topic_further.ipynb` stands beside each. Stored outputs are text and pictures: HTML has times in it and would differ
 at each execution. What text they show is compared with a new execution by the tests, but for cells
 tagged `varies`, where it differs from run to run; cells tagged `unpublished`, which show the
 reader's own machine, keep nothing. nbval, which compares all that a cell shows, is told by its own
-tag to leave these alone, and those whose HTML is not stored. What goes further is folded, and so is
-the code of plumbing. Links to sections and other labs are made here.
+tag to leave these alone, and those whose HTML is not stored. The code of plumbing is folded. Links
+to sections and other labs are made here.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..course import links
-from ..course.syllabus import LABS
+from ..course.syllabus import LABS, Lab
 from .fast_nbformat import NotebookClient, nbformat
 from .rules import verify
 from .screenshots import NoBrowser, add_screenshots
-from .source import SourceError, blank, complete, core, goes_further, read, tags
+from .source import SourceError, blank, complete, notebooks, tags
 
 _STORED = ("text/plain", "image/png")
 _IGNORED = "nbval-ignore-output"  # a tag of nbval's
@@ -31,14 +31,14 @@ _METADATA = {
 }
 
 
-def lab(source: Path) -> Any:
-    """Return the notebook that learners get: blanks, no outputs."""
-    return _notebook(source, blank, "labs")
+def labs(source: Path) -> dict[str, Any]:
+    """Return the notebooks that learners get, by name: blanks, no outputs."""
+    return _notebooks(source, blank, "labs")
 
 
-def solution(source: Path) -> Any:
-    """Return the complete notebook, not yet executed."""
-    return _notebook(source, complete, "solutions")
+def solutions(source: Path) -> dict[str, Any]:
+    """Return the complete notebooks by name, not yet executed."""
+    return _notebooks(source, complete, "solutions")
 
 
 def execute(notebook: Any, folder: Path) -> Any:
@@ -75,45 +75,44 @@ def write(notebook: Any, path: Path) -> None:
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
 
 
-def _notebook(source: Path, form: Callable[[Any], str], folder: str) -> Any:
-    cells = read(source)
-    texts = _texts(source, cells, folder)
+def _notebooks(source: Path, form: Callable[[Any], str], folder: str) -> dict[str, Any]:
+    lab = next((one for one in LABS if f"{one.number}_{one.name}" == source.stem), None)
+    found = notebooks(source)
+    return {
+        name: _notebook(cells, form, _texts(lab, cells, folder, name, [*found]) if lab else {})
+        for name, cells in found.items()
+    }
+
+
+def _notebook(cells: list[Any], form: Callable[[Any], str], texts: Mapping[str, str]) -> Any:
     notebook = nbformat.v4.new_notebook(metadata=_METADATA)
     for cell in cells:
         if cell.cell_type == "code":
             new = nbformat.v4.new_code_cell(form(cell))
         else:
-            new = nbformat.v4.new_markdown_cell(texts[cell.id])
-        new.id, new.metadata = cell.id, {**cell.metadata, **_folding(cell)}
+            new = nbformat.v4.new_markdown_cell(texts.get(cell.id, cell.source))
+        folded = {"jupyter": {"source_hidden": True}} if "plumbing" in tags(cell) else {}
+        new.id, new.metadata = cell.id, {**cell.metadata, **folded}
         notebook.cells.append(new)
     return notebook
 
 
-def _texts(source: Path, cells: list[Any], folder: str) -> dict[str, str]:
-    """Return the Markdown cells by id, with links to other labs, and below the title to sections.
+def _texts(
+    lab: Lab, cells: list[Any], folder: str, name: str, names: Sequence[str]
+) -> dict[str, str]:
+    """Return the Markdown cells by id, with links: to other labs where they are named, to the
+    sections below the title, and to the notebooks beside this one there and at the end.
 
-    The line of links to the labs before and after stands below the title, and where the core ends.
+    name: of this notebook. names: of all that the lab has.
     """
     texts = {cell.id: cell.source for cell in cells if cell.cell_type == "markdown"}
-    titles = links.sections(texts)
-    lab = next((one for one in LABS if f"{one.number}_{one.name}" == source.stem), None)
-    if lab is None or not texts:  # a test's
-        return texts
-    texts = {name: links.linked(text, lab) for name, text in texts.items()}
-    first = next(iter(texts))
-    last = [first, *(cell.id for cell in core(cells) if cell.id in texts)][-1]
-    around = links.neighbours(lab, folder)
-    texts[first] += f"\n\n{links.table_of_contents(titles)}\n\n{around}"
-    if last != first:
-        texts[last] += f"\n\n{around}"
+    contents = links.table_of_contents(links.sections(texts))
+    around = links.neighbours(lab, folder, name, names)
+    texts = {key: links.linked(text, lab, name) for key, text in texts.items()}
+    first, *_, last = texts
+    texts[first] += f"\n\n{contents}\n\n{around}"
+    texts[last] += f"\n\n{around}"
     return texts
-
-
-def _folding(cell: Any) -> dict[str, Any]:
-    """Return the metadata by which JupyterLab shows a part of a cell only after a click."""
-    if goes_further(cell):
-        return {"jp-MarkdownHeadingCollapsed": True}
-    return {"jupyter": {"source_hidden": True}} if "plumbing" in tags(cell) else {}
 
 
 def _differs(cell: Any) -> bool:
@@ -131,7 +130,7 @@ def _publishable(output: Any) -> Any:
 
 
 def main(root: Path, numbers: Sequence[str] = ()) -> None:
-    """Write both notebooks of these labs below `root`, or of all, executing the solutions.
+    """Write all notebooks of these labs below `root`, or of all, executing the solutions.
 
     Raises SourceError, before anything is written, for an unknown lab and a broken source.
     """
@@ -145,10 +144,12 @@ def main(root: Path, numbers: Sequence[str] = ()) -> None:
             raise SourceError(f"a lab of the syllabus has no source: {source} is missing")
         verify(source)
     for source in chosen:
-        name = f"{source.stem}.ipynb"
-        write(lab(source), root / "labs" / name)
-        write(execute(solution(source), root / "solutions"), root / "solutions" / name)
-        print(f"wrote labs/{name} and solutions/{name}", flush=True)
+        blanks = labs(source)
+        for stem, notebook in solutions(source).items():
+            name = f"{stem}.ipynb"
+            write(blanks[stem], root / "labs" / name)
+            write(execute(notebook, root / "solutions"), root / "solutions" / name)
+            print(f"wrote labs/{name} and solutions/{name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -107,8 +107,8 @@ def gather(root: Path) -> list[TestedClaim]:
     """Return the claims of all published solutions."""
     found = []
     for lab in LABS:
-        path = root / "solutions" / f"{lab.number}_{lab.name}.ipynb"
-        found += claims_in(lab.number, json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted((root / "solutions").glob(f"{lab.number}_{lab.name}*.ipynb")):
+            found += claims_in(lab.number, json.loads(path.read_text(encoding="utf-8")))
     return found
 
 

@@ -121,12 +121,12 @@ def find(folder: str, numbers: Sequence[str], start: Path) -> list[Path]:
             break
     else:
         raise BadInput(f"no {folder}/ with notebooks in {start}, above it, or in {MATERIAL}")
-    known = {path.name[:2]: path for path in found}
+    known = dict.fromkeys(path.name[:2] for path in found)
     wanted = [number.zfill(2) for number in numbers]
     for number, given in zip(wanted, numbers, strict=True):
         if number not in known:
             raise BadInput(f"{found[0].parent} has no lab {given}; it has {', '.join(known)}")
-    return [path for number, path in known.items() if not wanted or number in wanted]
+    return [path for path in found if not wanted or path.name[:2] in wanted]
 
 
 def parse(pairs: Sequence[str]) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 Every exercise has its check and wrong answers, and the other way round; a number that is asked for
 is never in the lab, and below its question is a cell that takes it; no text speaks of a reading, as
-learners have none; a lab's core is no longer than can be done at one sitting, and what goes further
-comes after it; and each section (`## `) can be started on its own: what its cells read is bound
+learners have none; a lab has no more cells and exercises than fit; and each section (`## `) can be started on its own: what its cells read is bound
 by cells before them in the section, or by the lab's first cells, those above all sections. A
 section that cannot do without another one says so to the learner, below its heading: "Goes on from
 section 4". An exercise's answer is there in every section, `lockstep.carry_on("name")`.
@@ -28,9 +27,8 @@ from .source import (
     asked,
     blank,
     complete,
-    core,
-    goes_further,
     is_exercise,
+    notebooks,
     read,
     tags,
 )
@@ -42,7 +40,7 @@ _QUESTIONS = {"Predict": "prediction", "Guess": "guess"}
 _ASKS = re.compile(r"\*\*(Predict|Guess)\b")
 _READING = re.compile(r"\bthe reading\b", re.IGNORECASE)
 _HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
-_FURTHER = re.compile(r"^#+ Further\b(?! exercise: ).*$", re.MULTILINE)
+_TITLE = re.compile(r"^# ", re.MULTILINE)
 _BREAK = re.compile(r"^\*\*Break\.\*\*", re.MULTILINE)
 _GOES_ON = re.compile(r"\bgoes on from section (?P<number>\d+)", re.IGNORECASE)
 _ALWAYS_THERE = {*dir(builtins), "display", "get_ipython"}
@@ -111,13 +109,13 @@ def _verify_texts(source: Path, cells: list[Any]) -> None:
 
 
 def _verify_length(source: Path, cells: list[Any]) -> None:
-    inside = core(cells)
+    inside = notebooks(source)[source.stem]
     exercises_inside = [cell.id for cell in inside if is_exercise(cell)]
     for one in exercises():
         if one.lab == source.name[:2] and one.further == (one.name in exercises_inside):
             raise SourceError(
                 f"{source.name}, exercise {one.name}: its check says further={one.further}, and it "
-                f"stands {'in' if one.further else 'below'} the lab's core"
+                f"stands {'in' if one.further else 'below'} the lab itself"
             )
     for what, count, most in (
         ("cells", len(inside), MOST_CELLS),
@@ -126,7 +124,7 @@ def _verify_length(source: Path, cells: list[Any]) -> None:
         if count > most:
             raise SourceError(
                 f"{source.name}: its core has {count} {what}, and {most} are the most: cut, or put "
-                'what goes further below a heading "## Further: …", after the recap'
+                "what goes further below a second title, after the recap"
             )
     breaks = [
         cell.id for cell in inside if cell.cell_type == "markdown" and _BREAK.search(cell.source)
@@ -140,16 +138,10 @@ def _verify_length(source: Path, cells: list[Any]) -> None:
         where = f"{source.name}, text {cell.id}"
         if cell.cell_type != "markdown":
             continue
-        if _FURTHER.search(cell.source) and not goes_further(cell):
-            raise SourceError(
-                f'{where}: "## Further: …" is the first line of a cell, so that it can be folded'
-            )
+        if at not in (0, len(inside)) and _TITLE.search(cell.source):
+            raise SourceError(f"{where}: a title is the first line of a notebook")
         if at >= len(inside) and _GOES_ON.search(cell.source):
             raise SourceError(f"{where}: what goes further stands on its own")
-        if at >= len(inside) and _HEADING.search(cell.source) and not goes_further(cell):
-            raise SourceError(
-                f'{where}: a section below "## Further: …" that does not go further would be folded'
-            )
 
 
 # ── Sections ─────────────────────────────────────────────────────────────────────────────────

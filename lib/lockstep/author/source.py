@@ -17,9 +17,9 @@ stands behind it, or within its brackets:
     # your number, between 0 and 1
     prediction = 3 / 11  # three units of eleven
 
-A lab's core is what stands above its first heading `## Further: …`: each of these is the first line
-of its own cell, and what stands below it goes further. Learners find it folded, and a cell tagged
-`plumbing` with its code hidden.
+A second title (`# `), the first line of its cell, begins what goes further than the lab's core: it
+is a notebook of its own, `NN_topic_further.ipynb`, with the code of the lab's first cells below its
+title. A cell tagged `plumbing` has its code hidden.
 
 `solutions/source/wrong/NN.py` has wrong answers, `right/NN.py` right ones in another style than the
 solution's. Each is the exercise's whole function (or class, or variable) under its exercise and its
@@ -34,11 +34,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import jupytext  # type: ignore[import-untyped]
+
+from ..course.links import FURTHER
 
 _SOLUTION = re.compile(
     r"^(?P<indent> *)# BEGIN SOLUTION\n(?P<body>.*?)^ *# END SOLUTION\n?", re.DOTALL | re.MULTILINE
@@ -90,14 +92,20 @@ def asked(cell: Any) -> str | None:
     return next((name for name in ASKED if name in tags(cell)), None)
 
 
-def goes_further(cell: Any) -> bool:
-    """Return whether a section that goes further than the lab's core begins with this cell."""
-    return cell.cell_type == "markdown" and cell.source.startswith("## Further: ")
+def notebooks(source: Path) -> dict[str, list[Any]]:
+    """Return the cells of each notebook that a source makes, by the notebook's name: the lab, and
+    what goes further, if it does. Raises SourceError."""
+    cells = read(source)
+    at = next((at for at, one in enumerate(cells) if at and _begins(one, "# ")), len(cells))
+    lab, more = cells[:at], cells[at:]
+    first = takewhile(lambda cell: not _begins(cell, "## "), lab)
+    head = [cell for cell in first if cell.cell_type == "code"]
+    found = {source.stem: lab}
+    return found | {f"{source.stem}{FURTHER}": [more[0], *head, *more[1:]]} if more else found
 
 
-def core(cells: list[Any]) -> list[Any]:
-    """Return the cells above all that goes further."""
-    return cells[: next((at for at, one in enumerate(cells) if goes_further(one)), len(cells))]
+def _begins(cell: Any, heading: str) -> bool:
+    return cell.cell_type == "markdown" and cell.source.startswith(heading)
 
 
 def is_exercise(cell: Any) -> bool:

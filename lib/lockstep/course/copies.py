@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.paths import MATERIAL
-from .links import file_name
+from .links import FURTHER, file_name
 from .syllabus import LABS
 
 FOLDER = Path("my-lockstep")
@@ -42,7 +42,8 @@ class Copies:
 
     def __str__(self) -> str:
         lines = []
-        if labs := [name for name in self.new if name.startswith("labs/")]:
+        labs = [name for name in self.new if name.startswith("labs/")]
+        if labs := [name for name in labs if not Path(name).stem.endswith(FURTHER)]:
             lines.append(f"copied {_count(labs, 'lab')} to {self.folder}: they are yours")
         if self.refreshed:
             lines.append(f"{_count(self.refreshed, 'notebook')} you had not changed: renewed")

@@ -292,10 +292,13 @@ def _reference(name: str) -> tuple[str, Any]:
     if name not in _exercises:
         raise KeyError(_unknown(name))
     number = _exercises[name].lab
-    path = next(iter(SOLUTIONS.glob(f"{number}_*.ipynb")), None)
-    if path is None:
+    cells = [
+        cell
+        for path in SOLUTIONS.glob(f"{number}_*.ipynb")
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+    ]
+    if not cells:
         raise FileNotFoundError(f"there is no solution of lab {number} in {SOLUTIONS}")
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = next("".join(cell["source"]) for cell in cells if cell["id"] == name)
     filename = solution_file(name)
     linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)

@@ -14,7 +14,11 @@ from .syllabus import Lab
 
 _HEADING = re.compile(r"^(?P<level>#{2,4}) (?P<title>.+)$", re.MULTILINE)
 _OTHER_LAB = re.compile(r"\b[Ll]ab (?P<number>\d\d)\b(?![^\[\n]*\]\()")  # but in a link's text
+_FURTHER_ONE = re.compile(r"(?<=the )further notebook\b")
 _AS_IT_IS = re.compile(r"(```[\s\S]*?```|`[^`\n]*`|^#.*$)", re.MULTILINE)  # code, headings
+
+
+FURTHER = "_further"  # ends the name of the notebook that goes further than its lab
 
 
 def file_name(lab: Lab) -> str:
@@ -39,19 +43,18 @@ def sections(texts: Mapping[str, str]) -> list[tuple[str, str]]:
 
 @cache
 def exercise_address(number: str, name: str) -> str:
-    """Return the address of the heading above an exercise in its lab; "" where the lab has it not.
+    """Return the address of the heading above an exercise; "" where its lab has it not.
 
-    In what goes further it is the section's heading: the others may be folded away.
+    It has the file where the exercise is in the notebook that goes further.
     """
-    headed, folding = name, ""
-    for path in LABS.glob(f"{number}_*.ipynb"):
+    headed = name
+    for path in sorted(LABS.glob(f"{number}_*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["id"] == name:
-                return address(folding or headed)
+                return (path.name if path.stem.endswith(FURTHER) else "") + address(headed)
             text = "".join(cell["source"])
             if cell["cell_type"] == "markdown" and _HEADING.search(text):
                 headed = cell["id"]
-                folding = headed if text.startswith("## Further: ") else folding
     return ""
 
 
@@ -63,8 +66,11 @@ def next_lab(number: str) -> str:
     return ""
 
 
-def linked(text: str, lab: Lab) -> str:
-    """Make links of the other labs that a lab's Markdown names, and of `solutions/`."""
+def linked(text: str, lab: Lab, name: str) -> str:
+    """Make links of the notebooks that a notebook's Markdown names, and of `solutions/`.
+
+    name: this notebook's, without a suffix.
+    """
     files = {one.number: file_name(one) for one in SYLLABUS if one != lab}
 
     def link(found: re.Match[str]) -> str:
@@ -74,30 +80,33 @@ def linked(text: str, lab: Lab) -> str:
     parts = _AS_IT_IS.split(text)
     for at, part in enumerate(parts):
         if at % 2 == 0:
-            parts[at] = _OTHER_LAB.sub(link, part)
+            further = f"[\\g<0>]({lab.number}_{lab.name}{FURTHER}.ipynb)"
+            parts[at] = _FURTHER_ONE.sub(further, _OTHER_LAB.sub(link, part))
         elif part == "`solutions/`":
-            parts[at] = f"[{part}](../solutions/{file_name(lab)})"
+            parts[at] = f"[{part}](../solutions/{name}.ipynb)"
     return "".join(parts)
 
 
 def table_of_contents(titles: Sequence[tuple[str, str]]) -> str:
-    """Return a line with a link to each section, and another with those that go further, if any."""
-    lines: dict[str, list[str]] = {"Sections": [], "Further": []}
-    for title, cell in titles:
-        further = title.startswith("Further: ")
-        shown = title.removeprefix("Further: ").replace("[", "").replace("]", "")
-        lines["Further" if further else "Sections"].append(f"[{shown}]({address(cell)})")
-    return "\n\n".join(f"**{name}:** {' · '.join(links)}" for name, links in lines.items() if links)
+    """Return a line with a link to each section."""
+    shown = [(title.replace("[", "").replace("]", ""), cell) for title, cell in titles]
+    return f"**Sections:** {' · '.join(f'[{title}]({address(cell)})' for title, cell in shown)}"
 
 
-def neighbours(lab: Lab, folder: str) -> str:
-    """Return a line with links to the labs before and after this one, and to its other form.
+def neighbours(lab: Lab, folder: str, name: str, names: Sequence[str]) -> str:
+    """Return a line with links to a notebook's other form, to the lab's other notebook, if there is
+    one, and to the labs before and after.
 
-    folder: "labs" or "solutions", which the notebook is in.
+    folder: "labs" or "solutions", which the notebook is in. name: its own, without a suffix.
+    names: of all that the lab has.
     """
     at = SYLLABUS.index(lab)
     other, called = ("solutions", "solution") if folder == "labs" else ("labs", "the blank lab")
-    links = [f"[{called}](../{other}/{file_name(lab)})"]
+    links = [f"[{called}](../{other}/{name}.ipynb)"]
+    for one in names:
+        if one != name:
+            goes = "going further" if one.endswith(FURTHER) else f"lab {lab.number}"
+            links.append(f"[{goes}]({one}.ipynb)")
     if at > 0:
         before = SYLLABUS[at - 1]
         links.insert(0, f"← [{before.number} · {before.title}]({file_name(before)})")

@@ -13,19 +13,19 @@ class Lab:
     number: str  # "00"
     name: str  # as in file names: "start_here"
     title: str
-    minutes: str  # how long it takes: "15", "100–130"
+    minutes: str  # how long it takes: "35", or "60 + 55": two sittings
     needs: str  # to run live: "cpu", "1 gpu" or "2 gpus"; with less it shows recordings
 
 
 LABS = (
     Lab("00", "start_here", "Start here", "35", "cpu"),
-    Lab("01", "communicators", "Communicators", "90", "cpu"),
-    Lab("02", "point_to_point", "Point-to-point", "90", "cpu"),
-    Lab("03", "collectives", "Collectives", "85", "cpu"),
-    Lab("04", "streams_and_overlap", "Streams, events, overlap", "95", "cpu"),
-    Lab("05", "torch_compile", "torch.compile modes", "85", "cpu"),
-    Lab("06", "cuda_graphs", "CUDA graphs", "95", "cpu"),
-    Lab("07", "tracing", "Multi-GPU tracing", "90", "cpu"),
-    Lab("10", "pipeline_parallelism", "Pipeline parallelism", "95", "cpu"),
-    Lab("15", "communication_at_scale", "What communication costs at scale", "90", "cpu"),
+    Lab("01", "communicators", "Communicators", "55 + 70", "cpu"),
+    Lab("02", "point_to_point", "Point-to-point", "70 + 60", "cpu"),
+    Lab("03", "collectives", "Collectives", "90 + 35", "cpu"),
+    Lab("04", "streams_and_overlap", "Streams, events, overlap", "85 + 65", "cpu"),
+    Lab("05", "torch_compile", "torch.compile modes", "55 + 65", "cpu"),
+    Lab("06", "cuda_graphs", "CUDA graphs", "70 + 90", "cpu"),
+    Lab("07", "tracing", "Multi-GPU tracing", "70 + 75", "cpu"),
+    Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90 + 70", "cpu"),
+    Lab("15", "communication_at_scale", "What communication costs at scale", "55 + 75", "cpu"),
 )

@@ -78,21 +78,23 @@ def simulate(
     orders: Sequence[Sequence[str]],
     *,
     chunks: int = 1,
-    forward: float = 1.0,
-    backward: float = 1.0,
-    weights: float = 1.0,
+    forward: float | Sequence[float] = 1.0,
+    backward: float | Sequence[float] = 1.0,
+    weights: float | Sequence[float] = 1.0,
     message: float = 0.0,
 ) -> Plan:
     """Each rank's steps in its order, each as soon as it can run.
 
     A forward needs that of the stage before, a backward its own forward and the backward of the
     stage behind, a weight step its own backward. forward, backward, weights: how long a step takes,
-    in any unit. message: how long after a step its result is on another rank.
+    in any unit, on all ranks or on each. message: how long after a step its result is on another rank.
 
-    Raises ValueError for what is no step, and Standstill where ranks wait for ever.
+    Raises ValueError for what is no step and for a number of durations that is not that of ranks,
+    and Standstill where ranks wait for ever.
     """
     ranks = len(orders)
-    seconds = {"F": forward, "B": backward, "W": weights}
+    ways = {"F": forward, "B": backward, "W": weights}
+    seconds = {way: _on_each(duration, ranks) for way, duration in ways.items()}
     todo = [[(text, Step.of(text)) for text in order] for order in orders]
     ends: dict[tuple[str, int, int], float] = {}  # of way, microbatch and stage
     free, boxes = [0.0] * ranks, list[Box]()
@@ -107,12 +109,20 @@ def simulate(
                     break
                 ready = [ends[need] + (message if need[2] != stage else 0.0) for need in needs]
                 start = max([free[rank], *ready])
-                free[rank] = ends[step.way, step.number, stage] = start + seconds[step.way]
+                free[rank] = ends[step.way, step.number, stage] = start + seconds[step.way][rank]
                 boxes.append(Box(rank, text, start, free[rank]))
                 steps.pop(0)
         if len(boxes) == before:
             raise Standstill({rank: steps[0][0] for rank, steps in enumerate(todo) if steps})
     return Plan(ranks, tuple(boxes))
+
+
+def _on_each(duration: float | Sequence[float], ranks: int) -> Sequence[float]:
+    if not isinstance(duration, Sequence):
+        return [duration] * ranks
+    if len(duration) != ranks:
+        raise ValueError(f"{len(duration)} durations for {ranks} ranks: give one, or one for each")
+    return duration
 
 
 def _needs(step: Step, stage: int, stages: int) -> list[tuple[str, int, int]]:

@@ -49,7 +49,7 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
 
     Raises execute.BadInput for a lab that there is not, CannotShow.
     """
-    (published,) = execute.find(execute.SOLUTIONS, [number], MATERIAL)
+    published, *_ = execute.find(execute.SOLUTIONS, [number], MATERIAL)
     notebook = json.loads(published.read_text(encoding="utf-8"))
     if recorded:
         first = [

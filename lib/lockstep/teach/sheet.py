@@ -19,17 +19,23 @@ from typing import Any
 from ..base import paths
 from ..course.exercises import Exercise, exercises
 from ..course.judging import words
+from ..course.links import FURTHER
 from ..course.syllabus import LABS, Lab
 
 RULE = (
-    "180 words a minute; a cell to run and look at 1 minute, hidden code that shows nothing none; "
-    "a prediction 2, a guess 1; an exercise, with its check and a second try, 5, and half a minute "
-    "for each line of its solution that the lab has not had before"
+    "180 words a minute, and ten lines of code that the lab has not shown before; half a minute to "
+    "run a cell, half a minute for a picture, and one for 20 lines of what a cell shows; hidden "
+    "code that shows nothing takes none; a prediction 2, a guess 1; an exercise, with its check "
+    "and a second try, 5, and one and a half for each line of its solution that is new"
 )
 Cell = dict[str, Any]  # of a notebook
 _WORDS = 180  # a minute: slowly, for those who read a foreign language
 _EXERCISE = 5.0  # minutes: to understand the goal, to check, to mend
-_LINE = 0.5  # minutes, for each new line that an exercise wants
+_LINE = 1.5  # minutes, for each new line that an exercise wants
+_READ = 0.1  # minutes, for each new line of code to read
+_RUN = 0.5  # minutes, to run a cell, and to look at a picture
+_SHOWN = 0.05  # minutes, for each line that a cell shows
+_SITTING = 90  # minutes: who needs longer comes twice
 _ROUND = 5  # minutes: what is announced is a multiple of it
 _LEAST = 5  # words of a sentence that says why
 _SAID = re.compile(r"\w")  # a table's bars say nothing
@@ -57,18 +63,16 @@ class Ask:
 
 @dataclass
 class Section:
-    """A `## ` of a lab. minutes: by the rule. broken: cells that fail on purpose."""
+    """A `## ` of a lab. minutes: by the rule. broken: cells that fail on purpose. further: it is
+    in the notebook that goes further."""
 
     title: str
     minutes: float = 0.0
     asks: list[Ask] = field(default_factory=list)
     exercises: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    has_break: bool = False
-
-    @property
-    def further(self) -> bool:
-        return self.title.startswith("Further: ")
+    has_break: bool = False  # at its end
+    further: bool = False
 
 
 class NoSheet(ValueError):
@@ -85,7 +89,7 @@ def sheet(number: str) -> str:
 
 
 def published(lab: Lab) -> list[Section]:
-    """Return the sections of a lab from its two notebooks. Raises NoSheet where one is missing."""
+    """Return the sections of a lab from its notebooks. Raises NoSheet where one is missing."""
     return sections(lab, _cells(paths.SOLUTIONS, lab), _cells(paths.LABS, lab))
 
 
@@ -94,12 +98,28 @@ def announced(minutes: float) -> int:
     return _ROUND * math.ceil(minutes / _ROUND)
 
 
+def sittings(found: list[Section]) -> list[float]:
+    """Return the minutes of a lab, what goes further left out: of the time before its break and of
+    the time after it where one sitting would be too long."""
+    core = [one for one in found if not one.further]
+    after = next((at for at, one in enumerate(core, 1) if one.has_break), 0)
+    parts = [sum(one.minutes for one in part) for part in (core[:after], core[after:])]
+    return parts if after and sum(parts) > _SITTING else [sum(parts)]
+
+
 def _cells(folder: Path, lab: Lab) -> list[Cell]:
+    """Return the cells of a lab, then those that only the notebook that goes further has."""
     path = folder / f"{lab.number}_{lab.name}.ipynb"
+    further = path.with_name(f"{path.stem}{FURTHER}.ipynb")
+    found: dict[str, Cell] = {}
     try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["cells"])
+        for one in [path, further] if further.exists() else [path]:
+            cells = json.loads(one.read_text(encoding="utf-8"))["cells"]
+            for cell in cells:
+                found.setdefault(cell["id"], cell)
     except OSError as error:
         raise NoSheet(f"{path}: {error.strerror}") from None
+    return list(found.values())
 
 
 def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
@@ -119,8 +139,10 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
             starts = [0, *(one.start() for one in _HEADING.finditer(source)), len(source)]
             for start, end in pairwise(starts):
                 part = source[start:end]
+                if at and part.startswith("# "):  # a second title
+                    found.append(Section("Going further", further=True))
                 if heading := _HEADING.match(part):
-                    found.append(Section(heading["title"]))
+                    found.append(Section(heading["title"], further=found[-1].further))
                 found[-1].minutes += sum(map(_count, part.splitlines())) / _WORDS
                 found[-1].has_break |= "**Break.**" in part
             question = source
@@ -153,9 +175,23 @@ def _minutes(cell: Cell, given: dict[str, set[str]], seen: set[str]) -> float:
     source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
     if cell["id"] in given:
         return _EXERCISE + _LINE * len(_lines(cell) - given[cell["id"]] - seen)
-    if "lockstep.check(" in source or ("plumbing" in tags and not cell["outputs"]):
+    if "lockstep.check(" in source:
         return 0.0
-    return 2.0 if "prediction" in tags else 1.0
+    if {"prediction", "guess"} & set(tags):
+        return 2.0 if "prediction" in tags else 1.0
+    if "plumbing" in tags:
+        return _RUN + _looked_at(cell) if cell["outputs"] else 0.0
+    return _RUN + _READ * len(_lines(cell) - seen) + _looked_at(cell)
+
+
+def _looked_at(cell: Cell) -> float:
+    """Return the minutes for what a cell shows."""
+    minutes = 0.0
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        text = "".join(output.get("text") or data.get("text/plain", ""))
+        minutes += _SHOWN * len(text.splitlines()) + _RUN * ("image/png" in data)
+    return minutes
 
 
 def _lines(cell: Cell) -> set[str]:
@@ -204,11 +240,10 @@ def _flat(text: str) -> str:
 
 
 def _as_markdown(lab: Lab, found: list[Section]) -> Iterator[str]:
-    core = [one for one in found if not one.further]
     yield f"# Run sheet: {lab.number} · {lab.title}"
     yield ""
-    minutes = sum(one.minutes for one in core)
-    yield f"Announced: {lab.minutes} minutes. By a rule, for the core: {minutes:.0f} minutes."
+    by_rule = " + ".join(f"{minutes:.0f}" for minutes in sittings(found))
+    yield f"Announced: {lab.minutes} minutes. By a rule: {by_rule} minutes."
     yield f"The rule: {RULE}. Nobody measured it."
     yield ""
     yield "| from | minutes | section | in it |"

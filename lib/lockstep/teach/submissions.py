@@ -123,8 +123,10 @@ def _notes(lab: str, cells: dict[str, str]) -> Iterator[str]:
 
 
 def _published(folder: Path, lab: str) -> dict[str, str]:
-    path = next(iter(folder.glob(f"{lab}_*.ipynb")), None)
-    return _cells(path)[0] if path else {}
+    found: dict[str, str] = {}
+    for path in folder.glob(f"{lab}_*.ipynb"):
+        found |= _cells(path)[0]
+    return found
 
 
 def _same(mine: str, theirs: str) -> bool:
