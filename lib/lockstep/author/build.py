@@ -1,13 +1,13 @@
 """Make a lab's notebooks of its source: `make notebooks`, `make notebooks LABS="02 03"`.
 
 `labs/NN_topic.ipynb` has blanks and no outputs; `solutions/NN_topic.ipynb` is complete, with the
-outputs of an execution. Where a lab goes further, `NN_topic_further.ipynb` stands beside each. Stored outputs are text and pictures: HTML has times in it and would differ
-at each execution. What text they show is compared with a new execution by the tests, but for cells
-tagged `varies`, where it differs from run to run; cells tagged `unpublished`, which show the
-reader's own machine, keep nothing. nbval, which compares all that a cell shows, is told by its own
-tag to leave these alone, and those whose HTML is not stored. The code of plumbing is folded. Links
-to sections and other labs are made here.
-"""
+outputs of an execution. Where a lab goes further, `NN_topic_further.ipynb` stands beside each.
+Stored outputs are text and pictures: HTML has times in it and would differ at each execution. What
+text they show is compared with a new execution by the tests, but for cells tagged `varies`, where
+it differs from run to run; cells tagged `unpublished`, which show the reader's own machine, keep
+nothing. nbval, which compares all that a cell shows, is told by its own tag to leave these alone,
+and those whose HTML is not stored. The code of plumbing is folded. Links to sections and other labs
+are made here."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 Every exercise has its check and wrong answers, and the other way round; a number that is asked for
 is never in the lab, and below its question is a cell that takes it; no text speaks of a reading, as
-learners have none; a lab has no more cells and exercises than fit; and each section (`## `) can be started on its own: what its cells read is bound
-by cells before them in the section, or by the lab's first cells, those above all sections. A
-section that cannot do without another one says so to the learner, below its heading: "Goes on from
-section 4". An exercise's answer is there in every section, `lockstep.carry_on("name")`.
-"""
+learners have none; a lab has no more cells and exercises than fit; and each section (`## `) can be
+started on its own: what its cells read is bound by cells before them in the section, or by the
+lab's first cells, those above all sections. A section that cannot do without another one says so to
+the learner, below its heading: "Goes on from section 4". An exercise's answer is there in every
+section, `lockstep.carry_on("name")`."""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ def simulate(
 
     A forward needs that of the stage before, a backward its own forward and the backward of the
     stage behind, a weight step its own backward. forward, backward, weights: how long a step takes,
-    in any unit, on all ranks or on each. message: how long after a step its result is on another rank.
+    in any unit, on all ranks or on each. message: how long after a step its result is on another
+    rank.
 
     Raises ValueError for what is no step and for a number of durations that is not that of ranks,
     and Standstill where ranks wait for ever.
