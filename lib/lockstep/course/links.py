@@ -45,13 +45,14 @@ def sections(texts: Mapping[str, str]) -> list[tuple[str, str]]:
 def exercise_address(number: str, name: str) -> str:
     """Return the address of the heading above an exercise; "" where its lab has it not.
 
-    It has the file where the exercise is in the notebook that goes further.
+    Where the exercise is in the notebook that goes further it is that notebook's: JupyterLab goes
+    to no cell of a notebook that it has to open first.
     """
     headed = name
     for path in sorted(LABS.glob(f"{number}_*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             if cell["id"] == name:
-                return (path.name if path.stem.endswith(FURTHER) else "") + address(headed)
+                return path.name if path.stem.endswith(FURTHER) else address(headed)
             text = "".join(cell["source"])
             if cell["cell_type"] == "markdown" and _HEADING.search(text):
                 headed = cell["id"]
