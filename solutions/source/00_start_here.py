@@ -3,8 +3,8 @@
 #
 # **35 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
-# You will run one cell on several *ranks*, see what each of them did and when, get a number from
-# all of them, break something on purpose, and read what it says. Afterwards you can
+# You will run one cell on several *ranks*, see what each of them did and when, collect a number from all of them,
+# break something on purpose, and read the report. Afterwards you can
 #
 # - start N ranks from a cell and get their prints and values back,
 # - say what a rank shares with its notebook and with other ranks (almost nothing),
@@ -23,8 +23,8 @@ import lockstep
 # %% [markdown] id="machine-text"
 # ## This machine
 #
-# What is here, what is missing, and what to do about it. In a terminal, `lockstep doctor` says the same (in a
-# checkout of the course: `.venv/bin/lockstep doctor`).
+# This cell says what is here, what is missing, and what to do about it. In a terminal, `lockstep doctor` says the
+# same (in a checkout of the course: `.venv/bin/lockstep doctor`).
 
 # %% id="machine" tags=["unpublished"]
 lockstep.doctor()
@@ -32,9 +32,9 @@ lockstep.doctor()
 # %% [markdown] id="first-text"
 # ## A first cell of ranks
 #
-# The first line says how many, and what carries their messages, the *backend*: **gloo** between CPUs,
-# **NCCL** between NVIDIA GPUs; `auto` takes what fits this machine. The rest runs in every rank: the same
-# program, at the same time, in processes that know only their number.
+# The first line says how many ranks there are, and which *backend* carries their messages: **gloo** between CPUs,
+# **NCCL** between NVIDIA GPUs; `auto` chooses what fits this machine. The rest runs in every rank: the same program,
+# at the same time, in processes that know only their number.
 
 # %% id="first"
 # %%torchrun --nproc-per-node {NPROC} --backend {BACKEND}
@@ -70,17 +70,17 @@ counter
 lockstep.compare(predicted=prediction, measured=counter)
 
 # %% [markdown] id="memory-explained"
-# Each rank got its own *copy* of `counter`, because the cell names it. Functions, classes, imports
-# and small values of the notebook travel to the ranks like that; nothing travels back but what the
-# rank prints and the value of its last expression. Ranks share no variable with the notebook, and
-# none with each other. To learn anything from another rank, a rank must *communicate*.
+# Each rank got its own *copy* of `counter`, because the cell uses that name. Functions, classes, imports and small
+# values of the notebook travel to the ranks in this way; nothing travels back but what a rank prints and the value of
+# its last expression. Ranks share no variable with the notebook, and none with each other. To learn anything from
+# another rank, a rank must *communicate*.
 
 # %% [markdown] id="reduce-text"
 # ## Four lines that communicate
 #
-# `all_reduce` is a **collective**: a call that all ranks make, each with its part. It adds a tensor up over
-# all ranks and leaves the sum on each of them. Rank r starts with the number r + 1, on its GPU or, without
-# one, on the CPU: `lockstep.device()`. **Predict:** what does every rank hold afterwards?
+# `all_reduce` is a **collective**: a call that all ranks make, each with its own data. It adds up a tensor over all
+# ranks and leaves the sum on each of them. Rank r starts with the number r + 1, on its GPU or, without one, on the
+# CPU: `lockstep.device()`. **Predict:** what does every rank hold afterwards?
 
 # %% id="reduce-prediction" tags=["prediction"]
 prediction = NPROC * (NPROC + 1) / 2
@@ -98,8 +98,8 @@ x.item()
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="job-text"
-# `--into job` kept the whole run in a variable: `job[0]` is the value of rank 0, `job.output(1)`
-# is what rank 1 printed, and `job.calls` is what every rank asked of the communication library.
+# `--into job` kept the whole run in a variable: `job[0]` is the value of rank 0, `job.output(1)` is what rank 1
+# printed, and `job.calls` lists every rank's calls of the communication library.
 
 # %% id="job"
 for call in job.calls[0]:
@@ -131,23 +131,23 @@ waited = job.calls[-1][0].seconds
 lockstep.compare(predicted=prediction, measured=waited, unit="s")
 
 # %% [markdown] id="waiting-explained"
-# The sum needs every rank's number, so nobody has it before the last one has come. Much of the time
-# that programs seem to spend in communication is this: *waiting*, which the strip hatches. A large
-# part of this course is about telling the two apart.
+# The sum needs every rank's number, so no rank has it before the last one arrives. Much of the time that programs
+# seem to spend communicating is *waiting*, which the strip shows hatched. A large part of this course is about
+# telling the two apart.
 #
-# **What changes under NCCL:** this cell asked for gloo, where a call returns when the sum is there.
-# On GPUs a call returns as soon as it is queued, and the waiting moves to the GPU. Its record then
-# shows short bars; what the GPU did is what traces show, in a later lab.
+# **What changes under NCCL:** this cell asked for gloo, where a call returns when the sum is there. On GPUs a call
+# returns as soon as it is queued, and the waiting moves to the GPU. Its record then shows short bars; traces, in a
+# later lab, show what the GPU did.
 
 # %% [markdown] id="exercise-text"
 # ## Exercise: the mean over all ranks
 #
-# **Goal:** `average(x)` returns the mean of `x` over all ranks, a tensor like `x`, on every rank, with
-# exactly one collective. (What becomes of `x` itself does not matter.) It will be tried with other
-# numbers of ranks than yours, and the check counts your calls.
+# **Goal:** `average(x)` returns the mean of `x` over all ranks, a tensor like `x`, on every rank, with exactly one
+# collective. (What happens to `x` itself does not matter.) The check tries it with other numbers of ranks than yours,
+# and counts your calls.
 #
-# Write it in place of the line that raises, run the cell, then the check below it. What the check says names
-# the mistake; `lockstep.hint("average")` says what to think of, and more each time.
+# Write it in place of the line that raises, run the cell, then the check below it. The check names the mistake;
+# `lockstep.hint("average")` gives a hint, and a stronger one each time.
 
 # %% id="average"
 import torch.distributed as dist
@@ -185,10 +185,10 @@ if dist.get_rank() != 2:
     dist.all_reduce(x)
 
 # %% [markdown] id="failure-explained"
-# How to read it: the first sentence is the cause. Then, for each group of ranks that stood in the
-# same place, the call they were in (its number, the operation, the tensor, the group) and the line
-# of *your* code, marked with an arrow. It came without a time limit: none of these ranks could move
-# any more, and that can be known. All four processes are gone; the next cell works.
+# How to read it: the first sentence is the cause. Then, for each group of ranks that stood in the same place, the
+# call they were in (its number, the operation, the tensor, the group) and the line of *your* code, marked with an
+# arrow. The report did not need a time limit: none of these ranks could go on, and Lockstep can tell. All four
+# processes are gone; the next cell works.
 #
 # A mistake in Python reads the same way:
 
@@ -224,7 +224,7 @@ world.close()
 # %% [markdown] id="stuck-text"
 # ## When you are stuck
 #
-# - `%torchrun --help` shows every flag. A wrong one is answered with the one that was meant.
+# - `%torchrun --help` shows every flag. If you mistype one, the error suggests the right one.
 # - The ■ button ends the ranks at once and shows where each of them was.
 # - Restarting the kernel leaves no process behind.
 # - `lockstep.hint("…")`, with an exercise's name, has three hints. Once you have checked an answer of your own,

@@ -3,15 +3,14 @@
 #
 # **Two sittings, 55 and 70 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some)
 #
-# Before a rank can send one byte, ranks must have found each other, counted each other, and agreed
-# who belongs together. That agreement is a *communicator*; PyTorch calls it a *process group*.
-# Afterwards you can
+# Before a rank can send a single byte, the ranks must find each other, count each other, and agree on who belongs
+# together. That agreement is a *communicator*; PyTorch calls it a *process group*. Afterwards you can
 #
 # - say what each variable of `torchrun` is for, and send every rank to its own GPU on any cluster,
 # - make ranks meet by hand, and so know what `init_process_group` waits for when it hangs,
 # - say what each backend can do on each device, because you asked it,
 # - cut a world into data, tensor and pipeline parallel groups, and translate ranks between them,
-# - explain the hang that `new_group` makes.
+# - explain the hang that `new_group` can cause.
 #
 # There is a break in the middle. The further notebook has five more sections.
 #
@@ -50,7 +49,7 @@ lockstep.interactive.parts(nodes=2, per_node=2)
 # group is there already: `%%torchrun` has called `init_process_group`. With `--no-init` it does not,
 # and ranks know nothing but their variables.)
 #
-# **Predict:** how many of the five have *another value on each rank*?
+# **Predict:** how many of the five have *a different value on each rank*?
 
 # %% id="who-prediction" tags=["prediction"]
 prediction = 2  # RANK; and LOCAL_RANK, as there is one node
@@ -74,9 +73,9 @@ print(*differing)
 lockstep.compare(predicted=prediction, measured=len(differing))
 
 # %% [markdown] id="nodes-text"
-# On one node `RANK` and `LOCAL_RANK` are the same, and a program that mixes them up works. Then it
-# is sent to two nodes. The next table was written down by the ranks of two `torchrun` agents, of
-# four ranks each. (Both ran on one host. The variables do not know that.)
+# On one node `RANK` and `LOCAL_RANK` are the same, and a program that mixes them up works, until it runs on two
+# nodes. The next table was written by the ranks of two `torchrun` agents with four ranks each. (Both ran on one host.
+# The variables do not know that.)
 
 # %% id="nodes"
 nodes = lockstep.recorded("launch/two-nodes.json")
@@ -91,9 +90,9 @@ lockstep.table(
 # %% [markdown] id="local-gpu-text"
 # ### Exercise 1: every rank to its own GPU
 #
-# **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the
-# index of the GPU that this rank should use, an int. There is a GPU for each rank, on any number of
-# nodes, with any number of GPUs in each: another number on another node, too.
+# **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the index of the GPU
+# that this rank should use, an int. There is a GPU for each rank, on any number of nodes, with any number of GPUs in
+# each; nodes may have different numbers.
 
 
 # %% id="local_gpu"
@@ -109,8 +108,8 @@ lockstep.check("local_gpu", local_gpu)
 # %% [markdown] id="store-text"
 # ## 2 · Ranks that find each other
 #
-# A new process knows its number and one address, `MASTER_ADDR:MASTER_PORT`. Behind that address is
-# a **store**: a dictionary that one process keeps and all can reach. It has few calls:
+# A new process knows its number and one address, `MASTER_ADDR:MASTER_PORT`. At that address is a **store**: a
+# dictionary that one process keeps and all can reach. It has only a few calls:
 #
 # | call | what it does |
 # | --- | --- |
@@ -152,9 +151,9 @@ lockstep.compare(predicted=prediction, measured=job[1], unit="s")
 #
 # ### Exercise 2: rendezvous by hand
 #
-# **Goal:** `meet(store, rank, world_size, address)` publishes this rank's address, a string, and
-# returns the addresses of all ranks: a list of strings, in the order of ranks, on every rank. The
-# ranks come at different times, in any order.
+# **Goal:** `meet(store, rank, world_size, address)` publishes this rank's address, a string, and returns the
+# addresses of all ranks: a list of strings, in the order of ranks, on every rank. The ranks arrive at different
+# times, in any order.
 
 
 # %% id="meet"
@@ -172,11 +171,11 @@ lockstep.check("meet", meet)
 # %% [markdown] id="barrier-text"
 # ### Exercise 3: a barrier
 #
-# A **barrier** lets nobody out before everybody is in.
+# A **barrier** lets no rank out before all are in.
 #
-# **Goal:** `store_barrier(store, name, world_size)` returns on every rank, and on none before
-# `world_size` ranks have called it. It is called again and again on the same store, each time with
-# another name. Each rank asks the store only a few times, ten at most.
+# **Goal:** `store_barrier(store, name, world_size)` returns on every rank, and on none before `world_size` ranks have
+# called it. It is called repeatedly on the same store, each time with a new name. Each rank makes only a few calls of
+# the store, ten at most.
 
 
 # %% id="store_barrier"
@@ -194,9 +193,9 @@ lockstep.check("store_barrier", store_barrier)
 # %% [markdown] id="init-text"
 # ### What `init_process_group` does
 #
-# It meets through a store, too, and then makes connections. gloo, which carries messages between CPUs,
-# connects each pair of ranks; so every rank publishes where it can be reached. The next cell gives it
-# a store of ours and looks whether there are more keys afterwards.
+# It meets through a store, too, and then makes connections. gloo, which carries messages between CPUs, connects each
+# pair of ranks; so every rank publishes where it can be reached. The next cell gives it a store of ours and checks
+# whether there are more keys afterwards.
 
 # %% id="init"
 # %%torchrun -n {NPROC} --no-init
@@ -214,9 +213,9 @@ print("keys have been added:", store.num_keys() > before)
 print("the group's size is", dist.get_world_size())
 
 # %% [markdown] id="init-hang-text"
-# Who does not come is waited for, and the store says nothing about it. The next cell is **broken on
-# purpose**: four ranks are there, and each asks for a world of *five*. The report's first sentence puts
-# the two numbers side by side; below it stands the call in which all four wait.
+# Ranks that do not come are waited for, and the store says nothing about it. The next cell is **broken on purpose**:
+# four ranks are there, and each asks for a world of *five*. The report's first sentence puts the two numbers side by
+# side; below it stands the call in which all four wait.
 
 # %% id="init-hang"
 # %%torchrun -n 4 --no-init --may-fail
@@ -230,21 +229,21 @@ rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", store=store, rank=rank, world_size=5)
 
 # %% [markdown] id="init-hang-explained"
-# Left alone it would have waited for half an hour, which is gloo's time limit. When a job hangs at its
-# start, look here first: did a node not come up, is `WORLD_SIZE` too large, does `MASTER_ADDR` mean
-# another machine on each node, does a firewall stand between them?
+# Without Lockstep's report it would have waited for half an hour, gloo's time limit. When a job hangs at its start,
+# look here first: did a node not come up, is `WORLD_SIZE` too large, does `MASTER_ADDR` mean another machine on each
+# node, does a firewall stand between them?
 
 # %% [markdown] id="backends-text"
 # ## 3 · Backends
 #
-# PyTorch says what an `all_reduce` is; a **backend** carries it out: gloo for CPUs, NCCL for NVIDIA GPUs.
-# Which operations work depends on the backend *and* on where the tensor is. Tables in documentation
-# age; you can ask instead: try each operation on two ranks, and note what raises. People say that gloo
-# has the basic collectives only, and not what large models need: averaging (`AVG`),
-# `reduce_scatter`, `all_to_all`, and messages in batches (`batch_isend_irecv`).
+# PyTorch says what an `all_reduce` is; a **backend** carries it out: gloo for CPUs, NCCL for NVIDIA GPUs. Which
+# operations work depends on the backend *and* on where the tensor is. Tables in documentation become outdated; you
+# can find out instead: try each operation on two ranks, and note what raises. People say that gloo has the basic
+# collectives only, and not what large models need: averaging (`AVG`), `reduce_scatter`, `all_to_all`, and messages in
+# batches (`batch_isend_irecv`).
 #
-# The next two cells, whose code is hidden, hold the questions. The third asks them of gloo, here, and
-# puts beside the answers what GPUs have answered.
+# The next two cells, whose code is hidden, hold the questions. The third puts them to gloo, here, and shows the
+# answers beside those recorded on GPUs.
 
 
 # %% id="operations" tags=["plumbing"]
@@ -322,11 +321,11 @@ lockstep.table(
 )
 
 # %% [markdown] id="probe-explained"
-# Look at the four names first. gloo on the CPU has them all, and nearly everything else, whatever
-# people say. With tensors on a GPU gloo has the plain collectives, but no all-to-all; and a send did
-# not even raise: it ended the process, which no `except` can help. NCCL has nothing for tensors on the
-# CPU (its barrier needs none). Backend and device must fit, which is why
-# `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each device.
+# Look at the four names first. gloo on the CPU has them all, and nearly everything else, whatever people say. With
+# tensors on a GPU gloo has the plain collectives, but no all-to-all; and a send did not even raise: it ended the
+# process, which no `except` can catch. NCCL has nothing for tensors on the CPU (its barrier needs none). Backend and
+# device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each
+# device.
 #
 # The recorded columns come from the same questions, asked where there were GPUs. On a machine that has
 # two, `python -m experiments backends` asks them anew.
@@ -338,14 +337,14 @@ lockstep.table(
 # %% [markdown] id="context-text"
 # ## 4 · Contexts: groups of the same ranks
 #
-# A collective call has no name that the other ranks could see. What tells two of them apart is the
-# group, and in a group their order. (Messages from one rank to another also have a sender and, under
-# gloo, a tag: lab 02.) MPI calls this the *context* of a communicator.
+# A collective call has no name that the other ranks could see. Two of them are told apart by their group, and within
+# a group by their order. (Messages from one rank to another also have a sender and, under gloo, a tag: lab 02.) MPI
+# calls this the *context* of a communicator.
 #
-# With `async_op=True` a call returns a handle at once; `handle.wait()` waits for its end. So a rank can
-# start two all-reduces before the first has ended. On both ranks `x` holds 1 and `y` holds 10. Rank 0
-# starts the all-reduce of `x` first, rank 1 that of `y`, both in the *same* group.
-# **Predict:** what does rank 0 hold in `x` when both have ended?
+# With `async_op=True` a call returns a handle at once; `handle.wait()` waits for it to end. So a rank can start two
+# all-reduces before the first has ended. On both ranks `x` holds 1 and `y` holds 10. Rank 0 starts the all-reduce of
+# `x` first, rank 1 that of `y`, both in the *same* group. **Predict:** what does rank 0 hold in `x` when both have
+# ended?
 
 # %% id="context-prediction" tags=["prediction"]
 prediction = 11  # rank 0's first call meets rank 1's first: 1 + 10
@@ -394,10 +393,10 @@ x.item(), y.item()
 #
 # ## 5 · `new_group`
 #
-# `new_group([0, 1])` makes a group of ranks 0 and 1. Under NCCL its communicator comes about in one of two ways. Its
-# ranks meet, as they do at the start; or the default group's communicator is **split**: all of *its* ranks say which part
-# they go to, and the connections between them are used again. PyTorch splits if each rank was tied to its GPU at the
-# start, by `init_process_group(device_id=torch.device("cuda", local_rank))`.
+# `new_group([0, 1])` makes a group of ranks 0 and 1. Under NCCL its communicator is made in one of two ways. Its
+# ranks meet, as they do at the start; or the default group's communicator is **split**: all of *its* ranks say which
+# part they go to, and their connections are reused. PyTorch splits if each rank was tied to its GPU at the start, by
+# `init_process_group(device_id=torch.device("cuda", local_rank))`.
 #
 # ### Claim: "`new_group` hangs unless every rank calls it"
 #
@@ -465,8 +464,8 @@ lockstep.claim(
 # by counting: the first that a rank makes is "1", the next "2". Two ranks that have counted differently
 # look for each other under different names.
 #
-# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. Look in which line
-# the ranks wait, and in which call: the report numbers each rank's calls of `new_group` from `#0`.
+# The next cell is **broken on purpose**: rank 3 leaves out a group that it is not in. Look for the line in which the
+# ranks wait, and for the call: the report numbers each rank's calls of `new_group` from `#0`.
 
 # %% id="new-group-hang"
 # %%torchrun -n 4 --backend gloo --may-fail
@@ -477,21 +476,20 @@ if dist.get_rank() != 3:
 everybody = dist.new_group([0, 1, 2, 3])
 
 # %% [markdown] id="new-group-explained"
-# All four ranks hang in the *same* line, the second `new_group`, which is correct. Only the numbers
-# differ: for ranks 0–2 it is call `#1`, for rank 3 it is call `#0`. The mistake is in the line before, on
-# the rank that did not run it. A stack dump of the hanging ranks does not show that; the record of what
-# they called does, and the first sentence is made from it.
+# All four ranks hang in the *same* line, the second `new_group`, which is correct. Only the numbers differ: for ranks
+# 0–2 it is call `#1`, for rank 3 it is call `#0`. The mistake is in the line before, on the rank that did not run it.
+# A stack dump of the hanging ranks does not show that; the record of their calls does, and the report's first
+# sentence comes from it.
 #
 # ## 6 · One rank, several groups
 #
-# Large models are trained with several kinds of parallelism at once. Ranks are laid out in a grid,
-# with an axis for each kind: *dp* (data: copies of the model), *pp* (pipeline: parts of its depth),
-# *tp* (tensor: parts of each layer). A rank is then in one group for each axis: along *tp* with the
-# ranks that have the same *dp* and *pp* place as itself, and so on. Ranks are counted as in a NumPy
-# array, where the last axis runs fastest: rank 0 is at (0, 0, 0), rank 1 at (0, 0, 1). So a
-# *tp* group has neighbouring ranks, which can be on one node: it talks most.
+# Large models are trained with several kinds of parallelism at once. Ranks are laid out in a grid, with an axis for
+# each kind: *dp* (data: copies of the model), *pp* (pipeline: parts of its depth), *tp* (tensor: parts of each
+# layer). A rank is then in one group for each axis: along *tp* with the ranks that have the same *dp* and *pp* place
+# as itself, and so on. Ranks are counted as in a NumPy array, where the last axis runs fastest: rank 0 is at (0, 0,
+# 0), rank 1 at (0, 0, 1). So a *tp* group has neighbouring ranks, which can be on one node; it communicates most.
 #
-# **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, rank 5 has which *other* rank in its *pp* group?
+# **Predict:** in a grid of 2 *dp* × 2 *pp* × 2 *tp*, which *other* rank is in rank 5's *pp* group?
 
 # %% id="grid-prediction" tags=["prediction"]
 prediction = 7  # rank 5 is at (1, 0, 1); at (1, 1, 1) is 4 + 2 + 1
@@ -549,7 +547,7 @@ def make_groups(groups):
 lockstep.check("make_groups", make_groups)
 
 # %% [markdown] id="grid-text"
-# Now all three axes on eight ranks. `carry_on` takes your functions if they have passed, and the
+# Now all three axes on eight ranks. `carry_on` takes your functions if they have passed their checks, and the
 # course's if not, so that you can go on either way.
 
 # %% id="grid-run"
@@ -602,7 +600,7 @@ print(*made[:4], "…")
 lockstep.compare(predicted=prediction, measured=len(made))
 
 # %% [markdown] id="mesh-explained"
-# Four groups along each of three axes, made by every rank, though a rank is in three of them only.
+# Four groups along each of three axes, made by every rank, although a rank is in only three of them.
 #
 # **What changes under NCCL:** where ranks have been tied to their GPUs (`device_id`), `DeviceMesh` calls
 # `split_group` instead, once for each axis: three calls, each of which makes all groups of its axis.
@@ -664,13 +662,13 @@ lockstep.check("from_first", from_first)
 # - A rank is told who it is by variables; `LOCAL_RANK` picks its GPU.
 # - Rendezvous is writing keys to a store and waiting for those of others. A hang at the start is
 #   often a key that nobody writes.
-# - What a backend can do depends on the device, and can be asked.
+# - What a backend can do depends on the device, and can be tried out.
 # - In a group, collectives match by order and by nothing else. Another group is another context.
 # - Every rank makes every group, in the same order. The hang comes later than the mistake.
 # - `src` and `dst` are global ranks.
 #
-# **What comes next:** so far nothing was said of time. In lab 02 ranks send to each other directly,
-# point to point, and you will measure what a message costs.
+# **What comes next:** so far nothing was said about time. In lab 02 ranks send to each other directly, point to
+# point, and you will measure what a message costs.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("01")
@@ -678,19 +676,18 @@ lockstep.progress("01")
 # %% [markdown] id="further"
 # # 01 · Communicators: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="shrink-text"
 # ## A smaller world
 #
-# When a rank dies, those who are left make a new world, with new numbers. Here you write that.
-# 20 minutes, one exercise; a CPU is enough.
+# When a rank dies, those who are left make a new world, with new numbers. Here you write that. About 20 minutes, one
+# exercise; a CPU is enough.
 
 # %% [markdown] id="shrink-calls"
-# A group's members are said when it is made, and never change. When a rank dies, those who are left
-# end the world and make a smaller one. Its ranks have new numbers, because ranks go from 0 without
-# a gap. Here ranks leave one by one, in good order.
+# A group's members are fixed when it is made. When a rank dies, the others end the world and make a smaller one. Its
+# ranks have new numbers, because ranks are numbered from 0 without gaps. Here ranks leave one by one, in good order.
 #
 # Two calls are needed. `dist.destroy_process_group()` ends the default group and all others; then
 # `init_process_group` may be called again. `dist.PrefixStore("new", store)` is the same store with `new/`
@@ -772,10 +769,10 @@ if me != 1:  # rank 1 leaves
 # 30 minutes, one exercise; a CPU is enough.
 
 # %% [markdown] id="own-goal"
-# `dist.all_reduce` needs an object with a method `allreduce`, which gets a list with one tensor and
-# options (`opts.reduceOp`), writes the result *into that tensor*, and returns a `Work`: a handle with
-# `wait()` and `is_completed()`. You have all it takes: a **store**, a dictionary that one process keeps and
-# all can reach. `set(key, value)` writes bytes; `get(key)` waits until somebody has written them.
+# `dist.all_reduce` needs an object with a method `allreduce`, which gets a list with one tensor and options
+# (`opts.reduceOp`), writes the result *into that tensor*, and returns a `Work`: a handle with `wait()` and
+# `is_completed()`. You have all that is needed: a **store**, a dictionary that one process keeps and all can reach.
+# `set(key, value)` writes bytes; `get(key)` waits until somebody has written them.
 #
 # ### Exercise: `StoreGroup`
 #
@@ -910,15 +907,13 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # %% [markdown] id="waits-text"
 # ## How long a group waits, and for whom
 #
-# Two sentences that people say, tested. 10 minutes, no exercise; a CPU is enough, and what only GPUs
-# can say is recorded.
+# Two common statements, tested. 10 minutes, no exercise; a CPU is enough, and what only GPUs can say is recorded.
 
 # %% [markdown] id="timeout-text"
 # ### Claim: "a process group waits half an hour before it gives up"
 #
-# Many pages say so. A group's options say what is true. **Guess**
-# first: `"holds"`, `"does not hold"` or `"depends"`? (Without a GPU, NCCL's answer is a recorded one. The
-# code that asks is hidden.)
+# Many pages say so. A group's options have the answer. **Guess** first: `"holds"`, `"does not hold"` or `"depends"`?
+# (Without a GPU, NCCL's answer is a recorded one. The code that asks is hidden.)
 
 # %% id="timeout-guess" tags=["guess"]
 guess = "depends"
@@ -951,10 +946,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="timeout-explained"
-# In both it is `init_process_group(timeout=…)` that sets it.
-# [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html) of that call has both
-# numbers: "10 minutes for NCCL and 30 minutes for other backends". A hang costs that long times every
-# GPU of the job, before anybody is told.
+# In both it is `init_process_group(timeout=…)` that sets it. [PyTorch's
+# documentation](https://docs.pytorch.org/docs/stable/distributed.html) of that call has both numbers: "10 minutes for
+# NCCL and 30 minutes for other backends". A hang costs that time on every GPU of the job before anybody is told.
 
 # %% [markdown] id="wait-text"
 # ### Claim: "`wait()` on a handle makes the ranks meet"
@@ -1023,8 +1017,8 @@ lockstep.claim(
 # %% [markdown] id="promises-text"
 # ## Four promises of the documentation
 #
-# Four sentences of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each
-# tested. 15 minutes, no exercise; a CPU is enough.
+# Four statements of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each tested. 15
+# minutes, no exercise; a CPU is enough.
 
 # %% [markdown] id="entered-text"
 # ### Claim: "nobody leaves a barrier before all have entered it"

@@ -7,7 +7,7 @@
 #
 # - say which calls make the host wait, under gloo and under NCCL, and why the two differ,
 # - see from a report that ranks wait for each other's sends, and repair it in two ways,
-# - say what the two sides of a message must agree on, and what happens where they do not,
+# - say what the two sides of a message must agree on, and what happens if they do not,
 # - measure latency and bandwidth, and predict a message's time from them.
 #
 # Lab 01 comes first: it says what ranks and groups are. Lab 10 makes a pipeline of these messages.
@@ -29,7 +29,7 @@ print(NPROC, "ranks, backend:", BACKEND)
 # | --- | --- |
 # | `send(x, dst)` | sends the tensor `x` to rank `dst` |
 # | `recv(x, src)` | receives into `x`, a tensor that is there already; returns the sender's rank |
-# | `isend(x, dst)`, `irecv(x, src)` | begin to do that; return a handle with `wait()` |
+# | `isend(x, dst)`, `irecv(x, src)` | start doing that; return a handle with `wait()` |
 # | `batch_isend_irecv([P2POp(isend, x, dst), …])` | begins several (a `P2POp` is a call that is described and not yet made); returns a list of handles |
 #
 # The first three rows take a `group` and a `tag`; in a batch each `P2POp` does. The **host** is the Python
@@ -49,10 +49,10 @@ elif dist.get_rank() == last:
     print("from rank", dist.recv(x, 0), "I have", x.item())
 
 # %% [markdown] id="late-text"
-# The ranks between did nothing: a message concerns two ranks. When is the sender done with it? A
-# library can keep a copy and let the sender go on. gloo keeps none: the numbers go from the sender's
-# tensor to the receiver's, when both are there. In the next cell rank 1 comes 0.2 seconds late.
-# **Predict:** how many seconds does rank 0 spend in `send`, under gloo?
+# The other ranks did nothing: a message concerns two ranks. When is the sender done? A library can keep a copy and
+# let the sender go on. gloo keeps none: the numbers go from the sender's tensor to the receiver's when both ranks are
+# there. In the next cell rank 1 comes 0.2 seconds late. **Predict:** how many seconds does rank 0 spend in `send`,
+# under gloo?
 
 # %% id="late-prediction" tags=["prediction"]
 prediction = 0.2
@@ -144,19 +144,19 @@ lockstep.table(
 )
 
 # %% [markdown] id="waits-explained"
-# Under gloo a send is a **rendezvous**: it ends when the receiver has come, whatever the size. `isend`
-# puts this wait off until `wait()`.
+# Under gloo a send is a **rendezvous**: it ends when the receiver has arrived, whatever the size. `isend` puts this
+# wait off until `wait()`.
 #
-# **What changes under NCCL.** Every call only queues work on the GPU's stream, and `wait()` makes the
-# *stream* wait, not the host. The waiting is still there, on the GPU, where you do
-# not see it. (The first message between two ranks is another matter: it makes their connection, and
-# both must come.) A group that is made with its GPU (`device_id`), as Lockstep's are, has one queue for messages
-# and collectives, in the order of the calls; where you make one yourself, PyTorch warns of that.
+# **What changes under NCCL.** Every call only queues work on the GPU's stream, and `wait()` makes the *stream* wait,
+# not the host. The waiting still happens, on the GPU, where you do not see it. (The first message between two ranks
+# is different: it makes their connection, for which both must be there.) A group that is made with its GPU
+# (`device_id`), as Lockstep's are, has one queue for messages and collectives, in the order of the calls; where you
+# make one yourself, PyTorch warns of that.
 
 # %% [markdown] id="deadlock-text"
 # ### A deadlock of sends
 #
-# Two ranks swap a tensor. Both send first and then receive, as one would write it down. The cell is
+# Two ranks swap a tensor. Both send first and then receive, which is the obvious way to write it. The cell is
 # **broken on purpose**. Look in the report for the call that each rank is in.
 
 # %% id="deadlock"
@@ -171,8 +171,8 @@ dist.send(mine, other)
 dist.recv(theirs, other)
 
 # %% [markdown] id="buffered-text"
-# Each rank is in its `send`, which ends when the other one is in its `recv`. That is the next line, and
-# neither gets there.
+# Each rank is in its `send`, which ends when the other is in its `recv`. That is the next line, which neither
+# reaches.
 #
 # ### Claim: "a small message is buffered, so that swap hangs only for large ones"
 #
@@ -241,16 +241,15 @@ lockstep.claim(
 )
 
 # %% [markdown] id="swap-in-turn-text"
-# Under gloo the mistake shows at the first try. Under NCCL it may show late. On the recorded GPUs messages of
-# up to 64 MB went into NCCL's buffers, and 256 MB hung: both hosts had made their two calls, and the GPUs
-# waited for each other. How much fits is promised nowhere. (As a pair's *first* messages, 4 bytes hung, too.)
-# There are two repairs.
+# Under gloo the mistake shows at once. Under NCCL it may show late. On the recorded GPUs messages of up to 64 MB went
+# into NCCL's buffers, and 256 MB hung: both hosts had made their two calls, and the GPUs waited for each other.
+# Nothing promises how much fits. (As a pair's *first* messages, 4 bytes hung, too.) There are two repairs.
 #
 # ### Exercise 1: take turns
 #
-# **Goal:** `swap_in_turn(x, other)` runs on many ranks at once. Ranks are in pairs, any two of them
-# may be partners, and `other` is the rank of this one's partner. It returns the partner's `x`, in a
-# new tensor, and leaves `x` as it is. Only `send` and `recv`, one of each, one after the other.
+# **Goal:** `swap_in_turn(x, other)` runs on many ranks at once. Ranks are in pairs, any two of them may be partners,
+# and `other` is the rank of the partner. It returns the partner's `x`, in a new tensor, and leaves `x` as it is. Only
+# `send` and `recv`, one of each, one after the other.
 
 # %% id="swap_in_turn"
 import torch
@@ -274,13 +273,12 @@ def swap_in_turn(x, other):
 lockstep.check("swap_in_turn", swap_in_turn)
 
 # %% [markdown] id="swap-text"
-# Taking turns works for pairs. But the wire carries both directions at the same time, and half of it
-# was idle.
+# Taking turns works for pairs. But a link carries both directions at the same time, and half of it was idle.
 #
 # ### Exercise 2: both at once
 #
-# **Goal:** `swap(x, other)` does the same by one message each way, and both ranks begin both messages
-# before they wait for either.
+# **Goal:** `swap(x, other)` does the same with one message each way, and both ranks start both messages before they
+# wait for either.
 
 # %% id="swap"
 import torch
@@ -337,26 +335,26 @@ def shift(x, by):
 lockstep.check("shift", shift)
 
 # %% [markdown] id="batch-text"
-# **What changes under NCCL.** `batch_isend_irecv` becomes *one* piece of work on the GPU (NCCL's group
-# call), so that sends and receives really run at the same time. Separate `isend` and `irecv` calls on one
-# communicator are queued one behind the other. In a swap the *same* order on both ranks is then the
-# dangerous one: both GPUs work on their send, and the receives that would let them end wait behind.
-# [NCCL's documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html) says to
-# "merge calls that need to progress concurrently to avoid deadlocks". So for swaps on GPUs, batch. (PyTorch
-# has a rule for that: where a batch is the first call of its group, all ranks of the group must take part.)
+# **What changes under NCCL.** `batch_isend_irecv` becomes *one* piece of work on the GPU (NCCL's group call), so that
+# sends and receives really run at the same time. Separate `isend` and `irecv` calls on one communicator are queued
+# one after the other. In a swap it is then dangerous if both ranks use the *same* order: both GPUs work on their
+# send, and the receives that would let these end wait behind them. [NCCL's
+# documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html) says to "merge calls that
+# need to progress concurrently to avoid deadlocks". So for swaps on GPUs, batch. (PyTorch has a rule for that: where
+# a batch is the first call of its group, all ranks of the group must take part.)
 
 # %% [markdown] id="must-match-text"
 # ## 2 · What must match
 #
-# Both sides call; something must decide which `recv` gets which `send`. A `recv` takes messages of its own
-# group, from the sender that it names, with its own tag (0 if none is said). Of these it takes the one that
-# was sent first and is not taken yet. Other messages wait.
+# Both sides call, and something must decide which `recv` gets which `send`. A `recv` takes messages of its own group,
+# from the sender that it names, with its own tag (0 if none is said). Of these it takes the first that has not been
+# taken yet. Other messages wait.
 #
 # A section of the further notebook tries that.
 #
-# The content comes after that. A message is bytes: it says neither a type nor a shape, and gloo writes the bytes into the receiver's memory, from its start on.
-# Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of them -1 before.
-# **Predict:** what is then in the last one?
+# Then comes the content. A message is bytes: it carries neither a type nor a shape, and gloo writes the bytes to the
+# start of the receiver's memory. Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of
+# them -1 before. **Predict:** what is then in the last one?
 
 # %% id="match-prediction" tags=["prediction"]
 prediction = -1
@@ -398,10 +396,10 @@ lockstep.table(
 )
 
 # %% [markdown] id="match-explained"
-# gloo compares no shape and no type. In memory the float32 1.0 is the four bytes `0x3F800000`, which as
-# an int32 is 1065353216. Two float32 become one float64, and of a tensor that is too large the rest keeps
-# what was there. No error in any of them. Only one that is too *small* is noticed, and then the process
-# ends, which no `except` can help.
+# gloo compares no shape and no type. In memory the float32 1.0 is the four bytes `0x3F800000`, which as an int32 is
+# 1065353216. Two float32 become one float64, and if the tensor is too large, its rest keeps what was there. None of
+# these raises an error. Only a tensor that is too *small* is noticed, and then the process ends, which no `except`
+# can catch.
 #
 # **What changes under NCCL.** Its documentation asks for the same count and type on both sides and
 # promises nothing otherwise. And PyTorch says that NCCL does not support `tag`: there, order alone
@@ -434,8 +432,8 @@ x.item()
 lockstep.compare(predicted=prediction, measured=job[1])
 
 # %% [markdown] id="reuse-explained"
-# Nothing was copied: gloo reads the tensor when the receiver comes, so it is 2 here. Nothing promises
-# that. Until `wait()` has returned, the tensor belongs to the message.
+# Nothing was copied: gloo reads the tensor when the receiver arrives, so it is 2 here. Nothing promises that. Until
+# `wait()` has returned, the tensor belongs to the message.
 #
 # **Break.** The first sitting ends here. You know who waits for whom, and what must match. What follows is what a message costs. The
 # next section starts on its own.
@@ -453,11 +451,10 @@ lockstep.compare(predicted=prediction, measured=job[1])
 #
 # ### Exercise 4: ping-pong
 #
-# **Goal:** `one_way(nbytes, repeats)` runs on two ranks, with a tensor of `nbytes` bytes on
-# `lockstep.device()`. One round trip that does not count (it makes the connection), then `repeats`
-# round trips, each timed by itself. On rank 0 it returns the seconds that *one* message takes: the
-# median, because a busy machine makes some of them late. Take every time with `now()`: it is the
-# time when all that was queued is done, on a GPU, too.
+# **Goal:** `one_way(nbytes, repeats)` runs on two ranks, with a tensor of `nbytes` bytes on `lockstep.device()`. It
+# makes one round trip that does not count (it makes the connection), then `repeats` round trips, each timed by
+# itself. On rank 0 it returns the seconds that *one* message takes: the median, because a busy machine makes some of
+# them late. Take every time with `now()`: it returns the time when everything queued is done, also on a GPU.
 
 # %% id="one_way"
 import statistics
@@ -511,8 +508,8 @@ print(f"4 bytes: {1e6 * small:,.0f} µs · 2²² bytes: {1e6 * large:,.0f} µs")
 print(lockstep.live(job))
 
 # %% [markdown] id="third-text"
-# A model is worth something if it says what has not been measured. **Predict**, from `small` and `large`: how
-# many *micro*seconds does a message of 2¹⁸ bytes (256 KiB) take here? (It has a sixteenth of the bytes of the large one.
+# A model is useful if it predicts what has not been measured. **Predict**, from `small` and `large`: how many
+# *micro*seconds does a message of 2¹⁸ bytes (256 KiB) take here? (It has a sixteenth of the bytes of the large one.
 # Does it take a sixteenth of the time?)
 
 # %% id="third-prediction" tags=["prediction"]
@@ -527,9 +524,9 @@ lockstep.compare(predicted=prediction, measured=1e6 * job[0][0], unit="µs")
 # More sizes show where the model is good. `lockstep.cost.fit` puts a line through measured points (least
 # squares of the *relative* misses, so that small messages count as much as large ones).
 #
-# Another program may take a core while you measure, and one point then lies far above its neighbours. So
-# beside your measurement stands one that was recorded on an idle machine, between two H200s that are
-# connected by NVLink, NVIDIA's link between GPUs. Both axes are logarithmic. Dashed lines are the model.
+# Another program may use a core while you measure, and then one point lies far above its neighbours. So beside your
+# measurement stands one that was recorded on an idle machine, between two H200s that are connected by NVLink,
+# NVIDIA's link between GPUs. Both axes are logarithmic. Dashed lines are the model.
 
 # %% id="fit" tags=["varies"]
 most = 15 if job.backend == "nccl" else 13  # 4 B to 16 MiB, and 256 on GPUs
@@ -563,21 +560,20 @@ print("two H200s:", nvlink)
 print(recording.stamp)
 
 # %% [markdown] id="model-explained"
-# Two numbers give the shape, and the order of magnitude at every size (a section of the further notebook asks how well
-# they do, size by size). And look at what α is on the GPUs: the time stays nearly the same up to
-# 1 MB. Most likely it is PyTorch's and CUDA's launch of the call, on the host, and then a faster wire would
-# change nothing there. (The recorded trips were timed fifty at a time, so their host could launch ahead. If your
-# ranks are on GPUs, each trip waits for its launches, and for Lockstep's record of the call: your α is larger.)
+# Two numbers give the shape, and the order of magnitude at every size ("How well two numbers do", in the further
+# notebook, looks at each size). And look at what α is on the GPUs: the time stays nearly the same up to 1 MB. Most
+# likely it is PyTorch's and CUDA's launch of the call, on the host, and then a faster wire would change nothing
+# there. (The recorded trips were timed fifty at a time, so their host could launch ahead. If your ranks are on GPUs,
+# each trip waits for its launches, and for Lockstep's record of the call: your α is larger.)
 #
 # ### A chain of links
 #
-# Four GPUs in a row; a tensor of 64 MB is on the first, and each passes it on to its neighbour. Whole,
-# it takes three messages one after the other. Cut into *c* pieces, a rank can pass on the first piece
-# while it receives the second: the last piece leaves after *c* messages and then has two more hops,
-# $(c + 2)\,(\alpha + \beta n / c)$.
+# Four GPUs are in a row; a tensor of 64 MB is on the first, and each passes it on to its neighbour. In one piece, it
+# takes three messages one after the other. Cut into *c* pieces, a rank can pass on the first piece while it receives
+# the second: the last piece leaves after *c* messages and then has two more hops, $(c + 2)\,(\alpha + \beta n / c)$.
 #
-# Few pieces: idle links. Many: many α. **Predict**, with NVLink's α and β: which of 1, 2, 4, 8, 16, 32 and
-# 64 pieces is the fastest?
+# Few pieces leave links idle; many pieces pay α many times. **Predict**, with NVLink's α and β: which of 1, 2, 4, 8,
+# 16, 32 and 64 pieces is the fastest?
 
 # %% id="pieces-prediction" tags=["prediction"]
 prediction = 4
@@ -597,10 +593,10 @@ lockstep.compare(predicted=prediction, computed=min(COUNTS, key=relay_seconds))
 #
 # ### Exercise 5: relay
 #
-# **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data,
-# and afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a
-# tensor into pieces that share its memory). It passes a piece on before it waits for the one after, and
-# can receive that one while it still sends this one. Nothing else is called.
+# **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data, and
+# afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a tensor into
+# pieces that share its memory). It passes a piece on before it waits for the next, and can receive that one while it
+# is still sending. It makes no other calls.
 
 # %% id="relay"
 import torch
@@ -674,9 +670,9 @@ lockstep.Timeline(trace, title="16 MB in four pieces", groups=groups)
 # %% [markdown] id="sum-text"
 # ## 4 · What point-to-point is bad at
 #
-# Data-parallel ranks need the sum of everybody's gradient. With what you have: all send theirs to
-# rank 0, which adds them up and sends the sum back to each. **Predict:** `x` has 1 MB (10⁶ bytes) on each
-# of the ranks. How many MB go in and out of rank 0 together?
+# Data-parallel ranks need the sum of everybody's gradient. With what you have so far, all send theirs to rank 0,
+# which adds them up and sends the sum back to each. **Predict:** `x` has 1 MB (10⁶ bytes) on each of the ranks. How
+# many MB go in and out of rank 0 together?
 
 # %% id="sum-prediction" tags=["prediction"]
 prediction = 2 * (NPROC - 1)
@@ -717,8 +713,8 @@ lockstep.compare(predicted=prediction, measured=megabytes[0])
 # - $\alpha + \beta n$ gives the shape of a message's time; cutting a message into pieces keeps all links
 #   of a chain busy.
 #
-# **What is slow here, and comes next:** everything went through rank 0, while the links between the
-# others were idle, and with each rank it gets worse. In lab 03 all ranks share that work: collectives.
+# **What is slow here, and comes next:** everything went through rank 0 while the links between the others were idle,
+# and it gets worse with every rank. In lab 03 all ranks share that work: collectives.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("02")
@@ -726,17 +722,17 @@ lockstep.progress("02")
 # %% [markdown] id="further"
 # # 02 · Point-to-point: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="transfer-text"
 # ## A tensor that the receiver does not know
 #
-# About 25 minutes; a CPU is enough. The receiver must bring a tensor of the right
-# size and type. But the last part of a batch may be shorter, and the next rank of a pipeline does not know.
+# About 25 minutes; a CPU is enough. The receiver must provide a tensor of the right size and type. But the last part
+# of a batch may be shorter, and the next rank of a pipeline does not know.
 #
-# `send` does not take every tensor: its numbers must lie one behind the other in memory. Those of a
-# transposed matrix, say, do not; `x.contiguous()` is a tensor whose numbers do, a copy where `x` is not.
+# `send` does not take every tensor: its numbers must be contiguous in memory. Those of a transposed matrix, say, do
+# not; `x.contiguous()` is a tensor whose numbers do, a copy where `x` is not.
 #
 # ### Exercise: transfer
 #
@@ -930,9 +926,9 @@ for size, took in nvlink_points[::2]:
     print(f"{size:>13,} B: the line says {more:+z.0f} %")
 
 # %% [markdown] id="model-misses-text"
-# Against the fitted line the points are on it while the time is flat. Around 1 MB the line is too high, from
-# 4 to 134 MB too low, and above too high again. A line has one slope, and the points have several: a library
-# uses other methods for other sizes (buffers, pieces). No place of the dials mends that.
+# The points are on the fitted line while the time is flat. Around 1 MB the line is too high, from 4 to 134 MB too
+# low, and above too high again. A line has one slope, and the points have several: a library uses other methods for
+# other sizes (buffers, pieces). No setting of the dials changes that.
 
 # %% [markdown] id="half-text"
 # ## Half of the bandwidth

@@ -27,9 +27,9 @@ import lockstep
 # %% [markdown] id="one-text"
 # ## 1 · Who holds what
 #
-# Every rank starts with other numbers, so that each number says whose it was: with four ranks, rank 0
-# holds 10 11 12 13, rank 1 holds 20 21 22 23, and so on. Three collectives, each on a copy of them. In some
-# calls one rank plays a special part; it is called the *root*, and `src` or `dst` names it:
+# Every rank starts with different numbers, so that each number says whose it was: with four ranks, rank 0 holds 10 11
+# 12 13, rank 1 holds 20 21 22 23, and so on. Three collectives, each on a copy of them. In some calls one rank has a
+# special role: the *root*, named by `src` or `dst`:
 #
 # | call | what it does |
 # | --- | --- |
@@ -37,10 +37,9 @@ import lockstep
 # | `reduce(x, dst=0)` | the sum over all ranks, to the root |
 # | `all_reduce(x)` | the sum over all ranks, to all |
 #
-# **Guess** first about a sentence that this run will test: "`reduce` changes the tensor of the root, and
-# leaves the others alone" (`"holds"`, `"does not hold"`, or `"depends"`: true in some of the cases that
-# are tested, here of some ranks, and false in others).
-# **Predict**, too: after the `all_reduce`, what is the first number that *rank 1* holds?
+# **Guess** first about a sentence that this run will test: "`reduce` changes the tensor of the root, and leaves the
+# others alone" (`"holds"`, `"does not hold"`, or `"depends"`: true in some of the tested cases, here for some ranks,
+# and false in others). **Predict**, too: after the `all_reduce`, what is the first number that *rank 1* holds?
 
 # %% id="reduce-guess" tags=["guess"]
 guess = "does not hold"
@@ -84,8 +83,8 @@ display(picture(job))
 lockstep.compare(predicted=prediction, measured=job[1]["all_reduce"][1][0])
 
 # %% [markdown] id="one-explained"
-# A row is a rank, a box is a number, and it keeps the colour and the pattern of the rank that had it
-# before. What has a thick frame was computed on the way.
+# A row is a rank and a box is a number, which keeps the colour and the pattern of the rank that had it before. A
+# thick frame marks what was computed on the way.
 #
 # ### Claim: "`reduce` changes the tensor of the root, and leaves the others alone"
 #
@@ -107,10 +106,10 @@ lockstep.claim(
 )
 
 # %% [markdown] id="reduce-explained"
-# The documentation promises a result on the root, and nothing about the others. gloo writes partial sums
-# into the tensors of all ranks: each number that is left there is a sum over some of the ranks, or over
-# all. **What changes under NCCL:** it may leave the others as they were, so the claim's verdict is computed
-# wherever this lab runs, and the stamp says under what. A program that relies on it works until it is moved.
+# The documentation promises a result on the root, and nothing about the others. gloo writes partial sums into the
+# tensors of all ranks: each number left there is a sum over some or all of the ranks. **What changes under NCCL:** it
+# may leave the others as they were, so the claim's verdict is computed wherever this lab runs, and the stamp says
+# under what. A program that relies on it works until it runs elsewhere.
 #
 # ### Pieces
 #
@@ -125,7 +124,7 @@ lockstep.claim(
 # | `all_to_all_single(y, x)` | piece *j* of rank *i* becomes piece *i* of rank *j* |
 # | `barrier()` | nobody leaves before all have come |
 #
-# **Predict:** which number is the *last* that rank 0 holds after the `all_to_all_single`?
+# **Predict:** what is the *last* number that rank 0 holds after the `all_to_all_single`?
 
 # %% id="pieces-prediction" tags=["prediction"]
 prediction = 10 * NPROC  # rank 0 gets the first number of each rank
@@ -214,9 +213,9 @@ lockstep.check("global_mean", global_mean)
 # %% [markdown] id="async-text"
 # ## 2 · Handles
 #
-# With `async_op=True` a call returns a `Work` at once, and the tensor belongs to the backend until
-# `wait()` has returned: do not read it, do not write it, do not free it. Below the last rank comes
-# 0.4 seconds late, and rank 0 asks its handle twice.
+# With `async_op=True` a call returns a `Work` at once, and the tensor belongs to the backend until `wait()` has
+# returned: do not read it, do not write it, do not free it. Below, the last rank is 0.4 seconds late, and rank 0 asks
+# its handle twice.
 
 # %% id="async"
 # %%torchrun -n {NPROC} --backend gloo
@@ -248,9 +247,9 @@ if dist.get_rank() == 0:
 #
 # ### Exercise 2: two steps
 #
-# **Goal:** `two_step_all_reduce(x)` leaves the sum over all ranks in `x`, on every rank, by one
-# `reduce_scatter` of x's bytes and one `all_gather` of a part. `x` has one dimension, its length is a
-# multiple of the number of ranks, and any dtype. `x.chunk(n)` gives views: who writes into them writes into `x`.
+# **Goal:** `two_step_all_reduce(x)` leaves the sum over all ranks in `x`, on every rank, by one `reduce_scatter` of
+# x's bytes and one `all_gather` of a part. `x` has one dimension, its length is a multiple of the number of ranks,
+# and any dtype. `x.chunk(n)` gives views: writing into them writes into `x`.
 
 # %% id="two_step_all_reduce"
 import torch
@@ -272,9 +271,9 @@ lockstep.check("two_step_all_reduce", two_step_all_reduce)
 # %% [markdown] id="ring-text"
 # ### The ring
 #
-# Now without collectives. Put the ranks in a ring: each sends to the next one only, and receives from
-# the one before. Cut `x` into N chunks. In the first half partial sums go round and grow, until each
-# rank has one complete chunk. In the second half the complete chunks go round.
+# Now without collectives. Put the ranks in a ring: each sends only to the next one and receives only from the
+# previous one. Cut `x` into N chunks. In the first half partial sums go round and grow, until each rank has one
+# complete chunk. In the second half the complete chunks go round.
 #
 # Follow one chunk, the first, on four ranks. Rank 0 sends its own to rank 1, which adds its own to it
 # and sends the sum to rank 2; rank 2 adds and sends to rank 3; rank 3 adds and has the sum of all four,
@@ -282,7 +281,7 @@ lockstep.check("two_step_all_reduce", two_step_all_reduce)
 # more. The second chunk does the same, but starts at rank 1, the third at rank 2, the fourth at rank 3,
 # all at the same time.
 #
-# So each rank is busy in each step. Copy this table on paper, and fill in what is missing:
+# So each rank is busy in each step. Copy this table onto paper, and fill in what is missing:
 #
 # | | rank 0 | rank 1 | rank 2 | rank 3 |
 # | --- | --- | --- | --- | --- |
@@ -293,7 +292,7 @@ lockstep.check("two_step_all_reduce", two_step_all_reduce)
 # | step 3: sends chunk | … | … | … | … |
 # | after step 3 it has the sum in chunk | … | … | … | … |
 #
-# The tool is an exchange in which both sides are started before anybody waits; lab 02 says why:
+# Your tool is an exchange that starts both messages before it waits for either; lab 02 says why:
 
 # %% id="swap"
 # %%torchrun -n {NPROC} --backend {BACKEND}
@@ -324,10 +323,9 @@ prediction = 2 * (NPROC - 1) * 1200 / NPROC  # 2(N - 1) steps, each 1/N of it
 # %% [markdown] id="ring-exercise-text"
 # ### Exercise 3: a ring all-reduce
 #
-# **Goal:** `ring_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone. Rank *r* sends
-# to *r* + 1 only, and no rank sends more than the bytes that you predicted (the check counts them).
-# Every message that is begun is waited for. `x` has one dimension, its length is a multiple of N, any
-# N. Your table says which chunk.
+# **Goal:** `ring_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone. Rank *r* sends to *r* + 1
+# only, and no rank sends more than the bytes that you predicted (the check counts them). It waits for every message
+# that it starts. `x` has one dimension, its length is a multiple of N, any N. Your table says which chunk.
 
 # %% id="ring_all_reduce"
 import torch
@@ -401,8 +399,8 @@ lockstep.interactive.collective(job, title="Your ring, by the record of calls")
 # %% [markdown] id="rounds-text"
 # ## 4 · Fewer rounds
 #
-# The ring sends few bytes in *many* rounds: 2(N − 1), and in each of them a message's latency is
-# paid. For a small tensor that is all there is to pay. Two ways with fewer rounds:
+# The ring sends few bytes in *many* rounds: 2(N − 1), each of which pays a message's latency. For a small tensor
+# there is hardly any other cost. Two ways with fewer rounds:
 #
 # - **Recursive doubling:** in round *k* each rank exchanges *everything it has* with a partner 2^*k*
 #   away, and adds. After one round pairs agree, after two fours, after three eights.
@@ -460,8 +458,8 @@ lockstep.compare(predicted=prediction, measured=max(map(len, sends)))
 # The ring with 8 ranks sends 14 messages from each. Here it is 3, and each of them is all of `x`: few
 # rounds against few bytes. Which is faster depends on the size, and on what a message costs: lab 15.
 #
-# **Break.** The first sitting ends here. You have built what the backends have inside. What follows stands on its own: how large calls
-# should be, and what goes wrong when ranks do not agree.
+# **Break.** The first sitting ends here. You have built what backends do inside. What follows stands on its own: how
+# large calls should be, and what goes wrong when ranks do not agree.
 
 # %% [markdown] id="grain-text0"
 # ## 5 · Granularity
@@ -497,8 +495,8 @@ times = 1000 * seconds[1 << 10] / seconds[1 << 20]
 lockstep.compare(predicted=prediction, computed=times, unit="times")
 
 # %% [markdown] id="flat-text"
-# Up to a megabyte an all-reduce costs what a call costs, and no more. So bundle small tensors: one call
-# instead of many.
+# Up to a megabyte an all-reduce costs no more than the call itself. So bundle small tensors: one call instead of
+# many.
 #
 # ### Exercise 5: one call for all
 #
@@ -528,18 +526,18 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 # %% [markdown] id="skip-text"
 # ## 6 · A rank that skips, groups that cross
 #
-# A collective has no name and no number that would travel with it. Within a group calls match by their
-# order: each rank's first call meets the first of all others, the second the second, and so on. What a
-# program means by a call, such as the step of its loop, plays no part.
+# A collective carries no name and no number. Within a group calls match by their order: each rank's first call meets
+# the first of all others, the second the second, and so on. What the program means by a call, such as the step of its
+# loop, plays no role.
 #
-# **What changes under NCCL:** the ranks that wait do so in a kernel, and their programs go on. NCCL speaks if it is
-# asked before the ranks start: `NCCL_DEBUG=WARN` prints its version, and its own reason beside an error;
+# **What changes under NCCL:** the ranks that wait do so in a kernel, and their programs go on. NCCL reports what it
+# does if you ask before the ranks start: `NCCL_DEBUG=WARN` prints its version, and its own reason beside an error;
 # `NCCL_DEBUG=INFO` prints how each communicator was made (its GPUs, its rings and trees, the network that it uses).
 # With `NCCL_DEBUG_SUBSYS=COLL` added it prints each call.
 #
-# The next cell is **broken on purpose**: rank 1 leaves out step 1 of three (0, 1, 2), for example because
-# it had no data. Write on paper which calls each rank makes, and in which order. **Predict:** in which step
-# will the other ranks hang?
+# The next cell is **broken on purpose**: rank 1 skips step 1 of three (0, 1, 2), for example because it had no data.
+# Write on paper which calls each rank makes, and in which order. **Predict:** in which step will the other ranks
+# hang?
 
 # %% id="skip-prediction" tags=["prediction"]
 prediction = 2
@@ -561,12 +559,11 @@ stuck = next(call for call in job.calls[0] if call.end is None)
 lockstep.compare(predicted=prediction, measured=stuck.number)
 
 # %% [markdown] id="skip-explained"
-# They hang in the call *after* the one that was skipped. Look at what was printed in step 1: the
-# sum of the others' step 1 and rank 1's step 2. So a skipped call first gives wrong numbers, and only
-# then a hang. Had the others left out one of their
-# later calls, nothing would have hung, and nobody would have noticed. A rank without data calls with
-# zeros. (They hang because rank 1's process is kept until all are done. Once a process has ended, so have
-# its connections, and gloo raises an error in the others.)
+# They hang in the call *after* the one that was skipped. Look at what was printed in step 1: the sum of the others'
+# step 1 and rank 1's step 2. So a skipped call first gives wrong numbers, and only then a hang. Had the others left
+# out one of their later calls, nothing would have hung, and nobody would have noticed. A rank without data should
+# make the call with zeros. (They hang because rank 1's process is kept until all are done. Once a process has ended,
+# so have its connections, and gloo raises an error in the others.)
 #
 # The next one is **broken on purpose**, too: two groups with the same members, one for gradients
 # and one for metrics, used in two orders.
@@ -583,9 +580,9 @@ for group in order:
     dist.all_reduce(torch.ones(1), group=group)
 
 # %% [markdown] id="crossed-text"
-# A deadlock with every call correct on its own: a rank makes its second call when the first has ended, and
-# the first waits for a second call of another rank. With `async_op=True` a rank begins both before it
-# waits for either. And gloo has threads of its own, which work on several begun calls at once.
+# This is a deadlock although every call is correct on its own: a rank makes its second call when the first has ended,
+# and the first waits for another rank's second call. With `async_op=True` a rank starts both before it waits for
+# either. And gloo has threads of its own, which work on several calls at once.
 #
 # **Predict:** the same, but each call with `async_op=True`, and the waiting at the end. How many of the
 # ranks finish under gloo?
@@ -614,10 +611,10 @@ finished = [rank for rank in range(NPROC) if "finished" in job.output(rank)]
 lockstep.compare(predicted=prediction, measured=len(finished))
 
 # %% [markdown] id="uncrossed-text"
-# **What changes under NCCL:** handles do not help. Each group has a stream of its own there, but whether
-# the GPU runs both groups' calls at the same time is not promised. NCCL's rule is that the order in which
-# the host starts them agrees on all ranks, over all groups. So the repair that holds everywhere is *one
-# order on all ranks*: here all would call on `gradients` first, and then on `metrics`.
+# **What changes under NCCL:** handles do not help. Each group has a stream of its own there, but whether the GPU runs
+# both groups' calls at the same time is not promised. NCCL's rule is that the order in which the host starts them
+# agrees on all ranks, over all groups. So the repair that works everywhere is *one order on all ranks*: here all
+# would use `gradients` first, and then `metrics`.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -626,8 +623,8 @@ lockstep.compare(predicted=prediction, measured=len(finished))
 #   ranks only send to each other no way needs fewer.
 # - A ring has 2(N − 1) rounds, doubling log₂ N for more bytes: small messages want few rounds, large
 #   ones few bytes.
-# - Bundling saves what a call costs, never bytes. An average over ranks is not an average over samples.
-# - Calls match by order. A skipped one makes wrong numbers first, and hangs later.
+# - Bundling saves the cost of calls, never bytes. An average over ranks is not an average over samples.
+# - Calls match by order. A skipped call first gives wrong numbers, and a hang later.
 #
 # **What is slow here, and comes next:** while the bytes travelled, every rank waited, and computed
 # nothing. On a GPU the two can go on at the same time: streams, and overlap, are lab 04.
@@ -638,8 +635,8 @@ lockstep.progress("03")
 # %% [markdown] id="further"
 # # 03 · Collectives: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="twice-text"
 # ## How often an all-reduce sends its data
@@ -681,9 +678,9 @@ lockstep.claim(
 # %% [markdown] id="grain-live"
 # ## Bundling, measured here
 #
-# Many small calls, one large call, and calls that PyTorch collects, on your ranks; and what people say that
-# it saves. About 5 minutes; a CPU is enough. (Bundling saves no bytes. Those are saved where gradients are
-# *added up over several steps* before they are sent.)
+# Many small calls, one large call, and calls that PyTorch collects, on your ranks; and what it is said to save. About
+# 5 minutes; a CPU is enough. (Bundling saves no bytes. Those are saved where gradients are *added up over several
+# steps* before they are sent.)
 #
 # Each way is timed once, and ranks may share a few cores: nothing is as clean as on the chart of section
 # 5. The third way: `_coalescing_manager` collects the calls inside of it and passes them on as one; the
@@ -759,10 +756,10 @@ lockstep.claim(
 #
 # What it costs to send Python objects, and what it risks. About 10 minutes; a CPU is enough.
 #
-# `all_gather_object`, `broadcast_object_list` and similar calls take any Python object. They pickle it
-# into bytes, send those as a tensor, and unpickle them on the other side. A receiver must bring a tensor
-# that is long enough (lab 02), and does not know how long the other ranks' pickles are. **Predict:** how
-# many operations on the process group does *one* `all_gather_object` make on each rank?
+# `all_gather_object`, `broadcast_object_list` and similar calls take any Python object. They pickle it into bytes,
+# send those as a tensor, and unpickle them on the other side. A receiver must provide a tensor that is long enough
+# (lab 02), and does not know how long the other ranks' pickles are. **Predict:** how many operations on the process
+# group does *one* `all_gather_object` make on each rank?
 
 # %% id="object-prediction" tags=["prediction"]
 prediction = 2
@@ -814,10 +811,10 @@ ran = [rank for rank in range(NPROC) if "chose this line" in job.output(rank)]
 lockstep.compare(predicted=prediction, measured=len(ran))
 
 # %% [markdown] id="danger-explained"
-# Nobody called anything: receiving was enough. `print` is harmless, `os.system` would not have
-# been. So whoever can send to your ranks can run programs in them. Inside of one job that is your own code; it is
-# not with a checkpoint from elsewhere (`torch.load` has `weights_only=True` for this reason) nor on
-# a port that others can reach. Tensors cannot do that.
+# Nobody called it: receiving was enough. `print` is harmless, `os.system` would not have been. So whoever can send to
+# your ranks can run programs in them. Inside of one job that is your own code; it is not with a checkpoint from
+# elsewhere (`torch.load` has `weights_only=True` for this reason) nor on a port that others can reach. Tensors cannot
+# do that.
 
 # %% [markdown] id="further-averages"
 # ## Averages

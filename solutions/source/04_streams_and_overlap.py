@@ -3,13 +3,13 @@
 #
 # **Two sittings, 85 and 65 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
-# A GPU works while the program goes on, and can do several things at once: if one asks for it, and if
-# nothing stands in the way. Afterwards you can
+# A GPU works while the program goes on, and can do several things at once if it is asked to and if nothing stands in
+# the way. Afterwards you can
 #
 # - time what a GPU does, and say which lines of a program wait for it,
 # - put work onto two streams, order it by events, and find the race where an event is missing,
-# - hide communication behind computation (and, if you go further, copies), say how much is hidden, and
-#   predict it.
+# - hide communication behind computation (and copies, in the further notebook), say how much is hidden, and predict
+#   it.
 #
 # Lab 03 comes first: it has the collectives. No GPU is needed. Where there is none, `lockstep` has a
 # **virtual GPU**: your code is ordinary PyTorch, its values are real, its times come from a model.
@@ -29,14 +29,14 @@ import torch.distributed as dist
 print(lockstep.virtual.MACHINES["H200"])
 
 # %% [markdown] id="machine-text"
-# That is the virtual machine: an H200 in a few constants. What it leaves out: most of what caches do, the time of a first
-# call, a clock that falls under load, and all that other programs do. So every time below is stamped
+# That is the virtual machine: an H200 described by a few constants. It leaves out most effects of caches, the cost of
+# a first call, a clock that drops under load, and everything that other programs do. So every time below is stamped
 # *simulated*: it is an estimate that follows from these constants. On a machine with a GPU it is *live*.
 #
-# `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU. There `cuda` has the names of
-# `torch.cuda`; it is what `lockstep.cuda()` returns in your own ranks. With `ranks=2` it runs on two, each with a
-# GPU of its own, and their collectives are real. With `values=False` the virtual GPU has times only, so
-# tensors may be large. (The next two cells have only this in them; their code is folded.)
+# `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU. There, `cuda` offers the names of
+# `torch.cuda`; it is what `lockstep.cuda()` returns in your own ranks. With `ranks=2` it runs on two, each with a GPU
+# of its own, and their collectives are real. With `values=False` the virtual GPU computes times only, so tensors may
+# be large. (The next two cells define `on_gpu`; their code is folded.)
 
 # %% id="on-gpu-rank" tags=["plumbing"]
 import tempfile
@@ -99,8 +99,8 @@ def on_gpu(program, *args, values=True, ranks=1):
 # %% [markdown] id="async-text"
 # ## 1 · The host runs ahead
 #
-# The host is the CPU, with your Python; the GPU is the **device**. A line of a program is often timed by the host's
-# clock, which is read before the line and after it.
+# The host is the CPU, with your Python; the GPU is the **device**. A line of a program is often timed with the host's
+# clock, read before the line and after it.
 #
 # ### Claim: "reading the clock after the call waits for the GPU"
 #
@@ -112,13 +112,12 @@ guess = "does not hold"
 
 # %% [markdown] id="launch-text"
 # A call such as `a @ b` only **launches** a kernel: it puts it into a queue, and returns. The host goes on. The
-# device takes from the queue when it gets there. `torch.cuda.synchronize()` makes the host wait until the
-# queue is empty.
+# device works through the queue at its own pace. `torch.cuda.synchronize()` makes the host wait until the queue is
+# empty.
 #
-# Here a program multiplies two matrices of 8192 × 8192 in bfloat16: 2 · 8192³ floating-point operations.
-# It reads the host's clock before the call, after the call, and after `synchronize`.
-# **Predict:** how many µs does the clock show for the call alone? (The line above, of the machine, has
-# what you need.)
+# Here a program multiplies two matrices of 8192 × 8192 in bfloat16: 2 · 8192³ floating-point operations. It reads the
+# host's clock before the call, after the call, and after `synchronize`. **Predict:** how many µs does the clock show
+# for the call alone? (The line about the machine, above, has what you need.)
 
 # %% id="async-prediction" tags=["prediction"]
 # your number, in µs
@@ -153,8 +152,8 @@ lockstep.table("A clock around a product", columns, rows, stamp=seen.stamp)
 seen.timeline("One product: the host calls, the device works")
 
 # %% [markdown] id="clock-text"
-# The table's first row is a common mistake: no GPU has that many FLOP/s. The host's clock measured the launch.
-# Is that so for every size? The next cell launches products of three sizes, and reads the clock. If reading
+# The first row of the table is a common mistake: no GPU reaches that many FLOP/s. The host's clock measured the
+# launch. Is that so for every size? The next cell launches products of three sizes, and reads the clock. If reading
 # waits, it shows at least the time that the device works.
 
 
@@ -184,9 +183,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="waits-text"
-# Some lines do wait, because they need a value: the host cannot print what is not computed yet.
-# Each line below runs right after the launch of a kernel that takes 2,000,000 cycles, about 1 ms. A line that
-# waits takes that long; all others take some µs. **Predict:** how many of these seven lines wait?
+# Some lines do wait, because they need a value: the host cannot print what is not computed yet. Each line below runs
+# right after the launch of a kernel that takes 2,000,000 cycles, about 1 ms. A line that waits takes that long; the
+# others take a few µs. **Predict:** how many of these seven lines wait?
 #
 # `x.sum()` · `x.sum().item()` · `x.shape` · `if x[0, 0] > 0:` · `x.cpu()` · `x.nonzero()` · `x.to(torch.float16)`
 
@@ -224,11 +223,11 @@ display(lockstep.table("Which lines wait", columns, rows, stamp=seen.stamp))
 seen.compare(prediction, sum(us > 500 for _, us in seen.result))
 
 # %% [markdown] id="events-text"
-# `nonzero` waits, too: how large its result is depends on values. In a training loop each such line stops
-# the host, and then the device has nothing queued. (`loss.item()` in each step is the most common.)
+# `nonzero` waits, too: the size of its result depends on values. In a training loop each such line stops the host,
+# and then the device runs out of queued work. (`loss.item()` in each step is the most common example.)
 #
-# To time without a clock on the host there are **events**. `event.record()` puts a mark into the queue. When
-# the device gets there, it notes its own time. `first.elapsed_time(last)` gives milliseconds; both events need
+# **Events** time the device without the host's clock. `event.record()` puts a mark into the queue. When the device
+# reaches the mark, it notes its own time. `first.elapsed_time(last)` gives milliseconds; both events need
 # `enable_timing=True`, and must have been reached.
 
 
@@ -251,15 +250,15 @@ columns = ["product", "by events, µs", "its operations at 790 TFLOP/s, µs"]
 lockstep.table("Timed by events", columns, rows, stamp=seen.stamp)
 
 # %% [markdown] id="timed-text"
-# A first call is slow on a real GPU: kernels are loaded, memory is asked for, algorithms are chosen. So
-# timing begins with a **warm-up**, a call that is not counted. (The virtual GPU has no such cost; the check
-# of this exercise adds one.)
+# The first call is slow on a real GPU: kernels are loaded, memory is allocated, algorithms are chosen. So timing
+# begins with a **warm-up**, a call that is not counted. (The virtual GPU has no such cost; the check of this exercise
+# adds one.)
 #
 # ### Exercise 1: a timer
 #
-# **Goal:** `timed(cuda, work, repeats)` returns how many milliseconds of the device one call `work()` takes:
-# the mean over `repeats` calls, after at least one that does not count, within 5 %. The times come from events,
-# not from a clock of the host.
+# **Goal:** `timed(cuda, work, repeats)` returns how many milliseconds of device time one call of `work()` takes: the
+# mean over `repeats` calls, after at least one that does not count, to within 5 %. The times come from events, not
+# from a clock of the host.
 
 # %% id="timed"
 import torch
@@ -282,8 +281,8 @@ def timed(cuda, work, repeats):
 lockstep.check("timed", timed)
 
 # %% [markdown] id="small-text"
-# Events note when the device *gets there*, and a device that has nothing to do waits. A product of 512 × 512 takes it
-# 3 µs. **Predict:** what does `timed` say of it, in µs? (How long does the host take to launch the next one?)
+# Events note when the device *reaches* them, and a device without work waits. A product of 512 × 512 takes it 3 µs.
+# **Predict:** how many µs does `timed` report? (How long does the host take to launch the next one?)
 
 # %% id="small-prediction" tags=["prediction"]
 # your number, in µs
@@ -307,21 +306,22 @@ seen.compare(prediction, seen.result, "µs")
 
 # %% [markdown] id="small-explained"
 # So events measure the device's *time*, work and waiting alike. They measure the work only where the queue never runs
-# empty: kernels that take longer than their launches, or launches that have been queued before (by `_sleep`, as in
-# section 6). What a step of such small kernels costs, and how to launch it at once, is the topic of lab 06.
+# empty: kernels that take longer than their launches, or launches that were queued in advance (behind a `_sleep`, as
+# in section 6). What a step of such small kernels costs, and how to launch it at once, is the topic of lab 06.
 
 # %% [markdown] id="streams-text"
 # ## 2 · Two streams
 #
-# A queue of the device is a **stream**. What is in one stream runs in order. What is in two streams may run at
-# the same time. All that you launch goes to the *current* stream; at first that is the default stream.
-# `with cuda.stream(side):` makes `side` the current one. A collective with `async_op=True` goes to a stream
-# that the process group has for itself. `handle.wait()` then says: what is launched from here on begins after it.
+# A queue of the device is a **stream**. Work in one stream runs in order. Work in two streams may run at the same
+# time. Whatever you launch goes to the *current* stream; at first that is the default stream. `with
+# cuda.stream(side):` makes `side` the current one. A collective with `async_op=True` goes to a stream that belongs to
+# the process group. `handle.wait()` then means: whatever is launched from here on begins after it.
 #
-# Most training steps have this in them: an operation OP1, a collective, and an operation OP2, one after the
-# other, though OP2 does not need what is communicated. Here two ranks reduce 320 MB. OP1 is a product of 8192³, OP2
-# eight of 4096³: by the constants above each takes about 1.4 ms. One constant is not in that line: links carry
-# 320 GB/s. Between two ranks an all-reduce sends each byte once: 1.0 ms. (`alone` is the all-reduce without products.)
+# Most training steps contain this pattern: an operation OP1, a collective, and an operation OP2, one after the other,
+# although OP2 does not need what is communicated. Here two ranks reduce 320 MB. OP1 is a product of 8192³, OP2 eight
+# of 4096³: by the constants above each takes about 1.4 ms. One constant is not in the line about the machine: links
+# carry 320 GB/s. Between two ranks an all-reduce sends each byte once: 1.0 ms. (`alone` is the all-reduce without
+# products.)
 
 
 # %% id="streams-programs"
@@ -359,8 +359,8 @@ def alone(cuda):
 # With `waits_at_once` OP2 begins after the collective. Without it the collective, on its own stream, may run beside
 # OP2. It begins after OP1: the process group makes it wait for what was launched before. A collective is a kernel,
 # too. On the virtual GPU it takes 16 of the 132 SMs (the GPU's processors) while it runs, and OP2 has the others.
-# **Predict:** what does the collective still cost, when the two run beside each other: by how many µs is the
-# step longer than OP1 and OP2 alone?
+# **Predict:** what does the collective still cost when the two run side by side: by how many µs is the step longer
+# than OP1 and OP2 alone?
 
 # %% id="streams-prediction" tags=["prediction"]
 # your number, in µs
@@ -376,15 +376,15 @@ title = "OP1, collective, OP2; then OP2 beside it"
 lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 # %% [markdown] id="hidden-text"
-# How good is that? What counts is the **hidden share**: the part of the communication's time that costs
-# nothing. With T for the time of all together,
+# How good is that? What counts is the **hidden share**: the part of the communication time that costs nothing. With T
+# for times,
 #
 # $$\text{hidden} = \frac{T_{\text{alone, one after the other}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
 #
-# 1 means that it is free, 0 that nothing was gained. Below 0 it was better to leave it. Here, by the model: for
-# 1.0 ms OP2 has 116 of the 132 SMs, so it loses 16/132 = 12 % of that time, and 116/132 = 88 % is hidden. A real
+# 1 means that communication is free, 0 that nothing was gained, and below 0 the overlap did harm. Here, by the model:
+# for 1.0 ms OP2 has 116 of the 132 SMs, so it loses 16/132 = 12 % of that time, and 116/132 = 88 % is hidden. A real
 # GPU hides less. A kernel's blocks keep their SMs to their end, so the collective waits for a product that came
-# first; and products beside it are slower than by the count of SMs. The last sections have recordings.
+# first; and products beside it slow down by more than their share of SMs. The further notebook has recordings.
 
 
 # %% id="hidden"
@@ -397,10 +397,9 @@ lockstep.table(title, ["how", "step, ms", "hidden"], rows, stamp=after.stamp)
 # %% [markdown] id="race-text"
 # ## 3 · Events, and what happens without one
 #
-# Streams do not wait for each other unless you say so. This program fills `y` with 1, and a second stream
-# doubles it. The default stream then takes the mean. It is **broken on purpose**: nothing orders the last two.
-# (`_sleep` keeps the side stream busy first, so that it comes late on every machine.)
-# **Predict:** what is the mean that comes out?
+# Streams do not wait for each other unless you say so. This program fills `y` with 1, and a second stream doubles it.
+# The default stream then computes the mean. It is **broken on purpose**: nothing orders the last two. (`_sleep` keeps
+# the side stream busy first, so that it is late on every machine.) **Predict:** what mean comes out?
 
 # %% id="race-prediction" tags=["prediction"]
 prediction = 1  # the mean reads what is there: y, not doubled yet
@@ -433,12 +432,12 @@ print(*(broken.races or [hint]), sep="\n")
 broken.timeline("A race: the mean begins before the doubling has ended")
 
 # %% [markdown] id="race-explained"
-# No error, no warning: a wrong number. On a GPU it may be right for months, as long as the writer happens to be early enough.
-# The virtual GPU always *reports* a race, with both lines, both streams, and what is missing. It also has what nothing
-# orders come in the wrong order, if it still can: where the first of the two was over before the second was launched,
-# the number is right here, too. (A real GPU has a tool that reports races, PyTorch's [CUDA
-# sanitizer](https://docs.pytorch.org/docs/stable/cuda._sanitizer.html). It does not know of memory that goes from one
-# tensor to another, which section 5 is about.)
+# No error, no warning: a wrong number. On a GPU it may be right for months, as long as the writer happens to be early
+# enough. The virtual GPU always *reports* a race, with both lines, both streams, and what is missing. It also runs
+# unordered work in the wrong order where it still can: if the first of the two was over before the second was
+# launched, the number is right here, too. (A real GPU has a tool that reports races, PyTorch's [CUDA
+# sanitizer](https://docs.pytorch.org/docs/stable/cuda._sanitizer.html). It does not track memory that passes from one
+# tensor to another, the topic of section 5.)
 #
 # The repair is one event: recorded in the stream that writes, waited for in the stream that reads.
 
@@ -451,9 +450,9 @@ print("mean:", repaired.result, "·", *(repaired.races or ["no races"]))
 #
 # | call | what it does |
 # | --- | --- |
-# | `event = stream.record_event()` | a mark in `stream`, after all that it was given so far |
-# | `event.wait(stream)` | what `stream` is given from now on begins after the mark; without `stream`: the current one |
-# | `a.wait_stream(b)` | both in one: `a` waits for all that `b` was given so far |
+# | `event = stream.record_event()` | a mark in `stream`, after everything it has been given so far |
+# | `event.wait(stream)` | whatever `stream` is given from now on begins after the mark; without `stream`: the current one |
+# | `a.wait_stream(b)` | both in one: `a` waits for everything that `b` has been given so far |
 # | `event.synchronize()` | the *host* waits |
 #
 # ### Exercise 2: three streams in order
@@ -487,9 +486,9 @@ def ordered(cuda, x, left, right):
 lockstep.check("ordered", ordered)
 
 # %% [markdown] id="break"
-# **Break.** The first sitting ends here. You can time a GPU, use two streams, and order them by events. What comes now uses that: what NCCL does
-# with streams, memory and streams, and communication in buckets. Section 4 needs only the first cells, down to the
-# heading of section 1.
+# **Break.** The first sitting ends here. You can time a GPU, use two streams, and order them by events. The second
+# sitting uses that: what NCCL does with streams, memory and streams, and communication in buckets. Section 4 needs
+# only the first cells, down to the heading of section 1.
 #
 # ## 4 · What NCCL does with streams
 #
@@ -503,9 +502,9 @@ lockstep.check("ordered", ordered)
 # 4. `work.wait()`, when you call it, makes the *then current* stream wait for that event.
 #
 # So `wait()` under NCCL blocks a stream and not the host. (With `async_op=False`, current versions launch on the
-# current stream itself, and need no event.) Under gloo there are no streams: `wait()` blocks the host. In
-# this cell rank 1 sends 0.2 s late, and rank 0 notes how long `irecv(…).wait()` keeps it.
-# **Predict:** how many seconds, under gloo?
+# current stream itself, and need no event.) Under gloo there are no streams: `wait()` blocks the host. In this cell
+# rank 1 sends 0.2 s late, and rank 0 notes how long `irecv(…).wait()` blocks it. **Predict:** how many seconds, under
+# gloo?
 
 # %% id="wait-prediction" tags=["prediction"]
 # your number, in s
@@ -540,13 +539,13 @@ lockstep.table("The sender comes 0.2 s late", columns, rows, stamp=stamps)
 # ### Exercise 3: rebuild it
 #
 # **Goal:** `collective_on_side(cuda, side, collective, x)` does what NCCL's process group does: it launches
-# `collective(x)` on the stream `side`, after all that the current stream has been given so far. It returns a
-# function `wait`. A call of `wait()` makes the stream that is current *then* wait for this collective:
-# only for this one, not for others that `side` is given later. The host never waits, and between launch and
-# `wait()` the current stream works on.
+# `collective(x)` on the stream `side`, after all that the current stream has been given so far. It returns a function
+# `wait`. A call of `wait()` makes the stream that is current *at that time* wait for this collective only, and not
+# for others that `side` is given later. The host never waits, and between launch and `wait()` the current stream
+# works on.
 #
-# (`collective` is any function that launches kernels on the current stream, such as `dist.all_reduce`. The check
-# takes one that multiplies by 4: the sum over four ranks that all have the same.)
+# (`collective` is any function that launches kernels on the current stream, such as `dist.all_reduce`. The check uses
+# one that multiplies by 4: the sum over four ranks that all have the same values.)
 
 # %% id="collective_on_side"
 import torch
@@ -599,11 +598,11 @@ lockstep.Timeline(ours.trace, before=theirs.trace, title=title)
 # ## 5 · Memory and streams
 #
 # PyTorch gives out device memory from a cache. When the last reference to a tensor goes away, on the *host*, its
-# memory goes back to the cache at once. The device may still have to use it. For one stream that is safe: who gets
-# the memory next comes later in the same stream. With two streams it is not.
+# memory goes back to the cache at once. The device may still have to use it. With one stream that is safe: whoever
+# gets the memory next comes later in the same stream. With two streams it is not.
 #
-# Here `x` belongs to the default stream, and the side stream reads it, late. Then the program lets go of `x`,
-# and makes a tensor of 5s. **Predict:** what is the mean that the side stream finds, where `x` was 1?
+# Here `x` belongs to the default stream, and the side stream reads it, late. Then the program drops `x`, and makes a
+# tensor of 5s. **Predict:** what mean does the side stream find, where `x` was 1?
 
 # %% id="memory-prediction" tags=["prediction"]
 prediction = 5  # the new tensor has that memory, and the read comes late
@@ -634,12 +633,12 @@ print(*(broken.races or ["a real GPU has no report of this"]), sep="\n")
 # %% [markdown] id="record-text"
 # The report names a repair, `x.record_stream(side)`: "this memory is used on `side`, too". PyTorch's
 # [documentation](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.record_stream.html) says: when the
-# tensor is freed, its memory is not given to another one before what is queued on `side` until then is done.
+# tensor is freed, its memory is not given to another one until everything queued on `side` by then is done.
 #
 # ### Claim: "a tensor that a second stream uses needs record_stream"
 #
-# **Guess:** is there no other way? The cell runs the program twice more, each time with one line before
-# `del x`: with `x.record_stream(side)`, and instead of it with `cuda.current_stream().wait_stream(side)`.
+# **Guess:** is there no other way? The cell runs the program twice more, each time with one line added before `del
+# x`: first `x.record_stream(side)`, then `cuda.current_stream().wait_stream(side)` in its place.
 
 # %% id="record-guess" tags=["guess"]
 guess = "does not hold"
@@ -660,35 +659,36 @@ lockstep.claim(
 )
 
 # %% [markdown] id="record-explained"
-# With `wait_stream` the stream to which `x` belongs has waited when the host lets go of `x`: who gets the memory
-# next comes later in that stream. But then it waits, and cannot work beside `side`.
+# With `wait_stream`, the stream to which `x` belongs waits before the host drops `x`: whoever gets the memory next
+# comes later in that stream. But a stream that waits cannot work beside `side`.
 #
-# `record_stream` has a price, too: the host runs ahead, so memory that others still use is not there for the next
-# tensor, and more is taken. The third way is to *keep* the tensor until a stream waits for an event that says that
-# it is no longer used. That is what the NCCL process group does today: the handle keeps the tensors until `wait()`.
+# `record_stream` has a price, too: the host runs ahead, so memory that is still in use is not available for the next
+# tensor, and more is allocated. The third way is to *keep* the tensor until a stream waits for an event that says
+# that it is no longer used. That is what the NCCL process group does today: the handle keeps the tensors until
+# `wait()`.
 #
 # The answers to exercises 2 and 3 have such memory, too: "The memory of your answers", in the further notebook, looks
 # for it.
 #
 # ## 6 · How large should a message be?
 #
-# In a backward pass gradients come layer by layer. Each could be communicated at once: then every layer pays the
-# start of a message, α. Or all at the end: then nothing is hidden. **Buckets** are in between: *m* layers in
-# one message. Say each layer's backward takes *c*, and a message with *m* layers takes α + *m*β, on a
-# stream of its own. A message starts when its last layer is computed and the message before it is done.
+# In a backward pass gradients come layer by layer. Each could be sent at once: then every layer pays the latency of a
+# message, α. Or all at the end: then nothing is hidden. **Buckets** are in between: *m* layers in one message. Say
+# each layer's backward takes *c*, and a message with *m* layers takes α + *m*β, on a stream of its own. A message
+# starts when its last layer is computed and the previous message is done.
 #
-# Say a layer has 4 MiB of gradients. Between two virtual H200s that is β = 13 µs, and α is about 11 µs.
-# **Predict** for 8 layers and *c* = 15 µs: when is all done with two layers a bucket, in µs?
-# (Make a small drawing: buckets are complete at 30, 60, 90, 120.)
+# Say a layer has 4 MiB of gradients. Between two virtual H200s that is β = 13 µs, and α is about 11 µs. **Predict**
+# for 8 layers and *c* = 15 µs: after how many µs is everything done with two layers a bucket? (Make a small drawing:
+# buckets are complete at 30, 60, 90, 120.)
 
 # %% id="buckets-prediction" tags=["prediction"]
 # your number, in µs
 prediction = 30 + 4 * (11 + 2 * 13)  # a message takes 37 > 30: back to back
 
 # %% [markdown] id="buckets-run-text"
-# The GPUs run it, with real all-reduces between two ranks. Only the layers' backward is a stand-in: `_sleep`, so that
-# it takes *c*. The folded cell measures α and β, by messages of one layer and of nine. (The first block in
-# the timeline is not counted: it lasts until the host has launched the rest.)
+# The GPUs run it, with real all-reduces between two ranks. Only the layers' backward is a stand-in: a `_sleep` that
+# takes *c*. The folded cell measures α and β, with messages of one layer and of nine. (The first block in the
+# timeline does not count: it lasts until the host has launched the rest.)
 
 # %% id="sleep" tags=["plumbing"]
 GRADIENT = 1 << 22  # bytes of a layer's
@@ -743,9 +743,9 @@ seen.timeline("8 layers, 2 in a bucket")
 # %% [markdown] id="bucket_size-text"
 # ### Exercise 4: the best bucket
 #
-# **Goal:** `bucket_size(layers, compute, alpha, beta)` returns how many layers to put into a bucket (the last
-# one may have fewer), so that all is done as early as possible. By the rules above; every size from 1 to
-# `layers` may be the best.
+# **Goal:** `bucket_size(layers, compute, alpha, beta)` returns how many layers to put into a bucket (the last one may
+# have fewer), so that everything is done as early as possible by the rules above. Every size from 1 to `layers` may
+# be the best.
 
 
 # %% id="bucket_size"
@@ -790,11 +790,11 @@ display(lockstep.table(title, columns, rows, stamp=seen.stamp))
 seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 
 # %% [markdown] id="breakdown-text"
-# ### A real backward pass, judged by the trace
+# ### A real backward pass, judged by its trace
 #
 # Do not judge overlap by eye. A trace can be counted: how long the device communicates while nothing computes
-# (*exposed*), and how long it does both. Here are 12 linear layers, and their backward pass. Once all gradients
-# are reduced after it; once each as soon as it is there, in a hook, as DDP and FSDP do it.
+# (*exposed*), and how long it does both. Here are 12 linear layers and their backward pass. First all gradients are
+# reduced after it; then each is reduced as soon as it is there, in a hook, as DDP and FSDP do it.
 
 
 # %% id="breakdown"
@@ -832,10 +832,9 @@ columns = ["how", "all-reduces, µs", "of it exposed", "overlapped"]
 lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 
 # %% [markdown] id="breakdown-explained"
-# The gradient that comes last, of the model's first layer, has nothing to hide behind: then the backward pass is
-# over. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB if you say nothing), and its first one is
-# small, so that communication starts early. Many small buckets overlap well, too, but have more to hide: each
-# pays α.
+# The gradient that comes last, that of the model's first layer, has nothing to hide behind: the backward pass is
+# over. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB by default), and its first one is small, so that
+# communication starts early. Many small buckets overlap well, too, but there is more to hide: each pays α.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -847,12 +846,12 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # - NCCL's `async_op=True` is two events around a kernel on another stream; its `wait()` blocks a stream, gloo's
 #   blocks the host.
 # - Memory goes back when the *host* lets go of it: `record_stream`, or keep the tensor.
-# - Overlap hides what wants other parts of the machine. A collective takes some SMs from the product beside it: of
-#   its time that share is not hidden.
-# - Messages too small pay α too often, too large ones hide nothing. Count it by α and β, then measure it.
+# - Overlap hides work that needs other parts of the machine. A collective takes some SMs from the product beside it,
+#   and that share of its time is not hidden.
+# - Messages that are too small pay α too often; too large ones hide nothing. Compute with α and β, then measure.
 #
-# **What is slow here:** small kernels, bound by their launches. Two streams do not help them, as "Two products
-# at once", in the further notebook, shows. CUDA graphs do.
+# **What is still slow:** small kernels, bound by their launches. Two streams do not help them, as "Two products at
+# once", in the further notebook, shows. CUDA graphs do.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("04")
@@ -860,8 +859,8 @@ lockstep.progress("04")
 # %% [markdown] id="further"
 # # 04 · Streams, events, overlap: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="ordered-again-text"
 # ## The memory of your answers
@@ -893,8 +892,8 @@ print("mean:", seen.result, "·", *(seen.races or ["no races"]))
 # %% [markdown] id="ordered-again-explained"
 # If `a` and `b` were made by `x * 2` and `x + 3` on the side streams, the sum races with the 9s: 18 comes out. The
 # course's answer makes them before, on the current stream, and has the side streams write into them (`out=`);
-# `a.record_stream(cuda.current_stream())` is the other way. The check of exercise 2 does not ask for either, since it came
-# before this section. In exercise 3 the same holds of `x`: the course's answer keeps it until `wait()`.
+# `a.record_stream(cuda.current_stream())` is the other way. The check of exercise 2 asks for neither. In exercise 3
+# the same holds for `x`: the course's answer keeps it until `wait()`.
 
 # %% [markdown] id="dials-text"
 # ## The size of a bucket, on dials
@@ -919,16 +918,16 @@ lockstep.compare(predicted=prediction, computed=after * 1e3, unit="ms")
 lockstep.interactive.overlap(line=link)
 
 # %% [markdown] id="dials-explained"
-# Make the bucket smaller, and less of it comes after the backward pass, until each bucket's α is more than its
-# bytes; the sentence below the dials says where the least is. Then make the link ten times slower: the
-# all-reduces take longer than the backward pass, and no size of bucket hides them.
+# Make the bucket smaller, and less communication is left after the backward pass, until α outweighs the bytes of a
+# bucket; the sentence below the dials says where the minimum is. Then make the link ten times slower: the all-reduces
+# take longer than the backward pass, and no size of bucket hides them.
 
 # %% [markdown] id="backward-text"
 # ## Ways to overlap, on two H200s
 #
 # About 5 minutes; recorded, so nothing is needed. DDP and FSDP communicate a gradient in a hook, as soon as it is
-# there (section 6). How good is that? Recorded on two H200s, with layers of 4096: a hook for each, and other ways:
-# several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP.
+# there (section 6). How good is that? The recording, with layers of 4096, has a hook for each gradient, and other
+# ways: several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP.
 
 # %% id="backward-recorded"
 recording = lockstep.recorded("overlap/backward-h200-x2.json")
@@ -964,20 +963,20 @@ title = f"12 layers on two H200s, {len(tried)} ways to overlap"
 lockstep.table(title, columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="backward-explained"
-# *Hidden* is by the trace: the part of the all-reduces beside which something computes. *Gained* is by the step: of the
-# time that sending costs after the backward pass, the part that this way wins back. By the trace a hook for each gradient
-# is nearly perfect, and no way hides more. By the step it wins back less than a quarter. For beside an all-reduce a product is
-# slower: they share SMs, memory and power; and the all-reduces become longer, too. (In a trace their time has the wait
-# for the last rank in it.) The quickest step hides a smaller share. So a trace says what ran beside what; what that
-# is worth, the step's time says.
+# *Hidden* comes from the trace: the part of the all-reduces during which something computes. *Gained* comes from the
+# step time: of the time that sending after the backward pass costs, the part that this way saves. By the trace, a
+# hook for each gradient is nearly perfect, and nothing hides more. By the step time it saves less than a quarter. A
+# product is slower beside an all-reduce, since they share SMs, memory and power; and the all-reduces take longer,
+# too. (Their time in a trace includes the wait for the last rank.) The fastest step hides a smaller share. A trace
+# shows what ran beside what; the step time shows what that was worth.
 
 # %% [markdown] id="copies-text"
 # ## Copies beside computation
 #
-# About 40 minutes, with an exercise; a CPU is enough, and what sections 3 and 5 teach. Copies between
-# host and device have engines of their own, and take nothing from the products. But the host's memory must be
-# **pinned**: at a fixed place, so that the engine can read it by itself. Ordinary memory is first copied to a
-# pinned buffer, and with that the host is busy.
+# About 40 minutes, with an exercise; a CPU is enough, and what sections 3 and 5 teach. Copies between host and device
+# have engines of their own, and take nothing from the products. But the host's memory must be **pinned**: at a fixed
+# place, so that the engine can read it by itself. Ordinary memory is first copied to a pinned buffer, which keeps the
+# host busy.
 #
 # ### Claim: "with non_blocking=True the copy runs beside the program"
 #
@@ -1015,9 +1014,10 @@ lockstep.claim(
 )
 
 # %% [markdown] id="down-text"
-# **The other way** the danger is the host's. `x.cpu()`, `x.item()` and `print(x)` wait until the number is there. A
-# copy to pinned memory with `non_blocking=True` does not wait, and the host may read what was there before. The
-# next cell copies sevens into zeros. **Predict:** what does the host read right after the call, on the virtual GPU?
+# **In the other direction** the host is in danger. `x.cpu()`, `x.item()` and `print(x)` wait until the number is
+# there. A copy to pinned memory with `non_blocking=True` does not wait, and the host may read what was there before.
+# The next cell copies sevens into zeros. **Predict:** what does the host read right after the call, on the virtual
+# GPU?
 
 # %% id="down-prediction" tags=["prediction"]
 prediction = 0  # the copy has only been launched
@@ -1114,13 +1114,12 @@ lockstep.Timeline(after.trace, before=before.trace, title=title)
 # %% [markdown] id="sms-text"
 # ## Two products at once
 #
-# About 10 minutes; a CPU is enough. Communication and products overlap because they want
-# different things. What of two *products*? Each of the 132 SMs computes one tile of a product at a time. Three
-# kinds of products:
+# About 10 minutes; a CPU is enough. Communication and products overlap because they want different things. What of
+# two *products*? Each of the 132 SMs computes one tile of a product at a time. Here are three kinds of products:
 #
 # - **large**: 4096³, of which each has 512 tiles (128 × 256) and fills all SMs, several times over,
 # - **uneven**: 1536 × 4096 times 4096 × 3072: 192 tiles (128 × 192), so 132 in a first wave and 60 in a second,
-# - **small**: 256³, which is done before the host has launched the next one.
+# - **small**: 256³, each of which is done before the host has launched the next one.
 #
 # A wave takes as long as its tiles, however few they are. So an uneven product takes two waves. The cell does
 # eight products on one stream; then the same eight on two streams, four on each.
@@ -1192,17 +1191,16 @@ lockstep.claim(
 )
 
 # %% [markdown] id="sms-explained"
-# Large products fill the SMs: there is nothing left to share. Small ones are bound by launches: the device
-# waits for the host, and two streams give the host more to do. What can gain is in between: work that leaves SMs
-# idle, and is long enough. Even there it gained about a third of what the waves allow. (The model is strict: a
-# product keeps its SMs until its last tile is done, and it has no power limit. So it cannot tell a gain of 12 %
-# from none.)
+# Large products fill the SMs, and nothing is left to share. Small ones are bound by launches: the device waits for
+# the host, and two streams give the host more to do. Only work in between can gain: it leaves SMs idle, and takes
+# long enough. Even there it gained about a third of what the waves allow. (The model is strict: a product keeps its
+# SMs until its last tile is done, and it has no power limit. So it cannot tell a gain of 12 % from none.)
 
 # %% [markdown] id="priority-text"
 # ## Which stream goes first?
 #
-# About 5 minutes; a CPU is enough. Streams have priorities: `cuda.Stream(priority=-1)`
-# goes before one with 0. What does that do, where a kernel is running already?
+# About 5 minutes; a CPU is enough. Streams have priorities: `cuda.Stream(priority=-1)` goes before one with priority
+# 0. What does that do if a kernel is already running?
 
 
 # %% id="priority"
@@ -1233,19 +1231,18 @@ title = "Eight products, and one on a side stream"
 lockstep.table(title, columns, rows, stamp=runs[0].stamp)
 
 # %% [markdown] id="priority-explained"
-# Streams of one priority take turns: the side's product came after the first of the eight, and is the second to
-# run. So it is early even with priority 0. A kernel that runs is not interrupted; but when SMs become free, the
-# stream with the higher priority gets them first. With -1 the product need not wait for the end of the one that
-# runs, and comes a little earlier still. NCCL's process group can have such a stream:
+# Streams of one priority take turns: the side's product came after the first of the eight, and is the second to run.
+# So it is early even with priority 0. A running kernel is not interrupted; but when SMs become free, the stream with
+# the higher priority gets them first. With -1 the product need not wait for the running one to end, and starts a
+# little earlier still. NCCL's process group can have such a stream:
 # `ProcessGroupNCCL.Options(is_high_priority_stream=True)`.
 
 # %% [markdown] id="experts-text"
 # ## Experts on streams
 #
-# About 10 minutes; a CPU is enough. In a mixture of experts each expert has a few
-# tokens of a batch, so its product is small: it leaves SMs idle, and takes the device about as long as a launch takes the
-# host. Here are
-# eight experts, with 256 tokens each, by 4096 × 1024 weights. By how much do streams help?
+# About 10 minutes; a CPU is enough. In a mixture of experts each expert has a few tokens of a batch, so its product
+# is small: it leaves SMs idle, and takes the device about as long as a launch takes the host. Here are eight experts
+# with 256 tokens each and weights of 4096 × 1024. How much do streams help?
 
 
 # %% id="experts"
@@ -1301,11 +1298,11 @@ stamps = [seen.stamp, recording.stamp]
 lockstep.table("Eight experts", columns, rows, stamp=stamps)
 
 # %% [markdown] id="experts-explained"
-# It is the host again. On the current stream it launches as fast as the device computes, so streams have nothing to
-# gain; and each `with cuda.stream(…)` costs the host about as much as a launch, even with one stream. In the model
-# more streams then change nothing; on the H200 each further stream made it slower. One batched product has one
-# launch, and its tiles fill the waves by themselves. Launched from a CUDA graph, which launches all at once,
-# streams could help where products differ in shape; where they do not, a batch is better.
+# It is the host again. It launches as fast as the device computes, so streams have nothing to gain; and each `with
+# cuda.stream(…)` costs the host about as much as a launch, even with one stream. In the model, more streams change
+# nothing; on the H200 each additional stream made it slower. One batched product needs one launch, and its tiles fill
+# the waves by themselves. Launched from a CUDA graph, which launches all at once, streams could help where products
+# differ in shape; where they do not, a batch is better.
 
 # %% [markdown] id="ctas-text"
 # ## How many SMs does the collective take?
@@ -1322,8 +1319,8 @@ lockstep.table("Eight experts", columns, rows, stamp=stamps)
 #
 # ### Claim: "the fewer SMs the collective takes, the more of it is hidden"
 #
-# With fewer SMs it takes less from the products, and lasts longer. **Guess**: does more get hidden with each step down
-# from 32 to 4?
+# With fewer SMs the collective takes less from the products, and lasts longer. **Guess**: is more hidden with each
+# step down from 32 to 4?
 
 # %% id="ctas-guess" tags=["guess"]
 guess = "depends"
@@ -1376,9 +1373,10 @@ lockstep.claim(
 )
 
 # %% [markdown] id="orders-text"
-# "Hidden" is of the default's all-reduce, which is 100 %. On these machines 16 thread blocks hid the most, more than
-# the default. With fewer the products have more SMs, but the all-reduce takes much longer (with 4 even alone longer than
-# the products), and that costs more. On four GPUs the all-reduce takes longer than on two, and more of it is hidden.
+# "Hidden" is relative to the default's all-reduce, which is 100 %. On these machines 16 thread blocks hid the most,
+# more than the default. With fewer the products have more SMs, but the all-reduce takes much longer (with 4 even
+# alone longer than the products), and that costs more. On four GPUs the all-reduce takes longer than on two, and more
+# of it is hidden.
 #
 # ### In which order, in how many parts, how urgent?
 #
@@ -1400,8 +1398,8 @@ title = "Hidden, of the all-reduce, by priority"
 lockstep.table(title, columns, rows, stamp=stamps)
 
 # %% [markdown] id="orders-explained"
-# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing, and
-# sometimes less was hidden with it. So measure it for your own step.
+# The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing,
+# and sometimes less was hidden with it. Measure it for your own step.
 
 # %% [markdown] id="fused-text"
 # ## A product that fetches its own operand
@@ -1441,7 +1439,8 @@ title = "Async tensor parallelism on two H200s"
 lockstep.table(title, columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="fused-explained"
-# It depends on the host. A fused operation is many small launches, copies and products in parts. Called one at a time, as
-# a small program does, the device waits for these launches, and most of the gain is lost. Launched ahead, two thirds
-# of the all-gather are hidden, for no SM is taken from the product. A reduce-scatter is shorter here, so there is
-# less to win, and splitting the product costs something, too. So measure such an operation in your own step.
+# It depends on the host. A fused operation consists of many small launches, copies and partial products. If they are
+# called one at a time, as in a small program, the device waits for these launches, and most of the gain is lost.
+# Launched ahead, two thirds of the all-gather are hidden, because no SM is taken from the product. A reduce-scatter
+# is shorter here, so there is less to win, and splitting the product costs something, too. So measure such an
+# operation in your own step.

@@ -30,11 +30,11 @@ from lockstep.course.compiled import compile_session, found, variables, view
 compiler = compile_session()  # one rank that stays, with an empty cache
 
 # %% [markdown] id="load-explained"
-# What is compiled first can take a minute on a slow machine. So the cells of `%%torchrun --world compiler` share one
-# process. Its cache is a temporary folder, which goes when the notebook ends; one header, compiled for all, stays.
+# The first compilation can take a minute on a slow machine. So the cells of `%%torchrun --world compiler` share one
+# process. Its cache is a temporary folder that is removed when the notebook ends; only one precompiled header stays.
 #
-# **Without a C++ compiler** (`lockstep doctor` says whether you have one) such a cell says so, and the cell
-# below it goes on with what was recorded on another machine. Sections 4 to 7 need no compiler.
+# **Without a C++ compiler** (`lockstep doctor` says whether you have one) such a cell says so, and the cell below it
+# continues with a recording from another machine. Sections 4 to 7 need no compiler.
 
 # %% [markdown] id="compiled-text"
 # ## 1 · What is compiled
@@ -45,9 +45,9 @@ compiler = compile_session()  # one rank that stays, with an empty cache
 # | **AOTAutograd** | that graph | the *joint graph*: forward and backward in elementary operations |
 # | **Inductor** | its two halves | kernels: C++ for a CPU, Triton for a GPU |
 #
-# A matrix product is a call of the library's kernel. What stands around it, Inductor puts into as few kernels of its
-# own as it can: a mean over each row and a sum of all numbers can stand in one kernel, together with what is
-# computed from the mean. Below, `x` needs no gradient, `w` and `b` do.
+# A matrix product calls a library kernel. Everything around it goes into as few kernels as Inductor can make: a mean
+# over each row and a sum of all numbers fit into one kernel, together with what is computed from the mean. Below, `x`
+# needs no gradient, `w` and `b` do.
 #
 # **Predict:** how many kernels are called on a CPU, those of the library included, in the forward and the
 # backward pass together?
@@ -84,19 +84,19 @@ seen = seen if isinstance(seen, Compiled) else Compiled.of(seen)
 lockstep.compare(predicted=prediction, measured=len(seen.kernels))
 
 # %% [markdown] id="view-text"
-# Choose a line, a node or a kernel below, by mouse or by the arrow keys: what belongs to it is marked.
-# Look for three things: which kernels come from the line with `relu`; which nodes the backward pass
-# computes *again*; and the code of a kernel, which opens below the lists.
+# Select a line, a node or a kernel below with the mouse or the arrow keys, and everything that belongs to it is
+# marked. Look for three things: which kernels come from the line with `relu`; which nodes the backward pass computes
+# *again*; and the code of a kernel, which opens below the lists.
 
 # %% id="view"
 view(seen, stamp=stamp)
 
 # %% [markdown] id="view-explained"
-# The line with `relu` is in two kernels. The backward pass needs its result, and computing it again
-# from `mm` costs less than keeping it in memory: the *partitioner* cuts the joint graph where little has to be kept.
+# The line with `relu` ends up in two kernels. The backward pass needs its result, and recomputing that from `mm` is
+# cheaper than keeping it in memory: the *partitioner* cuts the joint graph where little has to be saved.
 #
-# `matmul` has become `aten.mm`: AOTAutograd writes PyTorch's many operations with fewer, simpler ones.
-# Nodes such as `permute` and `alias` are in no kernel: they only look at the same memory in another way.
+# `matmul` has become `aten.mm`: AOTAutograd expresses PyTorch's many operations in terms of fewer, simpler ones.
+# Nodes such as `permute` and `alias` appear in no kernel: they only view the same memory differently.
 #
 # On a GPU the first two stages are the same, and Inductor writes Triton:
 
@@ -107,8 +107,8 @@ view(Compiled.of(recording.content["code"]), stamp=recording.stamp)
 # %% [markdown] id="fusion-text"
 # ## 2 · Fusion counted
 #
-# Operations on each number by itself do almost no arithmetic: their time is that of reading and writing. Eagerly,
-# each operation reads its inputs and writes its result. In one kernel, what lies between two stays in registers.
+# Elementwise operations do almost no arithmetic: their time goes into reading and writing memory. In eager mode each
+# operation reads its inputs and writes its result. In one kernel, intermediate results stay in registers.
 #
 # Take `relu(x * sigmoid(x) + 1)`, and count in tensors of the size of `x`:
 #
@@ -119,9 +119,9 @@ view(Compiled.of(recording.content["code"]), stamp=recording.stamp)
 # | `p + 1` | 1 | 1 |
 # | `relu(q)` | 1 | 1 |
 #
-# **Predict:** eagerly this moves 9 tensors. How many does one kernel move?
+# **Predict:** in eager mode this moves 9 tensors. How many does a single kernel move?
 #
-# The cell below compiles that function, `swish`, and three more. `x` is always a square:
+# The cell below compiles that function, `swish`, and three more. `x` is always a square matrix:
 #
 # ```python
 # def swish(x):
@@ -176,20 +176,20 @@ lockstep.table(
 )
 
 # %% [markdown] id="fusion-explained"
-# - **Reductions** fuse with what stands before and after them, if a kernel can hold a row. (Each buffer
-#   of a kernel is counted once: a row that is read three times is near, in a cache.)
-# - **Products** stop it. `between` has three kernels: `relu`, the library's product, and the rest. What
-#   follows a product is its *epilogue*: a product that Inductor writes itself, from a template, can take
-#   it in. Only the two max-autotune modes try that.
-# - **Views** cost nothing between operations on each number.
+# - **Reductions** fuse with what comes before and after them, if a kernel can hold a row. (Each buffer of a kernel is
+#   counted once: a row that is read three times stays in a cache.)
+# - **Products** stop fusion. `between` has three kernels: `relu`, the library's product, and the rest. What follows a
+#   product is its *epilogue*: a product that Inductor generates itself, from a template, can absorb it. Only the two
+#   max-autotune modes try that.
+# - **Views** between elementwise operations cost nothing.
 #
 # ### Exercise 1: bytes
 #
-# **Goal:** `traffic(operations, kept, size)` returns two ints: the bytes that the operations move when
-# each runs by itself, and the bytes that one kernel moves which does all of them. `operations` is a
-# list of pairs, such as `[(["x", "y"], "a"), (["a"], "b")]`: the names of the inputs, and the name of
-# the result. `kept` are the names of the results that are wanted later, each once. Every tensor has
-# `size` bytes. An operation that has one tensor twice, as `x * x`, reads it once.
+# **Goal:** `traffic(operations, kept, size)` returns two ints: the bytes that the operations move when each runs by
+# itself, and the bytes that a single kernel moves if it does all of them. `operations` is a list of pairs, such as
+# `[(["x", "y"], "a"), (["a"], "b")]`: the names of the inputs, and the name of the result. `kept` lists the names of
+# the results that are needed later, each once. Every tensor has `size` bytes. An operation that takes the same tensor
+# twice, such as `x * x`, reads it once.
 
 
 # %% id="traffic"
@@ -208,8 +208,7 @@ lockstep.check("traffic", traffic)
 # %% [markdown] id="modes-text"
 # ## 3 · The modes
 #
-# `torch.compile(model, mode=…)` has four modes that people use. A mode is a short list of options, and
-# PyTorch tells which:
+# `torch.compile(model, mode=…)` has four common modes. A mode is a short list of options, and PyTorch can print it:
 
 # %% id="modes"
 # %%torchrun -n 1 --no-init
@@ -227,21 +226,19 @@ for name in names:
 # %% [markdown] id="modes-explained"
 # - `triton.cudagraphs` records what the compiled code launches as a **CUDA graph**, which the host launches
 #   with one call. It helps where the host is too slow to launch small kernels in time.
-# - `max_autotune` has products written from templates, too, in many tilings, and measures which is
-#   fastest.
-# - `coordinate_descent_tuning` changes one block size at a time, as long as that makes the kernel faster. It does
-#   so for the kernels that Inductor generates; templates and the library's kernels stay as they are.
+# - `max_autotune` also generates products from templates, in many tilings, and measures which is fastest.
+# - `coordinate_descent_tuning` changes one block size at a time for as long as the kernel gets faster. This applies
+#   to the kernels that Inductor generates; templates and library kernels stay as they are.
 #
-# Three models, a forward pass without gradients: **dense**, two large MLP blocks, whose time is that of
-# their products; **small**, twelve narrow blocks for 16 tokens; **experts**, a mixture of experts, of
-# which each token takes two. The recorded ones are large, the live ones fit a laptop. "compile s" is the first call
-# with empty caches, "warm s" that of a process that found them filled, and "MB held" is what PyTorch has taken
-# from the GPU.
+# Three models, a forward pass without gradients: **dense**, two large MLP blocks that spend their time in products;
+# **small**, twelve narrow blocks for 16 tokens; **experts**, a mixture of experts in which each token uses two. The
+# recorded models are large, the live ones fit a laptop. "compile s" is the first call with empty caches, "warm s" the
+# first call of a process that finds them filled, and "MB held" the memory that PyTorch has taken from the GPU.
 #
-# The cell times the modes by turns: a batch of steps of one, then a batch of the next. A computer is not
-# as fast now as it was a minute ago, and two numbers from different minutes cannot be compared. On a CPU there is no
-# CUDA graph, so default and reduce-overhead call the same kernels: what these two rows differ by is noise, and tells
-# you how far to trust the rest of the table. (max-autotune tries C++ templates there, for the products of the experts.)
+# The cell takes the modes in turns: a batch of steps in one, then a batch in the next. A computer's speed changes
+# from one minute to the next, so numbers from different minutes cannot be compared. On a CPU there is no CUDA graph,
+# so default and reduce-overhead call the same kernels: the difference between these two rows is noise, and shows how
+# far you can trust the rest of the table. (max-autotune tries C++ templates there, for the products of the experts.)
 #
 # ### Claim: "torch.compile makes a model about 30 % faster"
 #
@@ -318,9 +315,9 @@ here, stamp = found(job, "modes")
 shown("Models and modes", here, stamp)
 
 # %% [markdown] id="launches-text"
-# What a GPU makes of it was recorded. Its small model is bound by the host: the GPU waits for launches, and each
-# takes the host about as long as the next one. Eagerly, a step launches 60 kernels. Compiled in the default mode it
-# launches 49: the 24 products of the library, and 25 that Inductor has written.
+# The GPU's answer was recorded. Its small model is bound by the host: the GPU waits for launches, and all of them
+# take the host about equally long. In eager mode a step launches 60 kernels. Compiled in the default mode it launches
+# 49: the 24 products of the library, and 25 that Inductor has written.
 #
 # **Predict:** how many times as fast as eager is the small model in the default mode?
 
@@ -365,13 +362,12 @@ lockstep.claim(
 )
 
 # %% [markdown] id="gains-explained"
-# The launches explain the direction; the size of the gain differs from process to process, since each launch costs
-# the host what it happens to cost there. A CUDA graph, one launch in all, makes that question vanish: 8 times.
+# The launches explain the direction; the size of the gain varies from process to process, as the cost of a launch
+# does. With a CUDA graph there is one launch in all, and the question disappears: 8 times as fast.
 #
-# Ask before you compile: *what is the time spent on?* Products run in the library's kernels before and after: what
-# can be gained is what stands around them. Launches can vanish behind a CUDA graph. Memory traffic shrinks by
-# what you computed in section 2. *How many steps will there be?* "pays after steps" is compile time divided by
-# what a step saves.
+# Ask before you compile: *what is the time spent on?* Products run in library kernels either way: only what surrounds
+# them can become faster. A CUDA graph can remove the cost of launches. Memory traffic shrinks by what you computed in
+# section 2. *How many steps will there be?* "pays after steps" is compile time divided by what a step saves.
 
 # %% [markdown] id="break-text"
 # **Break.** The first sitting ends here. What comes next: functions that are *not* one graph.
@@ -379,9 +375,9 @@ lockstep.claim(
 # %% [markdown] id="breaks-text"
 # ## 4 · Graph breaks
 #
-# Dynamo runs your function with tensors that have shapes and no numbers. Where Python asks for a number,
-# it cannot go on: it ends the graph there, lets Python do that step, and begins another graph behind
-# it. That is a **graph break**. The result is right, but nothing fuses across the break.
+# Dynamo runs your function with tensors that have shapes and no numbers. Where Python needs an actual number, Dynamo
+# cannot go on: it ends the graph, lets Python run that step, and starts another graph after it. That is a **graph
+# break**. The result is correct, but nothing fuses across the break.
 #
 # `torch._dynamo.explain(f)(x)` says how many there are and why. **Predict:** how many graphs does the
 # function below become, for one `x`?
@@ -430,12 +426,12 @@ def f(x):
 torch.compile(f, fullgraph=True, backend="eager")(torch.ones(3))
 
 # %% [markdown] id="repair-text"
-# `backend="eager"` stops after Dynamo and runs the graphs as they are: the quick way to look for breaks.
-# `TORCH_LOGS=graph_breaks` prints each with its place.
+# `backend="eager"` stops after Dynamo and runs the graphs as they are: a quick way to look for breaks.
+# `TORCH_LOGS=graph_breaks` prints each break and where it is.
 #
 # | what breaks | repair |
 # | --- | --- |
-# | `if` about a tensor | `torch.where(c, a, b)`: both are computed, one is taken; `torch.cond(c, f, g, (x,))`: one runs |
+# | `if` on a tensor's value | `torch.where(c, a, b)`: both are computed, one is taken; `torch.cond(c, f, g, (x,))`: one runs |
 # | `.item()`, `int(t)`, `float(t)` | keep the tensor; or `torch._dynamo.config.capture_scalar_outputs = True` |
 # | `print`, logging | leave it out of the compiled part |
 # | a library that Dynamo cannot follow | `@torch.compiler.disable` on that function: one break, at a place you chose |
@@ -451,10 +447,9 @@ print(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: -x, (x,)))
 # %% [markdown] id="adjust-text"
 # ### Exercise 2: without a break
 #
-# **Goal:** `adjust(x)` returns `x / 2` if the sum of `x` is positive, and `x * 4` if not; plus, at every
-# place, the number of positive entries of `x`. Compiled, it is *one* graph for all numbers of a shape, without
-# changing a setting of PyTorch.
-# The plain way, which breaks:
+# **Goal:** `adjust(x)` returns `x / 2` if the sum of `x` is positive, and `x * 4` if not; plus, at every place, the
+# number of positive entries of `x`. Compiled, it is *one* graph for all values of a given shape, without changing any
+# setting of PyTorch. This is the straightforward version, which breaks:
 #
 # ```python
 # def adjust(x):
@@ -479,9 +474,9 @@ lockstep.check("adjust", adjust)
 # %% [markdown] id="recompile-text"
 # ## 5 · Recompiles
 #
-# A graph is right only for what was assumed while it was made: types, shapes, values of Python numbers.
-# Dynamo keeps these as **guards**, and asks them before each call. If one does not hold, it
-# compiles again. What it does about shapes depends on how you ask:
+# A graph is valid only under the assumptions made when it was captured: types, shapes, values of Python numbers.
+# Dynamo stores these as **guards** and checks them before each call. If one fails, it compiles again. How it treats
+# shapes is up to you:
 #
 # | asked | what happens |
 # | --- | --- |
@@ -530,12 +525,12 @@ lockstep.compare(predicted=prediction, measured=job[0]["nothing"])
 
 # %% [markdown] id="storm-explained"
 # A dynamic graph serves all sizes, but may be slower than one that knows them. Recompilations call after call are a
-# **storm**, which ends at a limit: after `torch._dynamo.config.recompile_limit` graphs of a function, 8 if you say
-# nothing, what is new runs eagerly, and only a log says so. With `fullgraph=True` the limit is an error.
+# **storm**, which ends at a limit: after `torch._dynamo.config.recompile_limit` graphs of a function, 8 by default,
+# anything new runs eagerly, and only a log says so. With `fullgraph=True` the limit is an error.
 #
-# The compiler writes what it does into logs, each of which has a name. `recompiles` has every guard that did not
-# hold. For a script, `TORCH_LOGS=recompiles` in its environment switches it on (`TORCH_LOGS=help` lists all); in a
-# process that has torch already, `set_logs` does. Below, the shape is the same in each call: look for what differs.
+# The compiler writes what it does into named logs. `recompiles` lists every guard that failed. For a script, set
+# `TORCH_LOGS=recompiles` in its environment (`TORCH_LOGS=help` lists all logs); in a process that has already
+# imported torch, call `set_logs`. Below, the shape is the same in each call: look for what differs.
 
 # %% id="logs"
 # %%torchrun -n 1 --no-init
@@ -563,14 +558,14 @@ for _ in range(2):
     warmup(torch.ones(3))
 
 # %% [markdown] id="warmup-text"
-# An integer that a module holds is taken as fixed, and this one changes at each call: a graph for every call, up to
-# the limit.
+# An integer attribute of a module is assumed to be fixed, and this one changes at each call: one graph for every
+# call, up to the limit.
 #
 # ### Exercise 3: end the storm
 #
-# **Goal:** `Warmup()` makes a module like the one above: its call number `n`, counted from 1, returns
-# `x * min(n, 8) / 8`. Compiled, twenty calls make at most four graphs, with no setting of PyTorch changed, though
-# the number of rows in `x` changes, too. Each module counts its own calls.
+# **Goal:** `Warmup()` makes a module like the one above: its call number `n`, counted from 1, returns `x * min(n, 8)
+# / 8`. Compiled, twenty calls make at most four graphs, without changing any setting of PyTorch, although the number
+# of rows of `x` changes as well. Each module counts its own calls.
 
 # %% id="Warmup"
 import torch
@@ -597,12 +592,12 @@ lockstep.check("Warmup", Warmup)
 # %% [markdown] id="blocks-text"
 # ## 6 · Compile time
 #
-# A large model is the same block again and again. Compiled as one graph, every block is traced and lowered anew.
-# (Its kernels have the same code as the first block's, and the same code is compiled only once.) **Regional
-# compilation** compiles the block: `block.compile()` for each. The first one is compiled; Dynamo finds its code for
-# the others, as their weights are inputs of the graph and not part of it
-# ([PyTorch's recipe](https://docs.pytorch.org/tutorials/recipes/regional_compilation.html)). The price: nothing fuses
-# from one block into the next, and each block has its own guards to ask.
+# A large model repeats the same block. Compiled as one graph, every block is traced and lowered again. (Its kernels
+# have the same code as those of the first block, and identical code is compiled only once.) **Regional compilation**
+# compiles the block: `block.compile()` for each. The first one is compiled; Dynamo reuses its code for the others,
+# since weights are inputs of the graph and not part of it ([PyTorch's
+# recipe](https://docs.pytorch.org/tutorials/recipes/regional_compilation.html)). The price: nothing fuses from one
+# block into the next, and each block has its own guards to check.
 #
 # ### Exercise 4: block by block
 #
@@ -629,9 +624,8 @@ lockstep.check("by_block", by_block)
 # %% [markdown] id="ranks-text"
 # ## 7 · Many ranks
 #
-# Each rank compiles for itself. What they have in common is that their collectives must match, as ever.
-# Dynamo knows the collectives: it writes `dist.all_reduce(x)` into the graph as functions, whose results are new
-# tensors.
+# Each rank compiles for itself. Their collectives must still match, as always. Dynamo knows the collectives: in the
+# graph, `dist.all_reduce(x)` becomes functions whose results are new tensors.
 #
 # **Predict:** how many graphs does each rank make of the function below?
 
@@ -669,8 +663,9 @@ lockstep.compare(predicted=prediction, measured=len(job[0]))
 
 # %% [markdown] id="beside-text"
 # The collective has become three nodes: one that starts it (`all_reduce`), one that waits (`wait_tensor`), and one
-# that copies the result into `y`. Dynamo puts the wait directly behind the start: nothing happens meanwhile.
-# Inductor can move it, if you ask (see the last sections). You can also write it yourself, with two operations:
+# that copies the result into `y`. Dynamo puts the wait directly after the start, so nothing happens in between.
+# Inductor can move it if you ask ("The compiler moves collectives", in the further notebook). You can also write it
+# yourself, with two operations:
 #
 # ```python
 # ops = torch.ops._c10d_functional
@@ -680,9 +675,9 @@ lockstep.compare(predicted=prediction, measured=len(job[0]))
 #
 # ### Exercise 5: a product meanwhile
 #
-# **Goal:** `beside(x, a, b, group)` returns the sum of `x` over all ranks, plus `a @ b` of this rank's own.
-# Compiled it is one graph, in which the sum starts, then the product is computed, and then comes the one
-# wait. `x` stays what it is.
+# **Goal:** `beside(x, a, b, group)` returns the sum of `x` over all ranks, plus `a @ b` of this rank's own. Compiled,
+# it is one graph, in which the sum starts, then the product is computed, and then comes the only wait. `x` is not
+# changed.
 
 # %% id="beside"
 import torch
@@ -701,18 +696,18 @@ def beside(x, a, b, group):
 lockstep.check("beside", beside)
 
 # %% [markdown] id="recap"
-# **What changes under NCCL:** the graph is the same. There the wait makes the GPU's stream wait, not the
-# host, and a CUDA graph takes the collective in with the kernels.
+# **What changes under NCCL:** the graph is the same. The wait makes the GPU's stream wait and not the host, and a
+# CUDA graph captures the collective along with the kernels.
 
 # %% [markdown] id="recap-text"
 # ## Recap
 #
 # - Dynamo captures, AOTAutograd adds the backward pass, Inductor writes kernels.
-# - One kernel reads what nobody in it makes, and writes what is wanted later. Products stop it.
+# - A fused kernel reads what it does not compute itself, and writes what is needed later. Products stop fusion.
 # - A mode is a list of options. What it gains depends on where the time goes.
-# - A graph break is where Python asks for a number. `fullgraph=True` finds it.
-# - Guards that do not hold compile again, up to a limit. Equal blocks can share one graph.
-# - A collective in a graph is a start and a wait, and what lies between them is yours.
+# - A graph break happens where Python needs a number. `fullgraph=True` finds it.
+# - A guard that fails triggers another compilation, up to a limit. Equal blocks can share one graph.
+# - A collective in a graph is a start and a wait, and what happens between them is up to you.
 #
 # **What goes further** is in the further notebook, each section on its own.
 
@@ -722,14 +717,14 @@ lockstep.progress("05")
 # %% [markdown] id="further"
 # # 05 · torch.compile modes: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="always-text"
 # ## More claims about modes and gains
 #
-# About 10 minutes; one rank, and a recording of an H200. Section 3 has asked whether three models become about 30 %
-# faster. Here are more sentences about modes, and about the same rows.
+# About 10 minutes; one rank, and a recording of an H200. Section 3 of the lab asks whether three models become about
+# 30 % faster. Here are more statements about modes, and about the same rows.
 #
 # ### Claim: "the default mode uses CUDA graphs"
 #
@@ -801,12 +796,12 @@ lockstep.claim(
 
 # %% [markdown] id="always-explained"
 # *experts, default* is about six times as fast, though 29 launches account for a part of its 1.7 ms only: some eager
-# kernels must be slow. Which, a table like this cannot say, and a trace can (lab 07).
+# kernels must be slow. Which ones, a table like this cannot tell; a trace can (lab 07).
 
 # %% [markdown] id="dense-text"
 # ### Claim: "a model whose time is that of large products gains less than 10 %"
 #
-# Texts on tuning say so. **Guess**; it is asked of the dense model, in all modes.
+# Texts on tuning say so. **Guess**; the cell looks at the dense model, in all modes.
 
 # %% id="dense-guess" tags=["guess"]
 guess = "holds"
@@ -831,8 +826,8 @@ lockstep.claim(
 #
 # ### Claim: "when the limit is reached, PyTorch stops with an error"
 #
-# `torch._dynamo.config.recompile_limit` is 8 for each function. **Guess**: with `dynamic=False` and nothing else,
-# batches of 2 to 13 rows come, twelve sizes.
+# `torch._dynamo.config.recompile_limit` is 8 for each function. **Guess**: with `dynamic=False` and no other setting,
+# batches of 2 to 13 rows arrive: twelve sizes.
 
 # %% id="limit-guess" tags=["guess"]
 guess = "does not hold"
@@ -861,19 +856,20 @@ lockstep.claim(
 
 # %% [markdown] id="limit-explained"
 # For a server that is worse than an error: a warning in a log (left out above), and then two kinds of batches. The
-# eight sizes that were compiled first stay compiled; every other one runs eagerly, without the gain. Two settings make
-# errors: `torch._dynamo.config.error_on_recompile = True` of the first recompilation, and `fullgraph=True` of the limit.
+# eight sizes that were compiled first stay compiled; every other size runs eagerly, without the gain. Two settings
+# raise errors instead: `torch._dynamo.config.error_on_recompile = True` at the first recompilation, and
+# `fullgraph=True` at the limit.
 
 # %% [markdown] id="grow-text"
 # ## How compile time grows
 #
-# About 15 minutes, of which the compiler may take some; one rank and a compiler. Equal blocks are compiled as one graph
-# and block by block: up to six here, up to 48 on an H200. What a graph costs is partly paid once, and partly for
-# each block that is traced and lowered. From two numbers you can say both parts, and the third number.
+# About 15 minutes, of which the compiler may take some; one rank and a compiler. Equal blocks are compiled as one
+# graph and block by block: up to six here, up to 48 on an H200. Part of a graph's cost is paid once, and part for
+# each block that is traced and lowered. Two numbers give you both parts, and the third number.
 #
-# One thing is easily got wrong: `model.compile()` of a `Sequential` compiles *each block by itself*, since Dynamo
-# does not capture the frames of PyTorch's own modules. `torch.compile(model)` gives it a frame to begin with. So
-# the cell also tells how many graphs there were, and how many calls one has (a block has five).
+# One thing is easy to get wrong: `model.compile()` of a `Sequential` compiles *each block by itself*, since Dynamo
+# does not capture the frames of PyTorch's own modules. `torch.compile(model)` gives it a frame to start from. So the
+# cell also says how many graphs there were, and how many calls each has (a block has five).
 
 # %% id="grow" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
@@ -964,16 +960,16 @@ lockstep.claim(
 )
 
 # %% [markdown] id="grow-explained"
-# Compile time grows with the layers, but not in proportion to them: what is done once for each graph is paid once, and
-# kernels with the same code are written and compiled once. Tracing and lowering are paid for every block. Block by
-# block, all of it is paid for one: what saves less than a second with six small blocks saves nine of ten seconds with 48. Time it
-# on your own model, with as many blocks as it has.
+# Compile time grows with the layers, but not in proportion to them: some costs are paid once for each graph, and
+# kernels with identical code are written and compiled once. Tracing and lowering are paid for every block. Block by
+# block, all of it is paid for one block only: that saves less than a second with six small blocks, and nine of ten
+# seconds with 48. Time it on your own model, with as many blocks as it has.
 
 # %% [markdown] id="alone-text"
 # ## One rank compiles alone
 #
-# About 15 minutes; needs two ranks. Guards are asked on each rank by itself. You will see one rank compile while
-# the other waits for it in a collective, and what it looks like when the two graphs do not agree.
+# About 15 minutes; needs two ranks. Each rank checks its guards by itself. You will see one rank compile while the
+# other waits for it in a collective, and what it looks like when the two graphs do not agree.
 #
 # Rank 0 gets a new shape in its second call, rank 1 does not. The backend takes half a second for each
 # graph, as a real one might take a minute. **Predict:** how many seconds does rank 1 wait in its second
@@ -1012,8 +1008,8 @@ lockstep.compare(predicted=prediction, measured=job[1], unit="s")
 
 # %% [markdown] id="disagree-text"
 # A minute of compiling is a minute of waiting for all others. The next cell is **broken on purpose**: rank 0 is not
-# done in time. `--timeout 4` has the launcher end it all four seconds after the ranks have started. Look in the report for where each
-# rank is.
+# done in time. `--timeout 4` makes the launcher end everything four seconds after the ranks have started. Look in the
+# report for where each rank is.
 
 # %% id="late"
 # %%torchrun -n 2 --backend gloo --timeout 4 --may-fail
@@ -1041,8 +1037,8 @@ dist.all_reduce(step(torch.ones(5 if dist.get_rank() == 0 else 4)))
 # `init_process_group`), the error is raised in the `all_reduce` of rank 1, where nothing is wrong. In a job of
 # many ranks, look first for those that have not come to the collective, and ask what they do.
 #
-# Worse is a graph that has another collective. The next cell is **broken on purpose**: a Python number that
-# differs between ranks decides while the graph is made. Look in the report for who is where.
+# It is worse if the graphs have different collectives. The next cell is **broken on purpose**: a Python number that
+# differs between ranks decides what the graph contains. Look in the report for where each rank is.
 
 # %% id="disagree"
 # %%torchrun -n 2 --backend gloo --may-fail
@@ -1061,16 +1057,16 @@ step(torch.ones(3), 100 + dist.get_rank())
 dist.barrier()
 
 # %% [markdown] id="disagree-explained"
-# The `if` is about a Python number, so there is no graph break and no warning: one graph has the collective
-# and the other does not. What ranks decide by must be the same on all of them.
+# The `if` tests a Python number, so there is no graph break and no warning: one graph has the collective and the
+# other does not. Whatever ranks base such decisions on must be the same on all of them.
 
 # %% [markdown] id="cache-text"
 # ## A second process that starts warm
 #
 # About 10 minutes; one rank and a compiler. Graphs, generated code and tuning results are kept in a folder
-# (`TORCHINDUCTOR_CACHE_DIR`). A second process that finds it only traces and looks up. Where processes have no folder
-# in common, `torch.compiler.save_cache_artifacts()` makes bytes of what was found, and `load_cache_artifacts(…)`
-# takes them.
+# (`TORCHINDUCTOR_CACHE_DIR`). A second process that finds it only has to trace and look things up. Where processes
+# share no folder, `torch.compiler.save_cache_artifacts()` packs the cache's contents into bytes, and
+# `load_cache_artifacts(…)` reads them.
 #
 # ### Claim: "compiled once, a later process need not compile again"
 #
@@ -1162,23 +1158,22 @@ lockstep.claim(
 )
 
 # %% [markdown] id="cache-explained"
-# Something was found in the cache in both later processes, and that alone says little: the bytes have the graphs
-# and the generated C++, but not what the C++ compiler made of it, and the compiler is what takes the time. The folder
-# has that, too. Tracing happens in every process. To leave out tracing, and Python with it, `torch.export`
-# and **AOTInductor** make a library that a C++ program can load; its graph is fixed.
+# Both later processes had cache hits, but that alone says little: the bytes contain the graphs and the generated C++,
+# but not what the C++ compiler made of it, and the compiler is what takes the time. The folder contains that as well.
+# Tracing happens in every process. To avoid tracing, and Python with it, `torch.export` and **AOTInductor** build a
+# library that a C++ program can load; its graph is fixed.
 
 # %% [markdown] id="overlap-text"
 # ## The compiler moves collectives
 #
-# About 10 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its
-# wait. Inductor has a scheduler, which can do the same: its passes `raise_comms` (starts go up) and `sink_waits`
-# (waits go down). The list of passes is `torch._inductor.config.reorder_for_compute_comm_overlap_passes`.
+# About 10 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its wait.
+# Inductor's scheduler can do the same, by two passes: `raise_comms` (starts go up) and `sink_waits` (waits go down).
+# The list of passes is `torch._inductor.config.reorder_for_compute_comm_overlap_passes`.
 #
 # ### Claim: "Inductor leaves collectives in the order in which they stand"
 #
-# Texts on tuning say so. **Guess**. The function below has two gathers, each with its wait
-# directly behind it, and then a product that needs neither. Each line that is printed is one version of the
-# code that Inductor writes.
+# Texts on tuning say so. **Guess**. The function below has two gathers, each with its wait directly behind it, and
+# then a product that needs neither. Each printed line is one version of the code that Inductor generates.
 
 # %% id="overlap-guess" tags=["guess"]
 guess = "does not hold"
@@ -1233,9 +1228,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="overlap-trace-text"
-# Now both versions run, one after the other, and are traced. In the second, the product lies beside the gathers.
-# (On a CPU both want the same cores; what the overlap is worth on a GPU depends on links and on who has the SMs.)
-# There is one more setting, `bucket_all_gathers_fx = "all"`, which makes *one* gather of both.
+# Now both versions run, one after the other, and are traced. In the second, the product lies beside the gathers. (On
+# a CPU both compete for the same cores; what the overlap is worth on a GPU depends on the links and on who gets the
+# SMs.) There is one more setting, `bucket_all_gathers_fx = "all"`, which makes *one* gather of both.
 
 # %% id="overlap-trace" tags=["varies"]
 # %%torchrun --world pair --trace --into job
@@ -1294,17 +1289,16 @@ lockstep.compare(predicted=prediction, measured=len(job[0][2]))
 # %% [markdown] id="ddp-explained"
 # These are graph breaks that you want: after each part's backward pass its gradients can travel, as soon as their
 # bucket is full. The two are not always the same: DDP's own first bucket has 1 MB only if you do not set
-# `bucket_cap_mb`, and as much as that if you do. `torch._dynamo.config.optimize_ddp` switches the cuts.
+# `bucket_cap_mb`, and as much as that if you do. `torch._dynamo.config.optimize_ddp` turns the cuts on and off.
 
 # %% [markdown] id="whole-text"
 # ## An operator kept whole
 #
-# About 5 minutes; one rank, no compiler. Some code must not be taken apart: a kernel of your own, or a library
-# that Dynamo cannot follow. `torch.library.custom_op` makes it an operator, a single node of the graph. While
-# tracing there are no numbers, so it needs a **fake**: a function that says only shape and type of the
-# result.
+# About 5 minutes; one rank, no compiler. Some code must not be taken apart: a kernel of your own, or a library that
+# Dynamo cannot follow. `torch.library.custom_op` turns it into an operator, a single node of the graph. There are no
+# numbers during tracing, so it needs a **fake**: a function that gives only the shape and type of the result.
 #
-# The function below goes through NumPy's sort. **Predict:** how many graphs with the operator?
+# The function below calls NumPy's sort. **Predict:** how many graphs with the operator?
 
 # %% id="whole-prediction" tags=["prediction"]
 prediction = 1
@@ -1341,15 +1335,15 @@ lockstep.compare(predicted=prediction, measured=job[0][1])
 # %% [markdown] id="flex-text"
 # ## The mask as a function
 #
-# About 25 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were
-# written beforehand; a mask that they do not know is a tensor of length × length. FlexAttention takes the
-# mask as a *function*, compiles it into the kernel, and leaves out **blocks** (128 × 128, if you say nothing)
-# in which nothing counts. What a mask saves is therefore counted in blocks, not in pairs.
+# About 25 minutes; one rank, no compiler. `scaled_dot_product_attention` chooses among kernels that were written
+# beforehand; a mask that they do not know is a tensor of length × length. FlexAttention takes the mask as a
+# *function*, compiles it into the kernel, and skips **blocks** (128 × 128 by default) in which every pair is masked
+# out. So the savings of a mask are counted in blocks, not in pairs.
 #
 # ### Exercise: blocks
 #
-# **Goal:** `blocks_needed(mask, length, block)` returns in how many blocks of `block` × `block` pairs at least
-# one pair counts: `mask(q, k)` is true. `length` is a multiple of `block`; `q` and `k` go from 0 to
+# **Goal:** `blocks_needed(mask, length, block)` returns the number of blocks of `block` × `block` pairs in which at
+# least one pair counts, that is, `mask(q, k)` is true. `length` is a multiple of `block`; `q` and `k` go from 0 to
 # `length` - 1.
 
 
@@ -1366,8 +1360,8 @@ def blocks_needed(mask, length, block):
 lockstep.check("blocks_needed", blocks_needed)
 
 # %% [markdown] id="flex-run-text"
-# PyTorch makes such a table itself: `create_block_mask`. Each token sees itself and the 128 before it, among
-# 1024, in blocks of 128. **Predict:** which part of the blocks is needed, in percent?
+# PyTorch builds such a table itself: `create_block_mask`. Each of 1024 tokens sees itself and the 128 before it, in
+# blocks of 128. **Predict:** what percentage of the blocks is needed?
 
 # %% id="flex-prediction" tags=["prediction"]
 prediction = 100 * 15 / 64  # 8 on the diagonal and 7 below it, of 8 × 8
@@ -1393,9 +1387,9 @@ print("blocks:", count, "of", 8 * 8)
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="attention-text"
-# What that is worth was recorded on a GPU: 32 heads, 8192 tokens, and a window that reaches 1024 back. A mask can be
-# given in three ways: as a word (`is_causal=True`), as a tensor, or as a function. Which kernel computes it follows
-# from that: one that knows the word may leave out blocks, and one that gets a tensor has to read it all.
+# The gain was recorded on a GPU: 32 heads, 8192 tokens, and a window that reaches 1024 tokens back. A mask can be
+# given in three ways: as a flag (`is_causal=True`), as a tensor, or as a function. That decides which kernel runs:
+# one that knows the flag may skip blocks, and one that gets a tensor has to read all of it.
 #
 # **Predict:** by FlexAttention, the time of a step with the window, divided by that with the causal mask. (Blocks of
 # 128: the causal mask needs 1 in the first row of blocks, 2 in the second, 64 in the last. The window needs 9
@@ -1461,15 +1455,15 @@ lockstep.claim(
 )
 
 # %% [markdown] id="attention-explained"
-# Given as a tensor, both masks take as long: nothing is left out. Given as a function, the time goes down nearly
-# as the number of blocks does. And where a ready kernel knows the mask by its word, that one may be the fastest:
-# measure before you write a function for it.
+# Given as a tensor, both masks take equally long: nothing is skipped. Given as a function, the time falls nearly as
+# much as the number of blocks. And where an existing kernel has a flag for the mask, that kernel may be the fastest:
+# measure before you write a function.
 
 # %% [markdown] id="right-text"
 # ## What may change in the last bits
 #
-# About 20 minutes; one rank, and a compiler at the end. A compiled model may add in another order, and keep more digits
-# between two operations. So its results differ in the last bits. How much is still right?
+# About 20 minutes; one rank, and a compiler at the end. A compiled model may add in another order, and keep more
+# digits between two operations. So its results differ in the last bits. How large a difference is still correct?
 #
 # A number with `p` binary digits is rounded by at most the part `u = 2**-p` of itself: 2**-24 for float32,
 # 2**-8 for bfloat16, 2**-11 for the inputs of TF32. A sum of K products, in any order, then has
@@ -1495,8 +1489,8 @@ def bound(x, w, u):
 lockstep.check("bound", bound)
 
 # %% [markdown] id="right-run-text"
-# The same product of 1024 terms in three precisions, against float64. **Guess** about the sentence "an error as
-# large as the bound is what one gets".
+# The same product of 1024 terms in three precisions, against float64. **Guess** about the statement "the error is
+# usually as large as the bound".
 
 # %% id="right-guess" tags=["guess"]
 guess = "does not hold"
@@ -1546,9 +1540,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="right-explained"
-# Errors of both signs cancel, and narrow products are added up in wider numbers. So a test with this bound
-# never fails a right kernel; one that should find small mistakes takes the root of K in place of K, and
-# may fail a right one now and then. What compiling may *not* change: shapes, and types.
+# Errors of both signs cancel, and narrow products are added up in wider numbers. So a test with this bound never
+# rejects a correct kernel; a test that should find small mistakes uses the square root of K in place of K, and may
+# reject a correct kernel now and then. What compiling may *not* change: shapes, and types.
 #
 # ### Claim: "with the same seed, compiled code draws the same random numbers"
 #
@@ -1597,7 +1591,6 @@ lockstep.claim(
 )
 
 # %% [markdown] id="random-explained"
-# Generated code computes each random number from a seed and from its place, inside of the kernel that needs it. To
-# compare a compiled model with the eager one number by number, set
-# `torch._inductor.config.fallback_random = True`: random numbers are then drawn by the operators that eager code
-# calls, in kernels of their own.
+# Generated code computes each random number from a seed and its position, inside the kernel that needs it. To compare
+# a compiled model with the eager one number by number, set `torch._inductor.config.fallback_random = True`: random
+# numbers then come from the same operators that eager code calls, in kernels of their own.

@@ -3,17 +3,17 @@
 #
 # **Two sittings, 70 and 90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
-# A small model on a large GPU waits for its host: each kernel is launched by itself, and launching takes longer
-# than computing. A CUDA graph is a list of launches that is made once, and then launched as one. Afterwards you can
+# A small model on a large GPU waits for its host: each kernel is launched by itself, and launching takes longer than
+# computing. A CUDA graph is a list of launches that is recorded once and then launched as a whole. Afterwards you can
 #
 # - say from a trace whether a step is bound by launches, and predict what a graph gains,
 # - capture a forward pass or a whole training step, so that it computes what the plain one does,
 # - say why something cannot be captured, or is captured and wrong,
-# - serve all batch sizes by a few graphs, and predict the memory they take.
+# - serve all batch sizes with a few graphs, and predict the memory they take.
 #
-# Lab 04 comes first: it has streams, events and the virtual GPU. No GPU is needed: where there is none,
-# your code runs on the virtual GPU. Its values are real, its times come from a model. What that cannot say is
-# recorded on an H200.
+# Lab 04 comes first: it has streams, events and the virtual GPU. No GPU is needed: where there is none, your code
+# runs on the virtual GPU. Its values are real, its times come from a model. What the model cannot tell was recorded
+# on an H200.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 4  # ranks in the part about collectives; all else needs one GPU
@@ -30,9 +30,9 @@ import torch.distributed as dist
 print(lockstep.virtual.MACHINES["H200"])
 
 # %% [markdown] id="machine-text"
-# `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU, as in lab 04; `cuda` has the names
-# of `torch.cuda`. The result is that of a run without a profiler; then the program runs once more for its
-# timeline. With `values=False` the virtual GPU has times only.
+# `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU, as in lab 04; `cuda` has the names of
+# `torch.cuda`. The result comes from a run without a profiler; then the program runs once more for its timeline. With
+# `values=False` the virtual GPU computes times only.
 
 # %% id="on-gpu-rank" tags=["plumbing"]
 import tempfile
@@ -87,8 +87,9 @@ def on_gpu(program, *args, values=True, traced=True):
 
 
 # %% [markdown] id="model-text"
-# The model of this lab is plain: layers x + relu(x · w), each of three kernels. `seconds(cuda, step)` times
-# a step: the mean of thirty, from the first call until the device is done, and of three such means the median.
+# The model of this lab is simple: layers x + relu(x · w), each of three kernels. `seconds(cuda, step)` times a step:
+# it takes the mean of thirty steps, from the first call until the device is done, and returns the median of three
+# such means.
 
 
 # %% id="model"
@@ -122,10 +123,10 @@ def seconds(cuda, step, repeats=30):
 # %% [markdown] id="bound-text"
 # ## 1 · Launches that take longer than kernels
 #
-# A serving engine makes one token at a time. Here are 8 sequences, 24 layers of width 512: per layer a product
-# (8 × 512) · (512 × 512), a relu and a sum. Each of these kernels takes the device 1 to 3 µs. Each *launch* takes the
-# host what the machine's line above says (more for a product). So the device waits for the host.
-# **Predict:** how many µs does a forward pass take?
+# A serving engine generates one token at a time. Here are 8 sequences and 24 layers of width 512, with a product per
+# layer (8 × 512) · (512 × 512), a relu and a sum. Each of these kernels takes the device 1 to 3 µs. How long each
+# *launch* takes the host is in the line about the machine above (a product takes longer). So the device waits for the
+# host. **Predict:** how many µs does a forward pass take?
 
 # %% id="bound-prediction" tags=["prediction"]
 # your number, in µs
@@ -162,7 +163,7 @@ plain.timeline("One step: the host calls, and the device waits for it")
 # %% [markdown] id="signs-text"
 # Zoom in: between two kernels the device's row is empty. There are three signs of a step that is **launch-bound**:
 #
-# 1. the device idles between kernels, and the next kernel was *not yet launched* then;
+# 1. the device is idle between kernels while the next kernel is *not yet launched*;
 # 2. the queue is empty: each kernel begins soon after its launch, instead of waiting for others;
 # 3. the step takes as long with less work in it (tried in the further notebook).
 #
@@ -197,11 +198,11 @@ lockstep.table("Is it launch-bound?", columns, rows, stamp=plain.stamp)
 # %% [markdown] id="last_end-text"
 # ### Exercise 1: when is the device done?
 #
-# A model of it in four numbers. The host begins launch number *i* (0, 1, 2 …) at *i* · `launch`. Its kernel
-# begins at the earliest `latency` after that, and `gap` after the end of the kernel before it.
+# Four numbers model this. The host begins launch number *i* (0, 1, 2 …) at *i* · `launch`. Its kernel begins at the
+# earliest `latency` after that, and `gap` after the end of the kernel before it.
 #
-# **Goal:** `last_end(kernels, launch, latency, gap)` returns when the last kernel ends; `kernels` has the
-# kernels' durations in order, at least one. All in µs, from the first launch's begin.
+# **Goal:** `last_end(kernels, launch, latency, gap)` returns when the last kernel ends; `kernels` lists the kernels'
+# durations in order, at least one. All times are in µs, from the start of the first launch.
 
 
 # %% id="last_end"
@@ -219,10 +220,9 @@ def last_end(kernels, launch, latency, gap):
 lockstep.check("last_end", last_end)
 
 # %% [markdown] id="last_end-use"
-# With it the gain of a graph can be predicted. In a graph the host launches once. So
-# `launch` is 0, and on this machine `latency` is 8.8 µs and `gap` 0.03 µs (of graphs on H200s).
-# One by one, a launch takes (11.7 + 2 · 6.6) / 3 = 8.3 µs as a mean, `latency`
-# is 9.0 µs and `gap` 1.15 µs.
+# This function predicts the gain of a graph. With a graph the host launches once. So `launch` is 0, and on this
+# machine `latency` is 8.8 µs and `gap` 0.03 µs (of graphs on H200s). One by one, a launch takes (11.7 + 2 · 6.6) / 3
+# = 8.3 µs on average, `latency` is 9.0 µs and `gap` 1.15 µs.
 
 # %% id="last_end-run"
 last_end = lockstep.carry_on("last_end", last_end)
@@ -237,9 +237,9 @@ lockstep.table("72 kernels, by the model", ["how", "µs"], rows, stamp=stamp)
 # %% [markdown] id="capture-text"
 # ## 2 · Capture and replay
 #
-# A graph is **captured**: inside of `with cuda.graph(g):` what you launch is written down. `g.replay()` gives all of
-# it to the current stream, by one call. Here `x` is 2; the graph has `x.mul_(3)`; then there are two replays.
-# **Predict:** what is `x` after them?
+# A graph is **captured**: inside `with cuda.graph(g):` your launches are recorded instead of run. `g.replay()` then
+# gives all of them to the current stream in one call. Here `x` is 2; the graph has `x.mul_(3)`; then there are two
+# replays. **Predict:** what is `x` after them?
 
 # %% id="capture-prediction" tags=["prediction"]
 prediction = 2 * 3 * 3  # capturing runs nothing; each replay multiplies once
@@ -262,9 +262,9 @@ print("after the capture:", seen.result[0])
 seen.compare(prediction, seen.result[1])
 
 # %% [markdown] id="addresses-text"
-# A graph knows kernels and **addresses**: nothing of your variables. Three lines show what follows. `y = x * 10`
-# is captured with `x` = 1. Then `x` becomes a *new* tensor of 2s, and the graph is replayed. This is **broken on purpose**.
-# **Predict:** what is `y`?
+# A graph knows kernels and **addresses**, but nothing about your variables. Three lines show what follows from that.
+# `y = x * 10` is captured with `x` = 1. Then `x` becomes a *new* tensor of 2s, and the graph is replayed. This is
+# **broken on purpose**. **Predict:** what is `y`?
 
 # %% id="addresses-prediction" tags=["prediction"]
 prediction = 10  # the graph reads the old tensor, which is still there
@@ -289,25 +289,24 @@ display(seen.compare(prediction, seen.result[0]))
 print("copied into the old tensor:", seen.result[1])
 
 # %% [markdown] id="outputs-text"
-# So inputs are **static**: tensors that stay where they are, into which each new input is copied.
-# The same holds of outputs: each replay writes `y` into the same memory, over what was there. What shall stay is
-# copied out.
+# So inputs are **static**: tensors that stay where they are, into which each new input is copied. The same holds for
+# outputs: each replay writes `y` into the same memory, over what was there. Copy out whatever you want to keep.
 #
-# Where does `y` lie? What a capture allocates comes from a **private pool** of the graph: memory that nobody else gets
-# while the graph lives, so that the addresses stay its own. `cuda.empty_cache()` does not give it back. PyTorch's
-# [notes on CUDA graphs](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) have the rules.
+# Where is `y` stored? Whatever a capture allocates comes from a **private pool** of the graph: memory that nobody
+# else gets while the graph exists, so that its addresses stay valid. `cuda.empty_cache()` does not release it.
+# PyTorch's [notes on CUDA graphs](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) have the rules.
 #
-# **Warm-up.** What a step does in its first call only must happen before the capture: making buffers, choosing
-# algorithms, loading kernels. So it is called once or more before. That is done on a *side stream*: on a GPU,
-# what autograd and libraries make in a first call may be bound to the stream of that call. (The virtual GPU
-# does not tell, so the checks do not ask for it, and short cells below do without.)
+# **Warm-up.** Whatever a step does only in its first call must happen before the capture: creating buffers, choosing
+# algorithms, loading kernels. So it is called at least once before, on a *side stream*: on a GPU, what autograd and
+# libraries set up in a first call may be bound to the stream of that call. (The virtual GPU cannot detect this, so
+# the checks do not ask for it, and short cells below do without.)
 #
 # ### Exercise 2: a graph that others can use
 #
 # **Goal:** `captured(cuda, work, x)` captures `work(x)` once and returns a function `run`. `run(new)` returns what
-# `work(new)` would (`new` is like `x`), by a copy in, one replay and a copy out: so at most three launches. What it
-# returned stays as it is, whatever is run later; `x` and `new` stay as they are. The host never waits in `run`. The first call
-# of `work` sets something up that cannot be captured.
+# `work(new)` would (`new` is like `x`), with a copy in, one replay and a copy out: at most three launches. What it
+# has returned never changes, whatever runs later; `x` and `new` are not changed. The host never waits in `run`. The
+# first call of `work` sets something up that cannot be captured.
 
 # %% id="captured"
 import torch
@@ -338,10 +337,10 @@ def captured(cuda, work, x):
 lockstep.check("captured", captured)
 
 # %% [markdown] id="gain-text"
-# Now the decode step of section 1, by your function, and beside it a bare loop of `g.replay()`. A replay costs the host one launch.
-# How long the 72 kernels take as a graph, your model of
-# exercise 1 said above. In a loop, each replay is launched while the one before it runs, which hides `latency`.
-# **Predict:** by which factor is a bare replay faster than the eager step?
+# Now the decode step of section 1, captured by your function, and beside it a bare loop of `g.replay()`. A replay
+# costs the host one launch. How long the 72 kernels take as a graph, your model of exercise 1 has said above. In a
+# loop, each replay is launched while the one before it runs, which hides `latency`. **Predict:** by which factor is a
+# bare replay faster than the eager step?
 
 # %% id="gain-prediction" tags=["prediction"]
 # your number: eager time / replay time
@@ -400,9 +399,9 @@ after.timeline(title)
 #
 # Forward, backward and optimizer can be one graph. Two things are easy to miss.
 #
-# **The warm-up trains.** Its calls are real steps. And **numbers are baked in**: a Python number that a kernel
-# was launched with stays as it was. Here SGD has a learning rate of 0.1 while it is captured; later the program sets
-# `group["lr"] = 0`. **Predict:** how large is the next step's change, as a part of what it was before: 0 or 1?
+# **The warm-up trains.** Its calls are real steps. And **numbers are baked in**: a Python number that was passed to a
+# kernel stays as it was. Here SGD is captured with a learning rate of 0.1; later the program sets `group["lr"] = 0`.
+# **Predict:** how large is the change made by the next step, as a fraction of what it was before: 0 or 1?
 
 # %% id="baked-prediction" tags=["prediction"]
 prediction = 1  # the kernels of the graph have 0.1 in them
@@ -435,17 +434,17 @@ seen = on_gpu(baked, traced=False)
 seen.compare(prediction, round(seen.result[1] / seen.result[0], 3))
 
 # %% [markdown] id="baked-explained"
-# What shall change from replay to replay must lie in a tensor on the device: for example
-# `Adam(lr=torch.tensor(…, device="cuda"), capturable=True)`. A tensor on the CPU is read while the step is captured,
-# and its number is baked in like any other. Without `capturable` `Adam.step` refuses to be captured.
+# What is to change from replay to replay must be in a tensor on the device: for example `Adam(lr=torch.tensor(…,
+# device="cuda"), capturable=True)`. A tensor on the CPU is read while the step is captured, and its number is baked
+# in like any other. Without `capturable` `Adam.step` refuses to be captured.
 #
 # ### Exercise 3: a training step
 #
-# **Goal:** `graphed_training(cuda, model, optimizer, loss_of, x, y)` captures a step: gradients to zero,
-# `loss = loss_of(model(x), y)`, backward, `optimizer.step()`. It returns `step(x, y)`, which does one step on a new batch by one
-# replay and returns the loss, in a tensor of its own. Making it must **not train**: when it returns, the model's parameters have
-# the values that they had. `optimizer` is SGD without momentum, so there is no other state. In `step`, the host does not wait,
-# and there are at most four launches.
+# **Goal:** `graphed_training(cuda, model, optimizer, loss_of, x, y)` captures a step: gradients to zero, `loss =
+# loss_of(model(x), y)`, backward, `optimizer.step()`. It returns `step(x, y)`, which does one step on a new batch by
+# one replay and returns the loss, in a tensor of its own. Capturing must **not train**: when the function returns,
+# the model's parameters have the values they had before. `optimizer` is SGD without momentum, so there is no other
+# state. In `step`, the host does not wait, and there are at most four launches.
 
 # %% id="graphed_training"
 import torch
@@ -492,9 +491,9 @@ lockstep.check("graphed_training", graphed_training)
 # %% [markdown] id="breaks-text"
 # ## 4 · What breaks a capture
 #
-# While a stream is captured nothing runs. So no line can wait for a value, nor copy between the device and
-# ordinary (not pinned) memory. And all work must come back to the stream of the capture. Random
-# numbers are drawn on the device. **Predict:** how many of these ten fail, each captured by itself?
+# While a stream is captured nothing runs. So no line may wait for a value, or copy between the device and ordinary
+# (not pinned) memory. And all work must come back to the stream of the capture. Random numbers are drawn on the
+# device. **Predict:** how many of these ten fail, each captured by itself?
 
 # %% id="breaks-prediction" tags=["prediction"]
 prediction = 6  # item, if, the mask, cpu, synchronize, the stream not joined
@@ -545,11 +544,12 @@ failed = sum(bool(seen.result) for seen in found.values())
 found["x.sum()"].compare(prediction, failed)
 
 # %% [markdown] id="breaks-explained"
-# A mask fails because its result's *shape* depends on values. `torch.where` has the same shape always. Random numbers
-# work, and each replay draws new ones. An `if` on a shape is captured: the graph has the branch that was taken then.
+# A mask fails because its result's *shape* depends on values. The result of `torch.where` always has the same shape.
+# Random numbers work, and each replay draws new ones. An `if` on a shape can be captured: the graph contains the
+# branch that was taken at the time.
 #
-# Worse is what is captured, and wrong. Python runs during the capture only: what a replay should count, print or
-# decide there, it does not ("A counter in Python, and a list of outputs", in the further notebook).
+# It is worse if something is captured and wrong. Python runs during the capture only: a replay does not count, print
+# or decide anything there ("A counter in Python, and a list of outputs", in the further notebook).
 #
 # ### Exercise 4: make it capturable
 #
@@ -564,8 +564,9 @@ found["x.sum()"].compare(prediction, failed)
 #     return large.sum()
 # ```
 #
-# **Goal:** `clipped(x, limit)` computes the same, for every `x` that a replay finds, and can be captured. `limit` is a Python
-# number, and stays what it is. `x` is float32 and has one dimension; it is not all zeros, and must not be changed.
+# **Goal:** `clipped(x, limit)` computes the same for every `x` that a replay finds, and can be captured. `limit` is a
+# Python number that does not change. `x` is float32 and has one dimension; it is not all zeros, and must not be
+# changed.
 
 # %% id="clipped"
 import torch
@@ -585,9 +586,10 @@ lockstep.check("clipped", clipped)
 # %% [markdown] id="by_size-text"
 # ## 5 · One graph for each batch size
 #
-# Shapes are fixed in a graph. A serving engine has a new batch size at each step: requests come and end. It captures
-# graphs for a few sizes, and **pads**: a batch of 9 runs in the graph of 16, and 7 rows are thrown away
-# ([`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html) in TensorRT-LLM).
+# Shapes are fixed in a graph. A serving engine has a new batch size at each step, as requests come and go. It
+# captures graphs for a few sizes, and **pads**: a batch of 9 runs in the graph for 16, and 7 rows are discarded
+# ([`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html) in
+# TensorRT-LLM).
 #
 # Is that expensive? As long as a step is bound by launches or by reading weights, more rows cost next to nothing.
 # What costs is **memory**: each graph keeps what it needs, whether it runs or not.
@@ -632,9 +634,10 @@ seen.compare(prediction, own[-1], "MiB")
 # %% [markdown] id="shared-text"
 # ### Claim: "each graph that is captured takes more memory"
 #
-# Graphs that never run at the same time can share a pool: `cuda.graph(g, pool=…)`. Then one graph's memory for what lies between
-# input and output is used by the next. Three ways: own pools; one pool for all, captured from the
-# largest to the smallest; one pool, from the smallest to the largest. **Guess**: does each further graph take more, in all of them?
+# Graphs that never run at the same time can share a pool: `cuda.graph(g, pool=…)`. Then the next graph reuses one
+# graph's memory for its intermediate results. Three ways: own pools; one pool for all, captured from the largest to
+# the smallest; one pool, from the smallest to the largest. **Guess**: does each further graph take more, in all of
+# them?
 
 # %% id="shared-guess" tags=["guess"]
 guess = "depends"
@@ -661,9 +664,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="shared-explained"
-# In a shared pool what lies between is overwritten by whichever graph runs next. So graphs of one pool must not run at
-# the same time. Nor is an output safe because somebody keeps the tensor: clone it before another graph of the pool is
-# replayed ("An output that is overwritten", in the further notebook).
+# In a shared pool, intermediate results are overwritten by whichever graph runs next. So graphs of one pool must not
+# run at the same time. Nor is an output safe because somebody keeps the tensor: clone it before another graph of the
+# pool is replayed ("An output that is overwritten", in the further notebook).
 #
 # ### Exercise 5: all batch sizes
 #
@@ -706,13 +709,13 @@ lockstep.check("by_size", by_size)
 # ## Recap
 #
 # - A step is launch-bound if the device waits for launches: gaps between kernels, an empty queue, and no gain from less work.
-# - A capture writes down kernels and addresses, and runs nothing. Inputs are copied in, outputs copied out.
+# - A capture records kernels and addresses, and runs nothing. Inputs are copied in, outputs copied out.
 # - Memory of a capture comes from a pool. Graphs of one pool must not run at the same time.
-# - What waits, or has a shape that depends on values, or is not joined, cannot be captured. What Python does is captured
-#   once: branches, counters, numbers.
+# - Lines that wait, results whose shape depends on values, and streams that are not joined cannot be captured. What
+#   Python does is captured once: branches, counters, numbers.
 # - A training step can be one graph. Its warm-up trains, and its learning rate is baked in.
-# - A few batch sizes and padding serve all. Where kernels are long, a graph gains nothing: the further notebook has an
-#   H200's steps of many sizes.
+# - A few batch sizes and padding serve all batches. Where kernels are long, a graph gains nothing: the further
+#   notebook has an H200's steps of many sizes.
 #
 # **Graphs that PyTorch makes for you.** `torch.compile(model, mode="reduce-overhead")` (lab 05) does all of this by
 # itself: it copies inputs into static tensors, warms up, captures a graph for each compiled function and each shape, and
@@ -726,7 +729,7 @@ lockstep.check("by_size", by_size)
 # (`cudaGraphExecKernelNodeSetParams`), or give it those of another capture with the same shape (`cudaGraphExecUpdate`).
 # PyTorch's `CUDAGraph` has no method for either, so what changes must be *in* the static tensors.
 #
-# **What is slow here:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
+# **What is missing here:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("06")
@@ -734,8 +737,7 @@ lockstep.progress("06")
 # %% [markdown] id="further"
 # # 06 · CUDA graphs: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
 
 # %% [markdown] id="overwritten-text"
 # ## An output that is overwritten
@@ -846,8 +848,8 @@ seen.compare(prediction, seen.result[0])
 # %% [markdown] id="python-explained"
 # The tensor has counted the warm-up and five replays; the capture ran nothing.
 #
-# And outputs? A graph computes `x + 1`. For x = 0, 1, 2 it is replayed; each time `y` is put into one
-# list, and a copy of `y` into another. What will be in the two lists?
+# And outputs? A graph computes `x + 1`. It is replayed for x = 0, 1, 2; each time `y` goes into one list, and a copy
+# of `y` into another. What will be in the two lists?
 
 
 # %% id="outputs"
@@ -869,7 +871,7 @@ seen = on_gpu(outputs, traced=False)
 print("kept:", *seen.result[0], "· copied:", *seen.result[1])
 
 # %% [markdown] id="outputs-explained"
-# All tensors in the first list are one: the last replay has overwritten it.
+# All entries of the first list are one and the same tensor, which the last replay has overwritten.
 
 # %% [markdown] id="pool-text"
 # ## Memory while a graph is captured
@@ -913,9 +915,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="pool-explained"
-# What is true is that `cudaMalloc` itself cannot be captured: it is no work of a stream. PyTorch's allocator asks for
-# memory beside the capture, before the line that needs it returns, and puts it into the graph's pool. A library that
-# calls `cudaMalloc` by itself breaks the capture.
+# It is true that `cudaMalloc` itself cannot be captured: it is not stream work. PyTorch's allocator asks for memory
+# beside the capture, before the line that needs it returns, and puts it into the graph's pool. A library that calls
+# `cudaMalloc` by itself breaks the capture.
 
 # %% [markdown] id="same-text"
 # ## The same bits
@@ -924,8 +926,8 @@ lockstep.claim(
 #
 # ### Claim: "a replay computes, bit for bit, what the plain step computes"
 #
-# **Guess**, then 24 layers, three inputs. On a virtual GPU both ways call the same kernels of the CPU, which says nothing
-# of a real one: its verdict was recorded.
+# **Guess**, then 24 layers, three inputs. On a virtual GPU both ways call the same CPU kernels, which says nothing
+# about a real GPU: its verdict was recorded.
 
 # %% id="same-guess" tags=["guess"]
 guess = "holds"
@@ -1026,18 +1028,18 @@ lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
 # ### Claim: "a graph makes the latency of a step steady"
 #
 # A user sees the slow steps, not the mean. The recording has steps of width 512, one row, each timed by itself: about
-# 3000 on a quiet host, and what ran in 8 seconds on a busy one, where a second thread of the process runs Python all the
-# time. `p99` is what 99 of 100 steps stay below. The limit is 1.2 times the quiet host's p50. **Guess**: does a replay's p99
-# stay below it on both hosts (holds), on one (depends), or on none (does not hold)?
+# 3000 on a quiet host, and what ran in 8 seconds on a busy one, where a second thread of the process runs Python all
+# the time. `p99` is the time below which 99 of 100 steps stay. The limit is 1.2 times the quiet host's p50.
+# **Guess**: does a replay's p99 stay below it on both hosts (holds), on one (depends), or on none (does not hold)?
 
 # %% id="jitter-guess" tags=["guess"]
 guess = "depends"
 
 # %% [markdown] id="jitter-text"
-# Only one thread of a process runs Python at a time: the one that has the interpreter's lock (GIL). Who launches or waits
-# lets others have it, and must then wait until it is its turn again: `sys.getswitchinterval()`, 5 ms, if the other does not
-# stop by itself. A replayed step has two such calls, `replay` and `synchronize`. **Predict:** how many ms is a replayed step's
-# p50 on the busy host?
+# Only one thread of a process runs Python at a time: the one that has the interpreter's lock (GIL). A thread that
+# launches or waits gives it up, and must then wait for its turn again: `sys.getswitchinterval()`, 5 ms, unless the
+# other thread stops by itself. A replayed step has two such calls, `replay` and `synchronize`. **Predict:** how many
+# ms is a replayed step's p50 on the busy host?
 
 # %% id="jitter-prediction" tags=["prediction"]
 # your number, in ms
@@ -1071,11 +1073,11 @@ lockstep.claim(
 )
 
 # %% [markdown] id="jitter-explained"
-# On the quiet host a replay is steady, and an eager step is not: each of its launches is a chance to be late. On the busy
-# host a replay waits for its turn twice, nearly always. Of the 55 eager steps half took 0.8 ms, and one in ten took
-# more than a second: 72 launches are as many chances to lose the lock, and some steps lost none. Why they lose it in some steps and
-# not in others, the recording does not say. So a graph made the steps alike, and their median worse: it does not make the
-# host itself free.
+# On the quiet host a replay is steady, and an eager step is not: each of its launches is a chance to be late. On the
+# busy host a replay waits for its turn twice, nearly always. Of the 55 eager steps half took 0.8 ms, and one in ten
+# took more than a second: 72 launches are as many chances to lose the lock, and some steps lost none. The recording
+# does not say why some steps lose it and others do not. So a graph made the steps alike, and their median worse: it
+# does not free the host.
 
 # %% [markdown] id="partial-text"
 # ## A graph of a part
@@ -1182,8 +1184,8 @@ print(lockstep.torchrun(one_more, **RANKS, timeout=20, may_fail=True))
 
 # %% [markdown] id="more-explained"
 # Rank 1 waits where it *synchronises*, not where the collective was written: that line ran long ago, in the capture.
-# (On virtual GPUs the call that the report names is the one by which they agree on their times.) So a branch on the
-# rank must not be in a capture.
+# (On virtual GPUs the call that the report names is the one by which they agree on their times.) So a capture must
+# not contain a branch on the rank.
 #
 # ### What NCCL does with it
 #
@@ -1213,12 +1215,12 @@ lockstep.table("Graphs on two ranks", columns, rows, stamp=recording.stamp)
 # %% [markdown] id="collectives-explained"
 # Row by row:
 #
-# - Who has one collective more waits in `synchronize`, captured or not: no kernel of the other rank will come.
+# - A rank with one collective more waits in `synchronize`, captured or not: no kernel of the other rank will come.
 #   PyTorch's watchdog is not told of collectives that are captured (in
 #   [`ProcessGroupNCCL.cpp`](https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)
 #   a work is enqueued for it only where nothing is being captured).
 # - `destroy_process_group()` waits while a graph with NCCL's kernels is alive
 #   ([pytorch/pytorch #115388](https://github.com/pytorch/pytorch/issues/115388)). So `g.reset()`, or `del g`, first.
-# - Another order mixes the tensors up, half as many elements leave the rest wrong, and nobody says a word. (The last
+# - Another order mixes up the tensors, half as many elements leave the rest wrong, and nothing reports it. (The last
 #   element on rank 0 should be 2.)
 # - A rank that replays late lets the others wait on the *device*: their `replay()` has returned long before.

@@ -3,11 +3,11 @@
 #
 # **Two sittings, 70 and 75 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
 #
-# Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every
-# operator, kernel and collective, with its begin and end. Afterwards you can
+# Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every operator, kernel
+# and collective, with its start and end. Afterwards you can
 #
 # - record the steps that you want,
-# - put the clocks of all ranks on one, by hand and with a certificate,
+# - align the clocks of all ranks, by hand and with a certificate,
 # - say how much of the communication is hidden behind computing, and how much is exposed,
 # - name the rank that the others wait for: it is not the one with the long kernels,
 # - find the cause of a slow step in a trace that nobody has explained to you, and
@@ -34,10 +34,10 @@ def recording(name):
 # %% [markdown] id="first-text"
 # ## 1 · A profile of all ranks
 #
-# `torch.profiler` writes down what a process does: operators on the CPU, kernels on the GPU, calls of
-# the CUDA runtime, collectives. Each is a *slice*: a name, a begin and an end. `record_function` adds
-# slices of your own, which we call *ranges*: name the phases of your step by them, and every question
-# about the trace becomes easier. (For NVIDIA's own tools see "a roofline by counters, and NVTX" below.)
+# `torch.profiler` records what a process does: operators on the CPU, kernels on the GPU, calls of the CUDA runtime,
+# collectives. Each is a *slice*: a name, a start and an end. `record_function` adds slices of your own, which we call
+# *ranges*: name the phases of your step with them, and every question about the trace becomes easier. (For NVIDIA's
+# own tools see "A roofline by counters, and NVTX" in the further notebook.)
 #
 # The next cell does that on every rank: `--trace` starts a profiler there. A model with two linear
 # layers goes forward and backward in three steps; each parameter's gradient is averaged by an all-reduce
@@ -82,11 +82,10 @@ lockstep.compare(predicted=prediction, measured=count)
 #
 # ### Which steps to record
 #
-# A whole training run is too much for a trace. `torch.profiler.schedule` takes some steps and leaves
-# the others. Its steps come in *cycles*: first `wait` steps in which the profiler is off, then `warmup`
-# steps in which it runs and throws away what it sees, then `active` steps that it keeps. After `repeat`
-# cycles it stays off; with `repeat=0` cycles go on as long as the loop does. Steps are counted from 0.
-# The first steps under a profiler are its slowest
+# A whole training run is too much for a trace. `torch.profiler.schedule` records some steps and skips the others. Its
+# steps come in *cycles*: first `wait` steps in which the profiler is off, then `warmup` steps in which it runs and
+# discards what it sees, then `active` steps that it keeps. After `repeat` cycles it stays off; with `repeat=0` the
+# cycles continue as long as the loop does. Steps are counted from 0. The first steps under a profiler are its slowest
 # ([pytorch/kineto #328](https://github.com/pytorch/kineto/issues/328)); the warm-up keeps them out.
 
 # %% id="schedule"
@@ -100,9 +99,9 @@ for step in range(6):
 # %% [markdown] id="recorded_steps-text"
 # ### Exercise 1: which steps are recorded
 #
-# **Goal:** `recorded_steps(wait, warmup, active, repeat, steps)` returns the list of the numbers of
-# the steps that are kept, in a loop of `steps` steps. For `(1, 1, 2, 1, 6)` that is `[2, 3]`. The loop
-# may end within a cycle: what was active until then is kept.
+# **Goal:** `recorded_steps(wait, warmup, active, repeat, steps)` returns the list of the numbers of the steps that
+# are kept in a loop of `steps` steps. For `(1, 1, 2, 1, 6)` that is `[2, 3]`. The loop may end within a cycle: what
+# was active until then is kept.
 
 
 # %% id="recorded_steps"
@@ -120,21 +119,21 @@ lockstep.check("recorded_steps", recorded_steps)
 # %% [markdown] id="cost-explained"
 # ### What the profiler costs
 #
-# The profiler works on the CPU, for every slice: it takes the time and writes a row, in about a microsecond. Where the
-# host has time to spare, nobody waits for that. Where the step *is* the host's work, every row makes it longer, and the
-# trace shows a program that is slower than yours. **Measure the step without the profiler, too**, and trust shares of a
-# launch-bound trace less than its order of things. (A section of the further notebook has eight programs, and what people say
-# about the cost.)
+# The profiler works on the CPU, for every slice: it takes the time and writes a row, in about a microsecond. Where
+# the host has time to spare, nobody waits for that. Where the host is the bottleneck, every row makes the step
+# longer, and the trace shows a program that is slower than yours. **Measure the step without the profiler, too**, and
+# in a launch-bound trace trust the order of events more than the shares. (A section of the further notebook has eight
+# programs, and what people say about the cost.)
 
 # %% [markdown] id="clock-text"
 # ## 2 · One clock
 #
-# Each rank writes times of its own clock. On one host the clocks agree within some microseconds; two hosts differ by
-# microseconds or by milliseconds, and so a trace of two hosts shows things that never happened: a rank
-# that leaves an all-reduce before another one has come.
+# Each rank notes times by its own clock. On one host the clocks agree within some microseconds; two hosts differ by
+# microseconds or by milliseconds, and so a trace of two hosts shows things that never happened: a rank that leaves an
+# all-reduce before another one has come.
 #
-# To have that here, the next cell takes a recording of 4 H200s (ten layers, data-parallel) and sets the
-# clock of each rank but rank 0 wrong. Then it prints when four all-reduces *end*, by each rank's own clock.
+# To show this, the next cell takes a recording of 4 H200s (ten layers, data-parallel) and shifts the clocks of all
+# ranks but rank 0. Then it prints when four all-reduces *end*, by each rank's own clock.
 
 # %% id="skew" tags=["plumbing"]
 import random
@@ -163,9 +162,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="clock-predict-text"
-# Nobody can leave an all-reduce before the last rank has come, and all leave it nearly together: on GPUs
-# of one host within a few microseconds. So the *ends* of one all-reduce are one moment, seen by
-# four clocks. (Starts say nothing: ranks do come at different times.)
+# No rank can leave an all-reduce before the last one has arrived, and all leave nearly together: on GPUs of one host
+# within a few microseconds. So the *ends* of one all-reduce are one moment, seen by four clocks. (Starts say nothing:
+# ranks arrive at different times.)
 #
 # **Predict:** by how many microseconds is the clock of rank 2 ahead of that of rank 0? A clock that is
 # behind has a negative number.
@@ -177,14 +176,14 @@ prediction = 2_930.0  # rank 2's column less rank 0's
 lockstep.compare(predicted=prediction, measured=wrong[2] / 1e3, unit="µs")
 
 # %% [markdown] id="offsets-text"
-# Four collectives give four differences, which agree within microseconds. In a real trace one of them is
-# sometimes wrong by far: a rank was interrupted just when it left. A median does not care.
+# Four collectives give four differences, which agree within microseconds. In a real trace one of them is sometimes
+# far off, because a rank was interrupted just as it left. A median is not affected.
 #
 # ### Exercise 2: offsets
 #
-# **Goal:** `ends[collective][rank]` are ends in nanoseconds, by each rank's own clock.
-# `offsets(ends)` returns a list with one number a rank: the median, over the collectives, of the rank's
-# end less rank 0's end. The number of collectives is odd. (Rank 0's own number is 0.)
+# **Goal:** `ends[collective][rank]` are the ends in nanoseconds by each rank's own clock. `offsets(ends)` returns a
+# list with one number for each rank: the median, over the collectives, of the rank's end minus rank 0's end. The
+# number of collectives is odd. (Rank 0's own number is 0.)
 
 
 # %% id="offsets"
@@ -201,10 +200,10 @@ def offsets(ends):
 lockstep.check("offsets", offsets)
 
 # %% [markdown] id="certificate-text"
-# `align()` does that for all ranks: it also finds clocks that run at another speed, says how sure
-# it is, and refuses where the ends agree on no clock. Its answer is a *certificate*. Yours, the
-# library's, and what was set, for each rank. (The library had put the recording on one clock before that, so its own
-# column finds exactly this again.)
+# `align()` does this for all ranks: it also finds clocks that run at a different speed, says how sure it is, and
+# refuses where the ends fit no common clock. Its answer is a *certificate*. The table has your offsets, the
+# library's, and the shifts that were set. (The library had aligned the recording before, so its own column finds
+# exactly these shifts.)
 
 # %% id="certificate"
 offsets = lockstep.carry_on("offsets", offsets)
@@ -221,14 +220,14 @@ lockstep.table(
 )
 
 # %% [markdown] id="certificate-explained"
-# Read the certificate's last sentence. 95 % of the ends agree within some microseconds, so a wait that is shorter
-# cannot be told from the clocks' error, and nothing below is reported: the **resolution**. A tool that
-# shows you waits of one microsecond between ranks, and no certificate, shows you noise.
+# Read the certificate's last sentence. 95 % of the ends agree within some microseconds, so a shorter wait cannot be
+# told from the clocks' error, and is not reported: this limit is the **resolution**. A tool that shows waits of one
+# microsecond between ranks, without a certificate, shows noise.
 
 # %% [markdown] id="exposed-text"
 # ## 3 · Where the step went
 #
-# On one clock, time can be divided. For each rank each nanosecond of a step is exactly one of these:
+# On one clock, time can be broken down. For each rank, each nanosecond of a step is exactly one of these:
 #
 # | part | what it means |
 # | --- | --- |
@@ -239,13 +238,13 @@ lockstep.table(
 # | dependency | the GPU is idle, though what it runs next has been launched |
 # | other idle | nothing runs, and nothing in the trace says why |
 #
-# Communication that is hidden costs nothing (nearly). What is exposed is what you can win.
+# Hidden communication costs (nearly) nothing. Exposed communication is what you can save.
 #
 # ### Exercise 3: exposed communication
 #
-# **Goal:** `exposed(compute, communication)` returns in how many nanoseconds a communication runs and
-# nothing computes. Both are lists of `(start, end)`, ints, in no order; spans of one list may overlap, as
-# on two streams. A moment counts once. For `[(0, 100)]` and `[(60, 160)]` it is 60.
+# **Goal:** `exposed(compute, communication)` returns for how many nanoseconds some communication runs and nothing
+# computes. Both are lists of `(start, end)`, ints, in no particular order; spans within a list may overlap, as on two
+# streams. Each moment counts once. For `[(0, 100)]` and `[(60, 160)]` it is 60.
 
 
 # %% id="exposed"
@@ -271,7 +270,7 @@ lockstep.check("exposed", exposed)
 
 # %% [markdown] id="breakdown-text"
 # The same ten layers on 4 H200s, *before* anything was done about it: backward first, then each gradient is
-# all-reduced by itself. `skip=1` leaves out the first recorded step; the table adds up the two that are left.
+# all-reduced by itself. `skip=1` leaves out the first recorded step; the table adds up the other two.
 
 # %% id="breakdown"
 before = recording("data-parallel-before")
@@ -297,19 +296,19 @@ title = "before DDP's buckets, and with them"
 lockstep.Timeline(after, before=before, title=title)
 
 # %% [markdown] id="breakdown-explained"
-# About 74 % of the communication is hidden now, and the step is a little longer than you predicted:
-# kernels that compute run slower while NCCL's kernels take some of the same GPU (`compute` grew), and
-# DDP's buckets cost copies. `diff` says both. Overlap is bought, and it has a price; lab 04 is about it.
+# About 74 % of the communication is hidden now, and the step is a little longer than you predicted: kernels that
+# compute run slower while NCCL's kernels use part of the same GPU (`compute` grew), and DDP's buckets cost copies.
+# `diff` shows both. Overlap has a price, the topic of lab 04.
 
 # %% [markdown] id="break-text"
-# **Break.** The first sitting ends here. Done: a profile, one clock, and where a step goes. After it: who is late, hosts
-# that are too slow, six cases, and a proof. The next section starts on its own.
+# **Break.** The first sitting ends here. You have recorded a profile, aligned clocks, and seen where a step goes.
+# What comes next: late ranks, slow hosts, six cases, and a proof. The next section starts on its own.
 
 # %% [markdown] id="late-text"
 # ## 4 · Who is late
 #
-# In the next cell one rank computes much longer than the others, six times, before an all-reduce. Which one is
-# drawn by chance, and not told.
+# In the next cell one rank, chosen at random and not revealed, computes much longer than the others before each of
+# six all-reduces.
 
 # %% id="late" tags=["varies"]
 # %%torchrun -n {NPROC} --backend {BACKEND} --trace --into job
@@ -330,8 +329,8 @@ for number in range(6):
 # %% [markdown] id="late-claim-text"
 # ### Claim: "the rank with the longest all-reduces is the slow one"
 #
-# It looks like that in a profile of one rank: "most of my time is NCCL". The next cell shows the time that each rank
-# computes, and that it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"` or
+# It looks like that in a profile of one rank: "most of my time is NCCL". The next cell shows how long each rank
+# computes, and how long it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"` or
 # `"depends"`?
 
 # %% id="late-guess" tags=["guess"]
@@ -361,15 +360,15 @@ lockstep.claim(
 )
 
 # %% [markdown] id="charged-text"
-# The slow rank comes last, so it waits least. A long all-reduce says: *this rank was early*. Who is to
-# blame is who came **last**, and what it costs is what all the others waited together.
+# The slow rank arrives last, so it waits least. A long all-reduce means: *this rank was early*. The rank to blame is
+# the one that arrived **last**, and its cost is the total time that the others waited.
 #
 # ### Exercise 4: who is charged
 #
-# **Goal:** `arrivals[collective][rank]` says when each rank came, in nanoseconds, on one clock. In
-# each collective the last to come is charged what the others waited for it, all added up. A wait that is
-# shorter than `resolution` is not there: the clocks cannot tell it. `charged(arrivals, resolution)`
-# returns a list: what each rank is charged in all.
+# **Goal:** `arrivals[collective][rank]` says when each rank arrived, in nanoseconds, on one clock. In each
+# collective, the last rank is charged the sum of what the others waited for it. A wait shorter than `resolution` does
+# not count: the clocks cannot show it. `charged(arrivals, resolution)` returns a list with what each rank is charged
+# in total.
 #
 # An example with a resolution of 10: of `[[0, 100, 95]]` rank 1 is charged 100.
 
@@ -391,8 +390,8 @@ def charged(arrivals, resolution):
 lockstep.check("charged", charged)
 
 # %% [markdown] id="collectives-text"
-# `collectives()` matches every all-reduce across ranks, charges the last, and looks up what that rank
-# did meanwhile. Of what NCCL or gloo seem to take it says how much is waiting and how much transfer.
+# `collectives()` matches every all-reduce across ranks, charges the last rank, and looks up what that rank was doing.
+# It splits the time that NCCL or gloo seem to take into waiting and transfer.
 
 # %% id="collectives" tags=["varies"]
 trace.collectives()
@@ -400,11 +399,11 @@ trace.collectives()
 # %% [markdown] id="host-text"
 # ## 5 · Hosts that are too slow
 #
-# A GPU runs what its host has launched. A launch costs the host some microseconds, whatever the kernel
-# does. Where kernels are shorter than that, the queue is empty and the GPU waits: the step is
-# **launch-bound**, and faster kernels do not help. Three ways to run the same 16
-# tensor-parallel blocks: operator by operator (eager), compiled, where fewer kernels are launched, and as a CUDA
-# graph: the kernels of a step were recorded once, and one call launches them all.
+# A GPU runs what its host has launched. A launch costs the host a few microseconds, whatever the kernel does. Where
+# kernels are shorter than that, the queue is empty and the GPU waits: the step is **launch-bound**, and faster
+# kernels do not help. Three ways to run the same 16 tensor-parallel blocks: operator by operator (eager), compiled,
+# where fewer kernels are launched, and as a CUDA graph: the kernels of a step were recorded once, and one call
+# launches them all.
 
 # %% id="host"
 lines = []
@@ -427,16 +426,15 @@ lockstep.table(
 # A compiled step launches fewer kernels than an eager one, and takes no less time: the launching calls are a small
 # part of what the host does. The graph has all kernels of the eager step, and one call.
 #
-# The other way in which a host is too slow is **starved input**: a step begins when its data is there,
-# and if the host still makes them, nothing runs. In the breakdown both are host-bound. In the picture
-# they differ: launch-bound is hundreds of short gaps, in all of the step; a starved step has one long
-# gap at its begin.
+# A host can also be too slow in another way, **starved input**: a step begins when its data is there, and while the
+# host is still preparing it, nothing runs. In the breakdown both are host-bound. In the picture they differ: a
+# launch-bound step has hundreds of short gaps throughout; a starved step has one long gap at its start.
 
 # %% [markdown] id="cases-text"
 # ## 6 · Six cases
 #
-# Six traces, each slowed by one thing that nobody tells you. Before them comes X, which is explained. X, A, B and E are
-# of H200s; C, D and F of gloo ranks on a small CPU. The words for causes:
+# Here are six traces, each slowed by one cause that you are not told. Before them comes X, which is explained. X, A,
+# B and E were recorded on H200s; C, D and F with gloo ranks on a small CPU. These are the words for causes:
 #
 # | cause | what to look for |
 # | --- | --- |
@@ -444,7 +442,7 @@ lockstep.table(
 # | starved input | all ranks are idle when each step begins |
 # | exposed communication | long on all ranks, nothing hides it, and most of it is transfer, not waiting |
 # | launch-bound | hundreds of kernels, each shorter than its launch; the queue is empty |
-# | recompile | ranges of TorchDynamo or Inductor in a step that should run only |
+# | recompile | ranges of TorchDynamo or Inductor in a step that should only run |
 # | allocator thrashing | hosts are in `cudaMalloc` and `cudaFree`, in every step |
 # | checkpoint | one rank does something that the trace does not see, in some steps |
 #
@@ -476,14 +474,14 @@ display(case("X").launches())
 # merely the last of busy hosts is not the cause: `(None, "launch-bound", 0.7)`. The share is the host-bound part of
 # rank 2, whose time is not hidden behind waiting for others.
 #
-# Now you: A to F have the other six causes, each once. What to ask first:
+# Now it is your turn: A to F have the other six causes, each once. Ask first:
 #
 # - **A**: which rank differs from the others in "exposed communication"?
 # - **B**: zoom into the first milliseconds of a step: what runs, and what does not?
 # - **C**: a rank "computes". What? `collectives()` names what it did while the others waited.
 # - **D**: compare the lengths of the steps, of rank 0 and of the others.
-# - **E**: in which calls are the hosts while their GPUs idle? `case("E").critical_path()` names the longest.
-# - **F**: does the same rank come last each time? Which part of the time in collectives is waiting?
+# - **E**: in which calls are the hosts while their GPUs are idle? `case("E").critical_path()` names the longest.
+# - **F**: does the same rank arrive last each time? Which part of the time in collectives is waiting?
 
 # %% id="case-a"
 look("A")
@@ -510,10 +508,10 @@ look("F")
 # is the one that is the cause, or `None` where all are alike; the cause is a word of the table; the share is
 # a number from 0 to 1. You may ask the traces anything: `case("A")` is one.
 #
-# The **share** is what the cause takes of the steps. For a rank that others wait for: how much less
-# of its steps than of theirs is exposed communication. Where all are alike: the part of the breakdown that the cause
-# is, of the rank that waits least, as in X. (Of E that is all the time in which its GPU waits for the host, not only the
-# calls that are to blame.) A few percent more or less do not matter.
+# The **share** is the part of the steps that the cause takes. For a rank that others wait for: how much smaller the
+# share of exposed communication is in its steps than in theirs. Where all ranks are alike: the cause's part of the
+# breakdown, for the rank that waits least, as in X. (For E that is all the time in which its GPU waits for the host,
+# not only the calls that are to blame.) A few percent more or less do not matter.
 
 
 # %% id="diagnoses"
@@ -555,8 +553,8 @@ lockstep.table("What the library guesses", columns, rows, stamp=stamps)
 # %% [markdown] id="gate-text"
 # ## 7 · Prove it
 #
-# You have changed one thing. Is the step faster now, or slower? Steps scatter, also where nothing was changed, and so
-# one number before and one after prove little. A fixed percentage is no test either.
+# You have changed one thing. Is the step faster now, or slower? Step times vary even if nothing was changed, so one
+# number before and one after prove little. A fixed percentage is no test either.
 #
 # `lockstep.gate` compares the steps of two runs against their own
 # noise: step time, exposed communication, launches and, where there are snapshots, peak memory. It fails
@@ -578,11 +576,11 @@ grew = sum(one.grew for one in found.measures)
 lockstep.compare(predicted=prediction, measured=grew)
 
 # %% [markdown] id="gate-explained"
-# Launches fell, from 144 to 141 in a step. Without buckets there are 17 all-reduces more (20 in place of 3), and the
+# Launches fell from 144 to 141 in a step. Without buckets there are 17 more all-reduces (20 in place of 3), and the
 # 20 copies of gradients into buckets are gone: 17 - 20 = -3.
 #
-# The gate compares two *recorded* steps, and section 1 has warned of these: what a profiler costs may differ between the
-# two programs. Both were timed without it, too:
+# The gate compares two *recorded* steps, and section 1 has warned about that: the cost of the profiler may differ
+# between the two programs. Both were also timed without it:
 
 # %% id="gate-untraced"
 timed = lockstep.recorded("traces/overhead.json")
@@ -597,9 +595,9 @@ columns = ["step", "after, ms", "before, ms", "growth"]
 lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 
 # %% [markdown] id="gate-untraced-explained"
-# The step did grow, and by a third of what the recorded steps say. Ask a trace *where* the time goes, and a clock
-# without a profiler how much it is. And three steps a side cannot carry odds such as one in many thousands: with fewer
-# than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
+# The step did grow, but only by a third of what the recorded steps say. Ask a trace *where* the time goes, and a
+# clock without a profiler how much it is. Nor can three steps a side support odds such as one in many thousands: with
+# fewer than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
 
 # %% [markdown] id="nccl-text"
 # ## What changes under NCCL
@@ -615,10 +613,10 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 #
 # - Record some steps by a schedule, after a warm-up. Recording costs the host about a microsecond for each slice,
 #   which a busy GPU hides and a busy host does not.
-# - Ends of collectives are one moment on all ranks: they set the clocks. Below the resolution nothing is
+# - The end of a collective is one moment on all ranks, which aligns the clocks. Below the resolution nothing is
 #   known.
-# - Only exposed communication costs. A long collective is mostly a rank that was early.
-# - The last to come is charged, and waits least itself.
+# - Only exposed communication costs time. A long collective mostly means a rank that was early.
+# - The last rank to arrive is charged, and waits least itself.
 # - Host-bound: one long gap is input, hundreds of short ones are launches.
 # - Prove a change against the noise of steps, never by a percentage.
 
@@ -628,13 +626,13 @@ lockstep.progress("07")
 # %% [markdown] id="further"
 # # 07 · Multi-GPU tracing: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="costs-text"
 # ## What recording costs, and hides
 #
-# The cost of a recording, in eight programs, and a comparison that it spoils. About 15 minutes; recordings.
+# The cost of recording, in eight programs, and a comparison that it distorts. About 15 minutes; recordings.
 #
 # The profiler works on the CPU, for every slice: it takes the time and writes a row. So its cost
 # should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
@@ -695,9 +693,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="costs-explained"
-# It depends on who has time. Where a step has few slices for its length, its host writes them in little time:
-# "slow-rank" has long kernels, and "starved" makes its input in long operations. Where the step *is* the launches of
-# short kernels, as in tensor-parallel-eager, every row makes it longer.
+# It depends on who has time to spare. Where a step has few slices for its length, its host needs little time to write
+# them: "slow-rank" has long kernels, and "starved" makes its input in long operations. Where the step *is* the
+# launches of short kernels, as in tensor-parallel-eager, every row makes it longer.
 #
 # Now compare two programs that recording changes differently. In the traces a step of "tensor-parallel-graph" takes
 # 0.485 ms and one of "tensor-parallel-eager" 2.119 ms: 4.4 times as long. Recording makes an eager step 45 % longer,
@@ -717,13 +715,13 @@ lockstep.compare(predicted=prediction, measured=ratio, unit="times")
 # %% [markdown] id="hang-text"
 # ## A hang
 #
-# A program that stands still leaves no trace. What PyTorch's flight recorder leaves instead, and who is
+# A program that hangs leaves no trace. This section shows what PyTorch's flight recorder leaves instead, and who is
 # missing in it. 10 minutes; a recording of 4 H200s.
 
 # %% [markdown] id="hang-predict-text"
-# PyTorch can keep a *flight recorder*: the last collectives of each rank, in memory
-# (`TORCH_FR_BUFFER_SIZE`). Under NCCL it writes them to files when a time-out comes. Below is what four
-# ranks left. Nobody says in them who is missing: compare the numbers.
+# PyTorch can keep a *flight recorder*: the last collectives of each rank, in memory (`TORCH_FR_BUFFER_SIZE`). Under
+# NCCL it writes them to files when a time-out comes. Below is what four ranks left. They do not say who is missing:
+# compare the numbers.
 
 # %% id="hang"
 dumps = lockstep.recorded("traces/hang")
@@ -751,8 +749,8 @@ display(hang)
 lockstep.compare(predicted=prediction, measured=hang.missing[0].missing[0])
 
 # %% [markdown] id="hang-explained"
-# The one to look at has nothing to report: its last call is *done*, and it is somewhere else in the
-# program. The ranks with open calls are its victims; their stacks say where they wait, not why.
+# The rank to look at has nothing to report: its last call is *done*, and it is somewhere else in the program. The
+# ranks with open calls are its victims; their stacks say where they wait, not why.
 
 # %% [markdown] id="memory-text"
 # ## Memory over time
@@ -767,11 +765,10 @@ memory = lockstep.Trace.memory(path, stamp=snapshot.stamp)
 memory.draw()
 
 # %% [markdown] id="memory-explained"
-# `torch.cuda.memory._record_memory_history()` makes the allocator write down each allocation and where it
-# came from. Two steps of ten layers are seen: memory grows in the forward pass, where activations are kept,
-# and shrinks in the backward pass. *Reserved* is what the allocator has from the driver. What it keeps
-# above *allocated* is free for your next tensor, if that fits into one of the free pieces:
-# **fragmentation** is when it does not.
+# `torch.cuda.memory._record_memory_history()` makes the allocator note each allocation and where it came from. The
+# picture shows two steps of ten layers: memory grows in the forward pass, where activations are kept, and shrinks in
+# the backward pass. *Reserved* is what the allocator has obtained from the driver. The part above *allocated* is free
+# for your next tensor, if the tensor fits into one of the free pieces; if it does not, that is **fragmentation**.
 #
 # Each layer's output is 8192 × 2048 numbers in bf16. **Predict:** how many MiB is that?
 
@@ -791,9 +788,9 @@ lockstep.compare(predicted=prediction, measured=each, unit="MiB")
 # H200s; a CPU is enough.
 
 # %% [markdown] id="roofline-predict-text"
-# A kernel can be limited by arithmetic or by memory. Count both: the floating-point operations that it has to do
-# and the bytes that it has to read and write, and divide each by what the machine can do in a second.
-# The larger of the two times is its *roof*; no kernel is faster.
+# A kernel can be limited by arithmetic or by memory. Count both: the floating-point operations that it has to do and
+# the bytes that it has to read and write, and divide each by what the machine can do in a second. The larger of the
+# two times is its *roof*: no kernel can be faster.
 #
 # An H200 (SXM) moves 4.8 TB/s and does 989 TFLOP/s in dense bf16: half of the 1,979 that stand in
 # [NVIDIA's table](https://www.nvidia.com/en-us/data-center/h200/), which are "with sparsity". Our layers have 8192
@@ -1196,9 +1193,9 @@ for one in moe.breakdown().steps:
 recording("slow-rank").critical_path()
 
 # %% [markdown] id="critical-explained"
-# Work that is not on this chain costs nothing: make it faster, and the step ends at the same time. The last
-# line says how much of the chain is evidence (the same stream, a launch, a collective) and how much is
-# only timing: one thing ended just when another began.
+# Work that is not on this chain costs nothing: if it becomes faster, the step still ends at the same time. The last
+# line says how much of the chain is evidence (the same stream, a launch, a collective) and how much is only timing:
+# one thing ended just when another began.
 #
 # ### Claim: "make faster what the GPUs do most of the time, and steps are shorter"
 #
@@ -1232,12 +1229,12 @@ lockstep.claim(
 recording("data-parallel-before").critical_path()
 
 # %% [markdown] id="critical-before-explained"
-# In *before* the GPUs compute 70 % of the time, and nearly nothing of that is on the path. The host runs ahead
-# while the kernels are large. Then come twenty all-reduces and divisions, with short kernels: the GPU catches
-# up, and at the end it waits for each launch of rank 0. So the end waits for the host, which has been
-# busy since the step's begin. Kernels that are 10 % faster only wait longer for their launches. The last line says
-# how much a faster host wins: no more than the GPU idles. Part of the host's work is the recording itself
-# (12 % of a step here): measure without it, too.
+# In *before* the GPUs compute 70 % of the time, and nearly nothing of that is on the path. The host runs ahead while
+# the kernels are large. Then come twenty all-reduces and divisions, with short kernels: the GPU catches up, and at
+# the end it waits for each launch of rank 0. So the end waits for the host, which has been busy since the step began.
+# Kernels that are 10 % faster only wait longer for their launches. The last line says how much a faster host saves:
+# no more than the GPU's idle time. Part of the host's work is the recording itself (12 % of a step here): measure
+# without it, too.
 #
 # ### Perfetto
 #
@@ -1451,10 +1448,10 @@ lockstep.claim(
 # %% [markdown] id="cached-text"
 # ### Claim: "tensors of a running program cost no `cudaMalloc`"
 #
-# PyTorch keeps what a tensor leaves, for the next one:
-# [its memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management) is a cache. So a
-# program whose steps are alike should ask the driver for nothing any more. The eight programs of this lab's recordings,
-# and one that calls `torch.cuda.empty_cache()` in each step. **Guess:**
+# PyTorch keeps freed memory for the next tensor: [its memory
+# management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management) is a cache. So a program whose
+# steps are alike should ask the driver for nothing any more. The eight programs of this lab's recordings, and one
+# that calls `torch.cuda.empty_cache()` in each step. **Guess:**
 
 # %% id="cached-guess" tags=["guess"]
 guess = "depends"
@@ -1478,13 +1475,14 @@ lockstep.claim(
 )
 
 # %% [markdown] id="cached-explained"
-# The eight make tensors of the same sizes in each step, and keep what they have. Who empties the cache pays for it anew.
+# The eight make tensors of the same sizes in each step, and keep their memory. A program that empties the cache pays
+# for it again.
 
 # %% [markdown] id="noise-text"
 # ## Noise by hand
 #
-# How can one know that a step became slower, and that it was not chance? First how far steps differ where nothing was
-# changed; then the test behind such an answer, in three lines. 20 minutes; a CPU is enough.
+# How do you know that a step became slower, and that it was not chance? First see how much steps differ if nothing
+# was changed; then write the test behind such an answer, in three lines. 20 minutes; a CPU is enough.
 #
 # ### Claim: "a step that takes 5 % longer than the last one was made slower"
 #

@@ -32,15 +32,15 @@ import torch.distributed as dist
 print(NPROC, "ranks, backend:", BACKEND)
 
 # %% [markdown] id="stage-text"
-# The parts are called **stages**. The batch is cut, too, into **microbatches**. Each goes forward through
-# all stages (a step **F**), and its gradient comes back from stage to stage (a step **B**). A stage keeps
-# what a forward was given until the backward of the same microbatch: its **activations**.
+# The parts are called **stages**. The batch is cut as well, into **microbatches**. Each goes forward through all
+# stages (a step **F**), and its gradient comes back from stage to stage (a step **B**). A stage keeps what a forward
+# was given until the backward of the same microbatch: its **activations**.
 #
-# Our stage multiplies by a weight. `sleep` stands for the time that a GPU would take: four stages on two
-# CPU cores would disturb each other, four that sleep do not. So these runs use gloo everywhere.
+# Our stage multiplies by a weight. `sleep` stands in for GPU time: four stages that compute on two CPU cores would
+# disturb each other, four that sleep do not. So these runs use gloo everywhere.
 #
-# A **schedule** says in which order a stage takes its steps. GPipe's is the simplest: all forwards, then
-# all backwards. (The two cells below `gpipe` have only drawing and measuring in them; their code is folded.)
+# A **schedule** says in which order a stage takes its steps. GPipe's is the simplest: all forwards, then all
+# backwards. (The two cells below `gpipe` only draw and measure; their code is folded.)
 
 
 # %% id="stage"
@@ -155,9 +155,9 @@ def live_timeline(job, title):
 # %% [markdown] id="bubble-text"
 # ## 1 · The bubble
 #
-# When does each step run? A forward needs the forward of the stage before it. A backward needs its own
-# forward, and the backward of the next stage. `lockstep.pipeline.simulate` plays a schedule through:
-# a model, in which each step takes one unit of time and messages take none.
+# When does each step run? A forward needs the forward of the stage before it. A backward needs its own forward, and
+# the backward of the next stage. `lockstep.pipeline.simulate` is a model that plays a schedule: each step takes one
+# unit of time, and messages take none.
 #
 # A stage that waits is idle; the idle share of all stages' time is the **bubble**. Count, for 4 stages
 # and 8 microbatches: the last stage begins when the first microbatch has gone through the stages before
@@ -179,14 +179,13 @@ drawn(four_stages, "GPipe, 4 stages, 8 microbatches")
 # With *p* stages and *m* microbatches, forwards take *m* + *p* − 1 units from the first to the last, and
 # *m* of them are work on each stage: the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
 #
-# More microbatches make it smaller. That costs memory, and how much is read off a stage's order.
+# More microbatches make it smaller. That costs memory; how much can be read off a stage's order.
 #
 # ### Exercise 1: what an order keeps
 #
-# **Goal:** `most_kept(steps)` is how many microbatches a stage keeps at most, at one time, if it takes
-# these steps. A microbatch is kept from its F until its B is done: `["F0", "F1", "B0", "B1"]` keeps 2,
-# `["F0", "B0", "F1", "B1"]` keeps 1. The order may be any in which each B comes after its own F; without
-# steps nothing is kept.
+# **Goal:** `most_kept(steps)` returns the largest number of microbatches that a stage keeps at one time if it takes
+# these steps. A microbatch is kept from its F until its B is done: `["F0", "F1", "B0", "B1"]` keeps 2, `["F0", "B0",
+# "F1", "B1"]` keeps 1. The order may be any in which each B comes after its own F; without steps nothing is kept.
 
 
 # %% id="most_kept"
@@ -219,11 +218,10 @@ lockstep.table(
 # %% [markdown] id="one-text"
 # ## 2 · One forward, one backward
 #
-# Before its first backward every stage keeps *all* microbatches. That is not needed. The last stage can
-# do B0 right after F0. The stage before it gets that gradient one step later; meanwhile it does one
-# forward more. And so on: each stage begins with as many forwards as there are stages after it. Then
-# it takes one forward and one backward in turn, and ends with the backwards that are left. That is
-# **1F1B**.
+# Before its first backward every stage keeps *all* microbatches. That is not needed. The last stage can do B0 right
+# after F0. The stage before it gets that gradient one step later; meanwhile it does one more forward. And so on: each
+# stage begins with as many forwards as there are stages after it. Then it takes one forward and one backward in turn,
+# and ends with the backwards that are left. That is **1F1B**.
 #
 # **Predict:** with 4 stages and 8 microbatches, how many microbatches does stage 0 keep at most?
 
@@ -285,9 +283,8 @@ from torch.utils.checkpoint import checkpoint
 
 h, rows = 64, 32
 wide = 4 * h
-blocks = [
-    Sequential(Linear(h, wide), ReLU(), Linear(wide, h)) for _ in range(6)
-]
+parts = [(Linear(h, wide), ReLU(), Linear(wide, h)) for _ in range(6)]
+blocks = [Sequential(*each) for each in parts]
 
 
 def bytes_kept(run):
@@ -316,16 +313,16 @@ print(f"six blocks keep {plainly:,} B, with recomputation {less:,} B")
 lockstep.compare(predicted=prediction, measured=plainly / less)
 
 # %% [markdown] id="unequal-text"
-# It costs a second forward. Where a backward takes as long as two forwards, a step computes 4 units in
-# place of 3. In a Transformer each layer keeps about *sbh*(34 + 5*as*/*h*) bytes of a microbatch in 16 bits, for *s*
-# tokens, *b* sequences, width *h* and *a* heads, if nothing is recomputed
-# ([Korthikanti and others](https://arxiv.org/abs/2205.05198), section 4.1). For one sequence of 2,048 tokens,
-# *h* = 12,288 and *a* = 96 that is 2.9 GB a layer; kept is it *p* − *s* times on stage *s*. Its input alone is 50 MB.
+# It costs a second forward. Where a backward takes as long as two forwards, a step computes 4 units in place of 3. In
+# a Transformer each layer keeps about *sbh*(34 + 5*as*/*h*) bytes of a microbatch in 16 bits, for *s* tokens, *b*
+# sequences, width *h* and *a* heads, if nothing is recomputed ([Korthikanti and
+# others](https://arxiv.org/abs/2205.05198), section 4.1). For one sequence of 2,048 tokens, *h* = 12,288 and *a* = 96
+# that is 2.9 GB a layer; stage *s* keeps it *p* − *s* times. A layer's input alone has 50 MB.
 #
 # ## 3 · On ranks
 #
-# Each rank is a stage, and runs this program, with the calls that come to mind first. The gradient of the
-# last stage's output is 1 everywhere: as if the loss were the sum of the outputs.
+# Each rank is a stage and runs this program, which uses the most obvious calls. The gradient of the last stage's
+# output is 1 everywhere: as if the loss were the sum of the outputs.
 #
 # Until now a backward took as long as a forward. Mostly it takes about twice as long, because it computes
 # two gradients: of the input, and of the weights. So here a forward sleeps for 20 ms and a backward for
@@ -363,9 +360,9 @@ lockstep.compare(predicted=prediction, measured=share, unit="of the time")
 live_timeline(gpipe_job, f"GPipe on {NPROC} ranks")
 
 # %% [markdown] id="bug-text"
-# A stage waits for *p* − 1 forwards and *p* − 1 backwards, and works on *m* of each: how long they are
-# does not matter, if all stages are alike. Measured, it is idle some more: messages take their time, too,
-# and so does waking up from a sleep.
+# A stage waits for *p* − 1 forwards and *p* − 1 backwards, and works on *m* of each: their length does not matter if
+# all stages are alike. Measured, stages are idle somewhat longer: messages take time, too, and so does waking up from
+# a sleep.
 #
 # ### A bug to diagnose
 #
@@ -379,16 +376,15 @@ options = {"nproc_per_node": NPROC, "backend": "gloo", "may_fail": True}
 job = lockstep.torchrun(train, blocking_stage, one_f_one_b, 8, STEP, **options)
 
 # %% [markdown] id="bug-explained"
-# One stage sends an activation forward, the next one a gradient back, to each other. Each would receive
-# right afterwards, and neither gets there: the deadlock of lab 02. GPipe never had the two directions at
-# the same time.
+# One stage sends an activation forward, the next one a gradient back, to each other. Each would receive right
+# afterwards, but neither gets that far: it is the deadlock of lab 02. GPipe never had the two directions at the same
+# time.
 #
-# The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and
-# it must live until `wait()`. (Under gloo `is_completed()` of a send stays False until then, however long ago
-# the message has arrived.) Wait for each handle once, and drop it: under gloo a second `wait()` on the same send
-# never returns. In the next cell rank 0 begins 16 sends, and keeps nothing but the handles. When
-# rank 1 has received all 16, rank 0 counts the tensors that are still alive; then it waits for ten
-# handles, drops these, and counts again.
+# The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and it
+# must live until `wait()`. (Under gloo `is_completed()` of a send stays False until then, however long ago the
+# message has arrived.) Wait for each handle once, and drop it: under gloo a second `wait()` on the same send never
+# returns. In the next cell rank 0 starts 16 sends, and keeps nothing but the handles. When rank 1 has received all
+# 16, rank 0 counts the tensors that are still alive; then it waits for ten handles, drops these, and counts again.
 
 
 # %% id="alive"
@@ -418,8 +414,8 @@ print(job[0][1], "when 10 handles had been waited for and dropped")
 print(lockstep.live(job))
 
 # %% [markdown] id="run_stage-text"
-# So a stage that keeps all its handles until the end keeps all that it ever sent, too: with 16 microbatches
-# a middle stage would keep 16 activations and 16 gradients, and what 1F1B saves would be gone again.
+# So a stage that keeps all its handles until the end keeps all that it ever sent, too: with 16 microbatches a middle
+# stage would keep 16 activations and 16 gradients, and 1F1B would save nothing.
 #
 # ### Exercise 3: a stage that does not hang, and keeps little
 #
@@ -519,14 +515,14 @@ lockstep.claim(
 # GPipe sends ahead. (By the model, with 4 stages, 8 microbatches, a backward of two forwards and a message of half a
 # forward, GPipe is idle for 33 %, 1F1B for 41 %.) What 1F1B saves is memory, and *that* can be spent on more microbatches.
 #
-# **Break.** The first sitting ends here. You have two schedules, and a stage that runs them with real messages. What follows: a real
-# model, and how its backward comes apart. The next section starts on its own.
+# **Break.** The first sitting ends here. You have two schedules, and a stage that runs them with real messages. What
+# follows: a real model, and a backward in two halves. The next section starts on its own.
 #
 # ## 4 · A real model
 #
-# Now each rank has real layers, and autograd. Autograd does not cross a message: what is received has
-# numbers, and no history. So each rank has a graph of its own, from what it received to what it sends on.
-# Two ends have to be tied by hand. Here is how, in one process, with a message played by `detach`:
+# Now each rank has real layers, and autograd. Autograd does not cross a message: a received tensor has numbers but no
+# history. So each rank has a graph of its own, from what it received to what it sends on. You have to connect the two
+# ends by hand. Here is how, in one process, where `detach` plays the message:
 
 # %% id="two-graphs"
 import torch
@@ -766,8 +762,9 @@ lockstep.check("split_backward", split_backward)
 # - A backward has two halves. Stages wait for the input's gradient only; that of the weights can come later,
 #   and fill the bubble.
 #
-# **What is slow here:** the bubble, of which 1F1B has as much as GPipe: two schedules below have less. And
-# stages that are not equally long: the slowest one sets the pace, and all others wait for it in each step.
+# **What is still slow:** the bubble, which is as large in 1F1B as in GPipe: two schedules in the further notebook
+# have less. And stages that are not equally long: the slowest one sets the pace, and all others wait for it in each
+# step.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("10")
@@ -775,8 +772,8 @@ lockstep.progress("10")
 # %% [markdown] id="further"
 # # 10 · Pipeline parallelism: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
 # %% [markdown] id="unequal-start"
 # ## Stages that are not equal
@@ -806,8 +803,8 @@ drawn(unequal, "1F1B, the last stage takes twice as long")
 # %% [markdown] id="chunks-text"
 # ## Several chunks a rank
 #
-# About 40 minutes; a CPU is enough. An exercise: interleaved 1F1B, a schedule of
-# Megatron-LM's that makes the bubble smaller; and what it costs in messages.
+# About 40 minutes; a CPU is enough. An exercise: interleaved 1F1B, a schedule from Megatron-LM that makes the bubble
+# smaller; and what it costs in messages.
 #
 # A microbatch must pass all ranks before the last one can begin, and that takes
 # *p* − 1 *steps of a rank*. So make these steps shorter: **interleaved 1F1B** ([Narayanan et al. 2021,
@@ -951,13 +948,12 @@ stamp = lockstep.live(chunked)
 lockstep.table(f"{NPROC} ranks, {m} microbatches", columns, rows, stamp=stamp)
 
 # %% [markdown] id="price-text"
-# By the formula about half the bubble, for more than twice the messages: each microbatch crosses $vp - 1$
-# times, not $p - 1$. Measured, less is gained, and on a busy machine nothing: each message adds the time to
-# wake up, and there are more than twice as many. And more is kept (of chunks that are half as large). Does it
-# pay? That depends on what a message costs. In the next table a message arrives some part of a *chunk's* step later, by the model. It has the
-# interleaved schedule twice: with two forwards for each rank after this one before the first backward, as
-# above, and with only *one*, $(v - 1)\,p + (p - 1 - r)$ in all. Without messages that would be as fast, and
-# would keep less.
+# By the formula about half the bubble, for more than twice the messages: each microbatch crosses $vp - 1$ times, not
+# $p - 1$. Measured, the gain is smaller, and on a busy machine there is none: each message adds the time to wake up,
+# and there are more than twice as many. And more is kept (of chunks half as large). Whether it pays depends on what a
+# message costs. In the next table a message arrives some part of a *chunk's* step later, by the model. It has the
+# interleaved schedule twice: with two forwards for each rank after this one before the first backward, as above, and
+# with only *one*, $(v - 1)\,p + (p - 1 - r)$ in all. Without messages that would be as fast, and would keep less.
 
 
 # %% id="price"

@@ -91,11 +91,11 @@ lockstep.chart(
 )
 
 # %% [markdown] id="three-text"
-# (Both axes are logarithmic, because sizes and times go over many powers of ten; so a factor is the same
-# distance everywhere.) The large end holds on 4 GPUs, the small end does not. α was fitted on *calls* of PyTorch, and one all-reduce is one call and
-# not six. So take three numbers: a *launch* for each call, α for each round, β for each byte on a link.
-# A ring has 2 rounds on 2 GPUs and 6 on 4. Up to 1 MB all took about the same: 16 µs on 2 GPUs, and 16
-# µs on 4.
+# (Both axes are logarithmic, because sizes and times span many powers of ten; the same factor is the same distance
+# everywhere.) The large end holds on 4 GPUs, the small end does not. α was fitted on *calls* of PyTorch, and one
+# all-reduce is one call and not six. So take three numbers: a *launch* for each call, α for each round, β for each
+# byte on a link. A ring has 2 rounds on 2 GPUs and 6 on 4. Up to 1 MB all took about the same: 16 µs on 2 GPUs, and
+# 16 µs on 4.
 #
 # **Predict:** which α a round does a fit of these three numbers find, in whole µs?
 
@@ -131,15 +131,14 @@ lockstep.table(
 # DDP sends gradients in buckets of up to 25 MiB, between the two lines of 16.8 and 33.6 MB: there the model
 # with two numbers is wrong by about two, the one with three by a few per cent.
 #
-# Does a round really cost nothing? A GPU works on one call while PyTorch prepares the next. What
-# takes less time than the preparing is not seen. A CUDA graph takes PyTorch away: calls are captured
-# once, and the GPU runs them again without the host.
+# Does a round really cost nothing? A GPU works on one call while PyTorch prepares the next. Whatever takes less time
+# than that preparation stays invisible. A CUDA graph removes PyTorch: calls are captured once, and the GPU runs them
+# again without the host.
 #
 # ### Claim: "a small NCCL all-reduce takes about 20 µs"
 #
-# People read such numbers off a loop of `dist.all_reduce`, and call it NCCL's latency. On 2 H200s the
-# same calls were recorded both ways. Let it hold if NCCL alone takes at least 80 % of that time, up to
-# 16 kB. **Guess** first.
+# People measure such numbers in a loop of `dist.all_reduce`, and call them NCCL's latency. On 2 H200s the same calls
+# were recorded both ways. Let it hold if NCCL alone takes at least 80 % of that time, up to 16 kB. **Guess** first.
 
 # %% id="own-guess" tags=["guess"]
 guess = "does not hold"
@@ -169,7 +168,7 @@ lockstep.claim(
 #
 # ## 2 · Fewer rounds
 #
-# For small messages rounds count, for large ones bytes. What waits for what, one after the other:
+# Rounds matter for small messages, bytes for large ones. This is what has to happen one after the other:
 #
 # | all-reduce on N ranks | rounds | sent in them, as a multiple of *s* |
 # | --- | --- | --- |
@@ -183,13 +182,13 @@ lockstep.claim(
 # the same backwards: few rounds *and* few bytes, but the partners are far apart. The **tree** adds up
 # from pairs to one rank, and passes the sum back down.
 #
-# In such a tree most ranks wait most of the time, and all of `x` is in every message. NCCL's **double binary
-# tree** mends both (how, is said in "Ring or tree", in the further notebook). What is left is in the table's last line.
+# In such a tree most ranks wait most of the time, and all of `x` is in every message. NCCL's **double binary tree**
+# repairs both ("Ring or tree", in the further notebook, says how). The last row of the table shows what is left.
 #
 # ### Exercise 2: where two lines cross
 #
-# **Goal:** `crossing(n, alpha, beta)` is the size in bytes from which on a ring all-reduce is faster
-# than recursive doubling, by the α–β model and the table above. `n` is a power of two, 4 or more.
+# **Goal:** `crossing(n, alpha, beta)` is the size in bytes from which a ring all-reduce is faster than recursive
+# doubling, by the α–β model and the table above. `n` is a power of two, 4 or more.
 
 # %% id="crossing"
 import math
@@ -209,11 +208,10 @@ def crossing(n, alpha, beta):
 lockstep.check("crossing", crossing)
 
 # %% [markdown] id="live-text"
-# Now live, on `RANKS` ranks of yours. First their α and β, by a *shift*: all send to the next one at the
-# same time, as in a step of a ring. (The first cell only measures: click to see how. Ring and
-# doubling are those of lab 03; the tree is an exercise in the further notebook.) **Predict** from
-# this α and β: from how many *kilobytes* on should a ring be faster than recursive doubling, on these
-# ranks?
+# Now live, on `RANKS` ranks of your own. First come their α and β, from a *shift*: all send to the next one at the
+# same time, as in a step of a ring. (The first cell only measures: click to see how. Ring and doubling are those of
+# lab 03; the tree is an exercise in the further notebook.) **Predict** from this α and β: from how many *kilobytes*
+# should a ring be faster than recursive doubling, on these ranks?
 
 # %% id="sweep" tags=["plumbing"]
 import torch
@@ -322,17 +320,16 @@ else:
 shown
 
 # %% [markdown] id="cross-explained"
-# Look where the measured points leave the model's dashed line. The model knows of messages only: not that all
-# ranks may share two cores and one memory, so that a rank with nothing to do makes the others faster, and not
-# that adding up takes time. Where measured and model are a factor apart, something that costs time is not in it.
+# Look where the measured points leave the model's dashed line. The model knows only messages. It does not know that
+# all ranks may share two cores and one memory, so that an idle rank makes the others faster, nor that adding up takes
+# time. Where measurement and model differ by a factor, the model lacks something that costs time.
 #
 # And on 1,024 GPUs, each alone in its node, with a network card? (Section 4 puts eight into one node, with eight
-# rings: then most steps are short.) Take 50 GB/s a card
-# ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.1: 400 Gbit/s), and 14 µs a step (NCCL's own
-# [source](https://github.com/NVIDIA/nccl/blob/5067397c2676d5aed50042fc39e5c8ee96eb0027/src/graph/tuning.cc)
-# takes that much for a step over the network, ring or tree, in Simple, its protocol for large messages).
-# **Predict:** from how many *gigabytes* on would a ring through them be faster than the double binary
-# tree?
+# rings: then most steps are short.) Take 50 GB/s a card ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.1:
+# 400 Gbit/s), and 14 µs a step (NCCL's own
+# [source](https://github.com/NVIDIA/nccl/blob/5067397c2676d5aed50042fc39e5c8ee96eb0027/src/graph/tuning.cc) takes
+# that much for a step over the network, ring or tree, in Simple, its protocol for large messages). **Predict:** from
+# how many *gigabytes* would a ring through them be faster than the double binary tree?
 
 # %% id="thousand-prediction" tags=["prediction"]
 prediction = (
@@ -348,11 +345,11 @@ print(lockstep.simulated("α–β model, published: 14 µs a step, 50 GB/s a car
 lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 
 # %% [markdown] id="thousand-explained"
-# No GPU holds that much: an H200 has 141 GB. The ring saves 1/N of the bytes and pays 2(N − 1) times α. Of
-# these two, by this model and with each GPU alone in its node, a thousand GPUs should take the trees for all
-# that they have. (Rabenseifner's line in the table beats both; that its partners are far apart is not in the
-# model.) NCCL's model has more in it: by the same source it takes 8 % or more off a tree's bandwidth, and for
-# all but the smallest messages over several nodes it multiplies a ring's latency by 1.4 (1.9 on GPUs before A100).
+# No GPU holds that much: an H200 has 141 GB. The ring saves 1/N of the bytes and pays 2(N − 1) times α. Of these two,
+# by this model and with each GPU alone in its node, a thousand GPUs should use trees for anything they can hold.
+# (Rabenseifner's line in the table beats both; that its partners are far apart is not in the model.) NCCL's model has
+# more in it: by the same source it takes 8 % or more off a tree's bandwidth, and for all but the smallest messages
+# over several nodes it multiplies a ring's latency by 1.4 (1.9 on GPUs before A100).
 #
 # **Break.** The first sitting ends here. A price has three numbers by now, and you know which algorithm has which. Next come where
 # the bytes go, and thousands of GPUs. Each section starts on its own.
@@ -360,9 +357,9 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 # %% [markdown] id="topology-text"
 # ## 3 · Which bytes leave the node
 #
-# So far all ranks were equally near. They are not. The GPUs of a **node** are joined by NVLink. In large
-# clusters each has a network card for the other nodes; cards of the same place in every node often meet in one switch,
-# a **rail**. What one card carries is the scarce thing:
+# So far all ranks were equally near each other, which is not so in practice. The GPUs of a **node** are connected by
+# NVLink. In large clusters each has a network card for the other nodes; cards at the same place in every node often
+# share a switch, a **rail**. The bandwidth of a card is the bottleneck:
 #
 # | | GB/s from one GPU | |
 # | --- | --- | --- |
@@ -375,11 +372,11 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 #
 # ### Exercise 3: bytes that leave a node
 #
-# **Goal:** `node_traffic(rings, node_of, nbytes)`. `rings` is a list of rings, each a list of ranks in
-# the order in which they pass on; a rank may be in several. Each ring does *one* all-reduce of `nbytes`.
-# `node_of` is a dict: `node_of[rank]` is the number of the rank's node. The result: how many bytes leave
-# the busiest node, 0 if none do. A ring of one rank sends nothing. (An example: ring 0 → 1 → 2 → 3 → 0,
-# two ranks a node. Of node 0's ranks only rank 1 sends to another node: 2·3/4 of nbytes.)
+# **Goal:** `node_traffic(rings, node_of, nbytes)`. `rings` is a list of rings, each a list of ranks in the order in
+# which they pass data on; a rank may be in several. Each ring does *one* all-reduce of `nbytes`. `node_of` is a dict:
+# `node_of[rank]` is the number of the rank's node. The result: how many bytes leave the busiest node, 0 if none do. A
+# ring of one rank sends nothing. (An example: ring 0 → 1 → 2 → 3 → 0, two ranks a node. Of node 0's ranks only rank 1
+# sends to another node: 2·3/4 of nbytes.)
 
 
 # %% id="node_traffic"
@@ -399,9 +396,9 @@ def node_traffic(rings, node_of, nbytes):
 lockstep.check("node_traffic", node_traffic)
 
 # %% [markdown] id="order-text"
-# Eight ranks on two nodes, one ring 0 → 1 → … → 7 → 0. **Predict:** if ranks are given to the nodes in
-# turn (0, 2, 4, 6 on one and 1, 3, 5, 7 on the other), how many *times* as many bytes leave a node as
-# with 0 to 3 on one and 4 to 7 on the other?
+# Eight ranks on two nodes, one ring 0 → 1 → … → 7 → 0. **Predict:** if ranks are assigned to the nodes in turn (0, 2,
+# 4, 6 on one and 1, 3, 5, 7 on the other), how many *times* as many bytes leave a node as with 0 to 3 on one and 4 to
+# 7 on the other?
 
 # %% id="order-prediction" tags=["prediction"]
 prediction = 4  # all four ranks of a node send out of it, not only the last
@@ -464,9 +461,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="hierarchy-text"
-# It is a matter of these numbers, and with others it can be false: gradients of ten times the size, or few
-# activations. Count before you repeat it. (And the bytes of DP can travel while the backward pass goes
-# on, as DDP sends them. Layers wait for those of TP.)
+# This depends on the numbers, and with others it can be false: gradients ten times as large, or few activations.
+# Count before you repeat it. (And the bytes of DP can travel while the backward pass goes on, as DDP sends them.
+# Layers wait for those of TP.)
 #
 # ## 4 · Two levels
 #
@@ -581,14 +578,14 @@ lockstep.compare(predicted=prediction, computed=1000 * between, unit="ms")
 #
 # ## 5 · Thousands of GPUs
 #
-# No recording of ours goes there. Others have published figures. Predict by the model, compare, and ask what is
-# missing.
+# We have no recordings of that size, but others have published figures. Predict with the model, compare, and ask what
+# is missing.
 #
 # ### Exercise 5: a step on more GPUs
 #
-# Whole training steps. Keep the batch, and take more GPUs: work is shared, t falls as 1/n. But
-# something stays: communication that nothing hides, launches, the pipeline's bubble. The simplest model
-# is t(n) = work/n + fixed.
+# Now whole training steps. With the same batch on more GPUs, the work is shared and t falls as 1/n. But something
+# remains: communication that nothing hides, launches, the pipeline's bubble. The simplest model is t(n) = work/n +
+# fixed.
 #
 # **Goal:** `step_seconds(known, n)`. `known` is a dict with two entries, seconds of a step by number of
 # GPUs, such as `{3072: 29.02, 12288: 8.57}`, in any order. The result: seconds on `n` GPUs, by the
@@ -695,14 +692,14 @@ lockstep.claim(
 # %% [markdown] id="faults-text"
 # ### What the model leaves out
 #
-# - **All-to-all.** Each rank has another part for each other rank: *n* − 1 messages of *x*/*n* bytes, and nothing
+# - **All-to-all.** Each rank has a different part for each other rank: *n* − 1 messages of *x*/*n* bytes, and nothing
 #   can be added up on the way. With more ranks the parts get smaller until α decides.
-# - **Congestion.** α and β are those of an idle network. Where two flows share a cable each has half of
-#   it, and the slowest part of a collective is the collective's time.
-# - **Starting, and starting again.** All processes start, meet, load the model, and warm up before the first
-#   step. And something breaks: on 16,384 GPUs, Llama 3's training was interrupted 419 times in 54 days without a
-#   plan ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.4). Say that each GPU breaks as often on
-#   131,072 GPUs, and that 15 minutes are lost each time. **Predict:** what share of the time is lost there?
+# - **Congestion.** α and β are those of an idle network. Where two flows share a cable, each gets half of it, and the
+#   slowest part of a collective sets its time.
+# - **Starting, and starting again.** All processes start, meet, load the model, and warm up before the first step.
+#   And things break: on 16,384 GPUs, the training of Llama 3 was interrupted unexpectedly 419 times in 54 days
+#   ([Llama 3](https://arxiv.org/abs/2407.21783), section 3.3.4). Say that each GPU breaks as often on 131,072 GPUs,
+#   and that 15 minutes are lost each time. **Predict:** what share of the time is lost there?
 
 # %% id="faults-prediction" tags=["prediction"]
 # your number, between 0 and 1
@@ -733,12 +730,12 @@ lockstep.compare(predicted=prediction, computed=0.25 / between)
 # - A call has a launch, rounds, and bytes. On a host the launch hides what is shorter than itself.
 # - Ring: fewest bytes, 2(N − 1) rounds. Trees: 2 log₂ N rounds. The more GPUs, the larger the messages for which
 #   rounds decide.
-# - Count what leaves the busiest node. Who is in a group is your choice; the order of its ring NCCL's.
+# - Count what leaves the busiest node. You choose who is in a group; NCCL chooses the order of its ring.
 # - On two levels a GPU sends between nodes 1/(GPUs of a node) of the bytes. Flat rings over all cards do that,
 #   too, with more α.
 # - A step is work/n + fixed. With one batch the fixed part is a larger share on more GPUs; with larger
 #   models and batches it need not be.
-# - A model that is wrong by a factor is still of use if the decision comes out right.
+# - A model that is wrong by a factor is still useful if it leads to the right decision.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("15")
@@ -746,8 +743,7 @@ lockstep.progress("15")
 # %% [markdown] id="further"
 # # 15 · What communication costs at scale: going further
 #
-# Each section stands on its own: run the first cells, those above its first heading, and choose. Each says how long
-# it takes.
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
 
 # %% [markdown] id="further-tree"
 # ## A tree
