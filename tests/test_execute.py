@@ -172,6 +172,15 @@ def test_a_notebook_runs_in_its_folder_with_its_parameters_and_leaves_nothing(wr
     assert os.environ.get("LOCKSTEP_PROGRESS") is None
 
 
+@pytest.mark.parametrize(
+    ("title", "found"), [("x: going further", []), ("x", ["no check was run"])]
+)
+def test_only_what_goes_further_may_have_no_check(title, found):
+    run = nbformat.v4.new_code_cell("1", id="run", execution_count=1)
+    cells = [nbformat.v4.new_markdown_cell(f"# {title}\n\nText.", id="title"), run]
+    assert execute.audit(nbformat.v4.new_notebook(cells=cells)) == found
+
+
 def test_what_fails_is_named_and_kept_and_the_others_run(write, capsys):
     coloured = "raise ValueError('\\x1b[31mred\\x1b[0m\\nmore')"
     write("labs/00_raises.ipynb", check=check("PASS"), boom=coloured, after="1")

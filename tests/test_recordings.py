@@ -32,6 +32,7 @@ from experiments import (
     protocols,
     reserve,
     sweeps,
+    two_streams,
 )
 from experiments import command as command_module
 from experiments.__main__ import main
@@ -44,7 +45,7 @@ from experiments.experiment import (
     by_torchrun,
     join_nccl,
 )
-from lockstep import Trace, recorded, torchrun
+from lockstep import Trace, recorded, torchrun, virtual
 from lockstep.base.machine import Gpu, Machine, Torch
 from lockstep.course.labs import lab07
 from lockstep.trace.analyses.diff import diff
@@ -877,3 +878,13 @@ def test_failures_are_told_by_the_place_in_the_cell():
     for name, start in starts.items():
         assert told[name]["report"].startswith(start)
     assert '→    4 │     raise ValueError("on purpose")' in told["raises"]["report"]
+
+
+def test_products_on_one_stream_and_on_two_are_compared_by_shape():
+    def on_a_virtual_gpu():
+        with virtual.device("H200", values=False) as cuda:
+            return two_streams.gains(cuda, turns=2)
+
+    job = torchrun(on_a_virtual_gpu, nproc_per_node=1, init=False, show=False)
+    assert job[0].keys() == two_streams.SHAPES.keys()
+    assert all(gain > 0 for gain in job[0].values())

@@ -29,6 +29,7 @@ from . import (
     sweeps,
     traces,
     two_nodes,
+    two_streams,
 )
 from .experiment import CannotRecord, Experiment, Result
 
@@ -42,6 +43,7 @@ EXPERIMENTS = (
     protocols.EXPERIMENT,
     compile.EXPERIMENT,
     claims.EXPERIMENT,
+    two_streams.EXPERIMENT,
     graphs.EXPERIMENT,
     graph_ranks.EXPERIMENT,
     traces.EXPERIMENT,
