@@ -1042,10 +1042,10 @@ print("after synchronize():", late)
 print(*(seen.races or ["no report: this was a GPU"]), sep="\n")
 
 # %% [markdown] id="prefetch-text"
-# Two more things that no line of your program says. **The default stream** is CUDA's *legacy* one. A
-# stream that a CUDA program makes in the usual way waits for it, and it for them; PyTorch makes its streams
-# *non-blocking*, so nothing orders a `torch.cuda.Stream()` and the default stream but your events. And
-# **autograd** runs the backward of each operation on the stream on which its forward ran. It orders these
+# Two more things happen that no line of your program shows. **The default stream** is CUDA's *legacy* one. A stream
+# that a CUDA program creates in the usual way waits for the default stream, and the default stream for it; PyTorch
+# creates its streams *non-blocking*, so nothing orders a `torch.cuda.Stream()` and the default stream but your
+# events. And **autograd** runs the backward of each operation on the stream on which its forward ran. It orders these
 # streams by events of its own, and before `backward()` returns, the stream that called it waits for them.
 #
 # ### Exercise: a prefetcher
