@@ -629,6 +629,62 @@ lockstep.progress("07")
 # Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
 # Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
 
+# %% [markdown] id="loop-text"
+# ## The profiler's loop by hand
+#
+# About 10 minutes; a CPU is enough. `--trace` has started the profiler for you. In a script you write the loop yourself:
+# `profile` gets a schedule and a function that it calls at the end of each cycle, and `step()` says that a step is over.
+# Each rank writes files of its own.
+#
+# **Predict:** the schedule below has `wait=1, warmup=1, active=2, repeat=2`, and the loop has ten steps. How many files
+# does each rank write?
+
+# %% id="loop-prediction" tags=["prediction"]
+prediction = 2  # cycles of four steps: one file each, and then no more
+
+# %% id="loop"
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.profiler import profile, record_function, schedule
+
+folder = tempfile.TemporaryDirectory(prefix="lockstep-traces-")
+
+
+def loop(traces):
+    files = []
+
+    def ready(profiler):
+        rank, cycle = dist.get_rank(), len(files)
+        files.append(f"{traces}/cycle{cycle}-rank{rank}.json")
+        profiler.export_chrome_trace(files[-1])
+
+    x = torch.ones(1 << 16)
+    cycles = schedule(wait=1, warmup=1, active=2, repeat=2)
+    with profile(schedule=cycles, on_trace_ready=ready) as profiler:
+        for _ in range(10):
+            with record_function("gradients"):
+                dist.all_reduce(x)
+            profiler.step()
+    return files
+
+
+how = {"nproc_per_node": 2, "backend": "gloo", "show": False}
+job = lockstep.torchrun(loop, folder.name, **how)
+lockstep.compare(predicted=prediction, measured=len(job[0]))
+
+# %% id="loop-files" tags=["unpublished"]
+print(*job[0], *job[1], sep="\n")
+
+# %% [markdown] id="loop-explained"
+# Open one of these files in [Perfetto](https://ui.perfetto.dev): drag it onto the page, which reads it on your machine.
+# W and S zoom, A and D move, a click selects a slice, and a dragged area lists the slices in it. Find the two recorded
+# steps (`ProfilerStep#2` and `#3` in the first cycle), the range "gradients" in each, and the all-reduce below it: how
+# much of the range does it take? Then open the other rank's file. It is another page with another clock: which rank
+# came late to the first all-reduce you cannot see there, and that is what section 2 of the lab is for. The files are
+# removed when this notebook's kernel ends.
+
 # %% [markdown] id="costs-text"
 # ## What recording costs, and hides
 #
