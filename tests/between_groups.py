@@ -23,7 +23,7 @@ def _setting() -> tuple[Any, Any, int, Any]:
 
     rank = dist.get_rank()
     on_gpu = dist.get_backend() == "nccl"
-    x = torch.ones(1 << 10, device=f"cuda:{rank}" if on_gpu else "cpu")
+    x = torch.ones(1 << 10, device="cuda" if on_gpu else "cpu")
     if on_gpu:
         dist.all_reduce(x)
         torch.cuda.synchronize()

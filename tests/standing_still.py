@@ -27,7 +27,7 @@ def _setting(*_members: list[int]) -> tuple[Any, int, Any, list[Any]]:
 
     rank = dist.get_rank()
     on_gpu = dist.get_backend() == "nccl"
-    x = torch.ones(1 << 10, device=f"cuda:{rank}" if on_gpu else "cpu")
+    x = torch.ones(1 << 10, device="cuda" if on_gpu else "cpu")
     return dist, rank, x, [dist.new_group(ranks) for ranks in _members]
 
 

@@ -2,8 +2,10 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import standing_still
@@ -16,6 +18,7 @@ from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
+from sharing import on_one_gpu
 from test_stall_detector import told
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
@@ -162,15 +165,20 @@ def test_what_ranks_say_while_they_meet_is_said_in_the_job(gpus, kept):
     assert lines() > 0.8 * fresh > 0
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if "message" not in name])
+def by_nccl(ranks: Callable[[], Any], nproc: int, gpus: int) -> dict[str, Any]:
+    """How to launch: a rank a GPU, or, where these are too few, all on one."""
+    if nproc > gpus:
+        return {"what": on_one_gpu(ranks), "init": False}
+    return {"what": ranks, "backend": "nccl"}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_queued_calls_of_groups_in_another_order_are_found_within_seconds(gpus, name):
     program = PROGRAMS[name]
-    if program.nproc > gpus:
-        pytest.skip(f"needs {program.nproc} GPUs")
     began = time.perf_counter()
     job = torchrun(
-        program.ranks, nproc_per_node=program.nproc, backend="nccl", show=False, may_fail=True,
-        timeout=20,
+        **by_nccl(program.ranks, program.nproc, gpus), nproc_per_node=program.nproc, show=False,
+        may_fail=True, timeout=20,
     )  # fmt: skip
     headline = job.report.split("\n\n")[0]
     print(f"{name}: {time.perf_counter() - began:.1f} s, {job.state}: {headline}")
@@ -186,9 +194,8 @@ def test_queued_calls_of_groups_in_another_order_are_found_within_seconds(gpus, 
     "name", [name for name, one in standing_still.PROGRAMS.items() if one.on_gpu]
 )
 def test_what_gpus_wait_for_is_named_within_seconds(gpus, name):
-    if standing_still.PROGRAMS[name].nproc > gpus:
-        pytest.skip(f"needs {standing_still.PROGRAMS[name].nproc} GPUs")
-    headline = told(name, "nccl")
+    program = standing_still.PROGRAMS[name]
+    headline = told(name, by_nccl(program.ranks, program.nproc, gpus))
     assert "rank 0 called" in headline or "waits" in headline.lower()
 
 

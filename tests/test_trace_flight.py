@@ -53,7 +53,7 @@ def test_it_names_the_rank_that_never_called(tmp_path):
     dump(tmp_path, 1, [entry(1), entry(2)])
     found = flight(tmp_path)
     assert found.verdict == (
-        "Ranks 0, 2 wait in all_reduce #3 of float[4, 4] on the default group (train.py:40) for "
+        "Ranks 0, 2 wait in all_reduce #3 of float32[4, 4] on the default group (train.py:40) for "
         "rank 1, which never called it. Every rank of a group must call the same collectives in "
         "the same order."
     )
@@ -74,7 +74,7 @@ def test_it_says_where_ranks_called_different_things(tmp_path):
         "rank 0 called all_reduce, rank 1 called all_gather_into_tensor."
     )
     dump(tmp_path, 1, [entry(1, size=(9,), state="started")], ranks=(0, 1))
-    assert "rank 0 passed float[8], rank 1 passed float[9]" in str(flight(tmp_path))
+    assert "rank 0 passed float32[8], rank 1 passed float32[9]" in str(flight(tmp_path))
     dump(tmp_path, 1, [entry(1, state="started")], ranks=(0, 1))
     found = flight(tmp_path)
     assert not found.mismatches and [one.number for one in found.stuck] == [1]
@@ -111,7 +111,7 @@ def test_done_everywhere_is_no_hang_and_messages_have_no_number(tmp_path):
     for rank in (0, 1):
         dump(tmp_path, rank, [entry(1), entry(1, "send 0->1", state="started")], ranks=(0, 1))
     found = flight(tmp_path)
-    assert "nothing hangs" in found.verdict and found.entered[0].operation == "all_reduce"
+    assert "nothing hangs" in found.verdict and found.entered[0].call.operation == "all_reduce"
     assert found._repr_mimebundle_()["text/plain"] == str(found)
 
 
@@ -181,6 +181,6 @@ def test_real_dumps_of_two_ranks_in_both_formats(tmp_path):
         found = flight(tmp_path / kind)
         (missing,) = found.missing
         assert (missing.waiting, missing.missing) == ((0,), (1,))
-        assert str(missing.entry) == "all_reduce #2 of float[2, 3] on the default group"
+        assert str(missing.entry) == "all_reduce #2 of float32[2, 3] on the default group"
         assert [found.entered[rank].number for rank in (0, 1)] == [2, 1]
         assert "do not say which ranks are in a group" in found.notes[0]

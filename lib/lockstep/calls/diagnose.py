@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from ..base.formatting import ranks_text
@@ -178,15 +179,15 @@ def deadlock(
     """Ranks that wait for each other, or for one that has left, when none can move any more.
 
     helped: ranks that something besides the ranks may yet move. on_gpus: a rank waits, too, where
-    its GPU waits for others: the program may have come to a line that needs a result. That is
-    likely only where nothing has moved for long.
+    its GPU waits for others and its main thread stands still: it may have come to a line that needs
+    a result. That is likely only where nothing has moved for long.
     """
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     blocked: dict[int, Call] = {}
     for rank, seen in ranks.items():
         call = seen.blocked()
-        if on_gpus and not seen.finished and (call is None or call.operation == SYNCHRONIZE):
-            call = _awaited_by_gpu(seen, reached)
+        if waits_for_gpu(seen) and (on_gpus or call is not None):
+            call = _awaited_by_gpu(seen, reached) or call
         if call is not None and rank not in helped:
             blocked[rank] = call
     unfinished = {rank for rank, seen in ranks.items() if not seen.finished}
@@ -219,55 +220,36 @@ def deadlock(
     return Verdict(_tell(blocked, missing, ranks), tuple(sorted(stuck)))
 
 
+def waits_for_gpu(seen: Seen) -> bool:
+    """Return whether a rank's main thread waits for its GPU, as far as that can be seen."""
+    call = seen.blocked()
+    if call is None:
+        return seen.reader.stands and not seen.finished
+    return call.operation == SYNCHRONIZE
+
+
 def _awaited_by_gpu(seen: Seen, reached: Mapping[int, Mapping[CallLine, int]]) -> Call | None:
-    """The first call for which a stream of the rank's GPU waits, and others have not made."""
-    for call, stream in seen.reader.queued():
-        waits = stream is not None or not (call.asynchronous or call.operation in POINT_TO_POINT)
-        may_be_over = call.operation == "send" or call.operation in _FROM_ROOT | _TO_ROOT
-        if not waits or may_be_over or call.stream is None or call.batched:
-            continue
-        if call.peer != ANY_SOURCE and _missing(call, reached, reached.keys(), True):
-            return call
-    return None
+    """The first call that the rank's GPU has yet to do, and others have not made."""
+    calls = (call for call in seen.reader.queued() if call.peer != ANY_SOURCE)
+    return next((call for call in calls if _missing(call, reached, reached.keys(), True)), None)
 
 
-def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Verdict | None:
-    """Calls that wait for each other on GPUs, with all of them made.
+def between_groups(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """Calls that wait for each other on GPUs, with all of them made and none of them done.
 
-    On a stream what comes later waits for a collective that was not asynchronous, and for any call
-    from where wait() was called; a group does its own collectives one after the other; a recv waits
-    for its send to begin, and so do those that a root sends to, and a root that others send to.
-    (Who sends may be done before that: a small message has room on the way.) Where that makes a
-    circle over all ranks, none in it can ever end.
-    suspected: as if all calls were waited for at once, and no message had room on the way: no
-    record of a GPU tells.
+    A group does its calls one after the other, and so does a stream. Where each rank's GPU does
+    what it has yet to do in the order in which it was queued, and that makes a circle over the
+    ranks, none in it can ever end. No record tells which of them may overlap: the verdict is likely
+    only where nothing has moved for long, and the ranks in it wait for their GPUs.
     """
     after: dict[_Queued, dict[_Queued, None]] = {}  # what waits for it
     waits_for: dict[_Queued, int] = {}
     orders: dict[int, dict[_Queued, Call]] = {}
-    across: set[tuple[_Queued, _Queued]] = set()  # from one rank to another
-    tagged = _tagged(ranks)
     for rank, seen in ranks.items():
-        own = orders[rank] = {}
-        last: dict[object, dict[_Queued, None]] = {}  # on a stream, or of a group
-        for call, awaiting in seen.reader.queued():
-            at, needed = _queued(call, suspected)
-            if awaiting is not None:
-                if at in own:
-                    last.setdefault(awaiting, {})[at] = None
-                continue
-            is_message = call.operation in POINT_TO_POINT
-            if call.stream is None or call.batched or (is_message and _pair(call) in tagged):
-                continue
-            own[at] = call
-            chains = [call.stream] if is_message else [call.stream, call.group]
-            for before in [*needed, *(one for chain in chains for one in last.get(chain, ()))]:
-                after.setdefault(before, {})[at] = None
-            across |= {(one, at) for one in needed}
-            if not is_message:
-                last[call.group] = {at: None}
-            if suspected or not (call.asynchronous or is_message):
-                last[call.stream] = {at: None}
+        queued = [call for call in seen.reader.queued() if not call.batched]
+        own = orders[rank] = {_as_one(call): call for call in queued}
+        for before, at in pairwise(own):
+            after.setdefault(before, {})[at] = None
     for later in after.values():
         for at in later:
             waits_for[at] = waits_for.get(at, 0) + 1
@@ -278,62 +260,20 @@ def between_groups(ranks: Mapping[int, Seen], *, suspected: bool = False) -> Ver
             if not waits_for[at]:
                 del waits_for[at]
                 free.append(at)
-    circle = _circle(after, waits_for)
-    return _tell_of_circle(circle, orders, across, suspected)
+    return _tell_of_circle(_circle(after, waits_for), orders)
 
 
-# What a call is to the ranks: where all wait for all, one thing, (); else each rank has a part of
-# it, named by the operation, and by who is at it.
-_Queued: TypeAlias = tuple[Group, tuple[str | int | None, ...], int]
+# What a call is to all ranks that are in it: its group, for a message who sends and who receives,
+# and its number.
+_Queued: TypeAlias = tuple[Group, tuple[int, ...], int]
 
 
-def _queued(call: Call, meets: bool) -> tuple[_Queued, list[_Queued]]:
-    """A rank's part of a call, and the parts of others that must have begun before it can end.
-
-    meets: who sends waits for who receives, so that a message is one thing to both.
-    """
-    group, operation, number = call.group, call.operation, call.number
-
-    def part(*way: str | int | None) -> _Queued:
-        return group, way, number
-
-    if operation in POINT_TO_POINT:
-        _, source, target = _pair(call)
-        if meets:
-            return part("message", source, target, call.tag), []
-        sent = part("send", source, target, call.tag)
-        if operation == "send":
-            return sent, []
-        return part("recv", source, target, call.tag), [sent]
-    others = [rank for rank in group.ranks if rank != call.peer]
-    if operation in _FROM_ROOT:
-        needed = [] if call.rank == call.peer else [part(operation, call.peer)]
-        return part(operation, call.rank), needed
-    if operation in _TO_ROOT:
-        needed = [part(operation, rank) for rank in others] if call.rank == call.peer else []
-        return part(operation, call.rank), needed
-    return part(), []
-
-
-_FROM_ROOT = frozenset({"broadcast", "scatter"})
-_TO_ROOT = frozenset({"reduce", "gather"})
-
-
-def _pair(call: Call) -> tuple[Group, int, int]:
-    """Return who sends, and who receives."""
-    peer = NOBODY if call.peer is None else call.peer
-    ends = (call.rank, peer) if call.operation == "send" else (peer, call.rank)
-    return call.group, *ends
-
-
-def _tagged(ranks: Mapping[int, Seen]) -> set[tuple[Group, int, int]]:
-    """Pairs whose messages have several tags: NCCL heeds none, so it is not clear which meet."""
-    tags: dict[tuple[Group, int, int], set[int]] = {}
-    for seen in ranks.values():
-        for call in seen.reader.calls():
-            if call.operation in POINT_TO_POINT:
-                tags.setdefault(_pair(call), set()).add(call.tag)
-    return {pair for pair, used in tags.items() if len(used) > 1}
+def _as_one(call: Call) -> _Queued:
+    ways: tuple[int, ...] = ()
+    if call.operation in POINT_TO_POINT:
+        peer = NOBODY if call.peer is None else call.peer
+        ways = (call.rank, peer) if call.operation == "send" else (peer, call.rank)
+    return call.group, ways, call.number
 
 
 def _circle(
@@ -357,10 +297,7 @@ def _circle(
 
 
 def _tell_of_circle(
-    circle: Sequence[_Queued],
-    orders: Mapping[int, Mapping[_Queued, Call]],
-    across: Collection[tuple[_Queued, _Queued]],
-    suspected: bool,
+    circle: Sequence[_Queued], orders: Mapping[int, Mapping[_Queued, Call]]
 ) -> Verdict | None:
     places = {rank: {at: i for i, at in enumerate(order)} for rank, order in orders.items()}
 
@@ -372,13 +309,11 @@ def _tell_of_circle(
             if first in place and then in place and place[first] < place[then]
         ]
 
-    in_parts = any(way for _, way, _ in circle)
-    turns = [at for i, at in enumerate(circle) if in_parts or at[0] != circle[i - 1][0]]
+    has_messages = any(ways for _, ways, _ in circle)
+    turns = [at for i, at in enumerate(circle) if has_messages or at[0] != circle[i - 1][0]]
     told: list[tuple[list[int], str]] = []
     for i, first in enumerate(turns):
         then = turns[(i + 1) % len(turns)]
-        if (first, then) in across:
-            continue
         makers = have(first, then)
         if not makers:  # a record that lost its oldest calls
             return None
@@ -388,19 +323,13 @@ def _tell_of_circle(
         return None
     least = told.index(min(told))
     said = [text for _, text in told[least:] + told[:least]]
-    why = (
-        "A GPU that does one after the other can end none of these."
-        if suspected
-        else "On a GPU a call waits for the ones before it, so none of these can end."
-    )
     if len({group for group, _, _ in circle}) > 1:
         what, mend = "The order between groups differs", _ONE_ORDER
-    elif suspected:
-        what, mend = "The ranks wait for each other's messages", _BY_TURNS
     else:
-        what, mend = "The ranks wait for each other's messages", _SEND_FIRST
+        what, mend = "The ranks wait for each other's messages", _BY_TURNS
     return Verdict(
-        f"{what}: {'; '.join(said)}. {why} {mend}",
+        f"{what}: {'; '.join(said)}. A GPU that does one after the other can end none of these. "
+        f"{mend}",
         tuple(sorted({rank for makers, _ in told for rank in makers})),
     )
 
@@ -412,10 +341,6 @@ _ONE_ORDER = (
 _BY_TURNS = (
     "A send that finds no room on the way ends when its recv has begun, as large ones do: let one "
     "side of each pair receive first, or use batch_isend_irecv."
-)
-_SEND_FIRST = (
-    "A recv ends when its send has begun: let one side of each pair send first, or use "
-    "batch_isend_irecv."
 )
 
 
@@ -506,7 +431,9 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
         }
         if waiting := list(missed):
             verb = "waits" if len(waiting) == 1 else "wait"
-            left = "already left" if all(ranks[r].finished for r in short) else "only wait to leave"
+            left = f"only {'waits' if len(short) == 1 else 'wait'} to leave"
+            if all(ranks[r].finished for r in short):
+                left = "already left"
             text = (
                 f"{ranks_text(waiting)} {verb} in {missed[waiting[0]]} for {ranks_text(short)}, "
                 f"which {left} "
@@ -520,7 +447,7 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
 def _not_over(reader: Reader, line: CallLine, number: int) -> Call | None:
     """The rank's first call on a line, from a number on, for whose end it may still wait."""
     calls = (call for call in reader.calls() if call.line == line and call.number >= number)
-    return next((call for call in calls if call.end is None or reader.on_gpu), None)
+    return next((call for call in calls if call.end is None), None)
 
 
 def _never_sent(ranks: Mapping[int, Seen], closed: Collection[int]) -> Verdict | None:
@@ -530,7 +457,7 @@ def _never_sent(ranks: Mapping[int, Seen], closed: Collection[int]) -> Verdict |
             continue
         for call in ranks[rank].reader.calls():
             peer = NOBODY if call.peer is None else call.peer
-            if call.operation != "recv" or peer not in closed:
+            if call.operation != "recv" or peer not in closed or call.end is not None:
                 continue
             line = (call.group, "send", rank)
             sent = sum(n for at, n in ranks[peer].reader.reached().items() if at[:3] == line)

@@ -4,17 +4,18 @@ A rank writes each call into memory that it shares with the notebook's kernel (`
 the record is there even while the rank is blocked inside C++ or after it was killed. This module
 is the layout of that memory, what an entry means (`Call`, `Group`), and its reader.
 
-Layout: a header of nine unsigned 64-bit numbers (process id; place of the entry in which the
+Layout: a header of eleven unsigned 64-bit numbers (process id; place of the entry in which the
 rank's main thread now waits, or 0; calls that were dropped; 1 once a call or a group was on a GPU,
 2 once a group was to be destroyed while a captured graph held work of NCCL; 1 if something other
 than the ranks' main threads may end the wait; 1 once the record does not tell enough to judge by;
-number of the current section; bytes used of the even and of the odd section), then two sections of
-equal size. A full section is followed by
+number of the current section; bytes used of the even and of the odd section; 1 while the main
+thread stands still and uses a processor, as it does while it waits for its GPU; how often NCCL's
+calls were seen to go on), then two sections of equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
 (float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 while that is
-done again (uint8), MessagePack: a call, the introduction of a process group, such a count, or that
-a GPU's stream waits for a call from now on. A place is the section's number times its size plus
+done again (uint8), MessagePack: a call, the introduction of a process group, or such a count. A
+place is the section's number times its size plus
 the offset in it, and so names an entry for ever; place 0 is nobody's. A rank's program may write
 anything over all this: what cannot be an entry ends the reading of its section.
 """
@@ -33,12 +34,13 @@ import msgspec
 from ..base.formatting import ranks_text
 
 SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
-HEADER = struct.Struct("<QQQQQQQQQ")
+HEADER = struct.Struct("<11Q")
 PID, WAITING, DROPPED, ON_GPU, HELP, DOUBT, SECTION, USED = 0, 8, 16, 24, 32, 40, 48, 56
+STANDS, MOVES = 72, 80
 ENTRY = struct.Struct("<ddIBB")
 WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
 ONCE, AGAIN = 1, 2  # what is said there
-CALL, GROUP, COUNT, AWAITED = 0, 1, 2, 3  # kinds of entries
+CALL, GROUP, COUNT = 0, 1, 2  # kinds of entries
 U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
 FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
@@ -100,12 +102,13 @@ class Call:
     """One c10d call of one rank.
 
     start, end: seconds on the host's monotonic clock, the same for all ranks of one machine.
-        `end` is when the operation was complete (gloo), or when the call came back to the host
-        (NCCL: what the GPU did and when is a trace's business). None: it never was.
+        `end` is when the operation was complete. None: it never was. Of a call that is `queued`
+        see there.
     shapes, dtype: of the tensors that the rank passed in (for `recv`: that it received into).
     bytes: of those tensors together.
     peer: global rank of the other side (send, recv) or of the root (broadcast, reduce, gather,
-        scatter); None for the others, ANY_SOURCE for a recv from anybody. A rank that is not there
+        scatter); None for the others, and where it is not known, which is so of a root under NCCL;
+        ANY_SOURCE for a recv from anybody. A rank that is not there
         stands as the program asked for it, a negative one as NOBODY. Of init_process_group: the
         rank that was to be, where the program said so.
     number: 0 for the rank's first operation on this group, and so on; sends and receives are
@@ -115,8 +118,9 @@ class Call:
         once, and so that wait never returns.
     forsaken: nobody kept what isend() or irecv() had returned, and so the message was given up.
     batched: batch_isend_irecv() began it.
-    stream: of a collective on a GPU, the stream that was current, on which all that comes later
-        waits for it unless it is asynchronous; None on the CPU and while a graph is captured.
+    queued: NCCL's call, which a GPU does when its turn comes, and of which PyTorch's flight
+        recorder tells: `start` is when it was queued, and `end` the same once the GPU has done it
+        (when it did is a trace's business). Its `asynchronous` and `tag` are not known.
     """
 
     rank: int
@@ -134,13 +138,13 @@ class Call:
     waited: bool = True
     forsaken: bool = False
     batched: bool = False
-    stream: int | None = None
+    queued: bool = False
     again: bool = False
 
     @property
     def seconds(self) -> float:
-        """From start to end; NaN where the call never ended."""
-        return math.nan if self.end is None else self.end - self.start
+        """From start to end; NaN where the call never ended, or was queued for a GPU."""
+        return math.nan if self.end is None or self.queued else self.end - self.start
 
     @property
     def line(self) -> CallLine:
@@ -197,7 +201,6 @@ class Reader:
         self._rank = rank
         self._ahead = ahead
         self._before: dict[Any, int] = {}
-        self._awaited: dict[int, tuple[int, int]] = {}  # by place: that of a call, and a stream
         self._kept: list[tuple[int, bytes]] | None = None  # by a copy: what the sections held
         self.is_current = True
         self._agreed: Mapping[Group, str] | None = None  # None: what this rank calls its groups
@@ -267,10 +270,16 @@ class Reader:
         return self._number(DROPPED)
 
     @property
-    def progress(self) -> tuple[int, int, int]:
-        """Changes whenever the rank's main thread enters or leaves a call."""
+    def progress(self) -> tuple[int, ...]:
+        """Changes whenever the rank's main thread enters or leaves a call, or NCCL's go on."""
         section = self._number(SECTION)
-        return section, self._number(USED + 8 * (section % 2)), self._number(WAITING)
+        used = self._number(USED + 8 * (section % 2))
+        return section, used, *map(self._number, (WAITING, STANDS, MOVES))
+
+    @property
+    def stands(self) -> bool:
+        """Return whether the main thread stands still as it does while it waits for its GPU."""
+        return self._number(STANDS) != 0
 
     @property
     def waits(self) -> bool:
@@ -306,23 +315,14 @@ class Reader:
         """Everything that the record holds, by its place in it."""
         groups: dict[int, Group] = {}
         entries: dict[int, Call] = {}
-        self._before, self._awaited = {}, {}
+        self._before = {}
         for section, data in self.sections():
             self._read(section, data, groups, entries)
         return entries
 
-    def queued(self) -> list[tuple[Call, int | None]]:
-        """Return what the streams of a GPU have to do, in order: a call (and None), or that a
-        stream waits from there on for a call that was asynchronous (and that stream).
-        """
-        log = self.log()
-        events: dict[int, tuple[Call, int | None]] = {
-            place: (call, None) for place, call in log.items() if not call.group.is_internal
-        }
-        for place, (awaited, stream) in self._awaited.items():
-            if awaited in events:
-                events[place] = (log[awaited], stream)
-        return [events[place] for place in sorted(events)]
+    def queued(self) -> list[Call]:
+        """The calls that a GPU has yet to do, in the order in which they were queued."""
+        return [call for call in self.calls() if call.queued and call.end is None]
 
     def sections(self) -> list[tuple[int, bytes]]:
         """The place at which each section begins and what it holds, the older one first."""
@@ -356,8 +356,6 @@ class Reader:
                 elif kind == COUNT:
                     one, line, count = _count.decode(body)
                     self._before[(groups[one], *line)] = count
-                elif kind == AWAITED:
-                    self._awaited[place + at] = _awaited.decode(body)
                 else:
                     call = _call.decode(body)
                     entries[place + at] = Call(
@@ -398,11 +396,10 @@ def agree(readers: Iterable[Reader]) -> None:
         reader._agreed = agreed
 
 
-# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched, stream.
+# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched, queued.
 _Shapes = tuple[tuple[int, ...], ...]
 _call = msgspec.msgpack.Decoder(
-    tuple[str, int, int, _Shapes, str, int, int | None, int, bool, bool, int | None]
+    tuple[str, int, int, _Shapes, str, int, int | None, int, bool, bool, bool]
 )
 _group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...], str])
 _count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])
-_awaited = msgspec.msgpack.Decoder(tuple[int, int])

@@ -28,8 +28,8 @@ class StallDetector:
     store of the program's own), ranks that stand still are suspected, and no more.
 
     A rank that is ready to run but has no core is thus not mistaken for one that waits. Ranks on
-    GPUs may spin while they wait, and may wait outside of any call: for them the records alone
-    decide.
+    GPUs spin while they wait, and wait outside of any call: for them it counts which calls their
+    GPUs have yet to do, and that their main threads stand still.
     """
 
     def __init__(
@@ -120,7 +120,6 @@ class StallDetector:
         self._likely = (
             diagnose.too_large_a_world(ranks)
             or diagnose.deadlock(ranks, helped=helped)
-            or diagnose.between_groups(ranks)
             or diagnose.left_behind(ranks)
         )
         if self._likely is None and helped:
@@ -130,6 +129,8 @@ class StallDetector:
         self._patience = _STILL_IN_SETUP if in_setup else _STILL
         if any(seen.reader.on_gpu for seen in ranks.values()):
             self._patience = _STILL_ON_GPU
+            if self._likely is None:
+                self._likely = _if_they_wait(ranks, diagnose.between_groups(ranks))
             if self._likely is None:
                 self._likely = diagnose.held_by_a_graph(ranks) or diagnose.deadlock(
                     ranks, on_gpus=True, helped=helped
@@ -143,6 +144,12 @@ class StallDetector:
             # A thread may well wait for something outside.
             self._likely, self._patience = diagnose.cannot_leave(ranks), _STILL_LEAVING
             self._is_open = any(seen.may_be_helped for seen in ranks.values())
+
+
+def _if_they_wait(ranks: Mapping[int, Seen], verdict: Verdict | None) -> Verdict | None:
+    """The verdict, where all ranks in it wait for their GPUs."""
+    waiting = verdict and all(diagnose.waits_for_gpu(ranks[rank]) for rank in verdict.ranks)
+    return verdict if waiting else None
 
 
 def _is_open_to_others(call: Call) -> bool:

@@ -54,7 +54,7 @@ def suspicion(ranks: Sequence[RankState]) -> str:
     if _is_doubtful(ranks):
         return ""
     agree(rank.reader for rank in ranks)
-    suspected = diagnose.between_groups(seen(ranks), suspected=True)
+    suspected = diagnose.between_groups(seen(ranks))
     return suspected.sentence if suspected else ""
 
 

@@ -334,9 +334,13 @@ def _rows(calls: list[Call], end: float) -> list[int]:
 
 
 def _hover(call: Call, start: float) -> str:
-    took = "never ended" if call.end is None else f"took {quantity(call.seconds, 's')}"
-    began = quantity(call.start - start, "s")
-    return f"{call}\n{call.bytes} bytes · began at {began} · {took}"
+    began = f"began at {quantity(call.start - start, 's')}"
+    took = f"took {quantity(call.seconds, 's')}"
+    if call.queued:
+        began, took = f"queued at {quantity(call.start - start, 's')}", "done by the GPU since"
+    if call.end is None:
+        took = "never ended"
+    return f"{call}\n{call.bytes} bytes · {began} · {took}"
 
 
 def _spoken(job: JobData) -> str:
@@ -346,7 +350,8 @@ def _spoken(job: JobData) -> str:
         if call.end is None:
             until = job.ends[call.rank].at if job.ends else call.start
             return f"{call.operation} unfinished after {quantity(until - call.start, 's')}"
-        return f"{call.operation} {quantity(call.seconds, 's')}"
+        took = "queued" if call.queued else quantity(call.seconds, "s")
+        return f"{call.operation} {took}"
 
     lanes = (
         f"rank {rank}: {', '.join(said(call) for call in own[:8]) or 'no calls'}"

@@ -6,6 +6,9 @@ begin to be caught at PyTorch's dispatcher instead, which every path to a proces
 where a kernel in Python costs far more (`_descend`). What may block besides (waits, stores, making
 and ending groups) is caught where it is defined.
 
+NCCL's calls PyTorch records by itself (`nccl_calls`). While all groups are NCCL's nothing of this
+is in a call, or in a wait (`_suit_groups`).
+
 An observer is a generator: it runs until its `yield` before a call, and goes on with what the call
 returned, or with RAISED. (A synchronous call on the CPU has plain functions beside it, which cost
 less.) It runs nothing of the program's own, and what it raises is noted once and left out of the
@@ -32,8 +35,9 @@ import threading
 from builtins import all, any, isinstance, issubclass, len, map, next, repr, sum, type, zip  # noqa: UP029
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from signal import getsignal, valid_signals
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
 
@@ -83,7 +87,11 @@ Watching = Generator[None, Any, None]
 Observer = Callable[[Recorder, Arguments, dict[str, Any]], Watching]
 
 _recorder: Recorder | None = None
-_graph_holds_work = False
+_nccl: Any = None  # the NcclCalls of this process, from its first group of NCCL's on
+_all_are_nccls = False  # all groups
+_unnamed: dict[str, int] = {}  # groups of NCCL's: how often they have been looked at
+_is_aside = False  # no hook is in a call
+_has_captured = False
 _is_deep = False  # calls are caught at the dispatcher
 # Of torch, once `install` has run: a program may put something else into `sys.modules`.
 torch: Any = None
@@ -93,6 +101,7 @@ _key = object.__hash__  # as id(), of which programs can hear
 _OWN = globals()
 _get_future: Any = None
 _eval_frame: Any = None
+_operations: Any = None  # the class of torch.ops.c10d
 _below: Any = None  # the dispatcher's keys below the one at which calls are caught
 _C10D = ""  # the file of what calls its operations from Python
 
@@ -106,6 +115,15 @@ def start(memory: Any) -> Recorder:
     _recorder = Recorder(memory)
     os.register_at_fork(after_in_child=_stop)
     return _recorder
+
+
+def settle() -> None:
+    """Have what the record does not know yet of calls in it: a job is over."""
+    if _recorder is not None:
+        if _nccl is not None:
+            with contextlib.suppress(RuntimeError):  # a GPU that is lost: its program is told
+                _nccl.copy(is_over=True)
+        _recorder.settle()
 
 
 def _stop() -> None:
@@ -194,11 +212,15 @@ def _go_on(watching: Watching, result: Any) -> None:
         pass
 
 
-def _observed(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+def _observed(
+    original: Callable[..., Any], observer: Observer, *, always: bool = False
+) -> Callable[..., Any]:
+    """`original` with an observer beside it. always: even while all groups are NCCL's."""
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         recorder = _recorder
-        if recorder is None:
+        if recorder is None or (_is_aside and not always):
             return original(*args, **kwargs)
         return _beside(observer(recorder, args, kwargs), original, args, kwargs)
 
@@ -231,29 +253,134 @@ def install() -> None:
     for name in _NAMES:
         for method in (name.rstrip("_"), _OTHER_METHODS.get(name, "")):
             if hasattr(dist.ProcessGroup, method):  # this PyTorch has it
-                setattr(dist.ProcessGroup, method, _method(method, _Operation(name)))
-    _watch_the_ways_down()
-    dist.Work.wait = _waited_for(dist.Work.wait)
+                _put(dist.ProcessGroup, method, _method(method, _Operation(name)))
+    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+        _replace(getattr(dist, name), _way_down)
+    _put(dist.Reducer, "__init__", _observed(dist.Reducer.__init__, _way_down))
+    _put(dist.Work, "wait", _waited_for(dist.Work.wait))
     for name in ("is_completed", "get_future", "synchronize"):
-        setattr(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
-    torch._C.Future.wait = _observed(torch._C.Future.wait, _future_wait)
-    for name in ("get", "wait"):
-        setattr(dist.Store, name, _observed(getattr(dist.Store, name), _store(name)))
+        _put(dist.Work, name, _observed(getattr(dist.Work, name), _ask))
+    _put(torch._C.Future, "wait", _observed(torch._C.Future.wait, _future_wait))
     for name in ("isend", "irecv", "batch_isend_irecv"):
         _replace(getattr(dist, name), _begun(name))
-    _replace(dist.init_process_group, _init_process_group)
-    _replace(dist.new_group, _new_group)
-    _replace(dist.destroy_process_group, _destroy_process_group)
+    _watch_the_ways_down()
+    for name in ("get", "wait"):
+        seen = _observed(getattr(dist.Store, name), _store(name), always=True)
+        setattr(dist.Store, name, seen)
+    graphs = torch.cuda.CUDAGraph
+    graphs.capture_begin = _observed(graphs.capture_begin, _capture, always=True)
+    _replace(dist.init_process_group, _init_process_group, always=True)
+    _replace(dist.new_group, _new_group, always=True)
+    _replace(dist.destroy_process_group, _destroy_process_group, always=True)
 
 
-def _replace(original: Callable[..., Any], observer: Observer) -> None:
+_in_calls: list[tuple[Any, str, Any, Any]] = []  # where hooks are: owner, name, without and with
+
+
+def _put(owner: Any, name: str, hook: Any) -> None:
+    _in_calls.append((owner, name, getattr(owner, name), hook))
+    setattr(owner, name, hook)
+
+
+def _replace(original: Callable[..., Any], observer: Observer, *, always: bool = False) -> None:
     """Observe a function wherever a module of PyTorch has imported it by name."""
-    observed = _observed(original, observer)
+    observed = _observed(original, observer, always=always)
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed"):
             for key, value in list(vars(module).items()):
                 if value is original:
                     setattr(module, key, observed)
+                    if not always:
+                        _in_calls.append((module, key, original, observed))
+
+
+def _suit_groups(recorder: Recorder) -> None:
+    """Have hooks in calls where a group needs them, and see that NCCL's calls are read.
+
+    A group of NCCL's needs them until its name in the program is known: at its first call, or when
+    the thread that reads NCCL's calls has looked twice.
+    """
+    global _nccl, _all_are_nccls
+    world = dist.distributed_c10d._world
+    backends = {group: str(one) for group, one in world.pg_backend_config.items()}
+    all_are_nccls = False
+    if any("nccl" in one for one in backends.values()):
+        from .nccl_calls import NcclCalls, is_recorded
+
+        if not is_recorded():
+            return
+        if _nccl is None:
+            _nccl = NcclCalls(recorder, int(os.environ["RANK"]), _nccls_group, _name_groups)
+            _nccl.watch()
+        for group, name in world.pg_names.items():
+            known = group is dist.group.WORLD or recorder.knows((name, group.size(), "nccl"))
+            if not known and "nccl" in backends.get(group, ""):
+                _unnamed.setdefault(name, 0)
+        parts = [part for one in backends.values() for part in one.split(",")]
+        all_are_nccls = all(part.endswith(":nccl") for part in parts)
+    if all_are_nccls is not _all_are_nccls:
+        _all_are_nccls = all_are_nccls
+        if all_are_nccls:
+            _watch_no_way_down()
+        else:
+            _watch_the_ways_down()
+    _step_aside()
+
+
+def _step_aside() -> None:
+    """Take the hooks out of calls, or put them back, as the groups that there are need it.
+
+    Where the program has put something of its own in the place of a hook, that stays.
+    """
+    global _is_aside
+    aside = _all_are_nccls and not _unnamed
+    if aside is not _is_aside:
+        _is_aside = aside
+        for owner, name, without, hook in _in_calls:
+            if vars(owner).get(name) is (hook if aside else without):
+                setattr(owner, name, without if aside else hook)
+
+
+def _nccls_group(
+    name: str, ranks: tuple[int, ...], frame: FrameType | None = None
+) -> tuple[int, Group]:
+    """The same as `_group_of`, for a group that NCCL's record knows by its name.
+
+    NCCL's calls of a group that has another backend, too, are counted by themselves: for the record
+    that is another group. frame: where the program is, if not in this thread.
+    """
+    recorder = _recorder
+    assert recorder is not None
+
+    def describe() -> Group:
+        world = dist.distributed_c10d._world
+        for group, called in list(world.pg_names.items()):
+            if called == name:
+                found = _describe(recorder, group, name, len(ranks), frame)
+                both = "," in str(world.pg_backend_config.get(group, ""))
+                return replace(found, name=f"{found.name}, cuda") if both else found
+        return Group(name, ranks)
+
+    return recorder.group((name, len(ranks), "nccl"), describe)
+
+
+def _name_groups(frame: FrameType | None) -> None:
+    """Name the groups that were there at the last look, too, and have not been called."""
+    for group, name in list(dist.distributed_c10d._world.pg_names.items()):
+        if name in _unnamed:
+            _unnamed[name] += 1
+            if _unnamed[name] > 1:
+                _nccls_group(name, tuple(dist.get_process_group_ranks(group)), frame)
+                _unnamed.pop(name, None)
+    _step_aside()
+
+
+def _name_group(group: Any) -> None:
+    name = _name_of(group)
+    if name in _unnamed:
+        _nccls_group(name, tuple(dist.get_process_group_ranks(group)))
+        _unnamed.pop(name, None)
+        _step_aside()
 
 
 # What the methods of a process group are given one by one, and not in their options.
@@ -333,12 +460,10 @@ class _Operation:
         if not is_message:
             recorder.sum_up(known, name, peer, (size, dtype) if name in SAME_SIZE else None)
         on_gpu = bool(tensors) and _is_on_gpu(tensors[0])
-        stream = None
         if on_gpu:
             recorder.on_gpu()
-            stream = _stream_of(tensors[0])
         shapes = tuple(map(_shape_of, tensors))
-        place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous, stream)
+        place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous)
         return place, on_gpu
 
     def call(self, recorder: Recorder, has_handle: bool, *call: Any) -> Watching:
@@ -387,7 +512,11 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
 
     def call(group: Any, *args: Any, **more: Any) -> Any:
         recorder = _recorder
-        if recorder is None or _is_deep or (here := recorder.here).quiet:
+        if recorder is None or _is_aside or _is_deep or (here := recorder.here).quiet:
+            return original(group, *args, **more)
+        if _nccl is not None and safely(_is_nccls, group, args, more):
+            if _unnamed:
+                safely(_name_group, group)
             return original(group, *args, **more)
         read = operation.read(args, more) if type(group) is dist.ProcessGroup else None
         if read is None:
@@ -406,7 +535,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
                 recorder.finish(place, entered)
                 raise
             recorder.leave(entered)
-            if on_gpu or type(work) is not dist.Work:
+            if type(work) is not dist.Work:
                 safely(_follow, recorder, place, work, False, False, on_gpu, True)
             else:
                 here.blocking = work, place  # it is waited for next
@@ -426,9 +555,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
 
 def _watch_the_ways_down() -> None:
     """See to it that `_descend` has run before C++ makes a call by itself."""
-    for name in ("_verify_params_across_processes", "_broadcast_coalesced"):
-        _replace(getattr(dist, name), _way_down)
-    dist.Reducer.__init__ = _observed(dist.Reducer.__init__, _way_down)
+    global _operations
     for space in ("_c10d_functional", "_dtensor"):
         library = torch.library.Library(space, "IMPL")
         for full in torch._C._dispatch_get_all_op_names():
@@ -438,7 +565,17 @@ def _watch_the_ways_down() -> None:
                 kernel = _kernel(getattr(getattr(torch.ops, space), name).default, observer)
                 library.impl(name, kernel, "BackendSelect", with_keyset=True)
         _libraries.append(library)
-    torch.ops.c10d.__class__ = _catching(type(torch.ops.c10d))
+    _operations = type(torch.ops.c10d)
+    torch.ops.c10d.__class__ = _catching(_operations)
+
+
+def _watch_no_way_down() -> None:
+    global _is_deep
+    for library in _libraries:
+        library._destroy()
+    _libraries.clear()
+    _is_deep = False
+    torch.ops.c10d.__class__ = _operations
 
 
 def _catching(kind: Any) -> Any:
@@ -446,7 +583,7 @@ def _catching(kind: Any) -> Any:
 
     class CaughtOperations(kind):
         def __getattribute__(self, name: str) -> Any:
-            if name in _NAMES and _recorder is not None:
+            if name in _NAMES and _recorder is not None and not _is_aside:
                 safely(_descend)
             return kind.__getattribute__(self, name)
 
@@ -454,9 +591,33 @@ def _catching(kind: Any) -> Any:
     return CaughtOperations
 
 
-def _way_down(_: Recorder, __: Arguments, ___: Any) -> Watching:
-    _descend()
+def _way_down(_: Recorder, args: Arguments, ___: Any) -> Watching:
+    if not (_nccl is not None and (one := _first_tensor(args)) is not None and _is_on_gpu(one)):
+        _descend()
     yield
+
+
+def _first_tensor(args: Any) -> Any:
+    """The first tensor among arguments, or in a list of them; None where there is none."""
+    for one in args:
+        while type(one) in (list, tuple) and one:
+            one = one[0]
+        if issubclass(type(one), torch._C.TensorBase):
+            return one
+    return None
+
+
+def _is_nccls(group: Any, args: Arguments, more: dict[str, Any]) -> bool:
+    """Return whether NCCL makes this call of a group, which PyTorch then records."""
+    backend = dist.distributed_c10d._world.pg_backend_config.get(group, "")
+    if "cuda:nccl" not in backend:
+        return False
+    tensor = _first_tensor(args)
+    if tensor is not None:
+        return _is_on_gpu(tensor)
+    options = more.get("opts", args[-1] if args else None)  # of a barrier
+    device = getattr(options, "device", None)
+    return device is None or device.type == "cuda"
 
 
 def _descend() -> None:
@@ -487,7 +648,9 @@ def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any) -> Any:
         recorder = _recorder
-        if recorder is None or recorder.here.quiet or recorder.here.is_caught:
+        if recorder is None or _is_aside or recorder.here.quiet or recorder.here.is_caught:
+            return redispatch(keyset & _below, *args)
+        if _nccl is not None and (one := _first_tensor(args)) is not None and _is_on_gpu(one):
             return redispatch(keyset & _below, *args)
         watching = observer(recorder, args, {})
         return _beside(watching, redispatch, (keyset & _below, *args), {})
@@ -509,15 +672,6 @@ def _dispatcher_observer(operation: _Operation) -> Observer:
         yield from operation.call(recorder, has_handle, group, tensors, peer, tag, asynchronous)
 
     return observe
-
-
-def _stream_of(tensor: Any) -> int | None:
-    """The stream that a call with this tensor follows; None where a graph is being captured."""
-    if torch._C._cuda_isCurrentStreamCapturing():
-        return None
-    # torch.cuda.current_stream() takes 40 times as long.
-    device = torch._C.TensorBase.device.__get__(tensor).index
-    return int(torch._C._cuda_getCurrentRawStream(device))
 
 
 def _has_python_the_handle() -> bool:
@@ -596,7 +750,9 @@ def _backends(group: Any) -> list[Any]:
     return found
 
 
-def _describe(recorder: Recorder, group: Any, name: str, size: int) -> Group:
+def _describe(
+    recorder: Recorder, group: Any, name: str, size: int, frame: FrameType | None = None
+) -> Group:
     default = dist.group.WORLD
     if default is None or group is default:
         return Group(recorder.default_name(), tuple(range(size)), "")
@@ -604,7 +760,7 @@ def _describe(recorder: Recorder, group: Any, name: str, size: int) -> Group:
     if ranks is None:  # the program has made it by itself: who is in it is not known
         recorder.doubt()
         ranks = range(size)
-    called = safely(name_of, group, default="") or _described(group)
+    called = safely(name_of, group, frame, default="") or _described(group)
     # A program may give them as anything that counts: bools, floats, tensors.
     return Group(name, tuple(int(rank) for rank in ranks), called)
 
@@ -629,14 +785,9 @@ def _follow(
     work = out[-1] if type(out) is tuple else out  # monitored_barrier has none
     if isinstance(work, torch.ScriptObject):  # of the dispatcher
         work = dist.Work.unbox(work)
-    if on_gpu:
-        global _graph_holds_work
-        captured = torch._C._cuda_isCurrentStreamCapturing()
-        _graph_holds_work = _graph_holds_work or captured
-        recorder.say_waited(place)  # its stream does
+    if on_gpu and not has_handle:  # its stream waits for it
+        recorder.say_waited(place)
         recorder.end(place)
-        if work is not None and (asynchronous or is_message) and not captured:
-            recorder.follow_on_gpu(work, place, has_handle)
         return
     # None: NCCL's answer to a call that the program has waited for already. A class of the
     # program's own says nothing of its ends to us.
@@ -645,7 +796,7 @@ def _follow(
         recorder.end(place)
         return
     future = None
-    if asynchronous and not is_message:  # the end of a message is seen by who waits for it
+    if asynchronous and not is_message and not on_gpu:  # else who waits for it sees its end
         with contextlib.suppress(RuntimeError):  # gloo's reduce_scatter has none
             future = _get_future(work)  # not as the program would: see _ask
     recorder.follow(work, place, is_message, future, has_handle or not asynchronous)
@@ -671,7 +822,9 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(observed)
     def wait(*args: Any, **kwargs: Any) -> Any:
         recorder = _recorder
-        if recorder is None or not args or not (place := recorder.here.blocked_by(args[0])):
+        if recorder is None or _is_aside:
+            return original(*args, **kwargs)
+        if not args or not (place := recorder.here.blocked_by(args[0])):
             return observed(*args, **kwargs)
         recorder.say_waited(place)
         entered = recorder.enter(place)
@@ -695,7 +848,6 @@ def _wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
         recorder.is_over(work, place)
     recorder.say_waited(place)
     recorder.end(place)
-    _say_who_waits(recorder, place)
 
 
 def _future_wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
@@ -704,19 +856,8 @@ def _future_wait(recorder: Recorder, args: Arguments, _: Any) -> Watching:
     if not place:
         return
     entered = recorder.enter(place)
-    told = yield
+    yield
     recorder.leave(entered)
-    if told is not RAISED:
-        _say_who_waits(recorder, place)
-
-
-def _say_who_waits(recorder: Recorder, place: int) -> None:
-    """The stream on which a wait() was queued; not while a graph is captured, nor on a CPU."""
-    if not recorder.is_on_gpu or not torch.cuda.is_initialized():
-        return
-    if not torch._C._cuda_isCurrentStreamCapturing():
-        stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
-        recorder.stream_waits(place, int(stream))
 
 
 def _ask(recorder: Recorder, args: Arguments, _: Any) -> Watching:
@@ -776,6 +917,7 @@ def _init_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any
         own = dist.get_rank(), dist.get_world_size()
         if own != tuple(int(os.environ.get(name, -1)) for name in ("RANK", "WORLD_SIZE")):
             recorder.doubt()
+        safely(_suit_groups, recorder)
 
 
 _OF_INIT = ("backend", "init_method", "timeout", "world_size", "rank", "store")
@@ -790,6 +932,13 @@ def _new_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Wat
     what = f"new_group({'' if ranks is None else _members(ranks)})"
     with recorder.internal("setup", what):
         yield
+    _suit_groups(recorder)
+
+
+def _capture(_: Recorder, __: Arguments, ___: Any) -> Watching:
+    global _has_captured
+    _has_captured = True
+    yield
 
 
 def _members(ranks: Any) -> str:
@@ -802,13 +951,16 @@ def _destroy_process_group(recorder: Recorder, args: Arguments, more: dict[str, 
     if recorder.here.quiet:
         return
     _note_nccl(recorder)
-    if _graph_holds_work and any(map(_holds_a_capture, _instances(torch.cuda.CUDAGraph))):
+    if _nccl is not None:
+        _nccl.copy()
+    if _has_captured and any(map(_holds_a_capture, _instances(torch.cuda.CUDAGraph))):
         recorder.on_gpu(holds_a_graph=True)
     with recorder.internal("setup", "destroy_process_group"):
         yield
         forget_departed()
     if not dist.is_initialized():
         recorder.default_ended()
+    _suit_groups(recorder)
 
 
 def _note_nccl(recorder: Recorder) -> None:

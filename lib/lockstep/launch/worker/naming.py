@@ -24,13 +24,14 @@ _MOST = 1000  # names of a frame, elements of a list that are looked at
 _LONGEST = 60  # characters
 
 
-def name_of(value: Any) -> str:
-    """Return the program's name for `value` below this call: "pair", "groups[0]", or "".
+def name_of(value: Any, frame: FrameType | None = None) -> str:
+    """Return the program's name for `value` from a frame on, or below this call: "pair",
+    "groups[0]", or "".
 
     The innermost of the program's own frames that has a name for it counts, and in that frame a
     variable before what is in one; of several the one that came first.
     """
-    frame: FrameType | None = frame_here()
+    frame = frame or frame_here()
     while frame is not None:
         if not is_library(frame.f_code.co_filename) and (name := _in_frame(frame, value)):
             return name if len(name) <= _LONGEST else ""

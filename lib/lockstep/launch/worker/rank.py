@@ -185,7 +185,7 @@ class _Rank:
         began, self._note = time_ns(), ""
         reply, attached = self._try(message, descriptors)
         with self._noted():
-            self._recorder.settle()
+            hooks.settle()
         with self._noted():
             self._modules.note(began)
         if reply.ok and message["last"]:

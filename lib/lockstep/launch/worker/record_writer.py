@@ -57,7 +57,7 @@ class RecordWriter:
         self._groups_made = 0
         self.newest = 0
         self.fault = ""  # what went wrong here first, in a line
-        HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0)
+        HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0, 0, 0)
 
     def doubt(self, fault: str = "") -> None:
         """From now on nobody is to judge by this record: calls are missing, or mean another rank.
@@ -66,6 +66,10 @@ class RecordWriter:
         """
         U64.pack_into(self._memory, DOUBT, 1)
         self.fault = self.fault or fault
+
+    def knows(self, key: Any) -> bool:
+        """Return whether a group is in the record."""
+        return key in self._groups
 
     def group(self, key: Any, describe: Callable[[], Group]) -> tuple[int, Group]:
         known = self._groups.get(key)

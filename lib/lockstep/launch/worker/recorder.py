@@ -11,6 +11,7 @@ What this module uses of Python it takes when it is imported: a program may put 
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import zlib
@@ -25,19 +26,22 @@ from weakref import ref
 
 from ...calls.record import (
     AGAIN,
-    AWAITED,
     CALL,
     DROPPED,
+    F64,
     FORSAKEN,
     GRAPH,
     HELP,
     LEAVING,
+    MOVES,
     ON_GPU,
+    STANDS,
     U64,
     USED,
     WAITING,
     Group,
     line_of,
+    offset_of,
 )
 from .record_writer import RecordWriter
 from .threads import OtherThreads
@@ -73,6 +77,7 @@ class Recorder(RecordWriter):
         self._main = threading.main_thread().ident
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
+        self._stood_in = 0  # the one in which it was seen to stand, where it has said none
         self.here = _Here()
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[ref[Any], int]] = {}  # by key: the Work, its entry
@@ -97,9 +102,14 @@ class Recorder(RecordWriter):
                 held.clear()
             self.here.fresh.clear()
             self.is_on_gpu, self._may_be_helped = False, 0
-            for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8):
+            for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8, STANDS):
                 U64.pack_into(self._memory, at, 0)
             self._begin_section()
+
+    @property
+    def own_threads(self) -> set[int]:
+        """The threads that record: they do nothing that a program might wait for."""
+        return self._watchers.threads
 
     def settle(self) -> None:
         """Write down the end of each work that is over; its watcher may not have run yet."""
@@ -126,7 +136,6 @@ class Recorder(RecordWriter):
         peer: int | None = None,
         tag: int = 0,
         asynchronous: bool = False,
-        stream: int | None = None,
     ) -> int:
         """Enter a call; returns its entry, 0 where it has none."""
         here = self.here
@@ -139,11 +148,66 @@ class Recorder(RecordWriter):
             number = self._counts.get(line, 0)
             self._counts[line] = number + 1
             what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
-            return self._append(perf_counter(), CALL, (*what, here.batching, stream))
+            return self._append(perf_counter(), CALL, (*what, here.batching, False))
+
+    def queued(
+        self,
+        operation: str,
+        group: int,
+        shapes: tuple[tuple[int, ...], ...],
+        dtype: str,
+        size: int,
+        peer: int | None,
+        *,
+        at: float,
+        number: int | None = None,
+        batched: bool = False,
+    ) -> int:
+        """Enter a call that NCCL has queued, at some moment; returns as `begin`.
+
+        number: of a collective, where it is known; None: the next one.
+        """
+        line = (group, line_of(operation, peer, 0))
+        with self._lock:
+            own = self._counts.get(line, 0) if number is None else number
+            self._counts[line] = own + 1
+            what = (operation, group, own, shapes, dtype, size, peer, 0, False, batched, True)
+            place = self._append(at, CALL, what)
+        self.say_waited(place)
+        return place
+
+    def end_queued(self, place: int) -> None:
+        """Write down that a GPU has done a call; when is not known."""
+        if place and 0 <= self._section - place // self._size <= 1:
+            offset = offset_of(place, self._size)
+            F64.pack_into(self._memory, offset + 8, F64.unpack_from(self._memory, offset)[0])
+
+    def reopen(self, place: int) -> None:
+        """Write down that a call is not over: that was a mistake."""
+        if place and 0 <= self._section - place // self._size <= 1:
+            F64.pack_into(self._memory, offset_of(place, self._size) + 8, math.nan)
+
+    def lose(self, count: int) -> None:
+        """So many calls are not in the record."""
+        U64.pack_into(self._memory, DROPPED, U64.unpack_from(self._memory, DROPPED)[0] + count)
 
     def on_gpu(self, holds_a_graph: bool = False) -> None:
         self.is_on_gpu = True
         U64.pack_into(self._memory, ON_GPU, GRAPH if holds_a_graph else 1)
+
+    def moved(self) -> None:
+        """Say that NCCL's calls go on."""
+        U64.pack_into(self._memory, MOVES, U64.unpack_from(self._memory, MOVES)[0] + 1)
+
+    def stand(self, is_still: bool, place: int) -> None:
+        """Say whether the main thread waits for its GPU, and in which entry, if in one; 0: none.
+
+        Not where it has said itself in what it waits.
+        """
+        U64.pack_into(self._memory, STANDS, is_still)
+        if place != self._stood_in and not self._outermost:
+            self._stood_in = place
+            U64.pack_into(self._memory, WAITING, self._outermost or place)
 
     def sum_up(self, group: Group, *call: Any) -> None:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
@@ -176,18 +240,6 @@ class Recorder(RecordWriter):
         self._messages.discard(place)
         if self._works.pop(key, None) is not None:
             self.end(place, FORSAKEN)
-
-    def follow_on_gpu(self, work: Any, place: int, hand_over: bool) -> None:
-        """So that it is seen which stream waits for the work, and from when on."""
-        key = _key(work)
-        self._works[key] = (ref(work, partial(self._works.pop, key)), place)
-        if hand_over:
-            self.here.fresh.append(work)
-
-    def stream_waits(self, place: int, stream: int) -> None:
-        """Write down that from now on a stream waits for a call that was asynchronous."""
-        with self._lock:
-            self._append(perf_counter(), AWAITED, (place, stream))
 
     def _is_done(self, place: int) -> None:
         self.end(place)

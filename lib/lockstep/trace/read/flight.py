@@ -22,25 +22,13 @@ from typing import Any
 from ...base.formatting import printable, ranks_text
 from ...base.provenance import Provenance
 from ...calls.diagnose import contradiction
-from ...calls.record import POINT_TO_POINT, Call, Group
+from ...calls.flight import COALESCED, PARTS, Recorded, recorded
+from ...calls.record import Call, Group
 from ...figures.table import table
 from ..slices import TraceError
 from .pickles import read_plain
 
 _RANK = re.compile(r"(\d+)(?:\.json|\.pkl|\.pickle)?$")
-# What flight recorders call it → what `torch.distributed` does. The rest has its name already.
-_NAMES = {
-    "_all_gather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "ALLGATHER_coalesced": "all_gather_coalesced",
-    "all_reduce_barrier": "barrier",
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
-}
-_BYTES = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2}
 _STATES = {"scheduled": "queued", "started": "running", "completed": "done"}
 
 
@@ -49,17 +37,15 @@ class Entry:
     """One collective of one rank, as its recorder has it.
 
     number: of the collective in its group, from 1. state: "queued" (called; that NCCL has begun it
-    is only known under TORCH_NCCL_ENABLE_TIMING=1), "running" or "done". sizes: shapes of the
-    inputs. where: the innermost Python line outside of torch that called it, "" if unknown.
+    is only known under TORCH_NCCL_ENABLE_TIMING=1), "running" or "done". where: the innermost
+    Python line outside of torch that called it, "" if unknown.
     created: nanoseconds since the Unix epoch.
     """
 
     rank: int
     group: Group
     number: int
-    operation: str
-    sizes: tuple[tuple[int, ...], ...]
-    dtype: str
+    call: Recorded
     state: str
     where: str
     created: int
@@ -230,24 +216,19 @@ def _entries(rank: int, dump: Mapping[str, Any]) -> list[Entry]:
     }
     found = []
     for one in dump["entries"]:
-        backend, _, called = one["profiling_name"].partition(":")
-        operation, _, peer = called.partition(" ")
-        operation = _NAMES.get(operation, operation)
-        if one.get("is_p2p") or peer or operation in POINT_TO_POINT or operation == "coalesced":
+        call = recorded(one)
+        if one.get("is_p2p") or call.peer is not None or call.operation in {*PARTS, COALESCED}:
             continue
         name, description = one["process_group"]
         ranks = members.get(str(name), ())
         name = "default" if description == "default_pg" else str(name)
-        dtypes = one.get("input_dtypes") or [""]
-        over = backend == "gloo" and one.get("retired")
+        over = call.backend == "gloo" and one.get("retired")
         found.append(
             Entry(
                 rank=rank,
                 group=Group(name, ranks),
                 number=int(one["collective_seq_id"]),
-                operation=operation,
-                sizes=tuple(tuple(map(int, size)) for size in one["input_sizes"]),
-                dtype=str(dtypes[0]),
+                call=call,
                 state="done" if over else _STATES.get(one["state"], one["state"]),
                 where=_where(one.get("frames") or ()),
                 created=int(one["time_created_ns"]),
@@ -340,16 +321,15 @@ def _judge(
 
 
 def _call(one: Entry) -> Call:
-    """As `launch.diagnose` knows it, for the same words. Recorders do not say the root."""
-    elements = sum(math.prod(size) for size in one.sizes)
+    """As `calls.diagnose` knows it, for the same words. Recorders do not say the root."""
     return Call(
         rank=one.rank,
-        operation=one.operation,
+        operation=one.call.operation,
         group=one.group,
         number=one.number,
-        shapes=one.sizes,
-        dtype=one.dtype.lower(),
-        bytes=elements * _BYTES.get(one.dtype, 1),
+        shapes=one.call.shapes,
+        dtype=one.call.dtype,
+        bytes=one.call.bytes,
         peer=None,
         tag=0,
         asynchronous=False,
