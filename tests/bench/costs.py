@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,16 @@ def reserve(found: Found) -> str:
     )
 
 
+def recording(found: Found) -> str:
+    turns = list(zip(found["torchrun"], found["Lockstep"], strict=True))
+    lines = [f"{recorded(found)}, medians of {len(turns)} turns:", ""]
+    lines += ["| | torchrun | Lockstep | more |", "| --- | --- | --- | --- |"]
+    for name in turns[0][0]:
+        plain, own = (statistics.median(turn[way][name] for turn in turns) for way in (0, 1))
+        lines.append(f"| {name} | {text(plain, 's')} | {text(own, 's')} | {own / plain - 1:+.0%} |")
+    return "\n".join(lines)
+
+
 def overhead(found: Found) -> str:
     programs = {name: row for name, row in found.items() if name != "entry"}
     return "\n".join(
@@ -233,6 +244,8 @@ def overhead(found: Found) -> str:
 # ── The page ─────────────────────────────────────────────────────────────────────────────────
 
 BLOCKS: dict[str, Callable[[Found], str]] = {
+    "recording/cpu-x4.json": recording,
+    "recording/h100-80gb-hbm3-x1.json": recording,
     "costs/launch.json": launching,
     "costs/trace.json": reading,
     "costs/timeline.json": drawing,
