@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from experiments import manifest
+from experiments.recording import compared
 from report import text
 
 DATA = Path(__file__).parents[2] / "data"
@@ -215,13 +215,18 @@ def reserve(found: Found) -> str:
 
 
 def recording(found: Found) -> str:
-    turns = list(zip(found["torchrun"], found["Lockstep"], strict=True))
-    lines = [f"{recorded(found)}, medians of {len(turns)} turns:", ""]
-    lines += ["| | torchrun | Lockstep | more |", "| --- | --- | --- | --- |"]
-    for name in turns[0][0]:
-        plain, own = (statistics.median(turn[way][name] for turn in turns) for way in (0, 1))
-        lines.append(f"| {name} | {text(plain, 's')} | {text(own, 's')} | {own / plain - 1:+.0%} |")
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"{recorded(found)}, medians of all turns:",
+            "",
+            "| | torchrun | Lockstep | more, by turns |",
+            "| --- | --- | --- | --- |",
+            *(
+                f"| {name} | {text(plain, 's')} | {text(own, 's')} | {ratio - 1:+.0%} |"
+                for name, (plain, own, ratio) in compared(found).items()
+            ),
+        ]
+    )
 
 
 def overhead(found: Found) -> str:

@@ -225,7 +225,7 @@ def waits_for_gpu(seen: Seen) -> bool:
     call = seen.blocked()
     if call is None:
         return seen.reader.stands and not seen.finished
-    return call.operation == SYNCHRONIZE
+    return call.queued or call.operation == SYNCHRONIZE
 
 
 def _awaited_by_gpu(seen: Seen, reached: Mapping[int, Mapping[CallLine, int]]) -> Call | None:
