@@ -111,7 +111,7 @@ def test_done_everywhere_is_no_hang_and_messages_have_no_number(tmp_path):
     for rank in (0, 1):
         dump(tmp_path, rank, [entry(1), entry(1, "send 0->1", state="started")], ranks=(0, 1))
     found = flight(tmp_path)
-    assert "nothing hangs" in found.verdict and found.entered[0].call.operation == "all_reduce"
+    assert "nothing hangs" in found.verdict and found.entered[0].operation == "all_reduce"
     assert found._repr_mimebundle_()["text/plain"] == str(found)
 
 

@@ -136,8 +136,8 @@ lockstep.compare(predicted=prediction, measured=waited, unit="s")
 # telling the two apart.
 #
 # **What changes under NCCL:** this cell asked for gloo, where a call returns when the sum is there. On GPUs a call
-# returns as soon as it is queued, and the waiting moves to the GPU. Its record then shows short bars; traces, in a
-# later lab, show what the GPU did.
+# returns as soon as it is queued, and the waiting moves to the GPU. The strip then shows when each call was queued;
+# traces, in a later lab, show what the GPU did.
 
 # %% [markdown] id="exercise-text"
 # ## Exercise: the mean over all ranks

@@ -564,7 +564,7 @@ print(recording.stamp)
 # notebook, looks at each size). And look at what α is on the GPUs: the time stays nearly the same up to 1 MB. Most
 # likely it is PyTorch's and CUDA's launch of the call, on the host, and then a faster wire would change nothing
 # there. (The recorded trips were timed fifty at a time, so their host could launch ahead. If your ranks are on GPUs,
-# each trip waits for its launches, and for Lockstep's record of the call: your α is larger.)
+# each trip waits for its launches: your α is larger.)
 #
 # ### A chain of links
 #

@@ -15,6 +15,7 @@ from typing import Any
 
 from experiments import manifest
 from experiments.recording import compared
+from lockstep.base.formatting import quantity
 from report import text
 
 DATA = Path(__file__).parents[2] / "data"
@@ -165,9 +166,10 @@ def recorded(found: Found) -> str:
     versions = entry["versions"]
     machine = entry["machine"].partition(" of one host")[0]
     conditions = (f", {name}={value}" for name, value in (entry["conditions"] or {}).items())
+    nccl = f", NCCL {versions['nccl']}" if versions["nccl"] else ""
     return (
-        f"On {machine} ([recorded]({entry['file']}), {entry['date']}, PyTorch {versions['torch']}, "
-        f"NCCL {versions['nccl']}{''.join(conditions)})"
+        f"On {machine} ([recorded]({entry['file']}), {entry['date']}, PyTorch {versions['torch']}"
+        f"{nccl}{''.join(conditions)})"
     )
 
 
@@ -222,7 +224,7 @@ def recording(found: Found) -> str:
             "| | torchrun | Lockstep | more, by turns |",
             "| --- | --- | --- | --- |",
             *(
-                f"| {name} | {text(plain, 's')} | {text(own, 's')} | {ratio - 1:+.0%} |"
+                f"| {name} | {quantity(plain, 's')} | {quantity(own, 's')} | {ratio - 1:+.0%} |"
                 for name, (plain, own, ratio) in compared(found).items()
             ),
         ]

@@ -87,9 +87,11 @@ def recorded(file: str) -> Recording:
             fewer = f"{ranks} ranks on " if gpus and ranks and ranks != gpus else ""
             said = [fewer + entry["machine"], f"PyTorch {entry['versions']['torch']}"]
             if gpus:
-                names = (("NCCL", "nccl"), ("driver", "driver"))
-                known = [(name, entry["versions"][key]) for name, key in names]
-                said += [f"{name} {version}" for name, version in known if version]
+                versions = entry["versions"]
+                said += [f"NCCL {versions['nccl']}"] if versions["nccl"] else []
+                said += [f"driver {versions['driver'] or 'unknown'}"]
+            if gpus > 1 and entry["conditions"] is None:
+                said += ["NVLS unknown"]
             said += _conditions(entry["conditions"] or {})
             return Recording(
                 DATA / file, Provenance("recorded", " · ".join([*said, entry["date"]]))

@@ -50,6 +50,11 @@ class Entry:
     where: str
     created: int
 
+    @property
+    def operation(self) -> str:
+        """As `torch.distributed` calls it."""
+        return self.call.operation
+
     def __str__(self) -> str:
         return str(_call(self))
 
