@@ -258,7 +258,7 @@ lockstep.table("Timed by events", columns, rows, stamp=seen.stamp)
 #
 # **Goal:** `timed(cuda, work, repeats)` returns how many milliseconds of device time one call of `work()` takes: the
 # mean over `repeats` calls, after at least one that does not count, to within 5 %. The times come from events, not
-# from a clock of the host.
+# from a clock of the host, and the host does not wait between the calls.
 
 # %% id="timed"
 import torch

@@ -98,15 +98,43 @@ def timed(cuda, work, repeats):
     return first.elapsed_time(last) / repeats
 
 
+# %% timed: one-call
+def timed(cuda, work, repeats):
+    def one():
+        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        work()
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last)
+
+    work()
+    return min(one() for _ in range(repeats))
+
+
+# %% timed: waits-each-turn
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+        cuda.synchronize()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
 # %% timed: few-calls
 def timed(cuda, work, repeats):
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     work()
     first.record()
-    work()
+    for _ in range(3):
+        work()
     last.record()
     last.synchronize()
-    return first.elapsed_time(last)
+    return first.elapsed_time(last) / 3
 
 
 # %% timed: no-events
@@ -258,6 +286,22 @@ def ordered(cuda, x, left, right):
         b = x + 3
     now.wait_stream(one)
     now.wait_stream(other)
+    return a + b
+
+
+# %% ordered: swapped
+def ordered(cuda, x, left, right):
+    now = cuda.current_stream()
+    x.mul_(10)
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    left.wait_stream(now)
+    right.wait_stream(now)
+    with cuda.stream(right):
+        torch.mul(x, 2, out=a)
+    with cuda.stream(left):
+        torch.add(x, 3, out=b)
+    now.wait_stream(left)
+    now.wait_stream(right)
     return a + b
 
 
@@ -518,6 +562,24 @@ def prefetch(cuda, batches, step, side):
             with cuda.stream(side):
                 following = batches[number + 1].to("cuda", non_blocking=True)
         here.record_stream(now)
+    return results
+
+
+# %% prefetch: pageable
+def prefetch(cuda, batches, step, side):
+    now = cuda.current_stream()
+    buffers = [torch.empty(one.shape, device="cuda") for one in batches[:2]]
+    free = [now.record_event() for _ in buffers]
+    results = []
+    for number, batch in enumerate(batches):
+        buffer = buffers[number % 2]
+        free[number % 2].wait(side)
+        with cuda.stream(side):
+            buffer.copy_(batch.clone(), non_blocking=True)
+            full = side.record_event()
+        full.wait(now)
+        results.append(step(buffer))
+        free[number % 2] = now.record_event()
     return results
 
 

@@ -242,6 +242,15 @@ def by_block(model, backend):
     return all_of_it
 
 
+# %% by_block: parts
+def by_block(model, backend):
+    for block in model:
+        for part in block.modules():
+            if not list(part.children()):
+                part.compile(backend=backend)
+    return model
+
+
 # %% by_block: one-block-only
 def by_block(model, backend):
     model[0].compile(backend=backend)

@@ -848,6 +848,12 @@ def clipped(x, limit):
     return torch.where(x.abs() > 0.5, x, 0.0).sum()
 
 
+# %% clipped: border-kept
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() >= 0.5, x, 0.0).sum()
+
+
 # %% clipped: small-kept
 def clipped(x, limit):
     x = x * torch.clamp(limit / x.norm(), max=1.0)

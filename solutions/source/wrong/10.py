@@ -995,7 +995,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
     forwards = [f"F{number}.{chunk}" for number, chunk in where]
     backwards = [f"B{number}.{chunks - 1 - chunk}" for number, chunk in where]
-    warm = min((chunks - 1) * ranks - 1, total)
+    warm = max(min((chunks - 1) * ranks - 1, total), 0)
     order = forwards[:warm]
     for forward, backward in zip(forwards[warm:], backwards, strict=False):
         order += [forward, backward]

@@ -660,7 +660,7 @@ def transfer(draw: random.Random) -> Iterator[Trial]:
         (),
         (1, 2, draw.randint(1, 3), 1, 3),
         (2, 1, 3, 2, 1, 2, 2, draw.randint(1, 2)),
-        (2 * draw.randint(1025, 2000) + 1, 0),  # a size that few bits do not hold
+        (2 * draw.randint(33_000, 40_000) + 1, 0),  # a size that 16 bits do not hold
         (1, 1, draw.randint(2, 4)),
     ]
     kinds = draw.sample(sorted(_BYTES), len(_BYTES))

@@ -36,7 +36,7 @@ def _slow() -> Any:
     h200 = virtual.MACHINES["H200"]
     return replace(
         h200, name="slow H200", dispatch=200.0, launch=200.0, latency=500.0, gap=100.0,
-        kernel=100_000.0, pinned=5.5e7,
+        kernel=100_000.0, pinned=5.5e7, pageable=5.5e7,
     )  # fmt: skip
 
 
@@ -92,27 +92,34 @@ def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> int:
 # ── timed ────────────────────────────────────────────────────────────────────────────────────
 
 
+_VARIES = (0.7, 0.7, 1.6)  # times the mean that three calls of a piece of work take
+
+
 def _timed(answer: Any, first: float, each: float, repeats: int) -> Noted:
-    """A piece of work whose first call takes longer; ms."""
+    """A piece of work whose first call takes longer, and whose others differ; ms."""
     calls = 0
     with virtual.device("H200") as cuda:
 
         def work() -> None:
             nonlocal calls
             calls += 1
-            cuda._sleep(int((first if calls == 1 else each) * 1.98e6))
+            lasts = first if calls == 1 else each * _VARIES[calls % len(_VARIES)]
+            cuda._sleep(int(lasts * 1.98e6))
 
         got = answer(cuda, work, repeats)
-        records = sum(one.name == "cudaEventRecord" for one in virtual.trace())
+        names = [one.name for one in virtual.trace()]
     number = isinstance(got, int | float)
     end = each if number and abs(got / each - 1) <= _NEAR else float(got) if number else got
-    return Noted(end, {"calls": calls, "records": records})
+    waits = sum(name in _WAITS for name in names)
+    noted = {"calls": calls, "records": names.count("cudaEventRecord"), "waits": waits}
+    return Noted(end, noted)
 
 
 @judged("timed", lab="04", play=_timed)
 def timed(draw: random.Random) -> Iterator[Trial]:
     """`timed(cuda, work, repeats)`: milliseconds of the device that one call takes."""
-    for repeats in (draw.randint(8, 12), draw.randint(3, 6)):
+    # Any so many calls one after the other have the same mean.
+    for repeats in (draw.choice((9, 12)), draw.choice((3, 6))):
         each = draw.randint(20, 60) / 100
         yield Trial(
             0,
@@ -123,11 +130,12 @@ def timed(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _times(factor: Callable[[Trial], float]) -> Callable[[Run, int], Any]:
+def _times(factor: float | Callable[[Trial], float]) -> Callable[[Run, int], Any]:
     """Whether what came out is nearly so many times what is right."""
 
     def sign(run: Run, rank: int) -> Any:
-        got, right = run.got(rank), run.right(rank) * factor(run.trial)
+        times = factor(run.trial) if callable(factor) else factor
+        got, right = run.got(rank), run.right(rank) * times
         return type(got) is float and abs(got / right - 1) <= 2 * _NEAR
 
     return sign
@@ -137,9 +145,12 @@ timed.shows("host-clock", lambda run, rank: run.noted[rank]["records"] < 2)
 timed.shows("counts-warm-up", _times(lambda t: (7 + t.repeats) / t.repeats))
 timed.shows("not-divided", _times(lambda t: t.repeats))
 timed.shows("divided-by-one-more", _times(lambda t: t.repeats / (t.repeats + 1)))
-timed.shows("seconds", _times(lambda t: 1e-3))
-timed.shows("microseconds", _times(lambda t: 1e3))
-timed.shows("reversed", _times(lambda t: -1))
+timed.shows("seconds", _times(1e-3))
+timed.shows("microseconds", _times(1e3))
+timed.shows("reversed", _times(-1))
+timed.shows(
+    "one-call", lambda run, rank: _times(min(_VARIES))(run, rank) or _times(max(_VARIES))(run, rank)
+)
 timed.fails(
     "not-reached",
     lambda run, rank: any("must be completed" in one.message for one in run.job.failures),
@@ -149,6 +160,10 @@ timed.fails(
     lambda run, rank: any(_NO_GPU.search(one.message) for one in run.job.failures),
 )
 timed.demands("no-events", lambda run, rank: run.noted[rank]["records"] < 2)
+timed.demands(
+    "waits-each-turn",
+    lambda run, rank: run.noted[rank]["waits"] >= run.trial.repeats and run.noted[rank],
+)
 timed.demands(
     "few-calls", lambda run, rank: run.noted[rank]["calls"] <= run.trial.repeats and run.noted[rank]
 )
@@ -174,8 +189,9 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
         slices = list(virtual.trace())
         found = [got.cpu() if hasattr(got, "cpu") else got, given.cpu()]
     kernels = [one for one in slices if one.kind == Kind.COMPUTE]
+    work = [one for one in slices if one.kind in (Kind.COMPUTE, Kind.COPY)]
     lanes = {
-        name: [one for one in kernels if one.stream == stream.number]
+        name: [one for one in work if one.stream == stream.number]
         for name, stream in (("left", left), ("right", right))
     }
     noted = {
@@ -185,6 +201,7 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
         "elsewhere": bool(kernels)
         and max(kernels, key=lambda one: one.start).stream != current.number,
         "beside": _overlap(*lanes.values()),
+        "names": [sorted({one.name for one in lane}) for lane in lanes.values()],
     }
     return Noted(found, noted)
 
@@ -215,6 +232,15 @@ def _idle_stream(run: Run, rank: int) -> Any:
     return bool(idle) and {"stream": idle[0]}
 
 
+def _swapped(run: Run, rank: int) -> bool:
+    """x * 2 may be written as a sum, and so a sum on `left` alone says nothing."""
+    on_left, on_right = run.noted[rank]["names"]
+    adds, multiplies = (
+        [part in " ".join(on) for on in (on_left, on_right)] for part in ("add", "mul")
+    )
+    return adds == [True, False] and multiplies == [False, True]
+
+
 ordered.gives("not-in-place", lambda t: [[t.right[0][0], t.given[0][0]]])
 ordered.shows("between-left-and-right", _between_left_and_right)
 ordered.shows("no-wait-before-left", _raced(second="`left`"))
@@ -224,6 +250,7 @@ ordered.shows("no-wait-after-right", _raced(first="`right`"))
 ordered.demands("race", _raced())
 ordered.demands("host-waits", _host_waits)
 ordered.demands("stream-not-used", _idle_stream)
+ordered.demands("swapped", _swapped)
 ordered.demands("sum-elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])
 ordered.demands("not-beside", lambda run, rank: run.noted[rank]["beside"] < 50_000)
 
@@ -340,6 +367,7 @@ def bucket_size(draw: random.Random) -> Iterator[Trial]:
         lambda best, costs: best == 1,
         lambda best, costs: best == costs[0],
         lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
+        lambda best, costs: 1 < best < costs[0] and best != _best_by(_full_message, costs),
         lambda best, costs: best > 1 and _best_by(_in_turn, costs) not in (1, best, costs[0]),
     ]
     for wanted in kinds:
@@ -385,6 +413,15 @@ def _full(costs: Costs, size: int) -> float:
     return _end((-(-layers // size) * size, compute, alpha, beta), size)
 
 
+def _full_message(costs: Costs, size: int) -> float:
+    """As if the last bucket's message were as long as the others', though it is sent when it is."""
+    layers, compute, alpha, beta = costs
+    sent = 0.0
+    for begin in range(0, layers, size):
+        sent = max(sent, min(begin + size, layers) * compute) + alpha + size * beta
+    return sent
+
+
 def _in_turn(costs: Costs, size: int) -> float:
     """As if a message could be hidden only by the computation of one bucket."""
     layers, compute, alpha, beta = costs
@@ -394,7 +431,11 @@ def _in_turn(costs: Costs, size: int) -> float:
 
 bucket_size.gives("each-layer", lambda t: [1])
 bucket_size.gives("all-layers", lambda t: [t.layers])
-bucket_size.gives("last-as-full", lambda t: [_best_by(_full, t.costs)])
+bucket_size.gives(
+    "last-as-full",
+    lambda t: [_best_by(_full, t.costs)],
+    lambda t: [_best_by(_full_message, t.costs)],
+)
 bucket_size.gives("in-turn", lambda t: [_best_by(_in_turn, t.costs)])
 bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
 bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
@@ -445,6 +486,7 @@ def _prefetch(answer: Any, values: list[float]) -> Noted:
         "held": len(places),
         "copies": len(all_copies),
         "hidden": _overlap(copies, steps) / long if long else 0.0,
+        "busy": (end - begin) * 1e9 > sum(one.duration for one in all_copies) / 2,
     }
     return Noted(found, noted)
 
@@ -478,6 +520,7 @@ prefetch.shows("given-back", _raced(kind="given back"))
 prefetch.shows("no-full", _raced(first="`side`"))
 prefetch.demands("race", _raced())
 prefetch.demands("host-waits", _host_waits)
+prefetch.demands("pageable", lambda run, rank: run.noted[rank]["busy"])
 prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
 prefetch.demands("not-hidden", _shown)
 prefetch.demands("too-much-memory", _too_much)

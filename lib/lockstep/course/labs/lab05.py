@@ -377,13 +377,21 @@ warmup.shows(
 def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any]:
     import torch
 
-    class Block(torch.nn.Module):
+    class Gain(torch.nn.Module):
         def __init__(self, gain: float):
             super().__init__()
             self.gain = torch.nn.Parameter(torch.tensor(gain))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x * self.gain) + 1
+            return x * self.gain
+
+    class Block(torch.nn.Module):
+        def __init__(self, gain: float):
+            super().__init__()
+            self.gain = Gain(gain)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.gain(x)) + 1
 
     graphs = Graphs.fresh()
     model = torch.nn.Sequential(*map(Block, gains))
@@ -443,6 +451,7 @@ by_block.shows("not-compiled", _stack(graphs=lambda run: 0))
 by_block.shows(
     "one-large-graph", _stack(graphs=lambda run: 1, calls=lambda run: [3 * run.trial.count])
 )
+by_block.shows("parts", _stack(graphs=lambda run: 1, calls=lambda run: [1]))
 by_block.shows("one-block-only", _stack(graphs=lambda run: 1, runs=lambda run: 1))
 by_block.shows(
     "some-blocks",
@@ -606,13 +615,13 @@ def _window(width: int) -> Mask:
     return lambda q, k: q - width <= k <= q
 
 
-def _within(block: int) -> Mask:
-    """In blocks on the diagonal and above it, the one pair of their second row and column."""
-    return lambda q, k: q % block == k % block == 1 and k >= q
+def _within(block: int, row: int, column: int) -> Mask:
+    """In blocks on the diagonal and above it, one pair, at the same place in all of them."""
+    return lambda q, k: (q % block, k % block) == (row, column) and k // block >= q // block
 
 
-def _count_blocks(answer: Any, window: int, length: int, block: int) -> Any:
-    return answer(_window(window) if window else _within(block), length, block)
+def _count_blocks(answer: Any, window: int, place: tuple[int, int], length: int, block: int) -> Any:
+    return answer(_window(window) if window else _within(block, *place), length, block)
 
 
 def _needed(
@@ -629,22 +638,24 @@ def _needed(
 @judged("blocks_needed", lab="05", play=_count_blocks, silent=True, further=True)
 def blocks_needed(draw: random.Random) -> Iterator[Trial]:
     """`blocks_needed(mask, length, block)`: blocks of an attention matrix with anything in them."""
-    for blocks in (0, 1, None):  # which a window has, at least
-        block = draw.choice((3, 4, 5))
+    # How many blocks a window has, at least; or the place of a pair within a block.
+    places = [(None, one) for one in ((1, 1), (1, 0), (0, 1))]
+    for blocks, place in ((0, (0, 0)), (1, (0, 0)), *places):
+        block = draw.choice((4, 5) if blocks is None else (3, 4, 5))
         side = draw.randint(4, 6)
         length, window = block * side, 0
         if blocks is not None:
             window = draw.randint(max(1, blocks * block), (blocks + 1) * block - 1)
-        mask = _window(window) if window else _within(block)
+        mask = _window(window) if window else _within(block, *place)
         touched = _needed(mask, side, block, range(block))
         rule = (
             f"each token sees itself and the {window} before it"
             if window
-            else f"every {block}th token, from token 1 on, sees itself and such tokens after it"
+            else f"in each block on the diagonal or after it, row {place[0]} sees column {place[1]}"
         )
         yield Trial(
             0,
-            given=[(window, length, block)],
+            given=[(window, place, length, block)],
             right=[len(touched)],
             facts={
                 "side": side,

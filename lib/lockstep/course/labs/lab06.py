@@ -518,6 +518,9 @@ def clipped(draw: random.Random) -> Iterator[Trial]:
     for count in (8, 5):
         limit = draw.randint(8, 12) / 4
         inputs = [_drawn(draw, count, limit, large) for large in (True, False, True, False)]
+        inputs[1].append(0.5)  # at the border, and not above it
+        for other in (0, 2, 3):
+            inputs[other].append(0.25)
         yield Trial(
             0,
             given=[([Tensor.of(one) for one in inputs], limit)],
@@ -567,7 +570,12 @@ clipped.gives("each-by-itself", _each_by_itself)
 clipped.gives(
     "other-norm", _sums(scale=lambda numbers, limit: min(limit / sum(map(abs, numbers)), 1.0))
 )
-clipped.gives("small-kept", _sums(large=lambda one: abs(one) <= 0.5))
+clipped.gives("border-kept", _sums(large=lambda one: abs(one) >= 0.5))
+clipped.gives(
+    "small-kept",
+    _sums(large=lambda one: abs(one) <= 0.5),
+    _sums(large=lambda one: abs(one) < 0.5),
+)
 clipped.gives("sizes-added", lambda t: [[sum(map(abs, _clip(o, t.limit))) for o in t.inputs]])
 clipped.gives("no-abs", _sums(large=lambda one: one > 0.5))
 clipped.gives("mask-before-scaling", _sums(mask_first=True))

@@ -35,6 +35,11 @@ def most_kept(draw: random.Random) -> Iterator[Trial]:
             [*_all_f_all_b(few)[:few], *(f"B{n}" for n in reversed(range(few)))],
         ),
         ("one after the other", _one_then_one(1, few)),
+        ("more than ten forwards first", _all_f_all_b(draw.randint(12, 15))),
+        (
+            "the first backward last",
+            ["F0", *(f"{way}{n}" for n in range(1, few + 2) for way in "FB"), "B0"],
+        ),
         ("the last microbatch first", _renumbered(_one_then_one(first, first + 3))),
         ("no steps", []),
     ]
@@ -926,7 +931,9 @@ def interleaved(draw: random.Random) -> Iterator[Trial]:
     """`interleaved(rank, ranks, chunks, microbatches)`: a schedule of several chunks a rank."""
     odd = draw.choice((3, 5))
     few = draw.choice((2, 4))
-    for ranks, chunks, microbatches in ((4, 2, 8), (odd, 3, 2 * odd), (2, few, 6), (5, 2, 5)):
+    for ranks, chunks, microbatches in (
+        (4, 2, 8), (odd, 3, 2 * odd), (2, few, 6), (5, 2, 5), (3, 1, 6)
+    ):  # fmt: skip
         yield Trial(
             0,
             given=[(ranks, chunks, microbatches)],
