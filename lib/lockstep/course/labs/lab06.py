@@ -518,9 +518,6 @@ def clipped(draw: random.Random) -> Iterator[Trial]:
     for count in (8, 5):
         limit = draw.randint(8, 12) / 4
         inputs = [_drawn(draw, count, limit, large) for large in (True, False, True, False)]
-        inputs[1].append(0.5)  # at the border, and not above it
-        for other in (0, 2, 3):
-            inputs[other].append(0.25)
         yield Trial(
             0,
             given=[([Tensor.of(one) for one in inputs], limit)],
@@ -531,17 +528,26 @@ def clipped(draw: random.Random) -> Iterator[Trial]:
 
 
 def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[float]:
-    """Numbers whose norm is above the limit, or below, of which none is near a border."""
+    """Numbers whose norm is above the limit, or below, of which none is near a border; but one of
+    those that are not scaled is just at it, and not above."""
     while True:
-        span = 20 if large else 6
-        numbers = [draw.choice([n for n in range(-span, span) if n]) / 8 for _ in range(count)]
+        span = 32 if large else 6
+        drawn = [draw.choice([n for n in range(-span, span) if n]) / 8 for _ in range(count - 1)]
+        numbers = [*drawn, 0.25 if large else 0.5]
         norm, scale = _norm(numbers), _scale(numbers, limit)
-        near = any(abs(abs(s * one) - 0.5) < 0.02 for one in numbers for s in (scale, 1.0))
-        away = norm > 1.1 * limit if large else 0.3 * limit < norm < 0.9 * limit
+        near = any(abs(abs(s * one) - 0.5) < 0.02 for one in drawn for s in (scale, 1.0))
+        away = max(map(abs, numbers)) > 1.1 * limit if large else 0.3 * limit < norm < 0.9 * limit
         kept = [_clip(numbers, limit), _clip(numbers, limit, mask_first=True)]
         mixed = min(numbers) < -0.7 and 0 < len(kept[0]) < count
         masks = not large or len(kept[0]) != len(kept[1])
-        if away and mixed and masks and not near and abs(sum(kept[0])) > 0.1:
+        some = [
+            _clip(numbers, limit, large=of)
+            for of in (lambda one: True, lambda one: abs(one) <= 0.5)
+        ]
+        apart = all(
+            abs(sum(one)) > 0.1 for one in (*kept, *some)
+        )  # sums of nearly 0 have no digits
+        if away and mixed and masks and not near and apart:
             return numbers
 
 
