@@ -535,15 +535,16 @@ def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[f
         drawn = [draw.choice([n for n in range(-span, span) if n]) / 8 for _ in range(count - 1)]
         numbers = [*drawn, 0.25 if large else 0.5]
         norm, scale = _norm(numbers), _scale(numbers, limit)
-        near = any(abs(abs(s * one) - 0.5) < 0.02 for one in drawn for s in (scale, 1.0))
+        near = any(
+            abs(abs(s * one) - 0.5) < 0.02 for one in drawn for s in (scale, 1.0, limit / norm)
+        )
         away = max(map(abs, numbers)) > 1.1 * limit if large else 0.3 * limit < norm < 0.9 * limit
         kept = [_clip(numbers, limit), _clip(numbers, limit, mask_first=True)]
         mixed = min(numbers) < -0.7 and 0 < len(kept[0]) < count
         masks = not large or len(kept[0]) != len(kept[1])
-        some = [
-            _clip(numbers, limit, large=of)
-            for of in (lambda one: True, lambda one: abs(one) <= 0.5)
-        ]
+        every, small = (lambda one: True), (lambda one: abs(one) <= 0.5)
+        some = [_clip(numbers, limit, large=of) for of in (every, small)]
+        some.append(_clip(numbers, limit, scale=lambda *_: limit / norm))
         apart = all(
             abs(sum(one)) > 0.1 for one in (*kept, *some)
         )  # sums of nearly 0 have no digits
