@@ -542,12 +542,10 @@ def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[f
         kept = [_clip(numbers, limit), _clip(numbers, limit, mask_first=True)]
         mixed = min(numbers) < -0.7 and 0 < len(kept[0]) < count
         masks = not large or len(kept[0]) != len(kept[1])
-        every, small = (lambda one: True), (lambda one: abs(one) <= 0.5)
-        some = [_clip(numbers, limit, large=of) for of in (every, small)]
-        some.append(_clip(numbers, limit, scale=lambda *_: limit / norm))
-        apart = all(
-            abs(sum(one)) > 0.1 for one in (*kept, *some)
-        )  # sums of nearly 0 have no digits
+        kept.append(_clip(numbers, limit, large=lambda one: True))
+        kept.append(_clip(numbers, limit, large=lambda one: abs(one) <= 0.5))
+        kept.append([one * limit / norm for one in numbers if abs(one * limit / norm) > 0.5])
+        apart = all(abs(sum(one)) > 0.1 for one in kept)  # sums of nearly 0 have no digits
         if away and mixed and masks and not near and apart:
             return numbers
 
