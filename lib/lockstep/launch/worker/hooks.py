@@ -316,6 +316,8 @@ def _suit_groups(recorder: Recorder) -> None:
             known = group is dist.group.WORLD or recorder.knows((name, group.size(), "nccl"))
             if not known and "nccl" in backends.get(group, ""):
                 _unnamed.setdefault(name, 0)
+        for name in _unnamed.keys() - world.pg_names.values():  # that are no more
+            _unnamed.pop(name, None)
         parts = [part for one in backends.values() for part in one.split(",")]
         all_are_nccls = all(part.endswith(":nccl") for part in parts)
     if all_are_nccls is not _all_are_nccls:
