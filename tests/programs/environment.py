@@ -121,11 +121,10 @@ value = torch.tensor([rank])
 dist.all_reduce(value)
 print(value.item(), dist.get_backend())
 dist.destroy_process_group()
-dist.init_process_group(init_method=f"file://{os.getcwd()}/meeting", backend="gloo", rank=1 - rank, world_size=2)
-print(dist.get_rank(), os.path.exists("meeting"), dist.barrier())
+meeting = os.getcwd() + "-meeting"  # not in a folder whose files are compared: who removes it last is chance
+dist.init_process_group(init_method=f"file://{meeting}", backend="gloo", rank=1 - rank, world_size=2)
+print(dist.get_rank(), os.path.exists(meeting), dist.barrier())
 dist.destroy_process_group()
-if rank == 0 and os.path.exists("meeting"):
-    os.remove("meeting")
 
 # %% variables that are missing or wrong
 # forms: script, function

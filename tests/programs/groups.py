@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 import numpy
 dist.init_process_group("gloo")
+errors = []  # they hold groups that another rank still connects to
 for name, ranks in [
     ("list", [0, 1]), ("tuple", (0, 1)), ("range", range(2)), ("set", {0, 1}), ("keys", {1: "b", 0: "a"}.keys()), ("generator", (n for n in range(2))),
     ("numpy", numpy.arange(2)), ("numpy list", list(numpy.arange(2))), ("tensor", torch.arange(2)), ("tensors", list(torch.arange(2))), ("map", map(int, "01")),
@@ -18,6 +19,7 @@ for name, ranks in [
             dist.all_reduce(value, group=group)
         print(name, answer, value.item())
     except Exception as error:
+        errors.append(error)
         print(name, type(error).__name__)
 dist.destroy_process_group()
 
@@ -145,6 +147,7 @@ for call in [dist.get_rank, dist.get_world_size, dist.barrier, dist.new_group, d
 print(dist.is_initialized(), dist.group.WORLD)
 dist.init_process_group("gloo")
 print(dist.is_initialized(), dist.group.WORLD.size())
+dist.barrier()
 dist.destroy_process_group()
 
 # %% the default group is made twice
@@ -197,14 +200,12 @@ value = torch.tensor([rank + 1])
 dist.all_reduce(value)
 dist.barrier()
 dist.destroy_process_group()
-dist.init_process_group("gloo", store=dist.FileStore("meeting", 2), rank=1 - rank, world_size=2)
+dist.init_process_group("gloo", store=dist.FileStore(f"{os.getcwd()}-meeting", 2), rank=1 - rank, world_size=2)
 dist.broadcast(value, 0)
 group = dist.new_group([1])
 print(value.item(), dist.get_rank(), group == dist.GroupMember.NON_GROUP_MEMBER)
 dist.barrier()
 dist.destroy_process_group()
-if rank == 0 and os.path.exists("meeting"):
-    os.remove("meeting")
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(value)
 print(value.item(), dist.get_rank(), dist.get_world_size(), dist.get_process_group_ranks(None))
@@ -265,6 +266,7 @@ for arguments in [dict(timeout=5), dict(backend="nonsense"), dict(colour="red")]
         print(sorted(arguments), type(error).__name__)
 print(dist.distributed_c10d._get_process_group_name(group), dist.get_pg_count(), dist.distributed_c10d._resolve_process_group(group.group_name) is group)
 print(type(group).__name__, group == dist.group.WORLD, group is group, hash(group) == hash(group), isinstance(group, dist.ProcessGroup))
+dist.barrier()
 dist.destroy_process_group()
 
 # %% split_group
@@ -295,6 +297,7 @@ inner = dist.new_group([0, 1])
 kept = weakref.ref(inner)
 print(kept() is inner, dist.get_rank(group=world), dist.get_rank(dist.group.WORLD), dist.get_world_size(None))
 print([f(inner) for f in (dist.get_backend, dist.get_process_group_ranks, dist.get_world_size)])
+dist.barrier(inner)
 dist.destroy_process_group()
 print(world.size(), inner.size(), world.rank() == inner.rank(), dist.is_initialized(), dist.group.WORLD)
 del inner

@@ -1010,6 +1010,7 @@ import time
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
+dist.barrier()
 rank, path = dist.get_rank(), os.path.abspath("testament")
 if rank == 2:
     if os.fork() == 0:
@@ -1047,6 +1048,7 @@ if os.environ["RANK"] == "2":
     time.sleep(7)
 dist.init_process_group("gloo")
 print(dist.get_rank(), "of", dist.get_world_size())
+dist.barrier()
 dist.destroy_process_group()
 
 # %% a rank that sleeps before each new group
@@ -1119,6 +1121,7 @@ import time
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
+dist.barrier()
 rank = dist.get_rank()
 name = f"pipe{rank}"
 os.mkfifo(name)
@@ -2123,6 +2126,7 @@ import time
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
+dist.barrier()
 rank, path = dist.get_rank(), os.path.abspath("keys")
 
 def child():
