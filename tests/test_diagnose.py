@@ -48,10 +48,11 @@ def queued(*programs: str, stand: bool = True) -> dict[int, Seen]:
             way, name, peer = list(call if len(call) == 3 else f" {call} ")
             operation = {"s": "send", "r": "recv"}.get(way, "all_reduce")
             number, _ = recorder.group(name, partial(Group, name, world, f"of_{name}"))
-            place = recorder.queued(
+            kind = recorder.kind(
                 operation, number, ((2,),), "float32", 8, None if peer == " " else int(peer),
-                at=float(len(program)), batched=batched,
+                batched=batched, queued=True,
             )  # fmt: skip
+            place = recorder.queued(kind, at=float(len(program)))
             if word.endswith("."):
                 recorder.end_queued(place)
             batched = batched and not word.endswith(")")

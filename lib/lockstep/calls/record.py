@@ -13,11 +13,12 @@ thread stands still and uses a processor, as it does while it waits for its GPU;
 calls were seen to go on), then two sections of equal size. A full section is followed by
 the other one, which is overwritten: the record keeps the newest calls, and each section begins
 with the groups and with how many calls of each sequence came before. An entry is start and end
-(float64, seconds), length (uint32), kind (uint8), 1 once somebody waited for it and 2 while that is
-done again (uint8), MessagePack: a call, the introduction of a process group, or such a count. A
-place is the section's number times its size plus
-the offset in it, and so names an entry for ever; place 0 is nobody's. A rank's program may write
-anything over all this: what cannot be an entry ends the reading of its section.
+(float64, seconds), a call's number in its sequence (uint64), length (uint32), kind (uint8), 1 once
+somebody waited for it and 2 while that is done again (uint8), MessagePack: what a call is (the same
+bytes for all that are alike), the introduction of a process group, or such a count. A place is the
+section's number times its size plus the offset in it, and so names an entry for ever; place 0 is
+nobody's. A rank's program may write anything over all this: what cannot be an entry ends the
+reading of its section.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SIZE = 32 << 20  # bytes of address space; memory is used only as the record gro
 HEADER = struct.Struct("<11Q")
 PID, WAITING, DROPPED, ON_GPU, HELP, DOUBT, SECTION, USED = 0, 8, 16, 24, 32, 40, 48, 56
 STANDS, MOVES = 72, 80
-ENTRY = struct.Struct("<ddIBB")
+ENTRY = struct.Struct("<ddQIBB")
 WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
 ONCE, AGAIN = 1, 2  # what is said there
 CALL, GROUP, COUNT = 0, 1, 2  # kinds of entries
@@ -345,14 +346,14 @@ class Reader:
         at = 0 if place else 1  # place 0 is nobody's
         while at < len(data):
             try:
-                start, end, length, kind, waited = ENTRY.unpack_from(data, at)
+                start, end, number, length, kind, waited = ENTRY.unpack_from(data, at)
                 body = data[at + ENTRY.size : at + ENTRY.size + length]
                 if kind == GROUP:
-                    number, name, ranks, called = _group.decode(body)
+                    made, name, ranks, called = _group.decode(body)
                     group = Group(name, ranks, called)
                     if self._agreed is not None:
                         group = replace(group, called=self._agreed.get(group, ""))
-                    groups[number] = group
+                    groups[made] = group
                 elif kind == COUNT:
                     one, line, count = _count.decode(body)
                     self._before[(groups[one], *line)] = count
@@ -362,6 +363,7 @@ class Reader:
                         self._rank,
                         call[0],
                         groups[call[1]],
+                        number,
                         *call[2:-2],
                         start - self._ahead,
                         None if math.isnan(end) or end == FORSAKEN else end - self._ahead,
@@ -396,10 +398,10 @@ def agree(readers: Iterable[Reader]) -> None:
         reader._agreed = agreed
 
 
-# Operation, group, number, shapes, dtype, bytes, peer, tag, asynchronous, batched, queued.
+# Operation, group, shapes, dtype, bytes, peer, tag, asynchronous, batched, queued.
 _Shapes = tuple[tuple[int, ...], ...]
 _call = msgspec.msgpack.Decoder(
-    tuple[str, int, int, _Shapes, str, int, int | None, int, bool, bool, bool]
+    tuple[str, int, _Shapes, str, int, int | None, int, bool, bool, bool]
 )
 _group = msgspec.msgpack.Decoder(tuple[int, str, tuple[int, ...], str])
 _count = msgspec.msgpack.Decoder(tuple[int, tuple[str, int | None, int], int])

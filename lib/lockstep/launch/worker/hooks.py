@@ -43,6 +43,7 @@ from weakref import ref
 
 from ...calls.record import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
 from .naming import frame_here, name_of
+from .record_writer import Kind
 from .recorder import Recorder
 from .rendezvous import file_of
 
@@ -80,9 +81,11 @@ _OTHER_METHODS = {
 }
 _LONGEST_DESCRIPTION = 60  # characters
 _LONGEST_KEYS = 200  # characters of the names for which a rank waits at a store
+_MOST_KINDS = 4096  # of calls of one operation that are remembered
 RAISED = object()  # what an observer gets in place of the result of a call that raised
 
 Arguments = tuple[Any, ...]
+_Look = tuple[Any, Any, bool]  # a tensor's shape, its dtype, and whether it is on a GPU
 Watching = Generator[None, Any, None]
 Observer = Callable[[Recorder, Arguments, dict[str, Any]], Watching]
 
@@ -100,6 +103,9 @@ _options: set[Any] = set()  # the types of what the methods of a process group a
 _key = object.__hash__  # as id(), of which programs can hear
 _OWN = globals()
 _get_future: Any = None
+_shape_of: Any = None  # getters of tensors: a subclass may have other ideas of what these are
+_dtype_of: Any = None
+_is_cuda: Any = None
 _eval_frame: Any = None
 _operations: Any = None  # the class of torch.ops.c10d
 _below: Any = None  # the dispatcher's keys below the one at which calls are caught
@@ -239,11 +245,13 @@ def install() -> None:
 
     Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
     """
-    global torch, dist, _C10D, _get_future, _eval_frame, _below
+    global torch, dist, _C10D, _get_future, _eval_frame, _below, _shape_of, _dtype_of, _is_cuda
     import torch
     import torch.distributed as dist
 
     _C10D, _get_future = dist.distributed_c10d.__file__, dist.Work.get_future
+    base = torch._C.TensorBase
+    _shape_of, _dtype_of, _is_cuda = base.shape.__get__, base.dtype.__get__, base.is_cuda.__get__
     _eval_frame = torch._C._dynamo.eval_frame
     kinds = vars(torch._C._distributed_c10d).values()
     _options.update(kind for kind in kinds if hasattr(kind, "asyncOp"))
@@ -405,6 +413,7 @@ class _Operation:
         self.asynchronous = self._index("async_op")
         besides = [a for a in self.arguments if a in _BESIDES]
         self.given = len(besides) + (self.group if self.tensors is not None else 0)
+        self._kinds: dict[Any, Kind] = {}  # of calls that there have been
 
     def _index(self, *names: str) -> int | None:
         return next((self.arguments.index(n) for n in names if n in self.arguments), None)
@@ -432,9 +441,9 @@ class _Operation:
                 return None
             peer = None if self.peer is None else args[-1].rootRank
             asynchronous = args[-1].asyncOp
-        tensors = self.tensors_in(args)
+        tensors, base = self.tensors_in(args), torch._C.TensorBase
         for tensor in tensors:
-            if not issubclass(type(tensor), torch._C.TensorBase):
+            if not issubclass(type(tensor), base):
                 return None
         return tensors, peer, tag, asynchronous
 
@@ -452,21 +461,49 @@ class _Operation:
         peer: as c10d counts, within the group; None: any, or none.
         """
         number, known = _group_of(recorder, group)
-        name, is_message = self.name, self.is_message
-        if peer is not None:
-            peer = _global_rank(known, peer)
-        elif is_message:
-            peer = ANY_SOURCE
-        size = sum(map(_size_of, tensors))
-        dtype = _dtype_of(tensors[0]) if tensors else ""
-        if not is_message:
-            recorder.sum_up(known, name, peer, (size, dtype) if name in SAME_SIZE else None)
-        on_gpu = bool(tensors) and _is_on_gpu(tensors[0])
+        looks = tuple([(_shape_of(one), _dtype_of(one), _is_cuda(one)) for one in tensors])
+        key = number, looks, peer, tag, asynchronous, recorder.here.batching
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = self._kind(recorder, known, tensors, *key)
+        on_gpu = bool(looks) and looks[0][2]
         if on_gpu:
             recorder.on_gpu()
-        shapes = tuple(map(_shape_of, tensors))
-        place = recorder.begin(name, number, shapes, dtype, size, peer, tag, asynchronous)
-        return place, on_gpu
+        return recorder.begin_one(kind), on_gpu
+
+    def _kind(
+        self,
+        recorder: Recorder,
+        known: Group,
+        tensors: list[Any],
+        number: int,
+        looks: tuple[_Look, ...],
+        peer: int | None,
+        tag: int,
+        asynchronous: bool,
+        batched: bool,
+    ) -> Kind:
+        if peer is not None:
+            peer = _global_rank(known, peer)
+        elif self.is_message:
+            peer = ANY_SOURCE
+        size = sum(map(_size_of, tensors))
+        dtype = str(looks[0][1]).removeprefix("torch.") if looks else ""
+        said = (self.name, peer, (size, dtype) if self.name in SAME_SIZE else None)
+        return recorder.kind(
+            self.name,
+            number,
+            tuple(tuple(shape) for shape, *_ in looks),
+            dtype,
+            size,
+            peer,
+            tag,
+            asynchronous,
+            batched=batched,
+            summed=None if self.is_message else (known, said),
+        )
 
     def call(self, recorder: Recorder, has_handle: bool, *call: Any) -> Watching:
         """Observe a call; arguments as for `begin`. has_handle: whether Python gets its Work."""
@@ -483,29 +520,13 @@ class _Operation:
             _follow(recorder, place, out, self.is_message, asynchronous, on_gpu, has_handle)
 
 
-# A subclass of tensors may have other ideas of what these are.
-
-
 def _size_of(tensor: Any) -> int:
     base = torch._C.TensorBase
     return int(base.numel(tensor) * base.element_size(tensor))
 
 
-def _shape_of(tensor: Any) -> tuple[int, ...]:
-    return tuple(torch._C.TensorBase.shape.__get__(tensor))
-
-
-def _dtype_of(tensor: Any) -> str:
-    return _name_of_dtype(torch._C.TensorBase.dtype.__get__(tensor))
-
-
-@functools.cache
-def _name_of_dtype(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _is_on_gpu(tensor: Any) -> bool:
-    return bool(torch._C.TensorBase.is_cuda.__get__(tensor))
+    return bool(_is_cuda(tensor))
 
 
 def _method(name: str, operation: _Operation) -> Callable[..., Any]:
@@ -698,7 +719,10 @@ def _flat(tensors: Any) -> list[Any]:
         return [tensors]
     flat: list[Any] = []
     for part in tensors:
-        flat += _flat(part) if type(part) in (list, tuple) else (part,)
+        if type(part) in (list, tuple):
+            flat += _flat(part)
+        else:
+            flat.append(part)
     return flat
 
 
@@ -829,7 +853,7 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
         if not args or not (place := recorder.here.blocked_by(args[0])):
             return observed(*args, **kwargs)
         recorder.say_waited(place)
-        entered = recorder.enter(place)
+        entered = recorder.enter_again(place)
         try:
             return original(*args, **kwargs)
         finally:

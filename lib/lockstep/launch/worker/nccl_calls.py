@@ -220,18 +220,22 @@ class NcclCalls:
         if len(parts) == len(described.ranks):
             own = parts[described.ranks.index(self._rank)]
             call = replace(own, operation=call.operation)
-        place = self._known(entry, call, group, described, lost) or self._recorder.queued(
+        peer = None if call.peer is None else described.ranks[call.peer]
+        kind = self._recorder.kind(
             call.operation,
             group,
             call.shapes,
             call.dtype,
             call.bytes,
-            None if call.peer is None else described.ranks[call.peer],
+            peer,
+            batched=batched and call.peer is not None,
+            queued=True,
+        )
+        place = self._known(entry, call, group, described, lost) or self._recorder.queued(
+            kind,
             at=(int(entry["time_created_ns"]) - ahead) / 1e9,
             number=key[1] - 1 if call.peer is None else None,
-            batched=batched and call.peer is not None,
         )
-        peer = None if call.peer is None else described.ranks[call.peer]
         self._newest[group] = _Newest(call.operation, peer, key[1], place)
         self._pending[int(entry["record_id"])] = [place]
         if entry["state"] != "completed":
@@ -288,15 +292,16 @@ class NcclCalls:
         tensors = [one for name in _TENSORS for one in _flat(given.get(name))]
         if not tensors and operation != "barrier":
             return 0
-        place = self._recorder.queued(
+        kind = self._recorder.kind(
             operation,
             number,
             tuple(tuple(one.shape) for one in tensors),
             str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
             sum(one.numel() * one.element_size() for one in tensors),
             peer,
-            at=perf_counter(),
+            queued=True,
         )
+        place = self._recorder.queued(kind, at=perf_counter())
         self._stood_in[number] = (operation, place)
         return place
 

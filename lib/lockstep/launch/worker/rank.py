@@ -306,7 +306,7 @@ class _Rank:
         reply = Done(
             at=perf_counter(),
             shown=None if value is None else shown(value),
-            digest=[(*group, digest) for group, digest in self._recorder.digest.items()],
+            digest=self._recorder.digest,
             device=_device_name(),
             peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
             bound=sorted(name for name in self._bound if type(name) is str),

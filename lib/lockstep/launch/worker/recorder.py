@@ -14,19 +14,16 @@ import contextlib
 import math
 import queue
 import threading
-import zlib
 from _thread import start_new_thread
-from builtins import len, repr
+from builtins import len
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from threading import get_ident
-from time import perf_counter
 from typing import Any
 from weakref import ref
 
 from ...calls.record import (
     AGAIN,
-    CALL,
     DROPPED,
     F64,
     FORSAKEN,
@@ -40,10 +37,9 @@ from ...calls.record import (
     USED,
     WAITING,
     Group,
-    line_of,
     offset_of,
 )
-from .record_writer import RecordWriter
+from .record_writer import Kind, RecordWriter
 from .threads import OtherThreads
 
 _MOST_WATCHERS = 16
@@ -88,7 +84,6 @@ class Recorder(RecordWriter):
         self._others = OtherThreads()
         self.is_on_gpu = False
         self._may_be_helped = 0  # as the header says
-        self.digest: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def reset(self) -> None:
         """Forget the entries: a kept world begins its next cell. Counts and groups go on.
@@ -126,53 +121,25 @@ class Recorder(RecordWriter):
             self._groups = {k: v for k, v in self._groups.items() if v[1].is_internal}
             self._defaults_ended += 1
 
-    def begin(
-        self,
-        operation: str,
-        group: int,
-        shapes: tuple[tuple[int, ...], ...] = (),
-        dtype: str = "",
-        size: int = 0,
-        peer: int | None = None,
-        tag: int = 0,
-        asynchronous: bool = False,
-    ) -> int:
-        """Enter a call; returns its entry, 0 where it has none."""
+    def begin(self, operation: str, group: int, *what: Any, **more: Any) -> int:
+        """Enter a call that is described as for `kind`; returns as `begin_one`."""
+        return self.begin_one(self.kind(operation, group, *what, **more))
+
+    def begin_one(self, kind: Kind) -> int:
+        """Enter a call of this kind; returns its entry, 0 where it has none."""
         here = self.here
         here.fresh.clear()
         if here.blocking is not None:  # the program has kept the Work of a synchronous call
             self.follow(*here.blocking, False, None, False)
             here.blocking = None
-        line = (group, line_of(operation, peer, tag))
-        with self._lock:
-            number = self._counts.get(line, 0)
-            self._counts[line] = number + 1
-            what = (operation, group, number, shapes, dtype, size, peer, tag, asynchronous)
-            return self._append(perf_counter(), CALL, (*what, here.batching, False))
+        return self._enter(kind)
 
-    def queued(
-        self,
-        operation: str,
-        group: int,
-        shapes: tuple[tuple[int, ...], ...],
-        dtype: str,
-        size: int,
-        peer: int | None,
-        *,
-        at: float,
-        number: int | None = None,
-        batched: bool = False,
-    ) -> int:
-        """Enter a call that NCCL has queued, at some moment; returns as `begin`.
+    def queued(self, kind: Kind, at: float, number: int | None = None) -> int:
+        """Enter a call that NCCL has queued, at some moment; returns as `begin_one`.
 
         number: of a collective, where it is known; None: the next one.
         """
-        line = (group, line_of(operation, peer, 0))
-        with self._lock:
-            own = self._counts.get(line, 0) if number is None else number
-            self._counts[line] = own + 1
-            what = (operation, group, own, shapes, dtype, size, peer, 0, False, batched, True)
-            place = self._append(at, CALL, what)
+        place = self._enter(kind, at, number)
         self.say_waited(place)
         return place
 
@@ -208,11 +175,6 @@ class Recorder(RecordWriter):
         if place != self._stood_in and not self._outermost:
             self._stood_in = place
             U64.pack_into(self._memory, WAITING, self._outermost or place)
-
-    def sum_up(self, group: Group, *call: Any) -> None:
-        """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
-        key = (group.name, group.ranks)
-        self.digest[key] = zlib.crc32(_said(call), self.digest.get(key, 0))
 
     # ── Works that go on behind the program ──────────────────────────────────────────────────
 
@@ -300,8 +262,14 @@ class Recorder(RecordWriter):
         """
         if not place or self._outermost or get_ident() != self._main:
             return False
-        self._outermost = place
         self._say_who_may_help(may_be_helped)
+        return self.enter_again(place)
+
+    def enter_again(self, place: int) -> bool:
+        """The same, of an entry that it has just left."""
+        if self._outermost or get_ident() != self._main:
+            return False
+        self._outermost = place
         U64.pack_into(self._memory, WAITING, place)
         return True
 
@@ -348,11 +316,6 @@ class Recorder(RecordWriter):
             self.leave(entered)
             here.quiet = before
             self.end(place)
-
-
-@lru_cache(1024)
-def _said(call: tuple[Any, ...]) -> bytes:
-    return repr(call).encode()
 
 
 class _Watchers:

@@ -14,7 +14,9 @@ from time import sleep
 from types import FrameType
 from typing import Any
 
-_TURNS = (*(0.001,) * 5, 0)  # seconds in which a new thread gets to begin
+# Seconds in which a new thread gets to begin. Mostly it is one of gloo's, which takes Python's lock
+# for a moment, in a few calls of a hundred: all ranks would wait for a longer sleep than is needed.
+_TURNS = (1e-6, 1e-4, *(0.001,) * 5, 0)
 
 
 class OtherThreads:
