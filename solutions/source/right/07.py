@@ -209,10 +209,10 @@ def diagnoses():
     return {
         "A": (1, "Straggler", 0.12),
         "B": (None, "starved_input", 0.45),
-        "C": (2, "recompile", 0.88),
+        "C": (2, "recompile", 0.65),
         "D": (0, "checkpoint", 0.54),
-        "E": ("all", "allocator_thrashing", 0.67),  # kept and emptied without the profiler
-        "F": (None, "Exposed-Communication", 0.8),
+        "E": ("all", "allocator_thrashing", 0.8),
+        "F": (None, "Exposed-Communication", 0.65),
     }
 
 
@@ -222,9 +222,9 @@ def diagnoses():
     for letter, *said in [
         ("D", 0, "checkpoint", 0.5),
         ("E", None, "allocator thrashing", np.float32(0.72)),
-        ("A", 1, "straggler", 0.2),
-        ("F", None, "exposed communication", 0.6),  # without what is waiting
-        ("C", np.int64(2), "recompile", 0.8),
+        ("A", 1, "straggler", 0.15),
+        ("F", None, "exposed communication", 0.72),
+        ("C", np.int64(2), "recompile", 0.57),
         ("B", None, "starved input", 0.43),
     ]:
         found[letter.lower()] = said
@@ -238,7 +238,7 @@ def diagnoses():
         (None, "starved input", 0.4),
         (2, "recompile", 0.6),
         (0, "checkpoint", 0.35),
-        (None, "allocator thrashing", 0.6),
+        (None, "allocator thrashing", 0.7),
         (None, "exposed communication", 0.7),
     ]
     return dict(zip("ABCDEF", rows, strict=True))
@@ -273,7 +273,7 @@ def diagnoses():
         "X": (None, "launch-bound", 0.72),
         "A": (1, "straggler", Fraction(3, 20)),
         "B": (None, "starved input", Fraction(42, 100)),
-        "C": (2, "RECOMPILE", 0.77),
+        "C": (2, "RECOMPILE", 0.58),
         "D": (0, "checkpoint", Fraction(1, 2)),
         "E": (None, "allocator thrashing", Fraction(3, 4)),
         "F": (None, "exposed communication", Fraction(2, 3)),

@@ -85,6 +85,8 @@ def traffic(draw: random.Random) -> Iterator[Trial]:
         ([(["x", "x"], "a"), (["a", "y"], "b"), (["b", "x"], "c")], ["c"]),
         ([(["x", "y"], "a"), (["a"], "b"), (["a", "b"], "c")], ["a", "c"]),
         ([(["x", "y"], "a"), (["a", "x"], "b"), (["b"], "c")], ["a", "b"]),
+        # Three inputs, of which two that are the same are no neighbours; a name within another.
+        ([(["x", "y", "x"], "max"), (["max", "y"], "y2")], ["y2"]),
     ]
     for operations, kept in (*fixed, *(_chain(draw) for _ in range(3))):
         size = draw.choice((12, 1000, 4096))
@@ -193,9 +195,12 @@ def adjust(draw: random.Random) -> Iterator[Trial]:
     for length, shape, dtype in (
         (draw.randint(3, 8), None, "float32"),
         (6, (2, 3), "float64"),
+        (300, (20, 15), "float32"),
     ):
         batches = [[*_quarters(draw, length - 1, sign), 0.0] for sign in (1, -1, 0, 1)]
         batches.append([-abs(number) for number in batches[0]])
+        if length > 255:  # a byte does not hold the count
+            batches.append([abs(number) + 1 for number in batches[0]])
         values = [Tensor.of(_adjusted(batch), dtype, shape) for batch in batches]
         yield Trial(
             1,
@@ -278,7 +283,7 @@ adjust.shows("recompiles", _has("graphs", lambda got, right: got > right))
 
 # ── Warmup ───────────────────────────────────────────────────────────────────────────────────
 
-_CALLS, _FULL, _ENOUGH = 20, 8, 4
+_CALLS, _FULL, _ENOUGH = 260, 8, 4  # a byte does not hold the number of calls
 
 
 def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
@@ -288,6 +293,8 @@ def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
     graphs = Graphs.fresh()
     values: list[Any] = []
     modules = [answer(), answer()]
+    if isinstance(modules[1], torch.nn.Module):  # a call is a call, whatever the mode
+        modules[1].eval()
     ways = [torch.compile(one, backend=graphs) for one in modules if takes(one, batches[0])]
     if len(ways) == len(modules):
         with torch.no_grad():
@@ -301,7 +308,7 @@ def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
 def warmup(draw: random.Random) -> Iterator[Trial]:
     """`Warmup()`: a module whose call number n returns x · min(n, 8) / 8, in few graphs."""
     for row, dtype in ((draw.randint(2, 4), "float32"), (3, "float64")):
-        rows = [draw.randint(2, 9) for _ in range(_CALLS + 1)]
+        rows = [draw.randint(2, 5) for _ in range(_CALLS + 1)]
         numbers = [[draw.randint(1, 99) / 2 for _ in range(n * row)] for n in rows]
         shapes = [(n, row) for n in rows]
 
@@ -395,16 +402,17 @@ def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any
 
     graphs = Graphs.fresh()
     model = torch.nn.Sequential(*map(Block, gains))
-    with torch.no_grad():
-        returned = answer(model, graphs)
-        if not takes(returned, x):
-            return {"values": None, "graphs": 0, "runs": 0, "calls": []}
-        values = returned(make(x))
+    returned = answer(model, graphs)
+    if not takes(returned, x):
+        return {"values": None, "graphs": 0, "runs": 0, "calls": []}
+    values = returned(make(x).requires_grad_())  # as all that one block gives the next
     return {
         "values": values,
         "graphs": len(graphs.graphs),
         "runs": graphs.runs,
         "calls": graphs.calls,
+        "has_gradients": isinstance(values, torch.Tensor) and values.requires_grad,
+        "trains": all(one.training for one in model.modules()),
     }
 
 
@@ -423,7 +431,16 @@ def by_block(draw: random.Random) -> Iterator[Trial]:
         yield Trial(
             1,
             given=[(Tensor.of(numbers), gains)],
-            right=[{"values": Tensor.of(right), "graphs": 1, "runs": count, "calls": [3]}],
+            right=[
+                {
+                    "values": Tensor.of(right),
+                    "graphs": 1,
+                    "runs": count,
+                    "calls": [3],
+                    "has_gradients": True,
+                    "trains": True,
+                }
+            ],
             patience=_PATIENCE,
             facts={"count": count, "alone": [Tensor.of(one) for one in alone]},
             like=f"{count} blocks",
@@ -447,6 +464,8 @@ def _stack(**parts: Callable[[Run], Any]) -> Sign:
 
 by_block.shows("no-model", lambda run, rank: not isinstance(run.got(rank)["values"], Tensor))
 by_block.shows("same-block", lambda run, rank: run.got(rank)["values"] in run.trial.alone)
+by_block.shows("no-gradients", _has("has_gradients", lambda got, right: not got))
+by_block.shows("set-to-eval", _has("trains", lambda got, right: not got))
 by_block.shows("not-compiled", _stack(graphs=lambda run: 0))
 by_block.shows(
     "one-large-graph", _stack(graphs=lambda run: 1, calls=lambda run: [3 * run.trial.count])
@@ -475,14 +494,17 @@ by_block.shows(
 # ── beside ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _beside(answer: Any, x: Tensor, a: Tensor, b: Tensor) -> dict[str, Any]:
+def _beside(
+    answer: Any, x: Tensor, a: Tensor, b: Tensor, groups: list[list[int]]
+) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
     graphs = Graphs.fresh()
     answer.through(lambda f: torch.compile(f, backend=graphs, dynamic=False))
-    group = dist.group.WORLD.group_name  # type: ignore[union-attr]
-    values = answer(make(x), make(a), make(b), group)
+    group, _ = dist.new_subgroups_by_enumeration(groups)
+    assert group is not None
+    values = answer(make(x), make(a), make(b), group.group_name)
     return {
         "values": values,
         "graphs": len(graphs.graphs),
@@ -534,40 +556,61 @@ def _is(node: Any, name: str) -> bool:
 @judged("beside", lab="05", play=_beside, called="the result")
 def beside(draw: random.Random) -> Iterator[Trial]:
     """`beside(x, a, b, group)`: x summed over the ranks, and meanwhile a product, added to it."""
-    for nproc in draw.sample((2, 3), 2):
+    for nproc, alone in ((2, []), (3, [draw.randrange(3)])):
+        groups = [[rank for rank in range(nproc) if rank not in alone], *([alone] if alone else [])]
         whole = lambda n: [float(draw.randint(-9, 9)) for _ in range(n)]  # noqa: E731
         mine, left, right = ([whole(4) for _ in range(nproc)] for _ in range(3))
-        total = [sum(column) for column in zip(*mine, strict=True)]
+        everything = _summed(mine)
+        own_group = [next(one for one in groups if rank in one) for rank in range(nproc)]
+        totals = [_summed([mine[one] for one in group]) for group in own_group]
         products = [_product(a, b) for a, b in zip(left, right, strict=True)]
         square = (2, 2)
         yield Trial(
             nproc,
             given=[
-                tuple(Tensor.of(one[rank], shape=square) for one in (mine, left, right))
+                (*(Tensor.of(one[rank], shape=square) for one in (mine, left, right)), groups)
                 for rank in range(nproc)
             ],
             right=[
                 {
-                    "values": Tensor.of(map(sum, zip(total, own, strict=True)), shape=square),
+                    "values": Tensor.of(_summed([total, own]), shape=square),
                     "graphs": 1,
                     "breaks": 0,
                     "order": ["start", "product", "wait"],
                 }
-                for own in products
+                for total, own in zip(totals, products, strict=True)
             ],
             patience=_PATIENCE,
             facts={
                 "alone": [
-                    Tensor.of(map(sum, zip(one, own, strict=True)), shape=square)
+                    Tensor.of(_summed([one, own]), shape=square)
                     for one, own in zip(mine, products, strict=True)
                 ],
-                "all_summed": Tensor.of(map(sum, zip(total, *products, strict=True)), shape=square),
+                "of_all": [Tensor.of(_summed([everything, own]), shape=square) for own in products],
+                "all_summed": [
+                    Tensor.of(_summed([total, *(products[one] for one in group)]), shape=square)
+                    for total, group in zip(totals, own_group, strict=True)
+                ],
             },
+            like="".join([f"{nproc} ranks", *(f", {one} alone in a group" for one in alone)]),
         )
+
+
+def _summed(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _product(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [a[2 * i] * b[j] + a[2 * i + 1] * b[2 + j] for i in range(2) for j in range(2)]
+
+
+def _is_of_all(run: Run, rank: int) -> bool:
+    """Whether x was summed over all ranks, and not over the group."""
+    return bool(run.got(rank)["values"] == run.trial.of_all[rank])
+
+
+def _is_a_sum(run: Run, rank: int) -> bool:
+    return _right(run, rank, "values") or _is_of_all(run, rank)
 
 
 def _order(*order: str) -> Sign:
@@ -588,20 +631,22 @@ beside.shows(
 beside.shows(
     "breaks",
     lambda run, rank: (
-        _right(run, rank, "values")
-        and run.got(rank)["breaks"] > 0
-        and {"graphs": run.got(rank)["graphs"]}
+        _is_a_sum(run, rank) and run.got(rank)["breaks"] > 0 and {"graphs": run.got(rank)["graphs"]}
     ),
 )
 beside.shows(
-    "product-summed", lambda run, rank: bool(run.got(rank)["values"] == run.trial.all_summed)
+    "product-summed", lambda run, rank: bool(run.got(rank)["values"] == run.trial.all_summed[rank])
 )
 beside.shows(
     "waits-at-once",
     _has("order", lambda got, _: got in (["start", "wait"], ["start", "wait", "product"])),
 )
 beside.shows("starts-late", _order("product", "start", "wait"))
-beside.shows("other-collective", _has("order", lambda got, _: "start" not in got))
+beside.shows(
+    "other-collective",
+    lambda run, rank: _is_a_sum(run, rank) and "start" not in run.got(rank)["order"],
+)
+beside.shows("whole-world", _is_of_all)
 beside.shows("waits-again", _has("order", lambda got, _: got.count("wait") > 1))
 
 
@@ -620,8 +665,8 @@ def _within(block: int, row: int, column: int) -> Mask:
     return lambda q, k: (q % block, k % block) == (row, column) and k // block >= q // block
 
 
-def _count_blocks(answer: Any, window: int, place: tuple[int, int], length: int, block: int) -> Any:
-    return answer(_window(window) if window else _within(block, *place), length, block)
+def _count_blocks(answer: Any, pairs: frozenset[tuple[int, int]], length: int, block: int) -> Any:
+    return answer(lambda q, k: (q, k) in pairs, length, block)
 
 
 def _needed(
@@ -638,28 +683,17 @@ def _needed(
 @judged("blocks_needed", lab="05", play=_count_blocks, silent=True, further=True)
 def blocks_needed(draw: random.Random) -> Iterator[Trial]:
     """`blocks_needed(mask, length, block)`: blocks of an attention matrix with anything in them."""
-    # How many blocks a window has, at least; or the place of a pair within a block.
-    places = [(None, one) for one in ((1, 1), (1, 0), (0, 1))]
-    for blocks, place in ((0, (0, 0)), (1, (0, 0)), *places):
-        block = draw.choice((4, 5) if blocks is None else (3, 4, 5))
-        side = draw.randint(4, 6)
-        length, window = block * side, 0
-        if blocks is not None:
-            window = draw.randint(max(1, blocks * block), (blocks + 1) * block - 1)
-        mask = _window(window) if window else _within(block, *place)
+    for mask, side, block, rule in _masks(draw):
+        length = block * side
+        pairs = {(q, k) for q, k in itertools.product(range(length), repeat=2) if mask(q, k)}
         touched = _needed(mask, side, block, range(block))
-        rule = (
-            f"each token sees itself and the {window} before it"
-            if window
-            else f"in each block on the diagonal or after it, row {place[0]} sees column {place[1]}"
-        )
         yield Trial(
             0,
-            given=[(window, place, length, block)],
+            given=[(frozenset(pairs), length, block)],
             right=[len(touched)],
             facts={
                 "side": side,
-                "pairs": sum(mask(q, k) for q in range(length) for k in range(length)),
+                "pairs": len(pairs),
                 "size": block,
                 "rule": rule,
                 "full": len(_needed(mask, side, block, range(block), enough=all)),
@@ -669,6 +703,25 @@ def blocks_needed(draw: random.Random) -> Iterator[Trial]:
             },
             like=f"length {length} and blocks of {block}",
         )
+
+
+def _masks(draw: random.Random) -> Iterator[tuple[Mask, int, int, str]]:
+    """Masks, with how many blocks there are beside each other, of what size, and the rule."""
+    for blocks in (0, 1):  # that a window has, at least
+        block, side = draw.choice((3, 4, 5)), draw.randint(4, 6)
+        width = draw.randint(max(1, blocks * block), (blocks + 1) * block - 1)
+        rule = f"each token sees itself and the {width} before it"
+        yield _window(width), side, block, rule
+    block = draw.choice((4, 5))
+    for row, column in ((1, 1), (1, 0), (0, 1), (block - 1, block - 1)):
+        rule = f"in each block on the diagonal or after it, row {row} sees column {column}"
+        yield _within(block, row, column), draw.randint(4, 6), block, rule
+    side, block = 10, 12  # some blocks, with one pair each, anywhere in it
+    some = draw.sample(list(itertools.product(range(side), repeat=2)), 30)
+    pairs = {
+        (i * block + draw.randrange(block), j * block + draw.randrange(block)) for i, j in some
+    }
+    yield lambda q, k: (q, k) in pairs, side, block, "in 30 blocks one pair counts, anywhere in it"
 
 
 blocks_needed.gives("pairs", lambda t: [t.pairs])
@@ -712,8 +765,12 @@ def _sizes(tensor: Tensor) -> Tensor:
 @judged("bound", lab="05", silent=True, further=True)
 def bound(draw: random.Random) -> Iterator[Trial]:
     """`bound(x, w, u)`: how far sums of products, in any order, can be from the exact ones."""
-    for rows, terms, columns in ((2, 4, 3), (3, draw.randint(5, 9), 2), (1, 16, 1)):
-        x = [[draw.randint(-8, 8) / 2 for _ in range(terms)] for _ in range(rows)]
+    for rows, terms, columns, most in (
+        (2, 4, 3, 8),
+        (3, draw.randint(5, 9), 2, 8),
+        (1, 16, 1, 2**20),  # more digits than a type of 16 bits has, and larger
+    ):
+        x = [[draw.randint(-most, most) / 2 for _ in range(terms)] for _ in range(rows)]
         w = [[draw.randint(-8, 8) / 4 for _ in range(columns)] for _ in range(terms)]
         unit = 2.0 ** -draw.choice((8, 11, 24))
         part = terms * unit

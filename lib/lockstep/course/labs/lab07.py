@@ -45,6 +45,7 @@ def recorded_steps(draw: random.Random) -> Iterator[Trial]:
         (0, 1, 3 * cycle),
         (wait, 3, 2 * cycle + wait + warmup + 1),  # ends within a cycle
         (wait, 0, 4 * cycle - 1),  # for ever
+        (0, 0, 130 * cycle + 1),  # for long
         (wait, 2, wait),  # ends before anything is recorded
     ):
         given = (waits, warmup, active, repeat, steps)
@@ -172,9 +173,11 @@ def offsets(draw: random.Random) -> Iterator[Trial]:
     in nanoseconds. An odd number of collectives, so that there is one median. The clocks have run
     for hours: float64 holds such numbers, and float32 does not."""
     for nproc, count in ((4, 5), (3, 7), (8, 9)):
-        ahead = [0, *(draw.choice((-1, 1)) * draw.randrange(10**5, 10**7) for _ in range(1, nproc))]
+        most = draw.choice((10**7, 10**9))
+        ahead = [0, *(draw.choice((-1, 1)) * draw.randrange(10**5, most) for _ in range(1, nproc))]
         up = draw.randrange(10**13, 10**14)
-        times = sorted(up + draw.randrange(10**9) for _ in range(count))
+        # So near each other that one which is late ends after others.
+        times = sorted(up + draw.randrange(count * 10**6) for _ in range(count))
         ends = [[time + own + draw.randrange(-4 * US, 4 * US) for own in ahead] for time in times]
         for rank in range(nproc):  # one of the ends is late, by far, on each
             ends[draw.randrange(1, count)][rank] += draw.randrange(2, 6) * 10**6
@@ -440,6 +443,14 @@ _FILES = {
     "E": "cases/emptied",
     "F": "cases/reducing",
 }
+_CAUSES: dict[str, tuple[tuple[int | None, ...], str]] = {
+    "A": ((1,), "straggler"),
+    "B": ((None,), "starved input"),
+    "C": ((2,), "recompile"),
+    "D": ((0,), "checkpoint"),
+    "E": ((None,), "allocator thrashing"),
+    "F": ((None,), "exposed communication"),
+}
 _ASKED = "ABCDEF"
 _SLACK = 0.05  # of a share: its steps differ by less
 
@@ -474,56 +485,29 @@ def truth(letter: str) -> Case:
     """Return what the trace of an asked case says, by each way in which its share can be taken from
     it."""
     shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
-    ranks, cause = {
-        "A": ((1,), "straggler"),
-        "B": ((None,), "starved input"),
-        "C": ((2,), "recompile"),
-        "D": ((0,), "checkpoint"),
-        "E": ((None,), "allocator thrashing"),
-        "F": ((None,), "exposed communication"),
-    }[letter]
+    ranks, cause = _CAUSES[letter]
     return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
 
 
 def _shares(letter: str, skip: int) -> list[float]:
+    """Return the share by the goal's words: of all steps together, and where a rank is named on
+    average over the steps, too."""
     trace = _whole(letter)
-    totals = trace.breakdown(skip=skip).totals
-    own = max(totals, key=lambda one: one.length - one.exposed)
-    others = [one for one in totals if one is not own]
-
-    def share(part: str) -> list[float]:
-        """The rank's own, and how much that is more than of the others."""
-        rest = statistics.median(getattr(one, part) / one.length for one in others)
-        mine = getattr(own, part) / own.length
-        return [mine, mine - rest]
-
-    waiting = statistics.median(one.exposed / one.length for one in others)
-    less = waiting - own.exposed / own.length
-    if letter == "A":
-        return [less, share("compute")[1], waiting, _range(trace, own.rank, "the slow part")]
-    if letter == "B":
-        ranges = [_range(trace, one.rank, "input", host=True) for one in totals]
-        return [*(one.host_bound / one.length for one in totals), *ranges]
-    if letter == "C":
-        return [*share("compute"), waiting, less]
-    if letter == "D":
-        return [*share("other"), less]
-    if letter == "E":
-        return [one.host_bound / one.length for one in totals]
-    exposed = [one.exposed / one.length for one in totals]
-    transfer = 1 - trace.collectives().share
-    return [*exposed, *(one * transfer for one in exposed)]
+    breakdown = trace.breakdown(skip=skip)
+    (rank,), *_ = _CAUSES[letter]
+    if rank is None:
+        least = min(breakdown.totals, key=lambda one: one.exposed / one.length)
+        part = "exposed" if letter == "F" else "host_bound"
+        return [getattr(least, part) / least.length]
+    return [_less(rows, rank) for rows in (breakdown.totals, breakdown.steps)]
 
 
-def _range(trace: Trace, rank: int, name: str, *, host: bool = False) -> float:
-    """The share of a rank's steps in a range, as the host or as the GPU saw it."""
-    return _spent(trace, rank, Kind.ANNOTATION if host else Kind.GPU_ANNOTATION, {name})
-
-
-def _spent(trace: Trace, rank: int, kind: Kind, names: set[str]) -> float:
-    rows = trace.where(kind, rank=rank)
-    spent = sum(trace[row].duration for row in rows if trace[row].name in names)
-    return spent / sum(one.end - one.start for one in trace.steps() if one.rank == rank)
+def _less(rows: Sequence[Any], rank: int) -> float:
+    """How much smaller the share of exposed communication is on this rank than on the others."""
+    own, others = [], []
+    for row in rows:
+        (own if row.rank == rank else others).append(row.exposed / row.length)
+    return statistics.fmean(others) - statistics.fmean(own)
 
 
 @judged("diagnoses", lab="07", silent=True)
@@ -681,15 +665,35 @@ def chance(draw: random.Random) -> Iterator[Trial]:
     short, middle, long = sorted(draw.sample(range(1000, 1100), 3))
     before, after = [short, short, middle, short], [middle, long, middle]
     yield _alone((before, after), Number(_chance(before, after)))
+    while True:  # many ways have the same sum, which is another one where digits are lost
+        a, b, c, d = draw.sample(range(1000, 1100), 4)
+        before, after = [a, b, c, d, a], [d, c, b, a, c]
+        right = _chance(before, after)
+        if right not in (_in_ms(before, after), _of_whole(before, after)):
+            break
+    yield _alone((before, after), Number(right))
     same = draw.randrange(1000, 2000)
     yield _alone(([same] * 3, [same] * 3), Number(1.0))
+
+
+def _in_ms(before: Sequence[int], after: Sequence[int]) -> float:
+    """With sums of fractions, which differ in the last bit where they are equal."""
+    count = len(after)
+    small, large = ([one / 1e6 for one in values] for values in (before, after))
+    return _chance(small, large, lambda one, seen: one / count >= seen / count)
+
+
+def _of_whole(before: Sequence[int], after: Sequence[int]) -> float:
+    """As if means were whole numbers."""
+    count = len(after)
+    return _chance(before, after, lambda one, seen: one // count >= seen // count)
 
 
 Sums = Callable[[float, float], bool]
 
 
 def _chance(
-    before: Sequence[int], after: Sequence[int], counts: Sums = lambda one, seen: one >= seen
+    before: Sequence[float], after: Sequence[float], counts: Sums = lambda one, seen: one >= seen
 ) -> float:
     values = [*before, *after]
     seen = sum(after)  # of equal numbers of values the sum orders as the mean does
