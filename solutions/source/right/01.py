@@ -462,12 +462,14 @@ class StoreGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts):
         self.calls += 1
-        mine = tensors[0].numpy()
+        (tensor,) = tensors
+        narrow = tensor.dtype == torch.bfloat16  # which NumPy has not
+        mine = (tensor.double() if narrow else tensor).numpy()
         self.store.set(f"{self.calls}.{self.rank()}", pickle.dumps(mine))
         others = [r for r in range(self.size()) if r != self.rank()]
         total = mine.copy()
         for other in others:
             part = pickle.loads(self.store.get(f"{self.calls}.{other}"))
             total = np.maximum(total, part) if opts.reduceOp == dist.ReduceOp.MAX else total + part
-        mine[...] = total
+        tensor.copy_(torch.as_tensor(total))
         return DoneWork()

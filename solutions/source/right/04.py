@@ -184,8 +184,9 @@ def collective_on_side(cuda, side, collective, x):
 # %% collective_on_side: recorded
 def collective_on_side(cuda, side, collective, x):
     x.record_stream(side)
+    before = cuda.current_stream()
     with cuda.stream(side):
-        side.wait_stream(cuda.default_stream())
+        side.wait_stream(before)
         collective(x)
     event = side.record_event()
 
@@ -210,7 +211,7 @@ def collective_on_side(cuda, side, collective, x):
 # %% prefetch: by-two-queues
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
-    free = deque((torch.empty(b.shape, device="cuda"), now.record_event()) for b in batches[:2])
+    free = deque((torch.empty_like(b, device="cuda"), now.record_event()) for b in batches[:2])
     full: deque = deque()
 
     def load(batch):
@@ -236,7 +237,7 @@ def prefetch(cuda, batches, step, side):
 # %% prefetch: three-buffers
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
-    buffers = [torch.empty(batches[0].shape, device="cuda") for _ in range(3)]
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(3)]
     used = [None] * 3
     out = []
     for number, batch in enumerate(batches):
@@ -257,7 +258,7 @@ def prefetch(cuda, batches, step, side):
 def prefetch(cuda, batches, step, side):
     now, count = cuda.current_stream(), len(batches)
     with cuda.stream(side):
-        buffers = [torch.empty(batches[0].shape, device="cuda") for _ in range(2)]
+        buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
     stepped = [cuda.Event(), cuda.Event()]
     copied = [cuda.Event(), cuda.Event()]
 
@@ -282,7 +283,7 @@ def prefetch(cuda, batches, step, side):
 # %% prefetch: one-storage
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
-    both = torch.empty((2, *batches[0].shape), device="cuda")
+    both = torch.empty((2, *batches[0].shape), dtype=batches[0].dtype, device="cuda")
     side.wait_stream(now)
     events: dict = {}
     results = []
@@ -302,7 +303,7 @@ def prefetch(cuda, batches, step, side):
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
     start = now.record_event()
-    pool = cycle([[torch.empty(batches[0].shape, device="cuda"), start] for _ in range(2)])
+    pool = cycle([[torch.empty_like(batches[0], device="cuda"), start] for _ in range(2)])
     results = []
     for batch, slot in zip(batches, pool, strict=False):
         side.wait_event(slot[1])

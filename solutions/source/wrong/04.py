@@ -422,8 +422,9 @@ def collective_on_side(cuda, side, collective, x):
 
 # %% collective_on_side: not-on-side
 def collective_on_side(cuda, side, collective, x):
+    before = cuda.current_stream()
     collective(x)
-    return lambda: cuda.current_stream().wait_stream(cuda.default_stream())
+    return lambda: cuda.current_stream().wait_stream(before)
 
 
 # %% collective_on_side: host-waits
@@ -568,7 +569,7 @@ def prefetch(cuda, batches, step, side):
 # %% prefetch: pageable
 def prefetch(cuda, batches, step, side):
     now = cuda.current_stream()
-    buffers = [torch.empty(one.shape, device="cuda") for one in batches[:2]]
+    buffers = [torch.empty_like(one, device="cuda") for one in batches[:2]]
     free = [now.record_event() for _ in buffers]
     results = []
     for number, batch in enumerate(batches):
@@ -698,3 +699,28 @@ def bucket_size(layers, compute, alpha, beta):
 # %% bucket_size: too-late
 def bucket_size(layers, compute, alpha, beta):
     return max(1, layers // 2)
+
+
+# %% prefetch: converted
+def prefetch(cuda, batches, step, side):
+    buffers = [torch.empty(one.shape, device="cuda") for one in batches[:2]]
+    side.wait_stream(cuda.current_stream())
+    results = []
+    copied: dict = {}
+    free: dict = {}
+
+    def copy(at):
+        if at >= 2:
+            side.wait_event(free[at - 2])
+        with cuda.stream(side):
+            buffers[at % 2].copy_(batches[at], non_blocking=True)
+            copied[at] = side.record_event()
+
+    copy(0)
+    for at in range(len(batches)):
+        if at + 1 < len(batches):
+            copy(at + 1)
+        copied[at].wait()
+        results.append(step(buffers[at % 2]))
+        free[at] = cuda.current_stream().record_event()
+    return results

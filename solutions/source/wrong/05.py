@@ -466,3 +466,25 @@ def blocks_needed(mask, length, block):
 # %% blocks_needed: all-blocks
 def blocks_needed(mask, length, block):
     return (length // block) ** 2
+
+
+# %% by_block: no-gradients
+def by_block(model, backend):
+    for block in model:
+        block.compile(backend=backend)
+    return torch.no_grad()(model)
+
+
+# %% by_block: set-to-eval
+def by_block(model, backend):
+    for block in model.eval():
+        block.compile(backend=backend)
+    return model
+
+
+# %% beside: whole-world
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    y = ops.all_reduce(x, "sum", torch.distributed.group.WORLD.group_name)
+    product = a @ b
+    return ops.wait_tensor(y) + product

@@ -101,7 +101,7 @@ def meet(draw: random.Random) -> Iterator[Trial]:
         if order == sorted(order):
             order.reverse()
         numbers = sorted(draw.sample(range(256), nproc), reverse=True)
-        addresses = [f"10.0.{one}.7:{draw.randint(2000, 9000)}" for one in numbers]
+        addresses = [f"node-{one},10:{draw.randint(2000, 9000)}" for one in numbers]  # a string
         yield Trial(
             nproc,
             given=[(addresses, order)] * nproc,
@@ -393,6 +393,7 @@ def make_groups(draw: random.Random) -> Iterator[Trial]:
             given=[(alone, groups)] * nproc,
             right=[({"ranks": str(sorted(ranks))},) for ranks in mine],
             facts={"alone": alone, "groups": groups, "mine": mine},
+            env={"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},  # each as on a node of its own
         )
 
 
@@ -759,7 +760,8 @@ def _all_reduces(group_class: Any, given: list[tuple[Tensor, str]], late: int) -
         watch.meet(watch.world_size)
         if watch.rank == late:
             watch.come_last()
-        work = dist.all_reduce(x, op=getattr(dist.ReduceOp, operation), async_op=True)
+        same_memory = x.view(x.shape)  # as where somebody reduces a part of a tensor
+        work = dist.all_reduce(same_memory, op=getattr(dist.ReduceOp, operation), async_op=True)
         if not isinstance(work, dist.Work):
             raise NoWork(kind(see(work)))
         work.wait()
@@ -781,10 +783,9 @@ def _all_reduces(group_class: Any, given: list[tuple[Tensor, str]], late: int) -
 )
 def store_group(draw: random.Random) -> Iterator[Trial]:
     """`StoreGroup`: a process group whose allreduce goes through the store."""
-    shapes = [(2, 2), draw.choice(((2,), (3,), (5,)))]
-    for nproc, shape in zip(draw.sample((2, 3, 4), 2), shapes, strict=True):
+    kinds = [((2, 2), draw.choice(("float64", "int64"))), ((), "bfloat16")]
+    for nproc, (shape, dtype) in zip(draw.sample((2, 3, 4), 2), kinds, strict=True):
         operations = ["SUM", *draw.sample(("SUM", "MAX", "SUM", "MAX"), 4)]
-        dtype = draw.choice(("float32", "float64", "int64"))
         calls = [_call(draw, nproc, operation, dtype, shape) for operation in operations]
         own = [[given[rank] for given, _ in calls] for rank in range(nproc)]
         late = draw.randrange(nproc)
@@ -803,9 +804,12 @@ def _call(
 ) -> tuple[list[Tensor], Tensor]:
     """Draw what ranks give to an all_reduce, and what it leaves; first elements are below 0."""
     signs = (-1, 1, *(draw.choice((-1, 1)) for _ in range(3)))
-    unit = 1 if dtype == "int64" else 1 / 64  # more digits than "%.3f" has
+    # More digits than "%.3f" has, and than a type that is narrower.
+    # Twelfths of them are whole, as means need.
+    units = {"int64": 12 * (2**24 + 1), "float64": 1 / 64 + 2**-36, "bfloat16": 12}
+    unit, most = units[dtype], 12 if dtype == "bfloat16" else 900
     columns = [
-        [sign * one * unit for one in draw.sample(range(1, 900), nproc)]
+        [sign * one * unit for one in draw.sample(range(1, most), nproc)]
         for sign in signs[: math.prod(shape)]
     ]
     combine = _COMBINE[operation]

@@ -92,21 +92,24 @@ def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> int:
 # ── timed ────────────────────────────────────────────────────────────────────────────────────
 
 
-_VARIES = (0.7, 0.7, 1.6)  # times the mean that three calls of a piece of work take
+_VARIES = (0.3, 0.3, 2.4)  # times the mean that three calls of a piece of work take
 
 
 def _timed(answer: Any, first: float, each: float, repeats: int) -> Noted:
     """A piece of work whose first call takes longer, and whose others differ; ms."""
     calls = 0
+    varies = _VARIES if repeats > 1 else (1.0,)
     with virtual.device("H200") as cuda:
+        current = cuda.current_stream() if repeats > 1 else cuda.Stream()
 
         def work() -> None:
             nonlocal calls
             calls += 1
-            lasts = first if calls == 1 else each * _VARIES[calls % len(_VARIES)]
+            lasts = first if calls == 1 else each * varies[calls % len(varies)]
             cuda._sleep(int(lasts * 1.98e6))
 
-        got = answer(cuda, work, repeats)
+        with cuda.stream(current):
+            got = answer(cuda, work, repeats)
         names = [one.name for one in virtual.trace()]
     number = isinstance(got, int | float)
     end = each if number and abs(got / each - 1) <= _NEAR else float(got) if number else got
@@ -119,14 +122,15 @@ def _timed(answer: Any, first: float, each: float, repeats: int) -> Noted:
 def timed(draw: random.Random) -> Iterator[Trial]:
     """`timed(cuda, work, repeats)`: milliseconds of the device that one call takes."""
     # Any so many calls one after the other have the same mean.
-    for repeats in (draw.choice((9, 12)), draw.choice((3, 6))):
-        each = draw.randint(20, 60) / 100
+    for repeats in (draw.choice((9, 12)), draw.choice((3, 6)), 1):
+        each = draw.randint(40, 80) / 100
+        elsewhere = "" if repeats > 1 else ", on another stream than the default one"
         yield Trial(
             0,
             given=[(8 * each, each, repeats)],
             right=[each],
             facts={"each": each, "repeats": repeats},
-            like=f"work of {each} ms and {repeats} repeats",
+            like=f"work of {each} ms and {repeats} repeat{'s' * (repeats > 1)}{elsewhere}",
         )
 
 
@@ -162,7 +166,7 @@ timed.fails(
 timed.demands("no-events", lambda run, rank: run.noted[rank]["records"] < 2)
 timed.demands(
     "waits-each-turn",
-    lambda run, rank: run.noted[rank]["waits"] >= run.trial.repeats and run.noted[rank],
+    lambda run, rank: 1 < run.trial.repeats <= run.noted[rank]["waits"] and run.noted[rank],
 )
 timed.demands(
     "few-calls", lambda run, rank: run.noted[rank]["calls"] <= run.trial.repeats and run.noted[rank]
@@ -265,6 +269,8 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
         side = cuda.Stream()
         later = cuda.Stream()
         first, second = make(x).to("cuda"), make(another).to("cuda")
+        third = make(x).to("cuda")
+        current = cuda.Stream() if elsewhere else cuda.current_stream()
         cuda.synchronize()
 
         def collective(tensor: Any) -> None:
@@ -273,21 +279,27 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
                 tensor.mul_(2)
 
         begin = virtual.perf_counter()
-        first.add_(1)
-        wait = answer(cuda, side, collective, first)
-        at_once = bool(launched)
-        second.div_(2)
-        wait_second = answer(cuda, side, collective, second)
+        with cuda.stream(current):
+            first.add_(1)
+            wait = answer(cuda, side, collective, first)
+            at_once = bool(launched)
+            second.div_(2)
+            wait_second = answer(cuda, side, collective, second)
+            third.abs_()
         waits = (wait, wait_second)
         found: list[Any] = [None, None]
         if all(map(takes, waits)):
-            with cuda.stream(later if elsewhere else cuda.current_stream()):
+            with cuda.stream(later if elsewhere else current):
                 wait()
                 y = first.neg()
                 wait_second()
                 z = second.square()
+            with cuda.stream(cuda.Stream()):  # a second call, for another stream
+                wait()
+                again = first.exp()
             end, races = virtual.perf_counter(), _races()
             cuda.synchronize()
+            del again
             found = [y.cpu(), z.cpu()]
         else:
             end, races = virtual.perf_counter(), []
@@ -299,7 +311,7 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
         "waits": _waits(slices, begin, end),
         "launched": launched,
         "at_once": at_once,
-        "blocks": len(ends) == 4 and at["div_"].start >= ends[1],
+        "blocks": len(ends) == 4 and max(at["div_"].start, at["abs_"].start) >= ends[1],
         "waits_for_all": len(ends) == 4 and "neg" in at and at["neg"].start >= ends[3],
     }
     return Noted(found, noted)
@@ -325,6 +337,7 @@ def collective_on_side(draw: random.Random) -> Iterator[Trial]:
 
 
 collective_on_side.shows("never-launched", lambda run, rank: not run.noted[rank]["launched"])
+collective_on_side.shows("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
 collective_on_side.shows("given-back", _raced(kind="given back"))
 collective_on_side.shows("no-event-before", _raced(second="`side`"))
 collective_on_side.shows("no-event-after", _raced(first="`side`"))
@@ -369,11 +382,15 @@ def bucket_size(draw: random.Random) -> Iterator[Trial]:
         lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
         lambda best, costs: 1 < best < costs[0] and best != _best_by(_full_message, costs),
         lambda best, costs: best > 1 and _best_by(_in_turn, costs) not in (1, best, costs[0]),
+        lambda best, costs: (
+            best not in (_best_by(_whole, costs), _best_by(lambda *it: int(_end(*it)), costs))
+        ),
     ]
-    for wanted in kinds:
+    for number, wanted in enumerate(kinds, 1):
+        unit = 1 if number < len(kinds) else 16
         while True:
             layers = draw.randint(5, 16)
-            compute, alpha, beta = (float(draw.randint(*one)) for one in _COSTS)
+            compute, alpha, beta = (draw.randint(*one) / unit for one in _COSTS)
             costs = (layers, compute, alpha, beta)
             best, alone = _best(costs)
             if alone and wanted(best, costs):
@@ -394,7 +411,7 @@ def _too_late(run: Run, rank: int) -> Any:
     got, costs = run.got(rank), run.trial.costs
     if type(got) is not int or not 1 <= got <= costs[0]:
         return False
-    return {"took": f"{_end(costs, got):.0f}", "least": f"{_end(costs, run.right(rank)):.0f}"}
+    return {"took": f"{_end(costs, got):.4g}", "least": f"{_end(costs, run.right(rank)):.4g}"}
 
 
 def _outside(run: Run, rank: int) -> Any:
@@ -422,6 +439,16 @@ def _full_message(costs: Costs, size: int) -> float:
     return sent
 
 
+def _whole(costs: Costs, size: int) -> int:
+    """Cut to whole microseconds, bucket by bucket."""
+    layers, compute, alpha, beta = costs
+    sent = 0
+    for begin in range(0, layers, size):
+        last = min(begin + size, layers)
+        sent = int(max(sent, last * compute) + alpha + (last - begin) * beta)
+    return sent
+
+
 def _in_turn(costs: Costs, size: int) -> float:
     """As if a message could be hidden only by the computation of one bucket."""
     layers, compute, alpha, beta = costs
@@ -446,31 +473,42 @@ bucket_size.shows("too-late", _too_late)
 # ── prefetch ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _prefetch(answer: Any, values: list[float]) -> Noted:
-    """Batches through the answer, where new memory is what earlier work still writes and reads."""
+def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> Noted:
+    """Batches through the answer, where new memory is what earlier work still writes and reads.
+
+    elsewhere: whether another stream than the default one is current.
+    """
     import torch
 
     with virtual.device(_slow()) as cuda:
         side = cuda.Stream()
-        batches = [torch.full((_BATCH,), value).pin_memory() for value in values]
+        current = cuda.Stream() if elsewhere else cuda.current_stream()
+        kind = getattr(torch, dtype)
+        batches = [torch.full((_BATCH,), value, dtype=kind).pin_memory() for value in values]
 
-        places = set()  # whose memory the steps were given
+        places, kinds = set(), set()  # of what the steps were given: whose memory, and the dtypes
 
         def step(batch: Any) -> Any:
             places.add(batch.data_ptr())
+            kinds.add(str(batch.dtype).removeprefix("torch."))
             total = batch.sum()
             for _ in range(3):  # after each turn, so many more
                 total = total + 1
             return total + batch[0]  # what comes too early is overwritten by now
 
         cuda.synchronize()
-        earlier = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
-        for one in earlier:
-            one.amax()
-        del one, earlier  # on the host; the device has not begun with most of it
-        begin = virtual.perf_counter()
-        got = answer(cuda, batches, step, side)
-        end, races = virtual.perf_counter(), _races()
+        with cuda.stream(current):
+            earlier = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
+            for one in earlier:
+                one.amax()
+            del one, earlier  # on the host; the device has not begun with most of it
+            begin = virtual.perf_counter()
+            got = answer(cuda, batches, step, side)
+            end = virtual.perf_counter()
+        with cuda.stream(side):  # who comes next takes the memory that was given back
+            later = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
+        races = _races()
+        del later
         cuda.synchronize()
         slices = list(virtual.trace())
         right_kind = isinstance(got, list | tuple) and all(hasattr(one, "cpu") for one in got)
@@ -478,12 +516,13 @@ def _prefetch(answer: Any, values: list[float]) -> Noted:
     ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
     all_copies = [one for one in ran if one.name.startswith("copy host")]
     copies = all_copies[1:]  # nothing can hide the first
-    steps = [one for one in ran if one.kind == Kind.COMPUTE]
+    steps = [one for one in ran if one.kind == Kind.COMPUTE and one.stream != side.number]
     long = sum(one.duration for one in copies)
     noted = {
         "races": races,
         "waits": _waits(slices, begin, end),
         "held": len(places),
+        "converted": sorted(kinds - {dtype}),
         "copies": len(all_copies),
         "hidden": _overlap(copies, steps) / long if long else 0.0,
         "busy": (end - begin) * 1e9 > sum(one.duration for one in all_copies) / 2,
@@ -494,13 +533,18 @@ def _prefetch(answer: Any, values: list[float]) -> Noted:
 @judged("prefetch", lab="04", play=_prefetch, further=True)
 def prefetch(draw: random.Random) -> Iterator[Trial]:
     """`prefetch(cuda, batches, step, side)`: copies on one stream, steps on another."""
-    for count in (6, 1, draw.randint(7, 9)):
-        values = [one / 8 for one in draw.sample(range(1, 100), count)]
+    for count, dtype, elsewhere in (
+        (6, "float32", False),
+        (1, "float32", False),
+        (draw.randint(7, 9), "int32", True),
+    ):
+        values = [one / 8 for one in draw.sample(range(8, 800, 8), count)]
+        where = " and another stream than the default one as the current one" * elsewhere
         yield Trial(
             0,
-            given=[(values,)],
+            given=[(values, dtype, elsewhere)],
             right=[[_BATCH * one + 3 + one for one in values]],
-            like=f"{count} batch{'es' if count > 1 else ''}",
+            like=f"{count} batch{'es' if count > 1 else ''} of {dtype}{where}",
         )
 
 
@@ -518,6 +562,12 @@ prefetch.shows("no-free", _raced(second="`side`", kind="write"))
 prefetch.shows("no-wait-at-first", _raced(kind="given back", said=_EARLIER))
 prefetch.shows("given-back", _raced(kind="given back"))
 prefetch.shows("no-full", _raced(first="`side`"))
+prefetch.demands(
+    "converted",
+    lambda run, rank: (
+        bool(run.noted[rank]["converted"]) and {"dtype": run.noted[rank]["converted"][0]}
+    ),
+)
 prefetch.demands("race", _raced())
 prefetch.demands("host-waits", _host_waits)
 prefetch.demands("pageable", lambda run, rank: run.noted[rank]["busy"])

@@ -504,7 +504,8 @@ def _shares(letter: str, skip: int) -> list[float]:
 
 def _less(rows: Sequence[Any], rank: int) -> float:
     """How much smaller the share of exposed communication is on this rank than on the others."""
-    own, others = [], []
+    own: list[float] = []
+    others: list[float] = []
     for row in rows:
         (own if row.rank == rank else others).append(row.exposed / row.length)
     return statistics.fmean(others) - statistics.fmean(own)

@@ -50,6 +50,8 @@ def ring_seconds(draw: random.Random) -> Iterator[Trial]:
         nbytes = n * draw.randint(20, 200) + draw.randrange(n)  # few: each byte is seen
         if n > 1:
             nbytes += nbytes % n == 0
+        if n == 2:  # a message costs alpha, an empty one, too
+            nbytes = 0
         lines = [
             cost.Line(draw.uniform(1, 50) * 1e-6, draw.uniform(1, 40) * 1e-8) for _ in range(_LINES)
         ]
@@ -116,6 +118,8 @@ def crossing(draw: random.Random) -> Iterator[Trial]:
     """`crossing(n, alpha, beta)`: from how many bytes on a ring beats recursive doubling."""
     for n in (8, 16, *(1 << draw.randint(5, 12) for _ in range(3))):
         line = cost.Line(draw.uniform(1, 90) * 1e-6, draw.uniform(1, 90) * 1e-11)
+        if n == 16:  # far out
+            line = cost.Line(draw.uniform(1, 9) * 1e-3, draw.uniform(1, 9) * 1e-12)
         ring, doubling = cost.ring_all_reduce, cost.recursive_doubling_all_reduce
         yield Trial(
             0,
@@ -357,10 +361,10 @@ def hierarchical(draw: random.Random) -> Iterator[Trial]:
     """`hierarchical_all_reduce(x, inside, across)`: the sum, few bytes between nodes."""
     grids = [(2, 3), (3, 2)]
     draw.shuffle(grids)
-    dtypes = ("float64", *draw.sample(WIDE, 2))
+    dtypes = ("float64", *draw.sample(WIDE, 2), "float64")
     # 6: swapped groups fit, too, and half of x is more than one of the three parts.
-    parts = (6, draw.randint(1, 3), draw.randint(1, 3))
-    for (count, local), dtype, part in zip([(2, 3), *grids], dtypes, parts, strict=True):
+    parts = (6, draw.randint(1, 3), draw.randint(1, 3), 3)
+    for (count, local), dtype, part in zip([(2, 3), *grids, (3, 1)], dtypes, parts, strict=True):
         nproc = count * local
         ranks = draw.sample(range(nproc), nproc)
         nodes = [sorted(ranks[at : at + local]) for at in range(0, nproc, local)]
@@ -373,7 +377,7 @@ def hierarchical(draw: random.Random) -> Iterator[Trial]:
             given=[(*given, nodes, rails) for given in trial.given],
             right=trial.right,
             facts={**trial.facts, "node": node, "rail": [sorted(one) for one in rail]},
-            like=f"{count} nodes of {local} ranks",
+            like=f"{count} nodes of {ranks_count(local)}",
         )
 
 
@@ -427,7 +431,7 @@ def _across_bytes(run: Run, rank: int) -> int:
 
 def _whole_world(run: Run, rank: int) -> Any:
     world = [call for call in run.calls(rank) if len(call.group.ranks) == run.nproc]
-    return bool(world) and {"call": world[0]}
+    return run.trial.local > 1 and bool(world) and {"call": world[0]}
 
 
 def _too_much_across(run: Run, rank: int) -> Any:
@@ -509,6 +513,8 @@ def step_seconds(draw: random.Random) -> Iterator[Trial]:
     for at in range(4):
         few, many = draw.randint(2, 90) * 64, draw.randint(100, 300) * 64
         work, fixed = draw.uniform(1, 9) * 1e4, draw.uniform(0.5, 4)
+        if at == 1:  # as where more GPUs have more memory for caches
+            fixed = -draw.uniform(0.2, 0.4) * work / (2 * many)
         n = (draw.randint(few + 1, many - 1), 2 * many, few // 2, few)[at]
         known = {few: work / few + fixed, many: work / many + fixed}
         if at % 2:  # whichever comes first
