@@ -3,8 +3,10 @@
     python tests/judge.py 03 --seeds 20 --only ring_all_reduce
 
 Each wrong answer (solutions/source/wrong) must be caught under its own name, and each right one
-(solutions/source/right, and the solution itself) accepted, with every seed. Prints for each
-exercise how many always were, how long its checks took, and whatever was judged otherwise.
+(solutions/source/right, and the solution itself) accepted, with every seed. Those of
+tests/answers were written from the blank labs alone, by people who had not seen the checks; the
+wrong ones must be caught, under whatever name. Prints for each exercise how many always were, how
+long its checks took, and whatever was judged otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from lockstep.author.source import answers
 from lockstep.course import exercises
 
 SOURCES = Path(__file__).parents[1] / "solutions" / "source"
+UNSEEN = Path(__file__).with_name("answers")
 
 
 def defined(code: str, name: str, filename: str) -> object:
@@ -51,6 +54,9 @@ def main() -> int:
             for name, code in answers(source, kind).get(one.name, {}).items():
                 answer = defined(code, one.name, f"{kind}/{one.lab}.py")
                 tried.append((kind, name, answer))
+            for name, code in answers(UNSEEN / source.name, kind).get(one.name, {}).items():
+                answer = defined(code, one.name, f"answers/{kind}/{one.lab}.py")
+                tried.append((f"unseen {kind}", name, answer))
         counts: Counter[str] = Counter()
         seconds: list[float] = []
         otherwise = []
@@ -61,16 +67,22 @@ def main() -> int:
                 outcome = lockstep.check(one.name, answer, seed=seed)
                 seconds.append(time.perf_counter() - began)
                 found[outcome.mistake or outcome.verdict] += 1
-            wanted = "PASS" if kind == "right" else name
+            is_caught = not found["PASS"] and not found["NOT JUDGED"]
+            as_meant = {
+                "wrong": found[name] == asked.seeds,
+                "unseen wrong": is_caught,
+            }.get(kind, found["PASS"] == asked.seeds)
             counts[kind] += 1
-            counts[f"{kind} as meant"] += found[wanted] == asked.seeds
-            counts["caught"] += kind == "wrong" and not found["PASS"] and not found["NOT JUDGED"]
-            if found[wanted] != asked.seeds:
+            counts[f"{kind} as meant"] += as_meant
+            counts["caught"] += kind == "wrong" and is_caught
+            if not as_meant:
                 otherwise.append(f"    {kind} {name}: {dict(found)}; last said:\n      {outcome}")
         print(
             f"{one.lab} {one.name}: {counts['caught']} of {counts['wrong']} wrong ones always "
             f"caught, {counts['wrong as meant']} under their own names; "
             f"{counts['right as meant']} of {counts['right']} right ones always accepted; "
+            f"unseen: {counts['unseen wrong as meant']} of {counts['unseen wrong']} wrong ones, "
+            f"{counts['unseen right as meant']} of {counts['unseen right']} right ones; "
             f"{statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s",
             *otherwise,
             sep="\n",

@@ -561,7 +561,7 @@ class StoreGroup(dist.ProcessGroup):
         parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
         stacked = torch.stack(parts)
         biggest = opts.reduceOp == dist.ReduceOp.MAX
-        x.copy_(stacked.amax(0) if biggest else stacked.sum(0) / self.size())
+        x.copy_(stacked.amax(0) if biggest else stacked.double().sum(0) / self.size())
         return DoneWork()
 
 

@@ -227,10 +227,13 @@ class Judged:
             )
 
     def _tell_changed(self, found: list[Run]) -> None:
-        """An argument that should stay what it is does not."""
+        """An argument that should stay what it is does not, or an earlier result."""
         for run in found:
             for rank in run.ranks:
                 for step in run.steps[rank]:
+                    if step.kept is not None and not same(step.kept, step.returned):
+                        got, had = show(step.kept), show(step.returned)
+                        raise self._wrong("overwritten", run, rank, got=got, had=had)
                     for at, (before, left) in enumerate(zip(step.before, step.passed, strict=True)):
                         if at not in self._may_change and not same(left, before):
                             got, had = show(left), show(before)

@@ -8,7 +8,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import cloudpickle
 
 from ...base.formatting import ranks_count
 from ...calls.record import POINT_TO_POINT, Call
-from ...launch import Job, torchrun
+from ...launch import CannotSend, Job, torchrun
 from .. import exercises
 from ..exercises import NotJudged
 from .values import Difference, Tensor, alike, difference, differences, make, see, tensors_in
@@ -71,7 +71,8 @@ class Step:
     returned: what it returned. before, after: the arguments, as the check itself holds them.
     passed: lists among them as the answer left them: it may have put other tensors into them.
     shared: the numbers of the arguments whose memory `returned` lies in. began, ended: seconds on
-    the clock of the call record.
+    the clock of the call record. kept: what was returned, as it was after all trials on these
+    ranks; None where nobody looked.
     """
 
     returned: Any
@@ -81,6 +82,7 @@ class Step:
     shared: tuple[int, ...]
     began: float
     ended: float
+    kept: Any = None
 
 
 @dataclass
@@ -184,6 +186,7 @@ class Watched:
 
     def __init__(self, answer: Callable[..., Any]):
         self._answer = answer
+        self._returned: list[Any] = []
         self.steps: list[Step] = []
 
     def through(self, wrap: Callable[[Any], Any]) -> None:
@@ -206,7 +209,13 @@ class Watched:
             at for at, one in enumerate(held) if homes & {_home(t) for t in tensors_in(one)}
         )
         self.steps.append(Step(see(returned), before, see(held), see(args), shared, began, ended))
+        self._returned.append(returned)
         return returned
+
+    def look_again(self) -> None:
+        """Take down what the results hold by now."""
+        both = zip(self.steps, self._returned, strict=True)
+        self.steps[:] = [replace(step, kept=see(returned)) for step, returned in both]
 
 
 def takes(function: Any, *args: Any) -> bool:
@@ -259,7 +268,10 @@ class PlayFailed(Exception):
 def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
     """Return what was seen of the answer on this rank, what the play says it ended up with and what
     it noted besides, and of which exercises the course's answers were asked for."""
-    watched = Watched(answer)
+    return _watch(Watched(answer), play, given)
+
+
+def _watch(watched: Watched, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
     try:
         end = play(watched, *given[int(os.environ["RANK"])])
     except RuntimeError:  # most often what another rank's end leads to
@@ -294,8 +306,14 @@ def contains_solution(answer: Any, name: str) -> bool:
 
 
 def _in_turn(answer: Any, play: Play, given: Sequence[Sequence[tuple[Any, ...]]]) -> list[Seen]:
-    """Several trials on this rank."""
-    return [_on_rank(answer, play, one) for one in given]
+    """Several trials on this rank. Where the answer is simply called, its results are looked at
+    once more in the end: a later call may have changed them."""
+    watched = [Watched(answer) for _ in given]
+    seen = [_watch(own, play, one) for own, one in zip(watched, given, strict=True)]
+    if play is _call_once:
+        for own in watched:
+            own.look_again()
+    return seen
 
 
 def _do_nothing(answer: Watched) -> None: ...
@@ -359,19 +377,22 @@ def _within(calls: Sequence[Call], steps: Sequence[Step]) -> list[Call]:
 
 
 def _start(function: Callable[..., Any], answer: Any, play: Play, given: Any, trial: Trial) -> Job:
-    return torchrun(
-        function,
-        answer,
-        play,
-        given,
-        nproc_per_node=trial.nproc or 1,
-        backend="gloo",
-        init=trial.init and trial.nproc > 0,
-        env=trial.env,
-        timeout=trial.patience,
-        may_fail=True,
-        show=False,
-    )
+    try:
+        return torchrun(
+            function,
+            answer,
+            play,
+            given,
+            nproc_per_node=trial.nproc or 1,
+            backend="gloo",
+            init=trial.init and trial.nproc > 0,
+            env=trial.env,
+            timeout=trial.patience,
+            may_fail=True,
+            show=False,
+        )
+    except CannotSend as error:
+        raise NotJudged(str(error)) from error
 
 
 def _require_an_answer(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -99,10 +100,11 @@ def _pairs(draw: random.Random, nproc: int) -> list[int]:
 
 
 def _swaps(draw: random.Random) -> Iterator[Trial]:
-    shapes = _shapes(draw)
-    for nproc in (6, 6, draw.choice((2, 10))):
+    one, other, third = itertools.islice(_shapes(draw), 3)
+    nprocs = (6, 6, 6, draw.choice((2, 10)))
+    for nproc, kind in zip(nprocs, (one, other, one, third), strict=True):
         partner = _pairs(draw, nproc)
-        xs = tensors(draw, nproc, *next(shapes))
+        xs = tensors(draw, nproc, *kind)
         yield Trial(
             nproc,
             given=list(zip(xs, partner, strict=True)),
@@ -185,7 +187,7 @@ swap.demands("in-turn", _no_overlap)
 @judged("shift", lab="02")
 def shift(draw: random.Random) -> Iterator[Trial]:
     """`shift(x, by)`: the x of the rank `by` places before this one, in the ring of all ranks."""
-    shapes = _shapes(draw)
+    shapes = itertools.cycle(itertools.islice(_shapes(draw), 3))
     for n in draw.sample((3, 5), 1) + draw.sample((2, 4, 6), 1):
         steps = [1, -1, draw.randint(1, n - 1) + n, -draw.randint(1, n - 1) - n, 0]
         for by in (*steps, n * draw.choice((1, 2)), -n, draw.randint(2, n)):

@@ -1,0 +1,607 @@
+"""Right answers to the exercises of lab 04, written without sight of its checks; see judge.py."""
+
+import contextlib
+import functools
+import heapq
+import itertools
+from collections import deque
+from fractions import Fraction
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+
+# %% timed: stream-records-and-deque
+# Records by stream.record_event(event), and runs the calls in a deque of length 0 instead of a for loop.
+def timed(cuda, work, repeats):
+    stream = cuda.current_stream()
+    first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+    work()
+    stream.record_event(first)
+    deque((work() for _ in range(repeats)), maxlen=0)
+    stream.record_event(last)
+    last.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+# %% timed: context-manager
+# A small stopwatch class, used with `with`; it waits for its last event only when it is read.
+class _Stopwatch:
+    def __init__(self, cuda):
+        self.marks = [cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)]
+
+    def __enter__(self):
+        self.marks[0].record()
+        return self
+
+    def __exit__(self, *_):
+        self.marks[1].record()
+
+    @property
+    def milliseconds(self):
+        self.marks[1].synchronize()
+        return self.marks[0].elapsed_time(self.marks[1])
+
+
+def timed(cuda, work, repeats):
+    for _ in range(2):
+        work()
+    with _Stopwatch(cuda) as watch:
+        for _ in range(repeats):
+            work()
+    return watch.milliseconds / repeats
+
+
+# %% timed: divide-and-conquer
+# Calls work by halves, recursively, so that deep recursion never happens; the device is waited for at the end.
+def timed(cuda, work, repeats):
+    def call(times):
+        if times == 1:
+            work()
+        elif times > 1:
+            call(times // 2)
+            call(times - times // 2)
+
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    call(3)
+    begin.record()
+    call(repeats)
+    end.record()
+    cuda.synchronize()
+    return begin.elapsed_time(end) / repeats
+
+
+# %% timed: polls-at-the-end
+# Polls last.query() after everything has been launched, instead of synchronize; ten warm-up calls.
+def timed(cuda, work, repeats):
+    for _ in range(10):
+        work()
+    (first := cuda.Event(enable_timing=True)).record()
+    left = repeats
+    while left:
+        work()
+        left -= 1
+    (last := cuda.Event(enable_timing=True)).record()
+    while not last.query():
+        pass
+    return first.elapsed_time(last) * (1 / repeats)
+
+
+# %% timed: two-halves-weighted
+# Three marks: adds up what the first half and the second half of the calls took, and divides exactly.
+def timed(cuda, work, repeats):
+    marks = [cuda.Event(enable_timing=True, blocking=True) for _ in range(3)]
+    half = repeats // 2
+    work()
+    marks[0].record()
+    for count, mark in ((half, marks[1]), (repeats - half, marks[2])):
+        for _ in itertools.repeat(None, count):
+            work()
+        mark.record()
+    marks[-1].synchronize()
+    total = sum(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+    return float(Fraction(total) / repeats)
+
+
+# %% timed: one-loop-with-index
+# Warm-up and counted calls share one loop from -2 to repeats; the events are recorded by index.
+def timed(cuda, work, repeats):
+    at = {0: cuda.Event(enable_timing=True), repeats: cuda.Event(enable_timing=True)}
+    for i in range(-2, repeats + 1):
+        if i in at:
+            at[i].record()
+        if i < repeats:
+            work()
+    at[repeats].synchronize()
+    return at[0].elapsed_time(at[repeats]) / repeats
+
+
+# %% ordered: events-and-out
+# Plain events, and results in memory of the current stream (out=).
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    ready = cuda.current_stream().record_event()
+    left.wait_event(ready)
+    right.wait_event(ready)
+    with cuda.stream(left):
+        torch.mul(x, 2, out=a)
+    with cuda.stream(right):
+        torch.add(x, 3, out=b)
+    left.record_event().wait()
+    right.record_event().wait()
+    return a + b
+
+
+# %% ordered: lambdas-and-record-stream
+# A loop over (stream, lambda); results are made on the side streams, and record_stream protects their memory.
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    x *= 10
+    parts = []
+    for side, compute in ((left, lambda: x * 2), (right, lambda: x + 3)):
+        side.wait_stream(here)
+        with cuda.stream(side):
+            parts.append(compute())
+    for side, part in zip((left, right), parts):
+        here.wait_stream(side)
+        part.record_stream(here)
+    return torch.add(*parts)
+
+
+# %% ordered: context-manager-right-first
+# A generator-based context manager that forks and keeps the done event; `right` is launched before `left`.
+@contextlib.contextmanager
+def _branch(cuda, side, ready, done):
+    ready.wait(side)
+    with cuda.stream(side):
+        yield
+        done.record()
+
+
+def ordered(cuda, x, left, right):
+    ends = [cuda.Event(), cuda.Event()]
+    torch.mul(x, 10, out=x)
+    doubled, raised = torch.empty_like(x), torch.empty_like(x)
+    ready = cuda.Event()
+    ready.record()
+    with _branch(cuda, right, ready, ends[1]):
+        torch.add(x, 3, out=raised)
+    with _branch(cuda, left, ready, ends[0]):
+        torch.mul(x, 2, out=doubled)
+    for end in ends:
+        end.wait()
+    return doubled.add_(raised)
+
+
+# %% ordered: set-stream-and-back
+# Switches with set_stream and always back to the stream that was current (try/finally).
+def ordered(cuda, x, left, right):
+    current = cuda.current_stream()
+    x.mul_(10)
+    ready = current.record_event()
+    a, b = x.new_empty(x.shape), x.new_empty(x.shape)
+    try:
+        for side, op, number, out in ((left, torch.mul, 2, a), (right, torch.add, 3, b)):
+            cuda.set_stream(side)
+            ready.wait()
+            op(x, number, out=out)
+    finally:
+        cuda.set_stream(current)
+    done_left, done_right = left.record_event(), right.record_event()
+    done_left.wait(current)
+    done_right.wait(current)
+    return b + a
+
+
+# %% ordered: copy-then-in-place
+# Each side stream copies x into a buffer of the current stream's and works on it in place.
+def ordered(cuda, x, left, right):
+    x.copy_(x * 10)
+    buffers = {left: torch.empty_like(x), right: torch.empty_like(x)}
+    for side in buffers:
+        side.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        buffers[left].copy_(x).mul_(2)
+    with cuda.stream(right):
+        buffers[right].copy_(x).add_(3)
+    for side in buffers:
+        cuda.current_stream().wait_stream(side)
+    return sum(buffers.values(), start=torch.zeros_like(x))
+
+
+# %% ordered: stacked-buffer
+# Both results are rows of one tensor; the sum is a reduction over them, in x's dtype.
+def ordered(cuda, x, left, right):
+    rows = torch.empty((2, *x.shape), dtype=x.dtype, device=x.device)
+    x.mul_(10)
+    ready = cuda.current_stream().record_event()
+    jobs = [
+        (left, functools.partial(torch.mul, x, 2, out=rows[0])),
+        (right, functools.partial(torch.add, x, 3, out=rows[1])),
+    ]
+    done = []
+    for side, job in jobs:
+        with cuda.StreamContext(side):
+            ready.wait()
+            job()
+            done.append(side.record_event())
+    any(event.wait() for event in done)
+    return rows.sum(0, dtype=x.dtype)
+
+
+# %% collective_on_side: default-argument-keeps-x
+# Shortest form: side waits, an event after the collective, and a lambda that also keeps x alive.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+    return lambda keep=x: done.wait()
+
+
+# %% collective_on_side: work-class
+# A class like PyTorch's Work; the bound method `wait` is returned, and its object keeps x.
+class _Work:
+    def __init__(self, cuda, side, collective, x):
+        self.cuda, self.tensors, self.done = cuda, [x], cuda.Event()
+        ready = cuda.Event()
+        ready.record()
+        ready.wait(side)
+        with cuda.stream(side):
+            collective(x)
+            self.done.record(side)
+
+    def wait(self):
+        self.cuda.current_stream().wait_event(self.done)
+
+
+def collective_on_side(cuda, side, collective, x):
+    return _Work(cuda, side, collective, x).wait
+
+
+# %% collective_on_side: partial
+# functools.partial of a helper; x goes with it, so that its memory is not given away.
+def _join(cuda, event, tensor):
+    event.wait(cuda.current_stream())
+
+
+def collective_on_side(cuda, side, collective, x):
+    ready = cuda.current_stream().record_event()
+    with cuda.stream(side):
+        ready.wait()
+        collective(x)
+    return functools.partial(_join, cuda, side.record_event(), x)
+
+
+# %% collective_on_side: set-stream-and-record-stream
+# set_stream with try/finally; record_stream says that x's memory is used on side, too.
+def collective_on_side(cuda, side, collective, x):
+    before = cuda.current_stream()
+    side.wait_event(before.record_event())
+    cuda.set_stream(side)
+    try:
+        collective(x)
+        mark = side.record_event()
+    finally:
+        cuda.set_stream(before)
+    x.record_stream(side)
+
+    def wait():
+        mark.wait()
+
+    return wait
+
+
+# %% collective_on_side: generator
+# A generator launches at its first `next`, and at each further one makes the then current stream wait.
+def collective_on_side(cuda, side, collective, x):
+    def life():
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            collective(x)
+        done = side.record_event()
+        while True:
+            yield x
+            cuda.current_stream().wait_event(done)
+
+    running = life()
+    next(running)
+
+    def wait():
+        next(running)
+
+    return wait
+
+
+# %% collective_on_side: exit-stack
+# The side stream is entered by an ExitStack; wait() lists its event in a dict with what has to stay alive.
+def collective_on_side(cuda, side, collective, x):
+    state = {"x": x, "ready": cuda.Event(), "done": cuda.Event()}
+    state["ready"].record(cuda.current_stream())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda.stream(side))
+        state["ready"].wait()
+        stack.callback(state["done"].record, side)
+        collective(x)
+
+    def wait():
+        state["done"].wait()
+
+    return wait
+
+
+# %% bucket_size: plain-simulation
+# Plays the rules, layer by layer, for each size.
+def bucket_size(layers, compute, alpha, beta):
+    best, earliest = 1, float("inf")
+    for size in range(1, layers + 1):
+        clock = free = waiting = 0
+        for layer in range(layers):
+            clock = (layer + 1) * compute
+            waiting += 1
+            if waiting == size or layer == layers - 1:
+                free = max(clock, free) + alpha + waiting * beta
+                waiting = 0
+        if free < earliest:
+            best, earliest = size, free
+    return best
+
+
+# %% bucket_size: largest-ready-plus-rest
+# Closed form per size: the end is the largest of "bucket k is ready" plus all messages from k on.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        buckets = -(-layers // size)
+        return max(
+            min((k + 1) * size, layers) * compute + (buckets - k) * alpha + (layers - k * size) * beta
+            for k in range(buckets)
+        )
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: recursion-exact
+# A recursion over the layers that are left, with exact fractions.
+def bucket_size(layers, compute, alpha, beta):
+    c, a, b = Fraction(compute), Fraction(alpha), Fraction(beta)
+
+    def end(size, left, done=Fraction(0)):
+        if not left:
+            return done
+        some = min(size, left)
+        ready = (layers - left + some) * c
+        return end(size, left - some, max(ready, done) + a + some * b)
+
+    if layers > 500:  # a loop where recursion would be too deep
+        def end(size, left, done=Fraction(0)):
+            while left:
+                some = min(size, left)
+                left -= some
+                done = max((layers - left) * c, done) + a + some * b
+            return done
+
+    return min(range(1, layers + 1), key=lambda size: end(size, layers))
+
+
+# %% bucket_size: accumulate
+# itertools.accumulate over (ready, layers) of the buckets of torch.arange(...).split.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        buckets = torch.arange(1, layers + 1).split(size)
+        pairs = ((int(b[-1]) * compute, len(b)) for b in buckets)
+        step = lambda done, pair: max(done, pair[0]) + alpha + pair[1] * beta
+        *_, last = itertools.accumulate(pairs, step, initial=0)
+        return last
+
+    ends = {size: end(size) for size in range(1, layers + 1)}
+    return min(ends, key=ends.get)
+
+
+# %% bucket_size: numpy-all-sizes
+# All sizes and buckets at once in numpy: row = size, column = bucket; what does not exist is -inf.
+def bucket_size(layers, compute, alpha, beta):
+    size = np.arange(1, layers + 1)[:, None]
+    k = np.arange(layers)[None, :]
+    buckets = -(-layers // size)
+    ready = np.minimum((k + 1) * size, layers) * float(compute)
+    rest = (buckets - k) * float(alpha) + (layers - k * size) * float(beta)
+    ends = np.where(k < buckets, ready + rest, -np.inf).max(axis=1)
+    return int(ends.argmin()) + 1
+
+
+# %% bucket_size: event-queue-largest-of-ties
+# A queue of events (heapq): buckets become ready, the link sends one at a time; of equal sizes the largest is taken.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        queue = []
+        for begin in range(0, layers, size):
+            stop = min(begin + size, layers)
+            heapq.heappush(queue, (stop, stop - begin))
+        free = 0
+        while queue:
+            stop, some = heapq.heappop(queue)
+            free = max(free, stop * compute) + (alpha + some * beta)
+        return free
+
+    return min(range(layers, 0, -1), key=end)
+
+
+# %% prefetch: two-buffers
+# Two buffers in turn; a list of events for "copied" and one for "free".
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:2]]
+    side.wait_stream(current)
+    copied, free, results = [], [], []
+
+    def copy(i):
+        with cuda.stream(side):
+            if i >= 2:
+                free[i - 2].wait()
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            copied.append(side.record_event())
+
+    for i in range(len(batches)):
+        if i == 0:
+            copy(0)
+        if i + 1 < len(batches):
+            copy(i + 1)
+        copied[i].wait()
+        results.append(step(buffers[i % 2]))
+        free.append(current.record_event())
+    return results
+
+
+# %% prefetch: three-buffers-in-a-deque
+# Three places that go round in a deque, each with the event after which it may be written; two copies ahead.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    empty, full, results = deque(), deque(), []
+    for batch in batches[:3]:
+        place = torch.empty(batch.shape, dtype=batch.dtype, device="cuda")
+        empty.append((place, current.record_event()))
+    rest = iter(batches)
+
+    def load():
+        for batch in itertools.islice(rest, 1):
+            place, free = empty.popleft()
+            side.wait_event(free)
+            with cuda.stream(side):
+                place.copy_(batch, non_blocking=True)
+            full.append((place, side.record_event()))
+
+    for _ in range(2):
+        load()
+    while full:
+        load()
+        place, ready = full.popleft()
+        current.wait_event(ready)
+        results.append(step(place))
+        empty.append((place, current.record_event()))
+    return results
+
+
+# %% prefetch: generator-loader
+# A generator yields each batch on the device, one copy ahead, and frees its place when it is asked for the next one.
+def prefetch(cuda, batches, step, side):
+    def loader():
+        here = cuda.current_stream()
+        places = [torch.empty_like(batch, device="cuda", pin_memory=False) for batch in batches[:2]]
+        free = [here.record_event() for _ in places]
+
+        def fetch(batch, i):
+            free[i % 2].wait(side)
+            with cuda.stream(side):
+                places[i % 2].copy_(batch, non_blocking=True)
+                return side.record_event()
+
+        ready = None
+        for i, batch in enumerate(batches):
+            mine = ready or fetch(batch, i)
+            ready = fetch(batches[i + 1], i + 1) if i + 1 < len(batches) else None
+            mine.wait(here)
+            yield places[i % 2]
+            free[i % 2] = here.record_event()
+
+    return [step(batch) for batch in loader()]
+
+
+# %% prefetch: buffers-of-side
+# The buffers belong to side's memory; record_stream protects them from being given away while the steps still read.
+def prefetch(cuda, batches, step, side):
+    current, results = cuda.current_stream(), []
+    side.wait_stream(current)
+    with cuda.stream(side):
+        buffers = [torch.empty(b.shape, dtype=b.dtype, device="cuda") for b in batches[:3]]
+    count = len(buffers)
+    for buffer in buffers:
+        buffer.record_stream(current)
+    read = [cuda.Event() for _ in batches]
+    there = [cuda.Event() for _ in batches]
+
+    def launch(i):
+        if i >= len(batches):
+            return
+        if i >= count:
+            side.wait_event(read[i - count])
+        with cuda.stream(side):
+            buffers[i % count].copy_(batches[i], non_blocking=True)
+            there[i].record()
+
+    launch(0)
+    for i in range(len(batches)):
+        launch(i + 1)
+        there[i].wait()
+        results.append(step(buffers[i % count]))
+        read[i].record()
+    return results
+
+
+# %% prefetch: slots-as-objects
+# A class of a slot (buffer, filled, emptied); zip pairs each batch with the next one.
+class _Slot:
+    def __init__(self, cuda, like):
+        self.cuda = cuda
+        self.data = torch.empty(like.shape, dtype=like.dtype, device="cuda")
+        self.filled, self.emptied = cuda.Event(), cuda.Event()
+        self.emptied.record()
+
+    def fill(self, side, batch):
+        side.wait_event(self.emptied)
+        with self.cuda.stream(side):
+            self.data.copy_(batch, non_blocking=True)
+            self.filled.record()
+
+    def use(self, step):
+        self.filled.wait()
+        result = step(self.data)
+        self.emptied.record()
+        return result
+
+
+def prefetch(cuda, batches, step, side):
+    if not batches:
+        return []
+    slots = itertools.cycle([_Slot(cuda, batches[0]), _Slot(cuda, batches[0])])
+    slot, results = next(slots), []
+    slot.fill(side, batches[0])
+    for following in [*batches[1:], None]:
+        coming = next(slots)
+        if following is not None:
+            coming.fill(side, following)
+        results.append(slot.use(step))
+        slot = coming
+    return results
+
+
+# %% prefetch: one-block-recursive
+# One block of two rows as the places; the batches are walked by halves, recursively, and the events lie in a list.
+def prefetch(cuda, batches, step, side):
+    if not batches:
+        return []
+    current = cuda.current_stream()
+    block = torch.empty((2, *batches[0].shape), dtype=batches[0].dtype, device="cuda")
+    free = [current.record_event()] * 2
+    there = [None] * 2
+
+    def fetch(i):
+        if i < len(batches):
+            free[i % 2].wait(side)
+            with cuda.stream(side):
+                block[i % 2].copy_(batches[i], non_blocking=True)
+                there[i % 2] = side.record_event()
+
+    def run(first, stop):
+        if stop - first > 1:
+            middle = (first + stop) // 2
+            return run(first, middle) + run(middle, stop)
+        fetch(first + 1)
+        there[first % 2].wait(current)
+        result = step(block[first % 2])
+        free[first % 2] = current.record_event()
+        return [result]
+
+    fetch(0)
+    return run(0, len(batches))

@@ -1,0 +1,478 @@
+"""Right answers to the exercises of lab 07, written without sight of its checks; see judge.py."""
+
+# Right answers for lab 07 (07_tracing.ipynb and 07_tracing_further.ipynb).
+import bisect
+import functools
+import heapq
+import itertools
+import math
+import statistics
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import numpy as np
+import torch
+from lockstep.course.labs.lab07 import case  # as the notebook's cell "look" has it
+from torch.profiler import ProfilerAction, schedule
+
+
+# ============================================================================ recorded_steps
+
+# %% recorded_steps: comprehension
+# divmod's two numbers, one condition each.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle, first = wait + warmup + active, wait + warmup
+    return [n for n in range(steps) if n % cycle >= first and (repeat == 0 or n // cycle < repeat)]
+
+
+# %% recorded_steps: pytorch-s-own-schedule
+# Asks the schedule itself: RECORD and RECORD_AND_SAVE are kept.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    plan = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    kept = {ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE}
+    return [step for step in range(steps) if plan(step) in kept]
+
+
+# %% recorded_steps: endless-pattern-of-letters
+# A pattern of letters, repeated for ever or `repeat` times, zipped with the numbers of the steps.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    pattern = "." * wait + "w" * warmup + "A" * active
+    letters = itertools.cycle(pattern) if repeat == 0 else pattern * repeat
+    return [number for number, letter in zip(range(steps), letters) if letter == "A"]
+
+
+# %% recorded_steps: slices-of-a-range
+# Slices a range of all steps for each cycle: a slice ends by itself where the range does.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    every, cycle, kept = range(steps), wait + warmup + active, []
+    for number, begin in enumerate(every[::cycle]):
+        if number == repeat != 0:
+            break
+        kept.extend(every[begin : begin + cycle][wait + warmup :])
+    return kept
+
+
+# %% recorded_steps: numpy-mask
+# Arrays and a mask; back to Python's ints at the end.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    step = np.arange(steps)
+    mask = step % (wait + warmup + active) >= wait + warmup
+    if repeat:
+        mask &= step < repeat * (wait + warmup + active)
+    return np.flatnonzero(mask).tolist()
+
+
+# %% recorded_steps: generator-of-phases
+# A generator walks through the phases of a cycle as the profiler would, one step at a time.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    def phases():
+        for _ in itertools.count() if repeat == 0 else range(repeat):
+            for phase, length in (("off", wait), ("warm", warmup), ("active", active)):
+                yield from itertools.repeat(phase, length)
+        yield from itertools.repeat("off")
+
+    walk = phases()
+    return list(itertools.compress(range(steps), (next(walk) == "active" for _ in range(steps))))
+
+
+# ============================================================================ offsets
+
+# %% offsets: statistics-median
+# statistics.median of the differences.
+def offsets(ends):
+    return [statistics.median(row[rank] - row[0] for row in ends) for rank in range(len(ends[0]))]
+
+
+# %% offsets: numpy-sorted
+# Integers of numpy all the way, and the middle of the sorted differences.
+def offsets(ends):
+    ends = np.array(ends, dtype=np.int64)
+    return np.sort(ends - ends[:, [0]], axis=0)[len(ends) // 2].tolist()
+
+
+# %% offsets: torch-median
+# torch's median of int64, which needs no floats.
+def offsets(ends):
+    ends = torch.tensor(ends, dtype=torch.int64)
+    return torch.median(ends.sub(ends[:, 0].unsqueeze(1)), dim=0).values.tolist()
+
+
+# %% offsets: quickselect
+# A recursive search for the middle one, without sorting.
+def _select(values, k):
+    pivot = values[len(values) // 2]
+    below, above = [v for v in values if v < pivot], [v for v in values if v > pivot]
+    if k < len(below):
+        return _select(below, k)
+    if k >= len(values) - len(above):
+        return _select(above, k - (len(values) - len(above)))
+    return pivot
+
+
+def offsets(ends):
+    first, *others = zip(*ends)
+    apart = lambda own: [mine - theirs for mine, theirs in zip(own, first)]
+    return [0] + [_select(apart(own), len(first) // 2) for own in others]
+
+
+# %% offsets: heap
+# The largest of the smaller half, the middle one included, by heapq; columns by zip.
+def offsets(ends):
+    half = len(ends) // 2 + 1
+    shifted = ([one - row[0] for one in row] for row in ends)
+    return [heapq.nsmallest(half, column)[-1] for column in zip(*shifted)]
+
+
+# %% offsets: least-absolute-error
+# The median is the difference that has the smallest sum of absolute distances to all others.
+def offsets(ends):
+    def middle(values):
+        return min(values, key=lambda v: sum(abs(v - other) for other in values))
+
+    return [middle([row[rank] - row[0] for row in ends]) for rank, _ in enumerate(ends[0])]
+
+
+# ============================================================================ exposed
+
+# %% exposed: sweep
+# Events in the order of time, and two counters.
+def exposed(compute, communication):
+    change = defaultdict(lambda: [0, 0])
+    for which, spans in enumerate((compute, communication)):
+        for start, end in spans:
+            change[start][which] += 1
+            change[end][which] -= 1
+    total = computing = talking = before = 0
+    for time in sorted(change):
+        if talking and not computing:
+            total += time - before
+        computing, talking, before = computing + change[time][0], talking + change[time][1], time
+    return total
+
+
+# %% exposed: difference-of-two-unions
+# What communication adds to the union: |compute or communication| - |compute|.
+def exposed(compute, communication):
+    def length(spans):
+        total, reached = 0, None
+        for start, end in sorted(spans):
+            begin = start if reached is None else max(start, reached)
+            if end > begin:
+                total += end - begin
+                reached = end
+        return total
+
+    return length([*compute, *communication]) - length(compute)
+
+
+# %% exposed: subtraction-by-reduce
+# Cuts out of each collective what is counted already, and then each kernel; keeps a list of the pieces that are left.
+def exposed(compute, communication):
+    def cut(spans, kernel):
+        s, e = kernel
+        pieces = itertools.chain.from_iterable(
+            ((start, min(end, s)), (max(start, e), end)) for start, end in spans
+        )
+        return [(start, end) for start, end in pieces if start < end]
+
+    left = []
+    for span in communication:
+        left += functools.reduce(cut, [*left, *compute], [span])
+    return sum(end - start for start, end in left)
+
+
+# %% exposed: numpy-elementary-stretches
+# All boundaries cut time into stretches; running sums say what runs in each. In int64.
+def exposed(compute, communication):
+    at = np.unique(np.array([*compute, *communication], dtype=np.int64))
+
+    def active(spans):
+        change = np.zeros(len(at) + 1, dtype=np.int64)
+        for start, end in spans:
+            change[np.searchsorted(at, start)] += 1
+            change[np.searchsorted(at, end)] -= 1
+        return change.cumsum()[: max(len(at) - 1, 0)] > 0
+
+    return int(np.diff(at)[active(communication) & ~active(compute)].sum())
+
+
+# %% exposed: bits-of-an-integer
+# Each elementary stretch is a bit of an integer: sets are ors, and "not" is and-not.
+def exposed(compute, communication):
+    at = sorted({time for span in (*compute, *communication) for time in span})
+
+    def bits(spans):
+        whole = 0
+        for start, end in spans:
+            i, j = bisect.bisect_left(at, start), bisect.bisect_left(at, end)
+            whole |= (1 << j) - (1 << i)
+        return whole
+
+    bare = bits(communication) & ~bits(compute)
+    return sum(b - a for i, (a, b) in enumerate(itertools.pairwise(at)) if bare >> i & 1)
+
+
+# %% exposed: spans-class
+# A small class of sets of moments with union, intersection and length: |talk| - |talk and compute|.
+class Spans:
+    def __init__(self, spans):
+        self.spans = []
+        for start, end in sorted(spans):
+            if self.spans and start <= self.spans[-1][1]:
+                start, last = self.spans.pop()
+                end = max(last, end)
+            self.spans.append((start, end))
+
+    def __and__(self, other):
+        both = [(max(a, c), min(b, d)) for a, b in self.spans for c, d in other.spans]
+        return Spans([(start, end) for start, end in both if start < end])
+
+    def length(self):
+        return sum(end - start for start, end in self.spans)
+
+
+def exposed(compute, communication):
+    talks = Spans(communication)
+    return talks.length() - (talks & Spans(compute)).length()
+
+
+# ============================================================================ charged
+
+# %% charged: loop
+# The plain way.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        waits = [last - one for one in row]
+        result[row.index(last)] += sum(wait for wait in waits if wait >= resolution)
+    return result
+
+
+# %% charged: numpy
+# Arrays of int64, and np.add.at for ranks that come last several times.
+def charged(arrivals, resolution):
+    times = np.array(arrivals, dtype=np.int64)
+    waits = times.max(axis=1, keepdims=True) - times
+    cost = np.where(waits < resolution, 0, waits).sum(axis=1)
+    result = np.zeros(times.shape[1], dtype=np.int64)
+    np.add.at(result, times.argmax(axis=1), cost)
+    return result.tolist()
+
+
+# %% charged: torch-one-hot
+# The last rank as a one-hot row, and a sum over collectives by einsum, in int64.
+def charged(arrivals, resolution):
+    times = torch.tensor(arrivals, dtype=torch.int64)
+    last, who = times.max(dim=1)
+    waits = last.unsqueeze(1) - times
+    cost = waits.masked_fill(waits < resolution, 0).sum(1)
+    blamed = torch.nn.functional.one_hot(who, times.shape[1])
+    return torch.einsum("c,cr->r", cost, blamed).tolist()
+
+
+# %% charged: counter
+# Pairs (time, rank) and a Counter of nanoseconds. (Of two ranks that come last together it takes the higher one; the
+# goal doesn't say which.)
+def charged(arrivals, resolution):
+    cost = Counter()
+    for row in arrivals:
+        (last, who), *others = sorted(zip(row, itertools.count()), reverse=True)
+        cost[who] += sum(last - time for time, _ in others if last - time >= resolution)
+    return [cost[rank] for rank in range(len(arrivals[0]))]
+
+
+# %% charged: rank-by-rank
+# From the rank's point of view: a sum over the collectives in which it was the last.
+def charged(arrivals, resolution):
+    def wait(late, early):
+        return (late - early) * (late - early >= resolution)
+
+    def of(rank):
+        mine = (row for row in arrivals if max(range(len(row)), key=row.__getitem__) == rank)
+        return sum(wait(row[rank], other) for row in mine for other in row)
+
+    return list(map(of, range(len(arrivals[0]))))
+
+
+# %% charged: sorted-with-bisect
+# Sorts each collective; bisect finds how many came early enough, and the sum is their number times the last, minus
+# their times.
+def charged(arrivals, resolution):
+    def blame(result, row):
+        order = sorted(row)
+        early = order[: bisect.bisect_right(order, order[-1] - resolution)]
+        cost = len(early) * order[-1] - sum(early)
+        at = row.index(order[-1])
+        return [*result[:at], result[at] + cost, *result[at + 1 :]]
+
+    return functools.reduce(blame, arrivals, [0 for _ in arrivals[0]])
+
+
+# ============================================================================ diagnoses
+
+# %% diagnoses: read-off-the-tables
+# Numbers from the tables, rounded to two digits.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.60),
+        "D": (0, "checkpoint", 0.50),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: shares-by-breakdown
+# The ranks and words are found by looking; the shares are computed from the breakdowns by the goal's two rules.
+def diagnoses():
+    def part(one, name):
+        return getattr(one, name) / one.length
+
+    def less(letter, rank):
+        shares = {one.rank: part(one, "exposed") for one in case(letter).breakdown().totals}
+        own = shares.pop(rank)
+        return statistics.mean(shares.values()) - own
+
+    def alike(letter, name):
+        least = min(case(letter).breakdown().totals, key=lambda one: part(one, "exposed"))
+        return part(least, name)
+
+    return {
+        "A": (1, "straggler", less("A", 1)),
+        "B": (None, "starved input", alike("B", "host_bound")),
+        "C": (2, "recompile", less("C", 2)),
+        "D": (0, "checkpoint", less("D", 0)),
+        "E": (None, "allocator thrashing", alike("E", "host_bound")),
+        "F": (None, "exposed communication", alike("F", "exposed")),
+    }
+
+
+# %% diagnoses: library-corrected
+# Asks cause() for everything, and replaces E's share, of which the notebook says that the library means another one.
+def diagnoses():
+    found = {letter: case(letter).cause() for letter in "ABCDEF"}
+    result = {letter: (one.rank, one.word, one.share) for letter, one in found.items()}
+    least = min(case("E").breakdown().totals, key=lambda one: one.communication)
+    rank, word, _ = result["E"]
+    result["E"] = (rank, word, least.host_bound / least.length)
+    return result
+
+
+# %% diagnoses: exact-fractions
+# The shares as exact fractions of nanoseconds, which are numbers, too; the pooled share of the others.
+def diagnoses():
+    spent = {letter: case(letter).breakdown().totals for letter in "ABCDEF"}
+
+    def pooled(rows, name):
+        return Fraction(sum(getattr(one, name) for one in rows), sum(one.length for one in rows))
+
+    def against(letter, rank):
+        own = [one for one in spent[letter] if one.rank == rank]
+        others = [one for one in spent[letter] if one.rank != rank]
+        return pooled(others, "exposed") - pooled(own, "exposed")
+
+    one_late = {("A", 1): "straggler", ("C", 2): "recompile", ("D", 0): "checkpoint"}
+    answer = {letter: (rank, word, against(letter, rank)) for (letter, rank), word in one_late.items()}
+    all_alike = {"B": ("starved input", "host_bound"), "E": ("allocator thrashing", "host_bound")}
+    all_alike["F"] = ("exposed communication", "exposed")
+    for letter, (word, name) in all_alike.items():
+        least = min(spent[letter], key=lambda one: Fraction(one.exposed, one.length))
+        answer[letter] = (None, word, pooled([least], name))
+    return answer
+
+
+# %% diagnoses: built-by-zip
+# Columns zipped into tuples; the keys come in another order, which a dict does not mind. The shares are rounded
+# otherwise, within a percent.
+def diagnoses():
+    ranks = (None, None, 0, 2, None, 1)
+    causes = "exposed communication,allocator thrashing,checkpoint,recompile,starved input,straggler".split(",")
+    shares = np.array([672, 757, 498, 601, 444, 127]) / 1000
+    return dict(zip("FEDCBA", zip(ranks, causes, map(float, shares))))
+
+
+# %% diagnoses: numpy-in-one-table
+# One array of exposed and host-bound shares for each case; the rank that is late is found as the one that waits least.
+def diagnoses():
+    result = {}
+    words = {"A": "straggler", "C": "recompile", "D": "checkpoint"}
+    words |= {"B": "starved input", "E": "allocator thrashing", "F": "exposed communication"}
+    for letter in sorted(words):
+        totals = case(letter).breakdown().totals
+        shares = np.array([[one.exposed, one.host_bound] for one in totals]) / [[one.length] for one in totals]
+        at = int(shares[:, 0].argmin())
+        if letter in "ACD":
+            rank, share = totals[at].rank, np.delete(shares[:, 0], at).mean() - shares[at, 0]
+        else:
+            rank, share = None, shares[at, 0 if letter == "F" else 1]
+        result[letter] = (rank, words[letter], float(share))
+    return result
+
+
+# ============================================================================ chance
+
+# %% chance: combinations
+# All hands by itertools; equal sizes, so sums compare like means.
+def chance(before, after):
+    real = sum(after)
+    dealt = [sum(way) for way in itertools.combinations([*before, *after], len(after))]
+    return sum(one >= real for one in dealt) / len(dealt)
+
+
+# %% chance: counting-without-dealing
+# Counts how many hands of each size have each sum, value by value, and never lists a hand.
+def chance(before, after):
+    hands = [Counter({0: 1})] + [Counter() for _ in after]
+    for value in (*before, *after):
+        for size in range(len(after), 0, -1):
+            for total, ways in hands[size - 1].items():
+                hands[size][total + value] += ways
+    found = sum(ways for total, ways in hands[-1].items() if total >= sum(after))
+    return found / hands[-1].total()
+
+
+# %% chance: recursion
+# Gives each value to one side or to the other; an exact fraction until the end.
+def chance(before, after):
+    values, real = (*before, *after), sum(after)
+
+    def count(at, left, total):
+        if left == 0:
+            return int(total >= real)
+        if len(values) - at < left:
+            return 0
+        return count(at + 1, left - 1, total + values[at]) + count(at + 1, left, total)
+
+    return float(Fraction(count(0, len(after), 0), math.comb(len(values), len(after))))
+
+
+# %% chance: numpy-of-all-hands
+# A table of all index combinations, and the mean of a mask.
+def chance(before, after):
+    values = np.array([*before, *after], dtype=np.int64)
+    hands = np.array(list(itertools.combinations(range(len(values)), len(after))))
+    return float((values[hands].sum(axis=1) >= sum(after)).mean())
+
+
+# %% chance: dealt-to-the-other-side
+# Deals to the side *before*: the sum after is large where the sum before is small. Means as exact fractions,
+# and a float only at the end.
+def chance(before, after):
+    whole, size = sum(before) + sum(after), len(after)
+    real = Fraction(sum(after), size)
+    means = [
+        Fraction(whole - sum(way), size)
+        for way in itertools.combinations([*after, *before], len(before))
+    ]
+    return float(Fraction(len([mean for mean in means if mean >= real]), len(means)))
+
+
+# %% chance: bit-patterns
+# Each way is a pattern of bits: all integers with as many ones as there are steps after.
+def chance(before, after):
+    values = list(before) + list(after)
+    ways = [bits for bits in range(1 << len(values)) if bits.bit_count() == len(after)]
+    hand = lambda bits: sum(value for at, value in enumerate(values) if bits >> at & 1)
+    return statistics.fmean(hand(bits) >= sum(after) for bits in ways)

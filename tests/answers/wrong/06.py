@@ -1,0 +1,1080 @@
+"""Wrong answers to the exercises of lab 06, written without sight of its checks; see judge.py."""
+
+import bisect
+import copy
+import functools
+import math
+
+import lockstep
+import torch
+import torch.distributed as dist
+
+
+# %% last_end: gap-before-the-first-kernel
+# Starts with "the end of the kernel before" at 0, so the first kernel cannot begin before `gap`; there is no kernel
+# before it. It shows where gap > latency.
+def last_end(kernels, launch, latency, gap):
+    end = 0
+    for i, duration in enumerate(kernels):
+        end = max(i * launch + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: latency-from-the-end-of-the-launch
+# Counts latency from the end of the launch, (i + 1) · launch; the text counts it from its beginning, i · launch.
+def last_end(kernels, launch, latency, gap):
+    end = -math.inf
+    for i, duration in enumerate(kernels):
+        end = max((i + 1) * launch + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: gap-always-added
+# Adds the gap to every start, also where the kernel waits for its launch: the gap only counts from the end of the
+# kernel before.
+def last_end(kernels, launch, latency, gap):
+    end = -math.inf
+    for i, duration in enumerate(kernels):
+        start = max(i * launch + latency, end)
+        end = start + (gap if i else 0) + duration
+    return end
+
+
+# %% last_end: latency-only-once
+# Gives only the first kernel the latency; the text says that each kernel begins at the earliest `latency` after its
+# launch.
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for i, duration in enumerate(kernels[1:], 1):
+        end = max(i * launch, end + gap) + duration
+    return end
+
+
+# %% last_end: larger-of-two-bounds
+# Takes the larger of "all bound by launches" and "all bound by kernels". Right where all kernels are alike, wrong
+# where a long kernel makes the queue grow in the middle.
+def last_end(kernels, launch, latency, gap):
+    n = len(kernels)
+    host = (n - 1) * launch + latency + kernels[-1]
+    device = latency + sum(kernels) + (n - 1) * gap
+    return max(host, device)
+
+
+# %% last_end: start-of-the-last-kernel
+# Returns when the last kernel begins, not when it ends.
+def last_end(kernels, launch, latency, gap):
+    start, end = 0, -math.inf
+    for i, duration in enumerate(kernels):
+        start = max(i * launch + latency, end + gap)
+        end = start + duration
+    return start
+
+
+# %% last_end: from-the-first-kernel-on
+# Counts from the start of the first kernel; the times are to be from the start of the first launch, `latency` earlier.
+def last_end(kernels, launch, latency, gap):
+    end = -math.inf
+    for i, duration in enumerate(kernels):
+        end = max(i * launch + latency, end + gap) + duration
+    return end - latency
+
+
+# %% last_end: launch-index-shifted
+# Treats the first kernel apart and enumerates the others from 0 again: the second launch begins at 0, too, and each
+# later one a launch too early.
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for i, duration in enumerate(kernels[1:]):
+        end = max(i * launch + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: a-graph-has-no-gaps
+# A shortcut for a graph (launch == 0) that forgets the gaps between its kernels.
+def last_end(kernels, launch, latency, gap):
+    if launch == 0:
+        return latency + sum(kernels)
+    end = -math.inf
+    for i, duration in enumerate(kernels):
+        end = max(i * launch + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: whole-microseconds
+# Rounds each kernel's end to whole µs, which adds up over many small kernels of 1.3 µs.
+def last_end(kernels, launch, latency, gap):
+    end = -math.inf
+    for i, duration in enumerate(kernels):
+        end = round(max(i * launch + latency, end + gap) + duration)
+    return end
+
+
+# %% last_end: host-waits-for-latency
+# Lets launch i begin after i · (launch + latency), as if the host waited until a kernel has begun; it begins at
+# i · launch.
+def last_end(kernels, launch, latency, gap):
+    end = -math.inf
+    for i, duration in enumerate(kernels):
+        end = max(i * (launch + latency) + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: needs-two-kernels
+# Unpacks the first two kernels to begin with, so a list with one kernel ("at least one") fails.
+def last_end(kernels, launch, latency, gap):
+    first, second, *others = kernels
+    end = latency + first
+    end = max(launch + latency, end + gap) + second
+    for i, duration in enumerate(others, 2):
+        end = max(i * launch + latency, end + gap) + duration
+    return end
+
+
+# %% captured: contiguous-is-no-copy
+# y.contiguous() of a contiguous tensor is y itself: what run returns is the static output, which the next run
+# overwrites.
+def captured(cuda, work, x):
+    static = x.clone()
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        work(static)
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return y.contiguous()
+
+    return run
+
+
+# %% captured: x-is-the-static-input
+# Captures with x itself, so each run copies its input into the caller's x, which must not be changed.
+def captured(cuda, work, x):
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        work(x)
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(x)
+
+    def run(new):
+        x.copy_(new)
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% captured: no-warm-up
+# Captures the first call of work, which by the goal sets something up that cannot be captured.
+def captured(cuda, work, x):
+    static = x.clone()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% captured: captures-in-each-run
+# Captures a new graph in each run and replays it: the right numbers, but work is not captured once, and a capture
+# makes the host wait.
+def captured(cuda, work, x):
+    work(x.clone())
+
+    def run(new):
+        static = new.clone()
+        g = cuda.CUDAGraph()
+        with cuda.graph(g):
+            y = work(static)
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% captured: two-outputs-in-turn
+# Copies into two prepared outputs in turn; a result changes when run is called for the second time after it, and
+# what was returned must never change.
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+    outputs = [torch.empty_like(y), torch.empty_like(y)]
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        outputs.reverse()
+        return outputs[0].copy_(y)
+
+    return run
+
+
+# %% captured: host-waits-in-run
+# run synchronizes before it returns ("so that the result is there"); the host must never wait in run.
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        result = y.clone()
+        cuda.current_stream().synchronize()
+        return result
+
+    return run
+
+
+# %% captured: same-tensor-is-not-copied-again
+# Skips the copy in if `new` is the same tensor as last time, although its values may have changed since.
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+    last = None
+
+    def run(new):
+        nonlocal last
+        if new is not last:
+            static.copy_(new)
+            last = new
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% captured: clone-inside-the-graph
+# Captures the clone together with work: it is then a static tensor like any other, and each run returns the same
+# memory.
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static).clone()
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return y
+
+    return run
+
+
+# %% captured: static-input-is-float32
+# Makes the static input with torch.zeros(x.shape), which is float32: for bfloat16 or integers work computes something
+# else than work(new).
+def captured(cuda, work, x):
+    static = torch.zeros(x.shape, device="cuda")
+    static.copy_(x)
+    work(static.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% captured: four-launches
+# Fills the result with zeros before it copies into it: a copy, a replay, a fill and a copy are four launches, one
+# more than allowed.
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        result = torch.zeros_like(y)
+        result.copy_(y)
+        return result
+
+    return run
+
+
+# %% captured: clone-of-the-input-is-captured
+# Makes the static input inside of the capture, so the graph begins with a copy from x: each replay overwrites what
+# run has copied in, and run(new) always returns work(x).
+def captured(cuda, work, x):
+    work(x.clone())
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        static = x.clone()
+        y = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% captured: replayed-on-a-stream-of-its-own
+# Runs everything on a stream of its own that neither waits for the caller's stream nor is waited for: `new` may not
+# be ready, nor the result when the caller reads it.
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static.clone())
+    own = cuda.Stream()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        y = work(static)
+
+    def run(new):
+        with cuda.stream(own):
+            static.copy_(new)
+            g.replay()
+            return y.clone()
+
+    return run
+
+
+# %% graphed_training: warm-up-trains
+# The warm-up steps are real steps, and nothing is restored: the parameters have changed when the function returns.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        whole()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: state-dict-is-no-copy
+# Keeps model.state_dict() without cloning it: it refers to the parameters themselves, so loading it after the warm-up
+# restores nothing.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    before = dict(model.state_dict())
+    whole()
+    model.load_state_dict(before)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: parameters-moved-after-the-capture
+# Restores by p.data = old after the capture: the parameters then lie elsewhere, and replays train the memory that
+# they had before, not the model.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+    for p, old in zip(model.parameters(), before):
+        p.data = old
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: loss-is-the-static-tensor
+# Returns loss.detach(), which shares the graph's memory: the next step overwrites it, so it's not a tensor of its own.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before):
+            p.copy_(old)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach()
+
+    return step
+
+
+# %% graphed_training: gradients-add-up
+# Sets the gradients to zero once before the capture (set_to_none=False) and not in it: each replay adds to the
+# gradients of the steps before.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def whole():
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before):
+            p.copy_(old)
+    optimizer.zero_grad(set_to_none=False)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: targets-are-not-copied
+# Copies only x into its static tensor; each step uses the targets of the capture.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static = [x.clone(), y.clone()]
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static[0]), static[1])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before):
+            p.copy_(old)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static[0].copy_(x)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: learning-rate-zero-is-baked-in
+# Sets lr = 0 so that the warm-up does not train, but sets it back only after the capture: the 0 is baked into the
+# graph, and no step trains.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    rates = [group["lr"] for group in optimizer.param_groups]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    whole()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+    for group, rate in zip(optimizer.param_groups, rates):
+        group["lr"] = rate
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: undone-by-adding-the-gradient
+# Undoes the warm-up's step by p += lr · grad: because of rounding (and of any weight decay) the parameters do not
+# have the values that they had before.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=group["lr"])
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: only-the-first-group-restored
+# Keeps and restores optimizer.param_groups[0]["params"] only: with a second group of parameters the warm-up has
+# trained those.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    params = optimizer.param_groups[0]["params"]
+    before = [p.detach().clone() for p in params]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for p, old in zip(params, before):
+            p.copy_(old)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: loss-of-the-step-before
+# Copies the loss out before the replay: step returns the loss of the previous step (and garbage the first time).
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before):
+            p.copy_(old)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        result = loss.detach().clone()
+        g.replay()
+        return result
+
+    return step
+
+
+# %% graphed_training: optimizer-outside-the-graph
+# Captures forward and backward only, and calls optimizer.step() after each replay: the right parameters, but the
+# step is not one replay, and the optimizer's launches come on top.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+
+    def passes():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        return loss
+
+    passes()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = passes()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        optimizer.step()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: replayed-once-at-the-end
+# Restores the parameters, captures, and then replays once "because a capture runs nothing": that replay trains, so
+# the parameters have changed when the function returns.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def whole():
+        optimizer.zero_grad()
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    whole()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before):
+            p.copy_(old)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+    g.replay()
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% clipped: mask-of-the-unscaled-x
+# Compares the x before scaling with 0.5; the original masks what has been scaled.
+def clipped(x, limit):
+    norm = x.norm()
+    scaled = torch.where(norm > limit, x * (limit / norm), x)
+    return torch.where(x.abs() > 0.5, scaled, 0).sum()
+
+
+# %% clipped: always-scaled
+# Scales by limit / norm without asking whether norm > limit: a short x is made longer.
+def clipped(x, limit):
+    x = x * (limit / x.norm())
+    return torch.where(x.abs() > 0.5, x, 0).sum()
+
+
+# %% clipped: scales-x-in-place
+# mul_ changes the caller's x, which must not be changed (and the next replay finds another x).
+def clipped(x, limit):
+    norm = x.norm()
+    x.mul_(torch.where(norm > limit, limit / norm, 1.0))
+    return torch.where(x.abs() > 0.5, x, 0).sum()
+
+
+# %% clipped: only-positive-ones
+# Masks by x > 0.5 and forgets abs(): large negative elements are left out.
+def clipped(x, limit):
+    norm = x.norm()
+    x = torch.where(norm > limit, x * (limit / norm), x)
+    return torch.where(x > 0.5, x, 0).sum()
+
+
+# %% clipped: half-counts-as-large
+# >= in place of >: elements of exactly 0.5 (or -0.5) are added, and the original leaves them out.
+def clipped(x, limit):
+    norm = x.norm()
+    x = torch.where(norm > limit, x * (limit / norm), x)
+    return torch.where(x.abs() >= 0.5, x, 0).sum()
+
+
+# %% clipped: largest-element-as-the-norm
+# Uses the largest magnitude as the norm (torch's norm() is the root of the sum of squares): scales too seldom and too
+# little. Right only if a single element is not zero.
+def clipped(x, limit):
+    norm = x.abs().amax()
+    x = torch.where(norm > limit, x * (limit / norm), x)
+    return torch.where(x.abs() > 0.5, x, 0).sum()
+
+
+# %% clipped: clamps-each-element
+# Clips each element to [-limit, limit] in place of the norm.
+def clipped(x, limit):
+    x = x.clamp(-limit, limit)
+    return torch.where(x.abs() > 0.5, x, 0).sum()
+
+
+# %% clipped: square-root-forgotten
+# "norm" is the sum of squares without its root, in the comparison and in the quotient.
+def clipped(x, limit):
+    norm = x.square().sum()
+    x = torch.where(norm > limit, x * (limit / norm), x)
+    return torch.where(x.abs() > 0.5, x, 0).sum()
+
+
+# %% clipped: sum-of-magnitudes
+# Adds up the absolute values of the large elements; the original adds them with their signs.
+def clipped(x, limit):
+    norm = x.norm()
+    size = torch.where(norm > limit, x * (limit / norm), x).abs()
+    return torch.where(size > 0.5, size, 0).sum()
+
+
+# %% clipped: mask-before-the-norm
+# Leaves out the small elements first and takes the norm of what is left: another norm, and another scale.
+def clipped(x, limit):
+    large = torch.where(x.abs() > 0.5, x, 0)
+    norm = large.norm()
+    return torch.where(norm > limit, large * (limit / norm), large).sum()
+
+
+# %% clipped: at-most-sixteen-large-ones
+# Takes a fixed number of the largest magnitudes (topk), "so that the shape is fixed": if more than 16 elements are
+# large, the rest is missing.
+def clipped(x, limit):
+    norm = x.norm()
+    x = torch.where(norm > limit, x * (limit / norm), x)
+    size, place = x.abs().topk(min(16, x.numel()))
+    return torch.where(size > 0.5, x[place], 0).sum()
+
+
+# %% by_size: view-of-the-static-output
+# Returns y[:rows], a view into the graph's memory: not a tensor of its own, the next run changes it.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        g, static, y = graphs[min(size for size in graphs if size >= rows)]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows]
+
+    return run
+
+
+# %% by_size: first-in-the-given-order
+# Takes the first size of the list that is large enough; `sizes` are in any order, so that need not be the smallest.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sizes:
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        g, static, y = graphs[next(size for size in sizes if size >= rows)]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows].clone()
+
+    return run
+
+
+# %% by_size: a-pool-for-each
+# Makes the pool handle inside of the loop: each graph has a pool of its own, and the goal wants all in one.
+def by_size(cuda, work, width, sizes):
+    graphs = {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        pool = cuda.graph_pool_handle()
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        g, static, y = graphs[min(size for size in graphs if size >= rows)]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows].clone()
+
+    return run
+
+
+# %% by_size: exact-fit-goes-to-the-next-graph
+# Looks for size > rows (and falls back on the largest): the values are right, but a batch that fits exactly runs in
+# the next larger graph, not in the smallest that fits.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        fits = min((size for size in graphs if size > rows), default=max(graphs))
+        g, static, y = graphs[fits]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows].clone()
+
+    return run
+
+
+# %% by_size: always-the-largest
+# Captures all graphs and pads every batch to max(sizes): right values from the wrong graph.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        static[:rows].copy_(x)  # those of the loop's last turn
+        g.replay()
+        return y[:rows].clone()
+
+    return run
+
+
+# %% by_size: result-is-like-the-input
+# Makes the result like x (float32, `width` columns): work may return another width or dtype, since only its number of
+# rows is given.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        g, static, y = graphs[min(size for size in graphs if size >= rows)]
+        static[:rows].copy_(x)
+        g.replay()
+        result = torch.empty_like(x)
+        result.copy_(y[:rows])
+        return result
+
+    return run
+
+
+# %% by_size: captured-when-first-needed
+# Captures the graph of a size only when run needs it; by the goal by_size captures work for all sizes.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+
+    def run(x):
+        rows = x.shape[0]
+        fits = min(size for size in sizes if size >= rows)
+        if fits not in graphs:
+            static, g = torch.zeros(fits, width, device="cuda"), cuda.CUDAGraph()
+            with cuda.graph(g, pool=pool):
+                y = work(static)
+            graphs[fits] = g, static, y
+        g, static, y = graphs[fits]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows].clone()
+
+    return run
+
+
+# %% by_size: eager-if-no-graph-fits-exactly
+# Replays a graph only for exactly its size, and calls work(x) for all other batches, in place of padding.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        if x.shape[0] not in graphs:
+            return work(x)
+        g, static, y = graphs[x.shape[0]]
+        static.copy_(x)
+        g.replay()
+        return y.clone()
+
+    return run
+
+
+# %% by_size: nearest-size
+# Takes the size that is nearest to the number of rows: if that is a smaller one, the batch does not fit into it.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        g, static, y = graphs[min(graphs, key=lambda size: abs(size - rows))]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows].clone()
+
+    return run
+
+
+# %% by_size: in-pieces-of-smaller-graphs
+# Cuts a batch into pieces that fill smaller graphs (9 rows: 8 + 1) and joins the results: right values by several
+# replays, in place of one replay of the smallest graph that fits.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        results = []
+        while True:
+            filled = max((size for size in graphs if size <= x.shape[0]), default=min(graphs))
+            piece, x = x[:filled], x[filled:]
+            g, static, y = graphs[filled]
+            static[: piece.shape[0]].copy_(piece)
+            g.replay()
+            results.append(y[: piece.shape[0]].clone())
+            if not x.shape[0]:
+                return torch.cat(results)
+
+    return run
+
+
+# %% by_size: closures-share-the-last-graph
+# Makes a function per size in a loop; all of them look up the loop's variables when they are called, and so use the
+# graph that was captured last, the smallest one: larger batches fail.
+def by_size(cuda, work, width, sizes):
+    pool, runs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+
+        def replay(x):
+            static[: x.shape[0]].copy_(x)
+            g.replay()
+            return y[: x.shape[0]].clone()
+
+        runs[size] = replay
+
+    def run(x):
+        return runs[min(size for size in runs if size >= x.shape[0])](x)
+
+    return run
+
+
+# %% by_size: next-power-of-two
+# Rounds the number of rows up to a power of two and looks for that size; `sizes` can be any numbers, such as 3, 6, 12.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        static, g = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            y = work(static)
+        graphs[size] = g, static, y
+
+    def run(x):
+        rows = x.shape[0]
+        padded = max(min(graphs), 1 << max(rows - 1, 0).bit_length())
+        g, static, y = graphs[padded]
+        static[:rows].copy_(x)
+        g.replay()
+        return y[:rows].clone()
+
+    return run

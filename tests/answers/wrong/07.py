@@ -1,0 +1,822 @@
+"""Wrong answers to the exercises of lab 07, written without sight of its checks; see judge.py."""
+
+# Wrong answers for lab 07 (07_tracing.ipynb and 07_tracing_further.ipynb).
+import itertools
+import random
+import statistics
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerAction, schedule
+
+
+# ============================================================================ recorded_steps
+
+# %% recorded_steps: repeat-of-zero-records-nothing
+# range(repeat) is empty for repeat = 0; the text says that the cycles then continue as long as the loop does.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept = []
+    for number in range(repeat):
+        begin = number * cycle + wait + warmup
+        kept += range(min(begin, steps), min(begin + active, steps))
+    return kept
+
+
+# %% recorded_steps: unfinished-cycle-dropped
+# Keeps complete cycles only; if the loop ends within a cycle, what was active until then has to be kept.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    complete = steps // cycle
+    cycles = min(repeat, complete) if repeat else complete
+    return [n * cycle + wait + warmup + i for n in range(cycles) for i in range(active)]
+
+
+# %% recorded_steps: warm-up-kept
+# Keeps the warm-up steps, in which the profiler runs but discards what it sees.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    return [n for n in range(steps) if n % cycle >= wait and (not repeat or n // cycle < repeat)]
+
+
+# %% recorded_steps: counted-from-one
+# Numbers the steps from 1, as people do; the text says that they are counted from 0.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    first = wait + warmup
+    return [n + 1 for n in range(steps) if n % cycle >= first and (not repeat or n // cycle < repeat)]
+
+
+# %% recorded_steps: record-without-record-and-save
+# Asks PyTorch's schedule for RECORD alone; the last active step of each cycle is RECORD_AND_SAVE, and is kept, too.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    plan = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    return [n for n in range(steps) if plan(n) == ProfilerAction.RECORD]
+
+
+# %% recorded_steps: one-cycle-too-many
+# `<=` in place of `<`: the profiler stays off after `repeat` cycles, and not after repeat + 1.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    first = wait + warmup
+    return [n for n in range(steps) if n % cycle >= first and (not repeat or n // cycle <= repeat)]
+
+
+# %% recorded_steps: waits-in-the-first-cycle-only
+# Takes `wait` for steps that are skipped once at the start; the text says that each cycle begins with them.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = warmup + active
+    kept = []
+    for n in range(wait, steps):
+        number, at = divmod(n - wait, cycle)
+        if at >= warmup and (not repeat or number < repeat):
+            kept.append(n)
+    return kept
+
+
+# %% recorded_steps: warms-up-in-the-first-cycle-only
+# Only the first cycle has a warm-up ("the profiler is warm by then"); the text says that each cycle has one.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept, n, number = [], warmup, 0
+    while n < steps and (not repeat or number < repeat):
+        n += wait
+        kept += range(min(n, steps), min(n + active, steps))
+        n += active
+        number += 1
+    return kept
+
+
+# %% recorded_steps: beyond-the-end
+# Keeps a cycle that begins within the loop as a whole: the list holds steps that the loop no longer has.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept, number = [], 0
+    while number * cycle + wait + warmup < steps and (not repeat or number < repeat):
+        begin = number * cycle + wait + warmup
+        kept += range(begin, begin + active)
+        number += 1
+    return kept
+
+
+# %% recorded_steps: endless-means-a-hundred
+# Takes 100 cycles for "as long as the loop does": a longer loop with repeat = 0 is cut off.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept = []
+    for number in range(repeat or 100):
+        begin = number * cycle + wait + warmup
+        kept += range(min(begin, steps), min(begin + active, steps))
+    return kept
+
+
+# %% recorded_steps: iterator
+# Returns an iterator that yields the right numbers once; the goal asks for a list.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    first = wait + warmup
+    return filter(lambda n: n % cycle >= first and (not repeat or n // cycle < repeat), range(steps))
+
+
+# %% recorded_steps: last-step-of-the-loop-forgotten
+# range(steps - 1): if the loop ends with an active step, that one is missing. The goal's example ends differently.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    first = wait + warmup
+    return [n for n in range(steps - 1) if n % cycle >= first and (not repeat or n // cycle < repeat)]
+
+
+# ============================================================================ offsets
+
+# %% offsets: mean-without-the-extremes
+# Drops the smallest and the largest difference and takes the mean of the others: the median of three collectives, but
+# not of five.
+def offsets(ends):
+    result = []
+    for rank in range(len(ends[0])):
+        apart = sorted(row[rank] - row[0] for row in ends)
+        inner = apart[1:-1] or apart
+        result.append(sum(inner) / len(inner))
+    return result
+
+
+# %% offsets: difference-of-medians
+# The median of a rank's ends minus the median of rank 0's: the two may come from different collectives, and then it
+# is not the median of the differences.
+def offsets(ends):
+    middle = [statistics.median(own) for own in zip(*ends)]
+    return [one - middle[0] for one in middle]
+
+
+# %% offsets: sign-reversed
+# Rank 0's end minus the rank's: a clock that is ahead gets a negative number.
+def offsets(ends):
+    return [statistics.median(row[0] - row[rank] for row in ends) for rank in range(len(ends[0]))]
+
+
+# %% offsets: against-the-rank-before
+# Compares each rank with the rank before it and not with rank 0. (Even the sum of these would not do: medians do not
+# add up.)
+def offsets(ends):
+    return [
+        statistics.median(row[rank] - row[max(rank - 1, 0)] for row in ends)
+        for rank in range(len(ends[0]))
+    ]
+
+
+# %% offsets: against-the-earliest
+# Subtracts the earliest end of each collective, as in a plot that begins at 0; right only where rank 0's clock is the
+# one that is furthest behind.
+def offsets(ends):
+    return [statistics.median(row[rank] - min(row) for row in ends) for rank in range(len(ends[0]))]
+
+
+# %% offsets: rank-0-left-out
+# Returns numbers for the ranks from 1 on; the goal wants one for each rank, rank 0's own is 0.
+def offsets(ends):
+    return [statistics.median(row[rank] - row[0] for row in ends) for rank in range(1, len(ends[0]))]
+
+
+# %% offsets: middle-without-sorting
+# Takes the difference of the collective in the middle of the list; the median is the middle of the sorted ones.
+def offsets(ends):
+    result = []
+    for rank in range(len(ends[0])):
+        apart = [row[rank] - row[0] for row in ends]
+        result.append(apart[len(apart) // 2])
+    return result
+
+
+# %% offsets: float32-differences
+# The differences are right integers, but the median is taken in float32, which holds integers up to 2**24: clocks
+# that are more than 17 ms apart are rounded.
+def offsets(ends):
+    ends = torch.tensor(ends)
+    apart = (ends - ends[:, :1]).float()
+    return apart.median(dim=0).values.tolist()
+
+
+# %% offsets: four-ranks
+# Written for the four ranks of the recording: other numbers of ranks raise an error or are cut off.
+def offsets(ends):
+    return [statistics.median(row[rank] - row[0] for row in ends) for rank in range(4)]
+
+
+# %% offsets: microseconds
+# Divides by 1000, since the tables are in µs; the ends are in nanoseconds, and so is their difference.
+def offsets(ends):
+    return [statistics.median(row[rank] - row[0] for row in ends) / 1000 for rank in range(len(ends[0]))]
+
+
+# %% offsets: each-rank-sorted-by-itself
+# Sorts each rank's ends first, so that the n-th end of a rank is compared with the n-th of rank 0. Where an outlier
+# changes the order, these are ends of different collectives.
+def offsets(ends):
+    columns = [sorted(own) for own in zip(*ends)]
+    return [statistics.median(a - b for a, b in zip(own, columns[0])) for own in columns]
+
+
+# ============================================================================ exposed
+
+# %% exposed: overlapping-communication-counted-twice
+# Merges compute but not communication: a moment at which two collectives run counts twice.
+def exposed(compute, communication):
+    merged = []
+    for start, end in sorted(compute):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    total = 0
+    for start, end in communication:
+        hidden = sum(max(0, min(end, e) - max(start, s)) for s, e in merged)
+        total += end - start - hidden
+    return total
+
+
+# %% exposed: overlapping-compute-subtracted-twice
+# Merges communication but not compute: where two kernels hide the same moment, it is subtracted twice.
+def exposed(compute, communication):
+    merged = []
+    for start, end in sorted(communication):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    total = 0
+    for start, end in merged:
+        hidden = sum(max(0, min(end, e) - max(start, s)) for s, e in compute)
+        total += max(0, end - start - hidden)
+    return total
+
+
+# %% exposed: difference-of-lengths
+# The length of all communication minus that of all compute: that would be right only if all compute lay beside
+# communication.
+def exposed(compute, communication):
+    def length(spans):
+        total, reached = 0, None
+        for start, end in sorted(spans):
+            if reached is None or start > reached:
+                reached = start
+            if end > reached:
+                total, reached = total + end - reached, end
+        return total
+
+    return max(0, length(communication) - length(compute))
+
+
+# %% exposed: lists-taken-as-sorted
+# The merge takes the spans in the order in which they come; the goal says that they are in no particular order.
+def exposed(compute, communication):
+    def length(spans):
+        total, reached = 0, None
+        for start, end in spans:
+            if reached is None or start > reached:
+                reached = start
+            if end > reached:
+                total, reached = total + end - reached, end
+        return total
+
+    return length([*compute, *communication]) - length(compute)
+
+
+# %% exposed: end-of-the-later-span
+# Merging sets the end to that of the later span and not to the larger one: a span within another cuts it off.
+def exposed(compute, communication):
+    def length(spans):
+        merged = []
+        for start, end in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = end
+            else:
+                merged.append([start, end])
+        return sum(end - start for start, end in merged)
+
+    return length([*compute, *communication]) - length(compute)
+
+
+# %% exposed: compute-without-gaps
+# Takes everything from the first start to the last end of compute for computing: communication in the gaps between
+# kernels is exposed, and not counted.
+def exposed(compute, communication):
+    covered = []
+    for start, end in sorted(communication):
+        if covered and start <= covered[-1][1]:
+            covered[-1][1] = max(covered[-1][1], end)
+        else:
+            covered.append([start, end])
+    if not compute:
+        return sum(end - start for start, end in covered)
+    first, last = min(s for s, _ in compute), max(e for _, e in compute)
+    return sum(end - start - max(0, min(end, last) - max(start, first)) for start, end in covered)
+
+
+# %% exposed: a-flag-in-place-of-a-counter
+# The sweep notes with one flag whether something computes: if the shorter of two overlapping kernels ends, the flag
+# goes off though the other one still runs.
+def exposed(compute, communication):
+    events = []
+    for start, end in compute:
+        events += [(start, 1, "compute"), (end, -1, "compute")]
+    for start, end in communication:
+        events += [(start, 1, "talk"), (end, -1, "talk")]
+    computing, talks, total, before = False, 0, 0, None
+    for time, change, what in sorted(events):
+        if talks and not computing:
+            total += time - before
+        before = time
+        if what == "compute":
+            computing = change > 0
+        else:
+            talks += change
+    return total
+
+
+# %% exposed: stops-with-the-last-kernel
+# The two pointers stop as soon as one of the lists is used up: communication after the last kernel, which is exposed
+# most often, is not counted.
+def exposed(compute, communication):
+    def merge(spans):
+        merged = []
+        for start, end in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([start, end])
+        return merged
+
+    kernels, talks = merge(compute), merge(communication)
+    i = j = total = 0
+    while i < len(kernels) and j < len(talks):
+        start, end = talks[j]
+        if kernels[i][1] <= start:
+            i += 1
+        elif end <= kernels[i][0]:
+            total += end - start
+            j += 1
+        else:
+            total += max(0, kernels[i][0] - start)
+            talks[j][0] = min(end, kernels[i][1])
+            if talks[j][0] >= end:
+                j += 1
+            else:
+                i += 1
+    return total
+
+
+# %% exposed: all-or-nothing
+# A stretch of communication that meets any kernel counts as hidden as a whole; only the part beside the kernel is.
+def exposed(compute, communication):
+    merged = []
+    for start, end in sorted(communication):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    total = 0
+    for start, end in merged:
+        if not any(s < end and start < e for s, e in compute):
+            total += end - start
+    return total
+
+
+# %% exposed: only-the-first-kernel
+# Subtracts the first kernel that overlaps a stretch of communication and stops looking: a long collective beside
+# several kernels seems more exposed than it is.
+def exposed(compute, communication):
+    def merge(spans):
+        merged = []
+        for start, end in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([start, end])
+        return merged
+
+    total, kernels = 0, merge(compute)
+    for start, end in merge(communication):
+        total += end - start
+        for s, e in kernels:
+            if s < end and start < e:
+                total -= min(end, e) - max(start, s)
+                break
+    return total
+
+
+# %% exposed: compute-exposed
+# The two are swapped: the time in which something computes and no communication runs.
+def exposed(compute, communication):
+    def length(spans):
+        total, reached = 0, None
+        for start, end in sorted(spans):
+            if reached is None or start > reached:
+                reached = start
+            if end > reached:
+                total, reached = total + end - reached, end
+        return total
+
+    return length([*compute, *communication]) - length(communication)
+
+
+# ============================================================================ charged
+
+# %% charged: a-wait-of-the-resolution-left-out
+# `>` in place of `>=`: a wait that is exactly the resolution is not shorter, so it counts.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        result[row.index(last)] += sum(last - one for one in row if last - one > resolution)
+    return result
+
+
+# %% charged: longest-wait-only
+# Charges the longest wait, of the first rank that came; the goal wants the sum of what all others waited.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        wait = last - min(row)
+        result[row.index(last)] += wait if wait >= resolution else 0
+    return result
+
+
+# %% charged: resolution-subtracted
+# Charges what a wait is longer than the resolution; a wait that counts counts as a whole (100 in the example, not 90).
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        result[row.index(last)] += sum(max(0, last - one - resolution) for one in row)
+    return result
+
+
+# %% charged: sum-compared-with-the-resolution
+# Compares the sum of a collective's waits with the resolution: three waits of 5 are charged at a resolution of 10,
+# though none of them can be seen.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        waits = sum(last - one for one in row)
+        if waits >= resolution:
+            result[row.index(last)] += waits
+    return result
+
+
+# %% charged: whole-collective-or-nothing
+# If the longest wait can be seen, all waits of the collective are charged, also those below the resolution (105 in
+# the example).
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        if last - min(row) >= resolution:
+            result[row.index(last)] += sum(last - one for one in row)
+    return result
+
+
+# %% charged: only-behind-the-second-last
+# Charges what the last rank alone caused, its distance from the second last, for each of the others; the goal
+# wants what they waited.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        *_, second, last = sorted(row)
+        if last - second >= resolution:
+            result[row.index(last)] += (last - second) * (len(row) - 1)
+    return result
+
+
+# %% charged: resolution-of-the-totals
+# Adds up all waits and compares each rank's total with the resolution: short waits add up over the collectives.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        result[row.index(last)] += sum(last - one for one in row)
+    return [total if total >= resolution else 0 for total in result]
+
+
+# %% charged: everybody-who-came-later
+# Charges each rank for those who came before it, and not only the last one.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        for rank, one in enumerate(row):
+            waits = [one - other for other in row if other < one]
+            result[rank] += sum(wait for wait in waits if wait >= resolution)
+    return result
+
+
+# %% charged: last-collective-only
+# `=` in place of `+=`: a rank that comes last in several collectives is charged for the last of them alone.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        waits = [last - one for one in row]
+        result[row.index(last)] = sum(wait for wait in waits if wait >= resolution)
+    return result
+
+
+# %% charged: rounded-to-the-resolution
+# Rounds each wait down to a multiple of the resolution: that drops short waits, but makes the others shorter, too.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        for one in row:
+            wait = last - one
+            result[row.index(last)] += wait // resolution * resolution if resolution else wait
+    return result
+
+
+# %% charged: shared-among-the-late
+# Ranks that arrive within the resolution of the last one share its charge; the goal charges the last rank.
+def charged(arrivals, resolution):
+    result = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        late = [rank for rank, one in enumerate(row) if last - one < resolution or one == last]
+        waits = sum(last - one for one in row if last - one >= resolution)
+        for rank in late:
+            result[rank] += waits / len(late)
+    return result
+
+
+# %% charged: float32
+# Arrivals as float32: nanoseconds since 1970 are rounded to 137 seconds, and even times near 0 from 17 ms on are
+# rounded.
+def charged(arrivals, resolution):
+    times = torch.tensor(arrivals, dtype=torch.float32)
+    last, who = times.max(dim=1)
+    waits = last[:, None] - times
+    waits[waits < resolution] = 0
+    result = torch.zeros(times.shape[1]).index_add_(0, who, waits.sum(1))
+    return [int(one) for one in result]
+
+
+# ============================================================================ diagnoses
+
+# %% diagnoses: longest-all-reduces-blamed
+# A's rank is one whose all-reduces are long; a long all-reduce means a rank that was early. Rank 1 arrives last
+# nine times of nine.
+def diagnoses():
+    return {
+        "A": (3, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: last-most-often
+# D's rank is the one that came last most often (rank 3, 18 times); rank 0 came last in only 8 collectives, but cost
+# the others ten times as much.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (3, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: starved-rank
+# B's rank is the one that waits least; all ranks are idle at the start of each step, so it has to be None.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (1, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: busiest-rank-of-f
+# F's rank is the one that computes longest and comes last 8 of 18 times; waiting is a small part of the collectives
+# there, and nobody is to blame.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (3, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: launch-bound-a-second-time
+# E's GPUs wait for hosts, but those are in cudaMalloc and cudaFree; launch-bound was X, and A to F have the other six.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "launch-bound", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: straggler-and-recompile-swapped
+# In both one rank has more to do in every step; C's rank 2 compiles (ranges of Dynamo), and A's rank 1 has more work.
+def diagnoses():
+    return {
+        "A": (1, "recompile", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "straggler", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: percent
+# Shares in percent, as the tables have them; the goal wants numbers from 0 to 1.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 13),
+        "B": (None, "starved input", 44),
+        "C": (2, "recompile", 60),
+        "D": (0, "checkpoint", 50),
+        "E": (None, "allocator thrashing", 76),
+        "F": (None, "exposed communication", 67),
+    }
+
+
+# %% diagnoses: calls-alone
+# E's share is that of the calls that are to blame (what cause() says); the goal wants all the time in which the GPU
+# waits for the host.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.38),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: waiting-of-f
+# F's share is the waiting part of the time in collectives, 16 %; the goal wants the cause's part of the breakdown.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.16),
+    }
+
+
+# %% diagnoses: relative-share
+# A's share is relative: 2.5 % is 84 % less than 15.2 %. The goal asks how much smaller the share is: 13 percent
+# of a step.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.84),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: compute-as-the-share
+# C's share is the compute of rank 2, 72 %, which holds its usual work, too; the goal wants the difference in exposed
+# communication.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.72),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: the-rank-that-waits-most
+# F's share is that of rank 1, which waits most (83 %); the goal wants that of the rank that waits least.
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.83),
+    }
+
+
+# ============================================================================ chance
+
+# %% chance: strictly-larger
+# `>` in place of `>=`: the real way itself, and all that are as large, are not counted (0 in place of 1/70).
+def chance(before, after):
+    values, real = before + after, sum(after)
+    dealt = [sum(way) for way in itertools.combinations(values, len(after))]
+    return sum(one > real for one in dealt) / len(dealt)
+
+
+# %% chance: equal-hands-counted-once
+# set() merges hands that hold equal values: two steps of the same length are still two values that are dealt.
+def chance(before, after):
+    values, real = sorted(before + after), sum(after)
+    dealt = [sum(way) for way in set(itertools.combinations(values, len(after)))]
+    return sum(one >= real for one in dealt) / len(dealt)
+
+
+# %% chance: as-many-as-before
+# Deals out hands of len(before) and compares their means: right where both sides have equally many steps.
+def chance(before, after):
+    n, m = len(before), len(after)
+    dealt = [sum(way) for way in itertools.combinations(before + after, n)]
+    return sum(one * m >= sum(after) * n for one in dealt) / len(dealt)
+
+
+# %% chance: two-sided
+# Counts ways in which the two means are as far apart, in either direction: twice as many.
+def chance(before, after):
+    values, n, m = before + after, len(before), len(after)
+    total = sum(values)
+    apart = lambda hand: abs(hand * n - (total - hand) * m)
+    dealt = [sum(way) for way in itertools.combinations(values, m)]
+    return sum(apart(one) >= apart(sum(after)) for one in dealt) / len(dealt)
+
+
+# %% chance: sums-of-milliseconds
+# Converts ns to ms first: sums of such floats differ in the last bit, so that some ways that are exactly as large as
+# the real one are not counted.
+def chance(before, after):
+    before, after = [one / 1e6 for one in before], [one / 1e6 for one in after]
+    mean = sum(after) / len(after)
+    dealt = [sum(way) / len(way) for way in itertools.combinations(before + after, len(after))]
+    return sum(one >= mean for one in dealt) / len(dealt)
+
+
+# %% chance: without-the-real-way
+# Leaves the real way out of both counts; the goal says that it is one of them.
+def chance(before, after):
+    dealt = [sum(way) for way in itertools.combinations(before + after, len(after))]
+    return (sum(one >= sum(after) for one in dealt) - 1) / (len(dealt) - 1)
+
+
+# %% chance: ten-thousand-shuffles
+# Shuffles at random in place of all ways: near the share, and not the share.
+def chance(before, after):
+    draw, values, found = random.Random(0), before + after, 0
+    for _ in range(10_000):
+        draw.shuffle(values)
+        found += sum(values[: len(after)]) >= sum(after)
+    return found / 10_000
+
+
+# %% chance: medians
+# Compares medians, which are less sensitive to outliers; the goal asks for means.
+def chance(before, after):
+    real = statistics.median(after)
+    dealt = [statistics.median(way) for way in itertools.combinations(before + after, len(after))]
+    return sum(one >= real for one in dealt) / len(dealt)
+
+
+# %% chance: with-replacement
+# A bootstrap: draws each value anew from all, so a value may come several times; dealt out, each goes to one side.
+def chance(before, after):
+    dealt = [sum(way) for way in itertools.product(before + after, repeat=len(after))]
+    return sum(one >= sum(after) for one in dealt) / len(dealt)
+
+
+# %% chance: pairs-swapped
+# Swaps the n-th step before with the n-th after or not (a test for pairs): 2**n ways, not all ways to deal.
+def chance(before, after):
+    dealt = [sum(way) for way in itertools.product(*zip(before, after))]
+    return sum(one >= sum(after) for one in dealt) / len(dealt)
+
+
+# %% chance: whole-means
+# Integer division: means that differ by less than 1 count as equal, and so as "at least as large".
+def chance(before, after):
+    m = len(after)
+    real = sum(after) // m
+    dealt = [sum(way) // m for way in itertools.combinations(before + after, m)]
+    return sum(one >= real for one in dealt) / len(dealt)
+
+
+# %% chance: seventy
+# The number of ways is the text's, 70, which holds for four steps a side only.
+def chance(before, after):
+    found = sum(sum(way) >= sum(after) for way in itertools.combinations(before + after, len(after)))
+    return found / 70
