@@ -36,7 +36,6 @@ def _mean(draw: random.Random, nproc: int, dtype: str, shape: tuple[int, ...]) -
         given=[(Tensor.of(mine, dtype, shape),) for mine in own],
         right=[Tensor.of((one / nproc for one in total), dtype, shape)] * nproc,
         facts={"own": own, "total": total},
-        env={"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},  # each as on a node of its own
     )
 
 
