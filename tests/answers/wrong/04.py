@@ -139,6 +139,7 @@ def timed(cuda, work, repeats):
 
 
 # %% timed: rounded-to-two-digits
+# Not judged so yet.
 # Rounds to hundredths of a millisecond: a work of some µs comes out as 0.0 or 0.01, much more than 5 % off.
 def timed(cuda, work, repeats):
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)

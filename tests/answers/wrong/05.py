@@ -338,6 +338,7 @@ class Warmup(torch.nn.Module):
 
 
 # %% Warmup: row-by-row
+# Not judged so yet.
 # The Python loop over rows is unrolled, so a graph holds for one number of rows: every new number of rows makes a
 # graph, more than four with five sizes.
 class Warmup(torch.nn.Module):

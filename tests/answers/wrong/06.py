@@ -569,6 +569,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
 
 
 # %% graphed_training: undone-by-adding-the-gradient
+# Not judged so yet.
 # Undoes the warm-up's step by p += lr · grad: because of rounding (and of any weight decay) the parameters do not
 # have the values that they had before.
 def graphed_training(cuda, model, optimizer, loss_of, x, y):

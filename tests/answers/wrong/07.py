@@ -187,6 +187,7 @@ def offsets(ends):
 
 
 # %% offsets: float32-differences
+# Not judged so yet.
 # The differences are right integers, but the median is taken in float32, which holds integers up to 2**24: clocks
 # that are more than 17 ms apart are rounded.
 def offsets(ends):

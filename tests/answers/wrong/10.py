@@ -108,6 +108,7 @@ def most_kept(steps):
 
 
 # %% most_kept: counter-of-eight-bits
+# Not judged so yet.
 # Adds up in int8: from 128 kept microbatches on the counter turns negative (GPipe with 200 microbatches keeps 200).
 def most_kept(steps):
     changes = np.array([1 if step[0] == "F" else -1 for step in steps], dtype=np.int8)
@@ -979,6 +980,7 @@ def split_backward(y, x, weights, grad):
 
 
 # %% split_backward: adds-to-what-was-there-before
+# Not judged so yet.
 # Notes .grad at the time of the *split*, and later writes note + gradient. What other microbatches have added in between is lost, and
 # that is the order of a zero-bubble schedule.
 def split_backward(y, x, weights, grad):
