@@ -266,12 +266,13 @@ class PlayFailed(Exception):
 
 
 def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
-    """Return what was seen of the answer on this rank, what the play says it ended up with and what
-    it noted besides, and of which exercises the course's answers were asked for."""
+    """A trial on this rank."""
     return _watch(Watched(answer), play, given)
 
 
 def _watch(watched: Watched, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
+    """Return what was seen of the answer on this rank, what the play says it ended up with and what
+    it noted besides, and of which exercises the course's answers were asked for."""
     try:
         end = play(watched, *given[int(os.environ["RANK"])])
     except RuntimeError:  # most often what another rank's end leads to

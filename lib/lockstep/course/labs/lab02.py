@@ -190,7 +190,8 @@ def shift(draw: random.Random) -> Iterator[Trial]:
     shapes = itertools.cycle(itertools.islice(_shapes(draw), 3))
     for n in draw.sample((3, 5), 1) + draw.sample((2, 4, 6), 1):
         steps = [1, -1, draw.randint(1, n - 1) + n, -draw.randint(1, n - 1) - n, 0]
-        for by in (*steps, n * draw.choice((1, 2)), -n, draw.randint(2, n)):
+        opposite = draw.randint(2, n) if n % 2 else n // 2  # of an even ring: one peer for both
+        for by in (*steps, n * draw.choice((1, 2)), -n, opposite):
             xs = tensors(draw, n, *next(shapes))
             yield Trial(
                 n,
