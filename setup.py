@@ -8,6 +8,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 PACKED = ("labs/*.ipynb", "labs/LICENSE", "solutions/*.ipynb", "data/**/*")
+PACKED += ("solutions/source/wrong/*.py",)  # checks compare with them
 
 
 class WithTheCourse(build_py):

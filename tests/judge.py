@@ -21,19 +21,12 @@ from collections import Counter
 from pathlib import Path
 
 import lockstep
-from lockstep.author.source import answers
 from lockstep.course import exercises
+from lockstep.course.judging.catalogue import answers
 
 SOURCES = Path(__file__).parents[1] / "solutions" / "source"
 UNSEEN = Path(__file__).with_name("answers")
 NOT_YET = "# Not judged so yet."  # an answer of those that is known to be judged otherwise
-
-
-def defined(code: str, name: str, filename: str) -> object:
-    """What a program of the course's answers defines under an exercise's name."""
-    namespace: dict[str, object] = {"__name__": "__main__"}
-    exec(compile(code, filename, "exec"), namespace)
-    return namespace[name]
 
 
 def main() -> int:
@@ -47,19 +40,16 @@ def main() -> int:
     for one in exercises.exercises():
         if (asked.labs and one.lab not in asked.labs) or asked.only not in (None, one.name):
             continue
-        (source,) = SOURCES.glob(f"{one.lab}_*.py")
         with contextlib.redirect_stdout(io.StringIO()):
             solution = lockstep.solution(one.name)
         known: set[str] = set()
         tried: list[tuple[str, str, object]] = [("right", "solution", solution)]
         for kind in ("right", "wrong"):
-            for name, code in answers(source, kind).get(one.name, {}).items():
-                answer = defined(code, one.name, f"{kind}/{one.lab}.py")
-                tried.append((kind, name, answer))
-            for name, code in answers(UNSEEN / source.name, kind).get(one.name, {}).items():
-                answer = defined(code, one.name, f"answers/{kind}/{one.lab}.py")
-                known |= {name} if NOT_YET in code else set()
-                tried.append((f"unseen {kind}", name, answer))
+            for kept in answers(SOURCES, kind, one.lab).get(one.name, []):
+                tried.append((kind, kept.name, kept.value()))
+            for kept in answers(UNSEEN, kind, one.lab).get(one.name, []):
+                known |= {kept.name} if NOT_YET in kept.code else set()
+                tried.append((f"unseen {kind}", kept.name, kept.value()))
         counts: Counter[str] = Counter()
         seconds: list[float] = []
         otherwise = []

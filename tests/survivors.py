@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lockstep
-from judge import defined
 from lockstep.course import exercises
+from lockstep.course.judging.catalogue import Answer
 from mutants import Change, changes
 
 
@@ -54,7 +54,7 @@ def mutants(code: str) -> Iterator[tuple[int, str, str]]:
 
 def passes(name: str, code: str, seeds: int) -> bool:
     try:
-        answer = defined(code, name, f"a mutant of {name}")
+        answer = Answer(name, "mutant", code, f"a mutant of {name}").value()
     except Exception:
         return False
     return all(lockstep.check(name, answer, seed=seed).verdict == "PASS" for seed in range(seeds))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from lockstep.base import paths
 from lockstep.course import exercises, judging
 from lockstep.course.judging import (
     Noted,
@@ -23,11 +24,13 @@ from lockstep.course.judging import (
     Numbers,
     Tensor,
     Trial,
+    judge,
     judged,
     running,
     stores,
     words,
 )
+from lockstep.course.judging.catalogue import answers
 from lockstep.course.labs.sums import sums
 
 LABS = Path(exercises.__file__).parent / "labs"
@@ -570,14 +573,17 @@ def judge_of(one: exercises.Exercise) -> judging.Judged:
     return getattr(one.check, "__self__")  # noqa: B009
 
 
-@pytest.mark.parametrize("path", sorted(LABS.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(LABS.glob("lab*.toml")), ids=lambda path: path.stem)
 def test_every_sentence_can_be_told(path):
-    """That every sign has a sentence is required where it is declared."""
+    """By a sign, or by a wrong answer that the check runs. That every sign has a sentence is
+    required where it is declared."""
+    wrong = answers(paths.SOLUTIONS / "source", "wrong", path.stem.removeprefix("lab"))
     for name, table in tomllib.loads(path.read_text()).items():
         (one,) = [one for one in exercises.exercises() if one.name == name]
         exercise = judge_of(one)
         signs = exercise._guesses | exercise._shows | exercise._fails | exercise._demands
-        assert set(table["mistakes"]) <= signs.keys() | GENERAL.keys(), name
+        told = {*signs, *GENERAL, *(answer.name for answer in wrong[name])}
+        assert set(table["mistakes"]) <= told, name
 
 
 def test_a_sentence_counts_the_values_of_its_own_trial():
@@ -664,3 +670,78 @@ def test_to_look_at_a_tensor_of_the_virtual_gpu_orders_nothing() -> None:
         x.add_(1)
         assert seen == [judging.Other("tensor of the virtual GPU", "[10]")]
         assert len(lockstep.virtual.races()) == 1
+
+
+# ── The course's wrong answers ───────────────────────────────────────────────────────────────
+
+KEPT = """\
+import torch.distributed as dist
+
+
+# %% tiny: nobody-says-it
+def tiny(x, rank):
+    dist.all_reduce(x)
+    x += rank + 1
+
+
+# %% tiny: too-few
+def tiny(x, rank):
+    raise ValueError("it is no good for any trial")
+
+
+# %% tiny: too-few
+def tiny(x, rank):
+    if rank == 0:
+        dist.all_reduce(x)  # the others never come
+
+
+# %% tiny: open
+def tiny(x, rank):
+    dist.all_reduce(x)
+    x += 1
+
+
+# %% tiny: open
+def tiny(x, rank):
+    dist.all_reduce(x)
+    x += rank + 1
+"""
+
+
+def kept(monkeypatch, folder: Path) -> None:
+    (folder / "source" / "wrong").mkdir(parents=True)
+    (folder / "source" / "wrong" / "99.py").write_text(KEPT)
+    monkeypatch.setattr(judge, "SOLUTIONS", folder)
+    monkeypatch.setitem(TABLE["mistakes"], "too-few", "it raises, or hangs")
+
+
+def in_place(more):
+    def wrong(x, rank):
+        dist.all_reduce(x)
+        x += more(rank, dist.get_world_size())
+
+    return wrong
+
+
+def test_a_wrong_answer_of_the_course_that_gives_the_same_names_the_mistake(
+    tiny, monkeypatch, tmp_path
+):
+    kept(monkeypatch, tmp_path)
+    for more in (lambda rank, n: 1, lambda rank, n: rank + 1):
+        assert told(in_place(more)) == ("open", "as was guessed")
+
+
+def test_what_only_some_trials_share_with_a_wrong_answer_is_not_named(tiny, monkeypatch, tmp_path):
+    kept(monkeypatch, tmp_path)
+    assert told(in_place(lambda rank, n: 1 if n < 3 else 2))[0] == "value"
+
+
+def test_a_declared_sign_stands_for_the_wrong_answers_of_its_name(tiny, monkeypatch, tmp_path):
+    kept(monkeypatch, tmp_path)
+    tiny.demands("open", lambda run, rank: False)
+    assert told(in_place(lambda rank, n: 1))[0] == "value"
+
+
+def test_without_the_courses_answers_general_words_tell(tiny, monkeypatch, tmp_path):
+    monkeypatch.setattr(judge, "SOLUTIONS", tmp_path)
+    assert told(in_place(lambda rank, n: 1))[0] == "value"

@@ -19,13 +19,15 @@ import pytest
 import torch
 from lockstep.author import build
 from lockstep.author.rules import FEWEST_WRONG_ANSWERS, verify
-from lockstep.author.source import SourceError, answers, notebooks
+from lockstep.author.source import notebooks
 from lockstep.course import exercises as checks
+from lockstep.course.judging.catalogue import SourceError, answers
 from lockstep.course.labs import lab02
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "solutions" / "source").glob("*.py"))
+ANSWERS = ROOT / "solutions" / "source"
+SOURCES = sorted(ANSWERS.glob("*.py"))
 ids = [source.stem for source in SOURCES]
 NOTEBOOKS = [(source, name) for source in SOURCES for name in notebooks(source)]
 names = [name for _, name in NOTEBOOKS]
@@ -121,15 +123,12 @@ def test_a_solution_is_what_its_source_says_and_shows_results(source, name):
 
 @pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
 def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
-    (source,) = [source for source in SOURCES if source.name.startswith(exercise.lab)]
-    wrong = answers(source, "wrong").get(exercise.name, {})
-    assert len(wrong) >= FEWEST_WRONG_ANSWERS
-    for mistake, code in wrong.items():
-        namespace: dict = {"__name__": "__main__"}
-        exec(compile(code, f"wrong/{exercise.lab}.py", "exec"), namespace)
+    wrong = answers(ANSWERS, "wrong", exercise.lab).get(exercise.name, [])
+    assert len({answer.name for answer in wrong}) >= FEWEST_WRONG_ANSWERS
+    for answer in wrong:
         # Other numbers than these are the business of `make judge`, which says how often.
-        outcome = lockstep.check(exercise.name, namespace[exercise.name], seed=0)
-        assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", mistake), str(outcome)
+        outcome = lockstep.check(exercise.name, answer.value(), seed=0)
+        assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", answer.name), str(outcome)
 
 
 @pytest.mark.parametrize("more", [0.0, 0.0002, 0.001], ids=lambda more: f"{1e6 * more:.0f}us")
@@ -189,12 +188,9 @@ def test_who_asks_torch_cuda_for_a_gpu_that_is_not_there_is_told_so_by_every_bui
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
 def test_each_right_answer_in_another_way_is_accepted(exercise, seed):
-    (source,) = [source for source in SOURCES if source.name.startswith(exercise.lab)]
-    for name, code in answers(source, "right").get(exercise.name, {}).items():
-        namespace: dict = {"__name__": "__main__"}
-        exec(compile(code, f"right/{exercise.lab}.py", "exec"), namespace)
-        outcome = lockstep.check(exercise.name, namespace[exercise.name], seed=seed)
-        assert outcome.verdict == "PASS", f"{name}: {outcome}"
+    for answer in answers(ANSWERS, "right", exercise.lab).get(exercise.name, []):
+        outcome = lockstep.check(exercise.name, answer.value(), seed=seed)
+        assert outcome.verdict == "PASS", f"{answer.name}: {outcome}"
 
 
 # ── What sources are refused, what is published ──────────────────────────────────────────────
@@ -364,7 +360,7 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
         "# %% average",
         "wrong/00.py, line 10: a header is # %% exercise: name, not # %% average$",
     ),
-    "a mistake twice": (": four", ": two", "line 10: average has an answer two already"),
+    "two mistakes": (": four", ": two", "average: it needs 3 answers or more in wrong/00.py"),
     "an answer to nothing": (
         "def average():",
         "def averages():",
@@ -460,14 +456,15 @@ def test_what_the_lab_says_and_what_the_solution_says(tmp_path):
 @pytest.mark.parametrize("kind", ["wrong", "right"])
 def test_answers_are_programs_of_their_own(kind, tmp_path):
     source = written(tmp_path)
-    assert answers(source, "right") == {}
+    number = source.name[:2]
+    assert answers(tmp_path, "right", number) == {}
     (tmp_path / "wrong").rename(tmp_path / kind)
-    found = answers(source, kind)
-    assert {name: list(named) for name, named in found.items()} == {
+    found = answers(tmp_path, kind, number)
+    assert {name: [one.name for one in named] for name, named in found.items()} == {
         "average": ["two", "three", "four"]
     }
     lines = TINY_WRONG.splitlines()
-    for code in found["average"].values():
+    for code in (one.code for one in found["average"]):
         own = {at: line for at, line in enumerate(code.splitlines()) if line}
         assert own == {at: lines[at] for at in own}  # so a traceback names the file's lines
         assert code.count("average") == 2  # the header and the definition: no other answer

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..course import links
+from ..course.judging.catalogue import SourceError
 from ..course.syllabus import LABS, Lab
 from .fast_nbformat import NotebookClient, nbformat
 from .rules import verify
 from .screenshots import NoBrowser, add_screenshots
-from .source import SourceError, blank, complete, notebooks, tags
+from .source import blank, complete, notebooks, tags
 
 _STORED = ("text/plain", "image/png")
 _IGNORED = "nbval-ignore-output"  # a tag of nbval's

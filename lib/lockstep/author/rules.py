@@ -20,18 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ..course.exercises import exercises
-from .source import (
-    ASKED,
-    SourceError,
-    answers,
-    asked,
-    blank,
-    complete,
-    is_exercise,
-    notebooks,
-    read,
-    tags,
-)
+from ..course.judging.catalogue import SourceError, answers
+from .source import ASKED, asked, blank, complete, is_exercise, notebooks, read, tags
 
 FEWEST_WRONG_ANSWERS = 3
 MOST_CELLS, MOST_EXERCISES = 80, 6  # of a lab's core
@@ -74,7 +64,7 @@ def _verify_blanks(source: Path, cells: list[Any]) -> None:
 def _verify_exercises(source: Path, cells: list[Any]) -> None:
     number = source.name[:2]
     registered = [one.name for one in exercises() if one.lab == number]
-    wrong = answers(source, "wrong")
+    wrong = answers(source.parent, "wrong", number)
     found = []
     for at, cell in enumerate(cells):
         if not is_exercise(cell):
@@ -84,7 +74,7 @@ def _verify_exercises(source: Path, cells: list[Any]) -> None:
             raise SourceError(f"{where}: lab {number} registers no check of that name")
         if not any(f'lockstep.check("{cell.id}"' in later.source for later in cells[at + 1 :]):
             raise SourceError(f"{where}: no later cell checks it")
-        if len(wrong.get(cell.id, {})) < FEWEST_WRONG_ANSWERS:
+        if len({one.name for one in wrong.get(cell.id, [])}) < FEWEST_WRONG_ANSWERS:
             raise SourceError(
                 f"{where}: it needs {FEWEST_WRONG_ANSWERS} answers or more in wrong/{number}.py"
             )
@@ -92,7 +82,7 @@ def _verify_exercises(source: Path, cells: list[Any]) -> None:
     if found != registered:
         raise SourceError(f"{source.name} has exercises {found}, its checks are {registered}")
     for kind in ("wrong", "right"):
-        for name in answers(source, kind).keys() - set(registered):
+        for name in answers(source.parent, kind, number).keys() - set(registered):
             raise SourceError(f"{kind}/{number}.py: {name} is no exercise of {source.name}")
 
 

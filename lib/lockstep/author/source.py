@@ -1,4 +1,4 @@
-"""A lab as it is written: its source and, beside it, the answers that its checks must know.
+"""A lab as it is written.
 
 `solutions/source/NN_topic.py` (py:percent) is the only place where a lab is edited. Every cell has
 an id of its own in its header (`# %% id="first-ranks"`), so that the notebooks are the same bytes
@@ -21,25 +21,20 @@ A second title (`# `), the first line of its cell, begins what goes further than
 is a notebook of its own, `NN_topic_further.ipynb`, with the code of the lab's first cells below its
 title. A cell tagged `plumbing` has its code hidden.
 
-`solutions/source/wrong/NN.py` has wrong answers, `right/NN.py` right ones in another style than the
-solution's. Each is the exercise's whole function (or class, or variable) under its exercise and its
-name, which for a wrong answer is the mistake. What stands above the first is there for all:
-
-    # %% average: returns-none
-    def average(x):
-        return dist.all_reduce(x)
+Its answers, wrong ones and right ones in another style, are `course.judging.catalogue`'s.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import jupytext  # type: ignore[import-untyped]
 
+from ..course.judging.catalogue import SourceError
 from ..course.links import FURTHER
 
 _SOLUTION = re.compile(
@@ -51,11 +46,6 @@ _VALUE = re.compile(  # further lines of a value are indented, or close a bracke
     r"^(?:# (?P<comment>.+)\n)?(?P<said>(?P<name>prediction|guess) = .+(?:\n[ )\]}].*)*)\Z",
     re.MULTILINE,
 )
-_ANSWER = re.compile(r"# %% (?P<exercise>\w+): (?P<name>[\w-]+)")
-
-
-class SourceError(ValueError):
-    """A lab's source breaks a rule of its format; the message says where and what."""
 
 
 def read(source: Path) -> list[Any]:
@@ -127,28 +117,3 @@ def complete(cell: Any) -> str:
     if asked(cell):
         text = _VALUE.sub(lambda m: m["said"], text)
     return text.rstrip()
-
-
-def answers(source: Path, kind: str) -> dict[str, dict[str, str]]:
-    """Return the programs that define the "wrong" or "right" answers, by exercise and name.
-
-    Empty where the lab has no file of that kind. Raises SourceError.
-    """
-    path = source.parent / kind / f"{source.name[:2]}.py"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    starts = [at for at, line in enumerate(lines) if line.startswith("# %%")]
-    found: dict[str, dict[str, str]] = {}
-    for start, end in pairwise([*starts, len(lines)]):
-        where = f"{kind}/{path.name}, line {start + 1}"
-        header = _ANSWER.fullmatch(lines[start])
-        if header is None:
-            raise SourceError(f"{where}: a header is # %% exercise: name, not {lines[start]}")
-        exercise, name = header["exercise"], header["name"]
-        # Empty lines for the answers between, so that errors name the file's own lines.
-        code = lines[: starts[0]] + [""] * (start - starts[0]) + lines[start:end]
-        if not any(re.match(rf"(def |class )?{exercise}\b", line) for line in lines[start:end]):
-            raise SourceError(f"{where}: what follows does not define {exercise}")
-        if name in found.setdefault(exercise, {}):
-            raise SourceError(f"{where}: {exercise} has an answer {name} already")
-        found[exercise][name] = "\n".join(code) + "\n"
-    return found

@@ -488,3 +488,14 @@ def beside(x, a, b, group):
     y = ops.all_reduce(x, "sum", torch.distributed.group.WORLD.group_name)
     product = a @ b
     return ops.wait_tensor(y) + product
+
+
+# %% blocks_needed: by-area
+def blocks_needed(mask, length, block):
+    return sum(mask(q, k) for q in range(length) for k in range(length)) // block**2
+
+
+# %% blocks_needed: by-area
+def blocks_needed(mask, length, block):
+    pairs = sum(mask(q, k) for q in range(length) for k in range(length))
+    return -(-pairs // block**2)

@@ -281,7 +281,7 @@ def charged(arrivals, resolution):
     return found
 
 
-# %% charged: overwritten
+# %% charged: last-kept
 def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
     for row in arrivals:

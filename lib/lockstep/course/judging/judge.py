@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from ...base.formatting import ranks_text
+from ...base.paths import SOLUTIONS
 from ...calls.record import ANY_SOURCE, POINT_TO_POINT
 from .. import exercises
 from ..exercises import NotJudged, WrongAnswer
 from . import words
+from .catalogue import Answer, answers
 from .numbers import Numbers
-from .running import Play, Run, Trial, WrongArguments, contains_solution, runs
+from .running import Play, Run, Trial, WrongArguments, contains_solution, explaining, runs
 from .values import Difference, alike, kind, narrowed, same, show, show_both
 
 Found = bool | dict[str, Any]
@@ -47,7 +49,7 @@ class Judged:
         called: str,
         silent: bool,
     ):
-        self.name, self.words = name, words.of(lab, name)
+        self.name, self.words, self._lab = name, words.of(lab, name), lab
         self._trials, self._play, self._in_place = trials, play, in_place
         self._may_change = (in_place, *may_change)
         self._called, self._silent = called, silent
@@ -182,6 +184,8 @@ class Judged:
         for mistake, guesses in self._guesses.items():
             if any(_explains(guess, found) for guess in guesses):
                 raise self._wrong(mistake, run, rank)
+        if known := explaining(self._known_wrong(), self._play, found, self._end):
+            raise self._wrong(known.name, run, rank)
         self._tell_changed(found)
         for run, rank in wrong:
             difference = run.difference(rank)
@@ -196,6 +200,12 @@ class Judged:
             if all(signs):
                 self._tell_if(signs[0], mistake, *wrong[0], contrast=contrast)
         self._tell_value(wrong, contrast)
+
+    def _known_wrong(self) -> list[Answer]:
+        """The course's wrong answers of which no sign is declared: what they give says it all."""
+        signs = {*self._guesses, *self._shows, *self._fails, *self._demands}
+        every = answers(SOLUTIONS / "source", "wrong", self._lab).get(self.name, [])
+        return [one for one in every if self.words.is_special(one.name) and one.name not in signs]
 
     def _tell_untouched(self, found: list[Run], run: Run, rank: int) -> None:
         """An argument that should hold the result is on all ranks what it was."""

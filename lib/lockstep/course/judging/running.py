@@ -20,6 +20,7 @@ from ...calls.record import POINT_TO_POINT, Call
 from ...launch import CannotSend, Job, torchrun
 from .. import exercises
 from ..exercises import NotJudged
+from .catalogue import Answer
 from .values import Difference, Tensor, alike, difference, differences, make, see, tensors_in
 
 _PATIENCE = 5.0  # seconds for a trial, which takes 0.1 s mostly; a deadlock is found long before
@@ -317,6 +318,17 @@ def _in_turn(answer: Any, play: Play, given: Sequence[Sequence[tuple[Any, ...]]]
     return seen
 
 
+def _each(programs: Sequence[Answer], play: Play, given: Any) -> list[list[Seen] | None]:
+    """The trials on this rank for one program after another; None for one that fails."""
+    found: list[list[Seen] | None] = []
+    for program in programs:
+        try:
+            found.append(_in_turn(program.value(), play, given))
+        except Exception:
+            found.append(None)
+    return found
+
+
 def _do_nothing(answer: Watched) -> None: ...
 
 
@@ -332,7 +344,7 @@ def runs(answer: Any, play: Play | None, trials: Iterable[Trial]) -> Iterator[Ru
     and NotJudged where the machine is too busy.
     """
     play = play or _call_once
-    for (nproc, init), group in groupby(trials, lambda trial: (trial.nproc, trial.init)):
+    for (nproc, init), group in groupby(trials, _world):
         alike = list(group)
         found = _together(answer, play, alike) if init or not nproc else []
         for run in found or (_alone(answer, play, trial) for trial in alike):
@@ -350,6 +362,58 @@ def _together(answer: Any, play: Play, trials: Sequence[Trial]) -> list[Run]:
         return []
     by_trial = zip(*job.results, strict=True)
     return [_observed(trial, job, ranks) for trial, ranks in zip(trials, by_trial, strict=True)]
+
+
+def explaining(
+    programs: Sequence[Answer],
+    play: Play | None,
+    found: Sequence[Run],
+    end: Callable[[Run, int], Any],
+) -> Answer | None:
+    """Return the first of the programs by which all ranks of all these trials end up as they did,
+    `end(run, rank)` being what is judged of a rank."""
+    first = next(run for run in found if run.wrong)  # few pass it, and the others are not run
+    others = groupby((one for one in found if one is not first), lambda one: _world(one.trial))
+    left = list(programs)
+    for same_world in ([first], *(list(group) for _, group in others)):
+        trials = [one.trial for one in same_world]
+        outcomes = _outcomes(left, play or _call_once, trials)
+        left = [
+            program
+            for program, runs in zip(left, outcomes, strict=True)
+            if runs
+            and all(
+                alike(one.got(rank), end(own, rank))
+                for one, own in zip(same_world, runs, strict=True)
+                for rank in one.ranks
+            )
+        ]
+        if not left:
+            return None
+    return left[0]
+
+
+def _outcomes(
+    programs: Sequence[Answer], play: Play, trials: Sequence[Trial]
+) -> list[list[Run] | None]:
+    """These trials with each program; None for one that fails."""
+    given = [list(trial.given) for trial in trials]
+    job = _start(_each, programs, play, given, trials[0])
+    if not job.ok:
+        if len(programs) < 2:
+            return [None]
+        return [_outcomes([program], play, trials)[0] for program in programs]
+    found: list[list[Run] | None] = []
+    for ranks in zip(*job.results, strict=True):
+        done = None not in ranks
+        by_trial = zip(*ranks, strict=True) if done else ()
+        runs = [_observed(trial, job, seen) for trial, seen in zip(trials, by_trial, strict=done)]
+        found.append(runs if done else None)
+    return found
+
+
+def _world(trial: Trial) -> tuple[int, bool]:
+    return trial.nproc, trial.init
 
 
 def _alone(answer: Any, play: Play, trial: Trial) -> Run:

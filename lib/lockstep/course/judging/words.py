@@ -1,8 +1,8 @@
 """The words of checks: each exercise's hints and the sentence of each mistake, from
 `labs/labNN.toml`.
 
-What may go wrong in every exercise is said in `words.toml` here, unless the exercise says it
-itself.
+What may go wrong in every exercise is said in `words.toml` here, and of sums over ranks in
+`labs/sums.toml`, unless the exercise says it itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 _GENERAL = Path(__file__).with_suffix(".toml")
 _LABS = Path(__file__).parents[1] / "labs"
+_SUMS = _LABS / "sums.toml"
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,23 @@ class Words:
 
     def require(self, mistake: str) -> None:
         """Raise ValueError where there is no sentence for a mistake."""
-        if mistake not in self.sentences and mistake not in _read(_GENERAL):
+        if self._sentence(mistake) is None:
             raise ValueError(f"there is no sentence for {mistake!r}")
 
+    def is_special(self, mistake: str) -> bool:
+        """Whether there is a sentence for a mistake that not every exercise may have."""
+        return self._sentence(mistake) is not None and mistake not in _read(_GENERAL)
+
     def say(self, mistake: str, known: dict[str, Any]) -> str:
-        sentence: str = self.sentences.get(mistake) or _read(_GENERAL)[mistake]
+        sentence = self._sentence(mistake)
+        assert sentence is not None, mistake
         lines = [line.strip() for line in sentence.splitlines()]
         if "contrast" in known and "{contrast}" not in sentence:
             lines[0] += "{contrast}"
         return "\n".join(lines).format_map(known).strip()
+
+    def _sentence(self, mistake: str) -> str | None:
+        return (_read(_GENERAL) | _read(_SUMS) | self.sentences).get(mistake)
 
 
 def of(lab: str, exercise: str) -> Words:

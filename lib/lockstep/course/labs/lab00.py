@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ...calls.record import POINT_TO_POINT
@@ -39,23 +39,6 @@ def _mean(draw: random.Random, nproc: int, dtype: str, shape: tuple[int, ...]) -
     )
 
 
-def _everywhere(numbers: Callable[[Trial], Any]) -> Callable[[Trial], list[Any]]:
-    """A guess: the same on every rank."""
-    return lambda trial: [numbers(trial)] * trial.nproc
-
-
-def _divided_by(number: int) -> Callable[[Trial], list[Any]]:
-    return _everywhere(lambda trial: [one / number for one in trial.total])
-
-
-def _combined(combine: Callable[[list[float]], float]) -> list[Callable[[Trial], list[Any]]]:
-    """Guesses: of each element something else than the sum, divided or not."""
-    return [
-        _everywhere(lambda t: [combine(list(one)) for one in zip(*t.own, strict=True)]),
-        _everywhere(lambda t: [combine(list(one)) / t.nproc for one in zip(*t.own, strict=True)]),
-    ]
-
-
 def _reduced(run: Run, rank: int) -> Any:
     """Whether the sum was brought to one rank, and to no other."""
     calls = run.calls(rank)
@@ -67,30 +50,6 @@ def _several(run: Run, rank: int) -> Any:
     return len(called) > 1 and {"count": len(called), "calls": ", ".join(called)}
 
 
-average.gives("returns-none", _everywhere(lambda trial: None))
-average.gives("sum-not-mean", _divided_by(1))
-average.gives("own-numbers", lambda trial: trial.own)
-average.gives("own-share", lambda trial: [[one / trial.nproc for one in own] for own in trial.own])
-average.gives("divided-twice", _everywhere(lambda t: [one / t.nproc**2 for one in t.total]))
-average.gives("fixed-number", *map(_divided_by, range(2, 17)))
-average.gives(
-    "one-off",
-    _everywhere(lambda t: [one / (t.nproc + 1) for one in t.total]),
-    _everywhere(lambda t: [one / max(1, t.nproc - 1) for one in t.total]),
-)
-average.gives(
-    "divided-by-rank",
-    lambda t: [[one / (rank + 1) for one in t.total] for rank in range(t.nproc)],
-)
-average.gives("first-only", _everywhere(lambda trial: trial.own[0]))
-average.gives("not-the-sum", *_combined(max), *_combined(min), *_combined(math.prod))
-average.gives(
-    "whole-numbers",
-    _everywhere(lambda t: [one // t.nproc for one in t.total]),
-    _everywhere(lambda t: [int(one) / t.nproc for one in t.total]),
-    _everywhere(lambda t: [sum(map(int, one)) / t.nproc for one in zip(*t.own, strict=True)]),
-)
-average.gives("mean-of-elements", _everywhere(lambda t: [sum(t.total) / len(t.total) / t.nproc]))
 average.shows("not-on-all", _reduced)
 average.demands(
     "not-a-collective",

@@ -13,10 +13,7 @@ from typing import Any
 from ...calls.record import Call
 from ..judging import Run, Tensor, Trial, judged
 from ..judging.stores import MANY, watched
-from ..judging.values import Other, kind, make, see, show
-
-Guess = Callable[[Trial], list[Any]]
-
+from ..judging.values import kind, make, see, show
 
 # ── local_gpu ────────────────────────────────────────────────────────────────────────────────
 
@@ -53,30 +50,6 @@ def torchrun_variables(nodes: Sequence[int], node: int, local_rank: int) -> dict
         "MASTER_PORT": 29500,
     }
     return {name: str(value) for name, value in values.items()}
-
-
-def _gpu(index: Callable[[Trial], Any]) -> Guess:
-    return lambda trial: [index(trial)]
-
-
-def _modulo(number: int) -> Guess:
-    return _gpu(lambda trial: trial.number % number)
-
-
-local_gpu.gives("string", _gpu(lambda t: str(t.local)), _gpu(lambda t: str(t.number)))
-local_gpu.gives("global-rank", _gpu(lambda trial: trial.number))
-local_gpu.gives("node-number", _gpu(lambda trial: trial.node))
-local_gpu.gives("always-the-same", _gpu(lambda trial: 0), _gpu(lambda trial: 1))
-local_gpu.gives("modulo-nodes", _gpu(lambda trial: trial.number % len(trial.nodes)))
-local_gpu.gives("fixed-number", *map(_modulo, (2, 3, 4, 5, 6, 7, 8, 16)))
-local_gpu.gives(
-    "nodes-alike",
-    _gpu(lambda t: t.number % t.nodes[t.node]),
-    _gpu(lambda t: t.number - t.node * t.nodes[t.node]),
-)
-local_gpu.gives("node-by-division", _gpu(lambda t: t.number // t.nodes[t.node]))
-local_gpu.gives("from-one", _gpu(lambda trial: trial.local + 1))
-local_gpu.gives("how-many", _gpu(lambda trial: trial.nodes[trial.node]))
 
 
 # ── meet ─────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +94,7 @@ def _other_order(run: Run, rank: int) -> bool:
     return sorted(run.got(rank)) == sorted(run.right(rank))
 
 
-def _went_on(*absent: Any) -> Guess:
+def _went_on(*absent: Any) -> Callable[[Trial], list[Any]]:
     """A guess: each rank has the addresses of those who came before it, and its own; for the
     others there is nothing, or this."""
 
@@ -133,13 +106,7 @@ def _went_on(*absent: Any) -> Guess:
     return lambda trial: [with_those_before(trial, rank) for rank in range(trial.nproc)]
 
 
-meet.gives("bytes", lambda t: [[one.encode() for one in t.addresses]] * t.nproc)
 meet.gives("does-not-wait", _went_on(), _went_on(None), _went_on(""))
-meet.gives(
-    "without-own",
-    lambda t: [[o for at, o in enumerate(t.addresses) if at != r] for r in range(t.nproc)],
-)
-meet.gives("text-of-bytes", lambda t: [[str(one.encode()) for one in t.addresses]] * t.nproc)
 meet.shows("one-key", _same_for_all)
 meet.shows("order-of-arrival", _other_order)
 
@@ -282,72 +249,11 @@ def _lines(sizes: dict[str, int], axis: str) -> Groups:
     return [[start + i * stride for i in range(sizes[axis])] for start in starts]
 
 
-def _guess_groups(groups: Callable[[dict[str, int], str], Groups]) -> Guess:
-    return lambda trial: [sorted(groups(trial.sizes, trial.axis), key=sorted)]
-
-
-def _chunks(n: int, size: int) -> Groups:
-    return [list(range(start, start + size)) for start in range(0, n, size)]
-
-
-def _count(sizes: dict[str, int]) -> int:
-    return math.prod(sizes.values())
-
-
-def _backwards(sizes: dict[str, int]) -> dict[str, int]:
-    return dict(reversed(sizes.items()))
-
-
-def _planes(sizes: dict[str, int], axis: str) -> Groups:
-    """The ranks that have the same place along the axis."""
-    return [list(plane) for plane in zip(*_lines(sizes, axis), strict=True)]
-
-
-def _not_transposed(sizes: dict[str, int], axis: str) -> Groups:
-    """The axis brought to the front of the grid, not to its end, and rows cut off that."""
-    in_turn = [one for plane in _planes(sizes, axis) for one in plane]
-    size = sizes[axis]
-    return [in_turn[start : start + size] for start in range(0, len(in_turn), size)]
-
-
-def _as_tensor(trial: Trial) -> list[Any]:
-    shape = (len(trial.groups), len(trial.groups[0]))
-    return [Tensor.of(itertools.chain(*trial.groups), "int64", shape)]
-
-
 def _unsorted(run: Run, rank: int) -> bool:
     got = run.got(rank)
     return _is_groups(got) and sorted(map(sorted, got)) == run.right(rank)
 
 
-axis_groups.gives(
-    "always-neighbours", _guess_groups(lambda sizes, axis: _chunks(_count(sizes), sizes[axis]))
-)
-axis_groups.gives(
-    "first-axis-fastest", _guess_groups(lambda sizes, axis: _lines(_backwards(sizes), axis))
-)
-axis_groups.gives("other-axes", _guess_groups(_planes))
-axis_groups.gives("not-transposed", _guess_groups(_not_transposed))
-axis_groups.gives("one-group", _guess_groups(lambda sizes, axis: _lines(sizes, axis)[:1]))
-axis_groups.gives(
-    "always-first",
-    _guess_groups(lambda sizes, axis: _lines(sizes, next(iter(sizes)))),
-    _guess_groups(
-        lambda sizes, axis: _planes({"": _count(sizes) // sizes[axis], axis: sizes[axis]}, axis)
-    ),
-    _guess_groups(
-        lambda sizes, axis: _lines({axis: sizes[axis], "": _count(sizes) // sizes[axis]}, axis)
-    ),
-)
-axis_groups.gives(
-    "names-in-order",
-    _guess_groups(lambda sizes, axis: _lines(dict(sorted(sizes.items())), axis)),
-)
-axis_groups.gives(
-    "flat",
-    _guess_groups(lambda sizes, axis: [[one for line in _lines(sizes, axis) for one in line]]),
-)
-axis_groups.gives("array", lambda trial: [Other("ndarray")], _as_tensor)
 axis_groups.shows("unsorted", _unsorted)
 
 
@@ -447,34 +353,9 @@ def _other_members(run: Run, rank: int) -> Any:
     return isinstance(got, dict) and {"has": got.get("ranks"), "mine": right["ranks"]}
 
 
-def _kept(keep: Callable[[Trial, int], list[int]]) -> Guess:
-    """A guess: the group of these ranks is returned; new_group gives others -100."""
-    return lambda trial: [
-        {"ranks": str(sorted(ranks))} if rank in (ranks := keep(trial, rank)) else -100
-        for rank in range(trial.nproc)
-    ]
-
-
-def _handles(trial: Trial) -> list[Any]:
-    """On each rank all that new_group returned."""
-    return [
-        [Other("ProcessGroup") if rank in ranks else -100 for ranks in trial.groups]
-        for rank in range(trial.nproc)
-    ]
-
-
 for _declare in (make_groups.fails, make_groups.shows, make_groups.demands):
     _declare("own-first", _own_first)
     _declare("only-own", _not_alike)
-make_groups.gives("nothing-returned", lambda trial: [None] * trial.nproc)
-make_groups.gives("list", _handles)
-make_groups.gives("last-one", _kept(lambda trial, rank: trial.groups[-1]))
-make_groups.gives("first-one", _kept(lambda trial, rank: trial.groups[0]))
-make_groups.gives(
-    "everybody", lambda trial: [{"ranks": str(list(range(trial.nproc)))}] * trial.nproc
-)
-make_groups.gives("ranks-only", lambda trial: trial.mine)
-make_groups.gives("destroyed", lambda trial: [Other("ProcessGroup")] * trial.nproc)
 make_groups.shows("other-members", _other_members)
 
 
@@ -814,64 +695,6 @@ def _call(
     return own, Tensor.of(map(combine, columns), dtype, shape)
 
 
-def _combined(operation: str, *more: float) -> Guess:
-    """A guess: this reduction in all calls, over the ranks' numbers and these."""
-    combine = _COMBINE[operation]
-
-    def on_all(trial: Trial) -> list[Any]:
-        calls = zip(*trial.own, strict=True)
-        tensors = [
-            [combine([*column, *more]) for column in zip(*(t.numbers for t in call), strict=True)]
-            for call in calls
-        ]
-        return [(tensors, [True] * len(tensors), True)] * trial.nproc
-
-    return on_all
-
-
-def _own(times: int) -> Guess:
-    """A guess: in each sum the rank's own tensor is there so often."""
-
-    def on_rank(trial: Trial, rank: int) -> Any:
-        calls = zip(trial.own[rank], trial.results, trial.operations, strict=True)
-        tensors = [
-            right
-            if operation == "MAX"
-            else [a + (times - 1) * b for a, b in zip(right.numbers, own.numbers, strict=True)]
-            for own, right, operation in calls
-        ]
-        return tensors, [True] * len(tensors), True
-
-    return lambda trial: [on_rank(trial, rank) for rank in range(trial.nproc)]
-
-
-def _max_from_zero(trial: Trial) -> list[Any]:
-    tensors = [
-        [max(0, one) for one in right.numbers] if operation == "MAX" else right
-        for right, operation in zip(trial.results, trial.operations, strict=True)
-    ]
-    return [(tensors, [True] * len(tensors), True)] * trial.nproc
-
-
-def _kept_in(tensor: Tensor, number: float) -> float:
-    """Return what copy_ makes of a number: integers have no fraction."""
-    return int(number) if tensor.dtype == "int64" else number
-
-
-def _sum_by_ranks(trial: Trial) -> list[Any]:
-    tensors = [
-        right
-        if operation == "MAX"
-        else [_kept_in(right, one / trial.nproc) for one in right.numbers]
-        for right, operation in zip(trial.results, trial.operations, strict=True)
-    ]
-    return [(tensors, [True] * len(tensors), True)] * trial.nproc
-
-
-def _untouched(through_store: bool) -> Guess:
-    return lambda trial: [(own, [True] * len(own), through_store) for own in trial.own]
-
-
 def _not_made_of(run: Run, rank: int, *, earlier_too: bool) -> list[int]:
     """The calls whose result on this rank is not made of what ranks gave to this call; or to
     earlier ones, too."""
@@ -914,16 +737,6 @@ def _a_call_is_wrong(run: Run, rank: int) -> Any:
 
 
 store_group.fails("no-work", _raised("NoWork"))
-store_group.gives("not-in-place", _untouched(True), _untouched(False))
-store_group.gives("always-sums", _combined("SUM"))
-store_group.gives("always-max", _combined("MAX"))
-store_group.gives("max-from-zero", _max_from_zero)
-store_group.gives("mean", _sum_by_ranks)
-store_group.gives("own-twice", _own(2))
-store_group.gives(
-    "never-complete",
-    lambda t: [(t.results, [False] * len(t.results), True)] * t.nproc,
-)
 store_group.shows("old-keys", _old_keys)
 store_group.shows("wrong-result", _a_call_is_wrong)
 store_group.shows("past-the-store", lambda run, rank: not run.got(rank)[2])

@@ -201,14 +201,6 @@ def shift(draw: random.Random) -> Iterator[Trial]:
             )
 
 
-def _shifted(by: Callable[[int, int], int]) -> Callable[[Trial], list[Any]]:
-    """A guess: the x of the rank `by(by, n)` places before."""
-    return lambda trial: [
-        trial.given[(rank - by(trial.by, trial.nproc)) % trial.nproc][0]
-        for rank in range(trial.nproc)
-    ]
-
-
 def _same_peer(run: Run, rank: int) -> Any:
     """Whether a rank sends to the one from which it receives, and they are two different ones."""
     sent, asked = (
@@ -242,15 +234,6 @@ shift.fails("too-small", too_small)
 shift.fails("same-peer", _same_peer)
 shift.fails("sends-first", _all_wait_in("send"))
 shift.fails("receives-first", _all_wait_in("recv"))
-shift.gives("other-way", _shifted(lambda by, n: -by))
-shift.gives("by-not-used", _shifted(lambda by, n: 1), _shifted(lambda by, n: 1 if by % n else 0))
-shift.gives("sign-lost", _shifted(lambda by, n: abs(by)))
-shift.gives("own-x", _own)
-shift.gives(
-    "nothing-arrived",
-    _zeros,
-    lambda trial: _zeros(trial) if trial.by % trial.nproc else _own(trial),
-)
 shift.shows("receives-nothing", _receives_nothing)
 shift.shows("another-ranks", _another_ranks)
 shift.demands("uses-a-collective", collective)

@@ -21,7 +21,6 @@ from .sums import (
     added_twice,
     all_wait,
     makings,
-    mixed,
     only_copies,
     only_messages,
     sums,
@@ -81,35 +80,6 @@ def _values(draw: random.Random, counts: list[int], dtype: str) -> Trial:
     )
 
 
-def _everywhere(number: Callable[[list[list[float]]], float]) -> Callable[[Trial], list[float]]:
-    """A guess: on every rank the same number, computed from all values."""
-    return lambda trial: [number(trial.values)] * trial.nproc
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
-
-
-def _all(values: list[list[float]]) -> list[float]:
-    return [one for mine in values for one in mine]
-
-
-def _by_own_count(factor: Callable[[Trial], int]) -> Callable[[Trial], list[Any]]:
-    """A guess: the whole sum by each rank's own count times this; anything where it has none."""
-
-    def on_ranks(trial: Trial) -> list[Any]:
-        total = sum(_all(trial.values))
-        return [total / (len(mine) * factor(trial)) if mine else ... for mine in trial.values]
-
-    return on_ranks
-
-
-def _once_more(trial: Trial) -> list[float]:
-    """A guess: each rank's own sum and count are added to those of all."""
-    everything = _all(trial.values)
-    return [_mean([*everything, *mine]) for mine in trial.values]
-
-
 def _no_number(run: Run, rank: int) -> bool:
     """Whether a mean over no values has spoilt the result."""
     return 0 in run.trial.counts and math.isnan(run.got(rank))
@@ -129,35 +99,6 @@ def _lengths_differ(run: Run, rank: int) -> Any:
 
 global_mean.fails("empty-rank-skips", _skipped)
 global_mean.fails("lengths-differ", _lengths_differ)
-global_mean.gives(
-    "mean-of-means",
-    _everywhere(lambda v: _mean([_mean(mine) for mine in v])),
-    _everywhere(lambda v: _mean([_mean(mine) if mine else 0.0 for mine in v])),
-    _everywhere(lambda v: _mean([_mean(mine) for mine in v if mine])),
-)
-global_mean.gives("divides-by-ranks", _everywhere(lambda v: sum(_all(v)) / len(v)))
-global_mean.gives("not-divided", _everywhere(lambda v: sum(_all(v))))
-global_mean.gives(
-    "empty-as-one", _everywhere(lambda v: sum(_all(v)) / sum(max(1, len(mine)) for mine in v))
-)
-global_mean.gives("zeros-left-out", _everywhere(lambda v: _mean([*filter(None, _all(v))])))
-global_mean.gives("own-mean", lambda trial: [_mean(mine) for mine in trial.values])
-global_mean.gives(
-    "divides-by-own", _by_own_count(lambda trial: 1), _by_own_count(lambda trial: trial.nproc)
-)
-global_mean.gives("own-twice", _once_more)
-global_mean.gives("upside-down", _everywhere(lambda v: len(_all(v)) / sum(_all(v))))
-global_mean.gives(
-    "largest-only",
-    _everywhere(lambda v: max(map(sum, v)) / max(map(len, v))),
-    _everywhere(lambda v: max(map(_mean, filter(None, v)))),
-    _everywhere(lambda v: max(_all(v))),
-)
-global_mean.gives(
-    "whole-numbers",
-    _everywhere(lambda v: sum(int(sum(mine)) for mine in v) / len(_all(v))),
-    _everywhere(lambda v: sum(map(int, _all(v))) / len(_all(v))),
-)
 global_mean.shows("no-number", _no_number)
 global_mean.shows("not-all-ranks", _not_all_ranks)
 global_mean.demands(
@@ -233,12 +174,6 @@ def _second_too_early(run: Run, rank: int) -> Any:
     return False
 
 
-two_step.gives(
-    "no-gather",
-    mixed(lambda trial, rank, r, p: r == rank or p // trial.part == rank),
-    mixed(lambda trial, rank, r, p: p // trial.part == rank),
-)
-two_step.gives("gathers-old", mixed(lambda trial, rank, r, p: p // trial.part == r))
 two_step.shows("turned-round", _turned_round)
 two_step.shows("second-too-early", _second_too_early)
 add_signs_of_sums(two_step)
@@ -465,7 +400,6 @@ doubling.fails("one-sided", _one_sided)
 doubling.fails("too-small", too_small)
 doubling.fails("all-wait", all_wait)
 doubling.fails("same-side", _same_side)
-doubling.gives("sends-the-start", mixed(lambda trial, rank, r, p: (r ^ rank).bit_count() < 2))
 doubling.shows("changed-while-sent", _changed_while_sent)
 doubling.shows("same-partner", _same_partner)
 doubling.shows("not-added", _not_added)

@@ -245,7 +245,6 @@ def _swapped(run: Run, rank: int) -> bool:
     return adds == [True, False] and multiplies == [False, True]
 
 
-ordered.gives("not-in-place", lambda t: [[t.right[0][0], t.given[0][0]]])
 ordered.shows("between-left-and-right", _between_left_and_right)
 ordered.shows("no-wait-before-left", _raced(second="`left`"))
 ordered.shows("no-wait-before-right", _raced(second="`right`"))
@@ -456,16 +455,6 @@ def _in_turn(costs: Costs, size: int) -> float:
     return sum(max(many * compute, alpha + many * beta) for many in buckets)
 
 
-bucket_size.gives("each-layer", lambda t: [1])
-bucket_size.gives("all-layers", lambda t: [t.layers])
-bucket_size.gives(
-    "last-as-full",
-    lambda t: [_best_by(_full, t.costs)],
-    lambda t: [_best_by(_full_message, t.costs)],
-)
-bucket_size.gives("in-turn", lambda t: [_best_by(_in_turn, t.costs)])
-bucket_size.gives("returns-time", lambda t: [_end(t.costs, _best(t.costs)[0])])
-bucket_size.gives("counts-buckets", lambda t: [-(-t.layers // _best(t.costs)[0])])
 bucket_size.shows("outside", _outside)
 bucket_size.shows("too-late", _too_late)
 

@@ -116,64 +116,6 @@ def _traffic(operations: Sequence[Operation], kept: Sequence[str], size: int) ->
     return eager * size, (len(read) + len(kept)) * size
 
 
-def _counts(eager: Callable[[Trial], int], fused: Callable[[Trial], int]) -> Any:
-    return lambda t: [(eager(t) * t.size, fused(t) * t.size)]
-
-
-def _eager(t: Trial) -> int:
-    return sum(len(set(inputs)) + 1 for inputs, _ in t.operations)
-
-
-def _made(t: Trial) -> set[str]:
-    return {output for _, output in t.operations}
-
-
-def _read(t: Trial) -> int:
-    return len({name for inputs, _ in t.operations for name in inputs} - _made(t))
-
-
-def _named(t: Trial) -> int:
-    return len({name for inputs, output in t.operations for name in (*inputs, output)})
-
-
-traffic.gives(
-    "no-writes",
-    _counts(lambda t: _eager(t) - len(t.operations), _read),
-    _counts(lambda t: _eager(t) - len(t.operations), lambda t: _read(t) + len(t.kept)),
-    _counts(_eager, _read),
-)
-traffic.gives("last-only", _counts(_eager, lambda t: _read(t) + 1))
-traffic.gives(
-    "last-written-too",
-    _counts(_eager, lambda t: _read(t) + len({*t.kept, t.operations[-1][1]})),
-)
-traffic.gives(
-    "between-written",
-    _counts(_eager, lambda t: _read(t) + len(t.operations)),
-    _counts(_eager, _named),
-)
-traffic.gives(
-    "read-again",
-    _counts(
-        lambda t: sum(len(inputs) + 1 for inputs, _ in t.operations),
-        lambda t: _read(t) + len(t.kept),
-    ),
-)
-traffic.gives(
-    "read-by-each",
-    _counts(
-        _eager,
-        lambda t: sum(len(set(inputs) - _made(t)) for inputs, _ in t.operations) + len(t.kept),
-    ),
-)
-traffic.gives(
-    "nothing-saved",
-    _counts(_eager, _eager),
-)
-traffic.gives("not-bytes", lambda t: [(_eager(t), _read(t) + len(t.kept))])
-traffic.gives("swapped", lambda t: [((_read(t) + len(t.kept)) * t.size, _eager(t) * t.size)])
-
-
 # ── adjust ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -724,17 +666,6 @@ def _masks(draw: random.Random) -> Iterator[tuple[Mask, int, int, str]]:
     yield lambda q, k: (q, k) in pairs, side, block, "in 30 blocks one pair counts, anywhere in it"
 
 
-blocks_needed.gives("pairs", lambda t: [t.pairs])
-blocks_needed.gives("full-only", lambda t: [t.full])
-blocks_needed.gives("one-corner", lambda t: [t.first])
-blocks_needed.gives("corners-only", lambda t: [t.corners])
-blocks_needed.gives("below-the-diagonal", lambda t: [t.below])
-blocks_needed.gives(
-    "by-area", lambda t: [t.pairs // t.size**2], lambda t: [-(-t.pairs // t.size**2)]
-)
-blocks_needed.gives("all-blocks", lambda t: [t.side**2])
-
-
 # ── bound ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -798,21 +729,6 @@ def bound(draw: random.Random) -> Iterator[Trial]:
             },
             like=f"{terms} terms",
         )
-
-
-bound.gives("no-terms", lambda trial: [trial.without_terms])
-bound.gives("cancels", lambda trial: [trial.signed], lambda trial: [trial.cancelled])
-bound.gives("root-of-terms", lambda trial: [trial.root])
-bound.gives(
-    "one-sided",
-    lambda trial: [trial.sizes_of_x],
-    lambda trial: [trial.sizes_of_w],
-    lambda trial: [_sizes(trial.sizes_of_x)],
-    lambda trial: [_sizes(trial.sizes_of_w)],
-)
-bound.gives("no-u", lambda trial: [trial.without_u])
-bound.gives("u-twice", lambda trial: [trial.u_twice])
-bound.gives("exact", lambda trial: [trial.exact])
 
 
 def _other_count(run: Run, rank: int) -> Any:

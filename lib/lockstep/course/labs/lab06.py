@@ -5,7 +5,6 @@ Answers run on the virtual GPU, whatever the machine has: there a graph can be l
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -91,108 +90,6 @@ def last_end(draw: random.Random) -> Iterator[Trial]:
         yield Trial(0, given=[times], right=right, facts={"times": times}, like=like)
 
 
-def _by(function: Callable[[list[float], float, float, float], float]) -> Callable[[Trial], Any]:
-    return lambda trial: [function(*trial.times)]
-
-
-def _latency_again(kernels: list[float], launch: float, latency: float, gap: float) -> float:
-    """Each kernel begins `latency` after the one before it, too."""
-    end = 0.0
-    for number, duration in enumerate(kernels):
-        end = max(number * launch, end) + latency + duration
-    return end
-
-
-def _host_waits_for_each(times: Times, end: float) -> float:
-    """The host launches a kernel when the one before it has ended. end: of what was before all."""
-    kernels, _, latency, gap = times
-    host = 0.0
-    for duration in kernels:
-        host = end = max(host + latency, end + gap) + duration
-    return end
-
-
-def _no_queue(kernels: list[float], launch: float, latency: float, gap: float) -> list[float]:
-    """Return when each kernel would end on a device that is always free."""
-    return [number * launch + latency + one for number, one in enumerate(kernels)]
-
-
-def _gap_on_top(kernels: list[float], launch: float, latency: float, gap: float) -> float:
-    end = -gap
-    for number, duration in enumerate(kernels):
-        end = max(number * launch + latency, end) + gap * bool(number) + duration
-    return end
-
-
-def _earlier(times: Times, first: float) -> float:
-    """first: when the first kernel begins."""
-    kernels, launch, latency, gap = times
-    end = first - gap
-    for number, duration in enumerate(kernels):
-        end = min(number * launch + latency, end + gap) + duration
-    return end
-
-
-last_end.gives("kernels-only", _by(lambda k, launch, latency, gap: sum(k)))
-last_end.gives("launches-only", _by(lambda k, launch, latency, gap: len(k) * launch))
-last_end.gives("gap-after-the-last", _by(lambda *times: _end(times) + times[3]))
-last_end.gives("begin-of-the-last", _by(lambda *times: _end(times) - times[0][-1]))
-last_end.gives("latency-again", _by(_latency_again))
-last_end.gives("no-latency", _by(lambda k, launch, latency, gap: _end((k, launch, 0.0, gap))))
-last_end.gives("no-gap", _by(lambda k, launch, latency, gap: _end((k, launch, latency, 0.0))))
-last_end.gives("gap-before-the-first", lambda trial: [_end(trial.times, 0.0)])
-last_end.gives(
-    "counts-from-one",
-    _by(lambda k, launch, latency, gap: _end((k, launch, latency + launch, gap))),
-)
-last_end.gives(
-    "larger-of-two",
-    _by(
-        lambda k, launch, latency, gap: max(
-            (len(k) - 1) * launch + latency + k[-1], latency + sum(k) + (len(k) - 1) * gap
-        )
-    ),
-)
-last_end.gives(
-    "larger-for-each",
-    _by(lambda k, launch, latency, gap: latency + sum(max(launch, one + gap) for one in k)),
-    _by(
-        lambda k, launch, latency, gap: (
-            latency + sum(max(launch, one + gap) for one in k[:-1]) + k[-1]
-        )
-    ),
-)
-last_end.gives(
-    "no-queue",
-    _by(lambda *times: _no_queue(*times)[-1]),
-    _by(lambda *times: max(_no_queue(*times))),
-)
-last_end.gives("all-at-once", _by(lambda k, _, latency, gap: _end((k, 0.0, latency, gap))))
-last_end.gives("gap-always", _by(_gap_on_top))
-last_end.gives(
-    "earlier-of-two",
-    lambda trial: [_earlier(trial.times, trial.times[2])],
-    lambda trial: [_earlier(trial.times, 0.0)],
-)
-last_end.gives(
-    "slow-host",
-    _by(lambda k, launch, latency, gap: _end((k, launch + latency, latency, gap))),
-)
-last_end.gives(
-    "one-after-the-other",
-    _by(lambda k, launch, latency, gap: sum(launch + latency + one for one in k)),
-    _by(lambda k, launch, latency, gap: sum(k) + len(k) * launch),
-    _by(lambda k, launch, latency, gap: sum(k) + len(k) * launch + latency),
-    _by(lambda k, launch, latency, gap: sum(k) + (len(k) - 1) * (launch + gap) + latency),
-    _by(lambda k, launch, latency, gap: sum(k) + len(k) * launch + (len(k) - 1) * gap + latency),
-    lambda trial: [_host_waits_for_each(trial.times, -trial.times[3])],
-    lambda trial: [_host_waits_for_each(trial.times, 0.0)],
-)
-last_end.gives(
-    "rounded", lambda trial: [int(_end(trial.times))], lambda trial: [round(_end(trial.times))]
-)
-
-
 # ── captured ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -255,10 +152,6 @@ def captured(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _outs(outs: Callable[[Trial], list[Tensor]]) -> Callable[[Trial], Any]:
-    return lambda trial: [[outs(trial), trial.first, trial.others]]
-
-
 def _changed_x(run: Run, rank: int) -> Any:
     return not same(run.got(rank)[1], run.trial.first)
 
@@ -279,29 +172,11 @@ def _same_result(run: Run, rank: int) -> Any:
     )
 
 
-def _added(trial: Trial, start: Sequence[float]) -> list[Tensor]:
-    """Results where each input is added to what was there."""
-    sums = itertools.accumulate(
-        (one.numbers for one in trial.others),
-        lambda some, others: [a + b for a, b in zip(some, others, strict=True)],
-        initial=start,
-    )
-    return [_worked(_like(trial.first, one)) for one in list(sums)[1:]]
-
-
 captured.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
 captured.shows("changes-x", _changed_x)
 captured.shows("changes-new", lambda run, rank: not same(run.got(rank)[2], run.trial.others))
 captured.shows("stale-input", _never_copied_in)
 captured.shows("same-result", _same_result)
-captured.gives("returns-input", _outs(lambda t: t.others))
-captured.gives(
-    "adds-up",
-    _outs(lambda t: _added(t, t.first.numbers)),
-    _outs(lambda t: _added(t, [0] * len(t.first.numbers))),
-)
-captured.gives("overwritten", _outs(lambda t: [_worked(t.others[-1])] * len(t.others)))
-captured.gives("one-late", _outs(lambda t: [*map(_worked, [t.first, *t.others[:-1]])]))
 captured.fails("no-warm-up", _in_capture)
 captured.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
 captured.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
@@ -404,12 +279,6 @@ def _near(some: Sequence[float], others: Sequence[float]) -> bool:
     )
 
 
-def _stale(trial: Trial) -> Any:
-    example = [trial.batches[0]] * (len(trial.batches) - 1)
-    losses, weights, _ = _descent(trial.start, example, trial.rate)
-    return [[losses, weights]]
-
-
 def _half_stale(run: Run, rank: int) -> Any:
     """The first loss is that of one half of the example. (Later the graph may read anything there:
     nobody holds that tensor, perhaps.)"""
@@ -419,20 +288,6 @@ def _half_stale(run: Run, rank: int) -> Any:
         if _near(run.got(rank)[0][:1], losses):
             return {"name": name}
     return False
-
-
-def _first_losses(trial: Trial) -> list[float]:
-    """The loss of each batch with the parameters of the beginning."""
-    return [_descent(trial.start, [one], trial.rate)[0][0] for one in trial.batches[1:]]
-
-
-def _no_step(trial: Trial) -> Any:
-    return [[_first_losses(trial), trial.start]]
-
-
-def _starts_anew(trial: Trial) -> Any:
-    _, weights, _ = _descent(trial.start, trial.batches[-1:], trial.rate)
-    return [[_first_losses(trial), weights]]
 
 
 def _several_steps(run: Run, rank: int) -> Any:
@@ -470,15 +325,8 @@ graphed_training.shows(
     "trained-by-warm-up",
     lambda run, rank: not _near(run.noted[rank]["before"], run.trial.start),
 )
-graphed_training.gives("no-step", _no_step)
-graphed_training.gives("starts-anew", _starts_anew)
 graphed_training.shows("rebound", lambda run, rank: _near(run.got(rank)[1], run.trial.start))
-graphed_training.gives("stale-batch", _stale)
 graphed_training.shows("half-stale", _half_stale)
-graphed_training.gives(
-    "loss-overwritten",
-    lambda trial: [[[trial.right[0][0][-1]] * len(trial.right[0][0]), trial.right[0][1]]],
-)
 graphed_training.shows("several-steps", _several_steps)
 graphed_training.shows("gradients-add-up", _added_up)
 graphed_training.fails("waits-in-capture", _in_capture)
@@ -573,43 +421,7 @@ def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[f
             return numbers
 
 
-def _sums(**how: Any) -> Callable[[Trial], Any]:
-    return lambda trial: [[sum(_clip(one, trial.limit, **how)) for one in trial.inputs]]
-
-
-def _baked(trial: Trial) -> Any:
-    first = _scale(trial.inputs[0], trial.limit)
-    return _sums(scale=lambda numbers, limit: first)(trial)
-
-
-def _each_by_itself(trial: Trial) -> Any:
-    most = trial.limit
-    cut = [[max(-most, min(most, one)) for one in numbers] for numbers in trial.inputs]
-    return [[sum(one for one in numbers if abs(one) > 0.5) for numbers in cut]]
-
-
 clipped.shows("changes-x", lambda run, rank: run.noted[rank]["changed"])
-clipped.gives("always-clips", _sums(scale=lambda numbers, limit: limit / _norm(numbers)))
-clipped.gives("never-clips", _sums(scale=lambda numbers, limit: 1.0))
-clipped.gives(
-    "scales-the-small", _sums(scale=lambda numbers, limit: max(limit / _norm(numbers), 1.0))
-)
-clipped.gives("each-by-itself", _each_by_itself)
-clipped.gives(
-    "other-norm", _sums(scale=lambda numbers, limit: min(limit / sum(map(abs, numbers)), 1.0))
-)
-clipped.gives("border-kept", _sums(large=lambda one: abs(one) >= 0.5))
-clipped.gives(
-    "small-kept",
-    _sums(large=lambda one: abs(one) <= 0.5),
-    _sums(large=lambda one: abs(one) < 0.5),
-)
-clipped.gives("sizes-added", lambda t: [[sum(map(abs, _clip(o, t.limit))) for o in t.inputs]])
-clipped.gives("no-abs", _sums(large=lambda one: one > 0.5))
-clipped.gives("mask-before-scaling", _sums(mask_first=True))
-clipped.gives("all-numbers", _sums(large=lambda one: True))
-clipped.gives("scale-baked", _baked)
-clipped.gives("counts", lambda t: [[float(len(_clip(one, t.limit))) for one in t.inputs]])
 clipped.fails("waits-in-capture", _in_capture)
 clipped.demands("changes-x-too", lambda run, rank: run.noted[rank]["changed"])
 

@@ -25,11 +25,6 @@ def _alone(given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
     return Trial(0, given=[given], right=[right], facts={"given": given, **facts})
 
 
-def _guess(function: Callable[..., Any]) -> Callable[[Trial], list[Any]]:
-    """Return what a mistake gives for the same arguments."""
-    return lambda trial: [function(*trial.facts["given"])]
-
-
 # ── Which steps are recorded ─────────────────────────────────────────────────────────────────
 
 
@@ -61,109 +56,6 @@ def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> l
     ]
 
 
-def _after(first: int, steps: Sequence[int], end: int) -> list[int]:
-    """Steps of a loop whose cycles begin `first` steps later."""
-    return [first + step for step in steps if first + step < end]
-
-
-recorded_steps.gives(
-    "with-warm-up",
-    _guess(lambda wait, warmup, active, *rest: _recorded(wait, 0, warmup + active, *rest)),
-)
-recorded_steps.gives(
-    "only-warm-up",
-    _guess(
-        lambda wait, warmup, active, *rest: [
-            step
-            for step in _recorded(wait, 0, warmup + active, *rest)
-            if step % (wait + warmup + active) < wait + warmup
-        ]
-    ),
-)
-recorded_steps.gives(
-    "without-wait",
-    _guess(lambda wait, warmup, active, *rest: _recorded(0, warmup, active, *rest)),
-    _guess(lambda wait, warmup, active, *rest: _recorded(0, warmup, active + wait, *rest)),
-    _guess(
-        lambda wait, warmup, active, repeat, steps: _after(
-            wait, _recorded(0, warmup, active, repeat, steps), steps
-        )
-    ),
-)
-recorded_steps.gives(
-    "without-warm-up",
-    _guess(lambda wait, warmup, active, *rest: _recorded(wait, 0, active, *rest)),
-    _guess(
-        lambda wait, warmup, active, repeat, steps: _after(
-            warmup, _recorded(wait, 0, active, repeat, steps), steps
-        )
-    ),
-)
-recorded_steps.gives(
-    "whole-cycles-only",
-    _guess(
-        lambda wait, warmup, active, repeat, steps: _recorded(
-            wait, warmup, active, repeat, steps - steps % (wait + warmup + active)
-        )
-    ),
-)
-recorded_steps.gives(
-    "first-missing",
-    _guess(lambda wait, warmup, active, *rest: _recorded(wait, warmup + 1, active - 1, *rest)),
-)
-recorded_steps.gives(
-    "one-cycle-more",
-    _guess(
-        lambda wait, warmup, active, repeat, steps: _recorded(
-            wait, warmup, active, repeat and repeat + 1, steps
-        )
-    ),
-)
-recorded_steps.gives(
-    "thrown-away",
-    _guess(
-        lambda *given: [
-            step
-            for step in range(min(given[4], sum(given[:3]) * (given[3] or given[4])))
-            if step not in _recorded(*given)
-        ]
-    ),
-)
-recorded_steps.gives(
-    "repeat-ignored",
-    _guess(lambda wait, warmup, active, _, steps: _recorded(wait, warmup, active, 0, steps)),
-)
-recorded_steps.gives(
-    "first-cycle-only",
-    _guess(lambda wait, warmup, active, _, steps: _recorded(wait, warmup, active, 1, steps)),
-)
-recorded_steps.gives(
-    "zero-is-none",
-    _guess(lambda *given: _recorded(*given) if given[3] else []),
-)
-recorded_steps.gives(
-    "endless-loop",
-    _guess(
-        lambda wait, warmup, active, repeat, steps: _recorded(
-            wait, warmup, active, repeat, max(steps, (wait + warmup + active) * repeat)
-        )
-    ),
-    _guess(  # to the end of the cycle that the loop ends in
-        lambda wait, warmup, active, repeat, steps: _recorded(
-            wait, warmup, active, repeat, steps + -steps % (wait + warmup + active)
-        )
-    ),
-)
-recorded_steps.gives(
-    "from-one",
-    _guess(lambda *given: [step + 1 for step in _recorded(*given)]),
-)
-recorded_steps.gives(
-    "how-many",
-    _guess(lambda *given: len(_recorded(*given))),
-)
-
-
 # ── One clock ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -191,55 +83,6 @@ def _differences(ends: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def _medians(ends: Sequence[Sequence[int]]) -> list[float]:
     return [statistics.median(every) for every in _differences(ends)]
-
-
-def _to_neighbour(ends: Sequence[Sequence[int]]) -> list[float]:
-    ranks = range(len(ends[0]))
-    return [statistics.median(row[rank] - row[rank - (rank > 0)] for row in ends) for rank in ranks]
-
-
-def _in_float32(ends: Sequence[Sequence[int]]) -> list[float]:
-    times = np.array(ends, dtype=np.float32)
-    return [float(one) for one in np.median(times - times[:, :1], axis=0)]
-
-
-offsets.gives("behind", _guess(lambda ends: [-one for one in _medians(ends)]))
-offsets.gives(
-    "mean", _guess(lambda ends: [statistics.fmean(every) for every in _differences(ends)])
-)
-offsets.gives(
-    "first-only",
-    *(_guess(lambda ends, at=at: [row[at] for row in _differences(ends)]) for at in (0, -1)),
-)
-offsets.gives("to-neighbour", _guess(_to_neighbour))
-offsets.gives(
-    "to-the-mean",
-    _guess(
-        lambda ends: [
-            statistics.median(row[rank] - statistics.fmean(row) for row in ends)
-            for rank in range(len(ends[0]))
-        ]
-    ),
-)
-offsets.gives(
-    "median-of-ends",
-    _guess(
-        lambda ends: [
-            statistics.median(row[rank] for row in ends) - statistics.median(row[0] for row in ends)
-            for rank in range(len(ends[0]))
-        ]
-    ),
-)
-offsets.gives(
-    "extreme",
-    *(_guess(lambda ends, pick=pick: [pick(e) for e in _differences(ends)]) for pick in (min, max)),
-)
-offsets.gives("float32", _guess(_in_float32))
-offsets.gives("without-rank-0", _guess(lambda ends: _medians(ends)[1:]))
-offsets.gives(
-    "by-collective",
-    _guess(lambda ends: [statistics.median(one - row[0] for one in row) for row in ends]),
-)
 
 
 # ── What nothing hides ───────────────────────────────────────────────────────────────────────
@@ -281,52 +124,6 @@ def _covered(spans: Spans, without: Spans = ()) -> int:
     return len(inside - {time for first, last in without for time in range(first, last)})
 
 
-def _total(spans: Spans) -> int:
-    return sum(last - first for first, last in spans)
-
-
-def _overlaps(spans: Spans, others: Spans) -> int:
-    return sum(
-        max(0, min(last, end) - max(first, start)) for first, last in spans for start, end in others
-    )
-
-
-def _ends_moved_back(spans: Spans) -> Spans:
-    """Disjoint spans, but a span inside of another one ends that one, too."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1]:
-            first = merged.pop()[0]
-        merged.append((first, last))
-    return merged
-
-
-exposed.gives("hidden", _guess(lambda w, t: _covered(t) - _covered(t, w)))
-exposed.gives("all-of-it", _guess(lambda w, t: _covered(t)), _guess(lambda w, t: _total(t)))
-exposed.gives("idle-compute", _guess(lambda w, t: _covered(w, t)))
-exposed.gives(
-    "lengths-only",
-    _guess(lambda w, t: max(0, _total(t) - _total(w))),
-    _guess(lambda w, t: _total(t) - _total(w)),
-    _guess(lambda w, t: max(0, _covered(t) - _covered(w))),
-)
-exposed.gives(
-    "hidden-twice",
-    _guess(lambda w, t: _total(t) - _overlaps(t, w)),
-    _guess(lambda w, t: _covered(t) - _overlaps(t, w)),
-    _guess(
-        lambda w, t: sum(max(0, last - first - _overlaps([(first, last)], w)) for first, last in t)
-    ),
-)
-exposed.gives(
-    "end-moved-back",
-    _guess(lambda w, t: _covered(_ends_moved_back(t), _ends_moved_back(w))),
-    _guess(lambda w, t: _covered(t, _ends_moved_back(w))),
-    _guess(lambda w, t: _covered(_ends_moved_back(t), w)),
-)
-exposed.gives("communication-twice", _guess(lambda w, t: sum(_covered([one], w) for one in t)))
-
-
 # ── Who is charged ───────────────────────────────────────────────────────────────────────────
 
 
@@ -366,61 +163,6 @@ def _charged(
         waits = [max(row) - time for time in row]
         found[row.index(who(row))] += of([one for one in waits if one >= resolution] or [0])
     return found
-
-
-def _waited(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
-    """Return what each rank waited itself."""
-    waits = [[max(row) - time for time in row] for row in arrivals]
-    return [sum(one for one in of if one >= resolution) for of in zip(*waits, strict=True)]
-
-
-def _after_the_first(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
-    late = [[time - min(row) for time in row] for row in arrivals]
-    return [sum(one for one in of if one >= resolution) for of in zip(*late, strict=True)]
-
-
-def _after_the_last_but_one(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
-    found = [0] * len(arrivals[0])
-    for row in arrivals:
-        wait = max(row) - sorted(row)[-2]
-        found[row.index(max(row))] += wait * (wait >= resolution)
-    return found
-
-
-def _overwritten(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
-    """Keep of each rank's collectives only the last one in which it was the last to come."""
-    found = [0] * len(arrivals[0])
-    for row in arrivals:
-        at = row.index(max(row))
-        found[at] = _charged([row], resolution)[at]
-    return found
-
-
-charged.gives("the-first", _guess(lambda a, r: _charged(a, r, who=min)))
-charged.gives("who-waited", _guess(_waited), _guess(lambda a, r: _waited(a, 0)))
-charged.gives("every-wait", _guess(lambda a, r: _charged(a, 0)))
-charged.gives("at-the-resolution", _guess(lambda a, r: _charged(a, r + 1)))
-charged.gives(
-    "longest-wait", *(_guess(lambda a, r, one=one: _charged(a, r * one, of=max)) for one in (1, 0))
-)
-charged.gives("after-the-last-but-one", _guess(_after_the_last_but_one))
-charged.gives("overwritten", _guess(_overwritten))
-charged.gives(
-    "how-often",
-    _guess(lambda a, r: _charged(a, r, of=lambda waits: any(waits))),
-    _guess(lambda a, r: _charged(a, 0, of=lambda waits: any(waits))),
-)
-charged.gives(
-    "after-the-first", _guess(_after_the_first), _guess(lambda a, r: _after_the_first(a, 0))
-)
-charged.gives(
-    "only-short-waits",
-    _guess(
-        lambda a, r: [
-            every - long for every, long in zip(_charged(a, 0), _charged(a, r), strict=True)
-        ]
-    ),
-)
 
 
 # ── The cases ────────────────────────────────────────────────────────────────────────────────
@@ -700,28 +442,3 @@ def _chance(
     seen = sum(after)  # of equal numbers of values the sum orders as the mean does
     ways = [sum(one) for one in itertools.combinations(values, len(after))]
     return sum(counts(one, seen) for one in ways) / len(ways)
-
-
-def _farther(before: Sequence[int], after: Sequence[int]) -> float:
-    values = [*before, *after]
-    middle = sum(values) * len(after) / len(values)
-    return _chance(before, after, lambda one, seen: abs(one - middle) >= abs(seen - middle))
-
-
-def _each_once(before: Sequence[int], after: Sequence[int]) -> float:
-    """As if two ways that deal out the same numbers were one."""
-    ways = set(itertools.combinations(sorted([*before, *after]), len(after)))
-    return sum(sum(one) >= sum(after) for one in ways) / len(ways)
-
-
-chance.gives("each-once", _guess(_each_once))
-chance.gives("not-the-seen", _guess(lambda b, a: _chance(b, a, lambda one, seen: one > seen)))
-chance.gives("less", _guess(lambda b, a: _chance(b, a, lambda one, seen: one <= seen)))
-chance.gives("both-sides", _guess(_farther))
-chance.gives("complement", _guess(lambda b, a: 1 - _chance(b, a)))
-chance.gives(
-    "pairs",
-    _guess(
-        lambda b, a: sum(one >= other for one in b for other in a) / (len(a) * len(b)),
-    ),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,48 +67,8 @@ def _renumbered(steps: Sequence[str]) -> list[str]:
     return [f"{one[0]}{last - int(one[1:])}" for one in steps]
 
 
-def _now_kept(steps: Sequence[str]) -> list[int]:
-    """Return how many are kept after each step."""
-    return list(accumulate(1 if one[0] == "F" else -1 for one in steps))
-
-
 def _forwards(steps: Sequence[str]) -> int:
     return sum(one[0] == "F" for one in steps)
-
-
-def _before_first(steps: Sequence[str]) -> int:
-    return next((at for at, one in enumerate(steps) if one[0] == "B"), len(steps))
-
-
-def _longest_run(steps: Sequence[str]) -> int:
-    runs = (len(list(run)) for way, run in groupby(steps, lambda one: one[0]) if way == "F")
-    return max(runs, default=0)
-
-
-def _last_numbers(steps: Sequence[str]) -> int:
-    """Return how far the latest forward's number is ahead of the latest backward's, at most."""
-    latest, most = {"F": -1, "B": -1}, 0
-    for one in steps:
-        latest[one[0]] = int(one[1:])
-        most = max(most, latest["F"] - latest["B"])
-    return most
-
-
-most_kept.gives("all-forwards", lambda t: [_forwards(t.steps)])
-most_kept.gives("all-steps", lambda t: [len(t.steps)])
-most_kept.gives("before-the-first", lambda t: [_before_first(t.steps)])
-most_kept.gives("longest-run", lambda t: [_longest_run(t.steps)])
-most_kept.gives("at-the-end", lambda t: [_now_kept(t.steps)[-1] if t.steps else 0])
-most_kept.gives(
-    "after-backwards",
-    lambda t: [
-        max((n for n, one in zip(_now_kept(t.steps), t.steps, strict=True) if one[0] == "B"),
-            default=0)
-    ],
-)  # fmt: skip
-most_kept.gives("one-more", lambda t: [t.most + 1], lambda t: [t.most + bool(t.steps)])
-most_kept.gives("last-numbers", lambda t: [_last_numbers(t.steps)])
-most_kept.gives("largest-number", lambda t: [max((int(one[1:]) for one in t.steps), default=0)])
 
 
 # ── one_f_one_b ──────────────────────────────────────────────────────────────────────────────
@@ -152,10 +112,6 @@ def one_f_one_b(draw: random.Random) -> Iterator[Trial]:
                 right=[{"steps": _right_order(stage, stages, microbatches)}],
                 facts={"stage": stage, "stages": stages, "microbatches": microbatches},
             )
-
-
-def _order(order: Callable[[int, int, int], list[str]]) -> Callable[[Trial], list[Any]]:
-    return lambda t: [{"steps": order(t.stage, t.stages, t.microbatches)}]
 
 
 def _steps(run: Run) -> list[str]:
@@ -217,15 +173,6 @@ def _wrong_turn(run: Run, rank: int) -> Any:
     return {"at": at, "step": step, "other": other}
 
 
-one_f_one_b.gives("all-then-all", _order(lambda stage, stages, m: _all_f_all_b(m)))
-one_f_one_b.gives("wrong-end", _order(lambda stage, stages, m: _one_then_one(stage, m)))
-one_f_one_b.gives(
-    "same-everywhere",
-    _order(lambda stage, stages, m: _one_then_one(stages - 1, m)),
-    _order(lambda stage, stages, m: _one_then_one(stages, m)),
-    _order(lambda stage, stages, m: _one_then_one(0, m)),
-    _order(lambda stage, stages, m: _one_then_one(1, m)),
-)
 one_f_one_b.shows("incomplete", _incomplete)
 one_f_one_b.shows("too-early", _too_early)
 one_f_one_b.shows("last-first", _not_first_in_first_out)
@@ -624,61 +571,6 @@ def _mean(losses: Any, by_rank: Any) -> Any:
     return losses.mean(), [[one.mean(axis=0) for one in grads] for grads in by_rank]
 
 
-def _other_losses(grads: Callable[[Any, Any], Any]) -> list[Callable[[Trial], list[Any]]]:
-    """Guesses: these gradients with any loss that people return."""
-
-    def guess(loss: Callable[[Any, int], Any]) -> Callable[[Trial], list[Any]]:
-        return lambda trial: _ends(
-            trial.facts, lambda all_, by: (loss(all_, len(by)), grads(all_, by))
-        )
-
-    return [
-        guess(loss)
-        for loss in (
-            lambda all_, ranks: all_.mean(),
-            lambda all_, ranks: all_.sum(),
-            lambda all_, ranks: all_[-1],
-            lambda all_, ranks: all_[-1] / len(all_),
-            lambda all_, ranks: all_.mean() / ranks,
-            lambda all_, ranks: all_.sum() / ranks,
-        )
-    ]
-
-
-def _scaled(take: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda losses, by_rank: [[take(one) for one in grads] for grads in by_rank]
-
-
-def _divided_by_ranks(of: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda losses, by_rank: [[of(one) / len(by_rank) for one in grads] for grads in by_rank]
-
-
-def _divided_again(by: Callable[[Any, Any], int]) -> Callable[[Any, Any], Any]:
-    """Say whether what a rank sends back is divided once more by that number."""
-
-    def grads(losses: Any, by_rank: Any) -> Any:
-        right, number = _mean(losses, by_rank)[1], by(losses, by_rank)
-        last = len(right) - 1
-        return [[one / number ** (last - rank) for one in own] for rank, own in enumerate(right)]
-
-    return grads
-
-
-def _only_last_rank(losses: Any, by_rank: Any) -> Any:
-    right = _mean(losses, by_rank)[1]
-    return [[0 * one for one in grads] for grads in right[:-1]] + [right[-1]]
-
-
-def _with_other_gradients(**how: bool) -> Callable[[Trial], list[Any]]:
-    """A guess: the mean loss, with the gradients of a mistake."""
-
-    def guess(trial: Trial) -> list[Any]:
-        _, by_rank = _by_microbatch(trial.facts, **how)
-        return _ends(trial.facts, lambda losses, _: (losses.mean(), _mean(losses, by_rank)[1]))
-
-    return guess
-
-
 def _one_rank(run: Run, rank: int) -> bool:
     return run.nproc == 1
 
@@ -723,26 +615,6 @@ train_step.fails("no-input-gradient", _no_input_gradient)
 train_step.fails("no-graph", _graph_gone)
 train_step.fails("ring", _without_ends)
 train_step.fails("both-receive", _neighbours_receive)
-train_step.gives("not-divided", *_other_losses(_scaled(lambda one: one.sum(axis=0))))
-train_step.gives(
-    "last-microbatch",
-    *_other_losses(_scaled(lambda one: one[-1] / len(one))),
-    *_other_losses(_scaled(lambda one: one[-1])),
-)
-train_step.gives(
-    "divided-by-ranks",
-    *_other_losses(_divided_by_ranks(lambda one: one.mean(axis=0))),
-    *_other_losses(_divided_by_ranks(lambda one: one.sum(axis=0))),
-)
-train_step.gives(
-    "divided-again",
-    *_other_losses(_divided_again(lambda losses, by_rank: len(losses))),
-    *_other_losses(_divided_again(lambda losses, by_rank: len(by_rank))),
-)
-train_step.gives("outputs-gradient", _with_other_gradients(of_outputs=True))
-train_step.gives("crossed", _with_other_gradients(crossed=True))
-train_step.gives("one-buffer", _with_other_gradients(one_buffer=True))
-train_step.gives("only-last-rank", *_other_losses(_only_last_rank))
 train_step.shows("other-loss", _other_loss)
 train_step.shows("stepped", _stepped)
 train_step.demands("uses-a-collective", collective)
@@ -828,37 +700,10 @@ def split_backward(draw: random.Random) -> Iterator[Trial]:
         )  # fmt: skip
 
 
-def _halves_as(
-    change: Callable[..., list[Any]],
-) -> Callable[[Trial], list[Any]]:
-    """A guess: what is right, with another part."""
-    return lambda trial: [change(list(trial.right[0]), trial)]
-
-
 def _not_called_later(run: Run, rank: int) -> bool:
     return run.got(rank)[3] is False
 
 
-split_backward.gives(
-    "all-at-once",
-    *(
-        _halves_as(lambda right, t, there=there: [right[0], right[2], right[2], there, True])
-        for there in (True, False)
-    ),
-)
-split_backward.gives("computed-early", _halves_as(lambda right, t: [*right[:4], True]))
-split_backward.gives(
-    "twice",
-    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + 2 * t.own), True, False]),
-)
-split_backward.gives(
-    "overwritten", _halves_as(lambda right, t: [*right[:2], _tensor(t.own), True, False])
-)
-split_backward.gives(
-    "first-weight-only",
-    _halves_as(lambda right, t: [*right[:2], _tensor(t.had + t.first_only), True, False]),
-)
-split_backward.gives("never", _halves_as(lambda right, t: [*right[:2], right[1], True, False]))
 split_backward.shows(
     "wants-arguments",
     lambda run, rank: _not_called_later(run, rank) and run.noted[rank]["function"],

@@ -21,7 +21,6 @@ from .sums import (
     added_twice,
     all_wait,
     incomplete,
-    mixed,
     one_rank_only,
     only_copies,
     only_messages,
@@ -381,45 +380,6 @@ def hierarchical(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _own_part(trial: Trial, rank: int, place: int) -> bool:
-    return bool(place // trial.part == trial.node[rank].index(rank))
-
-
-def _by_global_rank(from_member: bool) -> Callable[[Trial], list[list[float]]]:
-    """A guess: node sums added up across nodes in the part that a rank's *global* number names.
-
-    from_member: that part of each rank of the node is put together in the order of the group; else
-    it stays where it was.
-    """
-
-    def everywhere(trial: Trial) -> list[list[float]]:
-        numbers: Numbers = trial.numbers
-        part, local = trial.part, trial.local
-        node_sum = [
-            [sum(column) for column in zip(*(numbers.of(r) for r in trial.node[rank]), strict=True)]
-            for rank in range(trial.nproc)
-        ]
-
-        def piece(rank: int, place: int) -> list[float]:
-            return node_sum[rank][part * place : part * (place + 1)]
-
-        def summed(rank: int) -> list[float]:
-            pieces = [piece(one, one % local) for one in trial.rail[rank]]
-            return [sum(column) for column in zip(*pieces, strict=True)]
-
-        found = []
-        for rank in range(trial.nproc):
-            if from_member:
-                parts = [summed(member) for member in trial.node[rank]]
-            else:
-                parts = [piece(rank, place) for place in range(local)]
-                parts[rank % local] = summed(rank)
-            found.append([one for each in parts for one in each])
-        return found
-
-    return everywhere
-
-
 def _across(run: Run, rank: int) -> list[Any]:
     rail = run.trial.rail[rank]
     return [call for call in run.calls(rank) if sorted(call.group.ranks) == rail]
@@ -469,30 +429,6 @@ def _part_only(run: Run, rank: int) -> Any:
 
 hierarchical.fails("swapped", _swapped)
 hierarchical.fails("all-of-it-across", _too_much_across)
-hierarchical.gives("only-inside", mixed(lambda trial, rank, r, p: r in trial.node[rank]))
-hierarchical.gives("only-across", mixed(lambda trial, rank, r, p: r in trial.rail[rank]))
-hierarchical.gives(
-    "counted-twice",
-    mixed(lambda trial, rank, r, p: trial.local),
-    mixed(lambda trial, rank, r, p: trial.count),
-)
-hierarchical.gives(
-    "no-gather",
-    mixed(lambda trial, rank, r, p: r == rank or _own_part(trial, rank, p)),
-    mixed(lambda trial, rank, r, p: _own_part(trial, rank, p)),
-)
-hierarchical.gives(
-    "nothing-across",
-    mixed(
-        lambda trial, rank, r, p: r == rank or (r in trial.node[rank] and _own_part(trial, rank, p))
-    ),
-)
-hierarchical.gives("by-global-rank", _by_global_rank(True), _by_global_rank(False))
-hierarchical.gives(
-    "mean-of-groups",
-    mixed(lambda trial, rank, r, p: 1 / trial.local),
-    mixed(lambda trial, rank, r, p: 1 / trial.count),
-)
 add_signs_of_sums(hierarchical)
 hierarchical.shows("part-only", _part_only)
 hierarchical.shows("whole-world", _whole_world)
