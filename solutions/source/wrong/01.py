@@ -452,7 +452,7 @@ class StoreGroup(dist.ProcessGroup):
         x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
 
 
-# %% StoreGroup: not-in-place
+# %% StoreGroup: left-as-it-was
 class StoreGroup(dist.ProcessGroup):
     def __init__(self, store, rank, size):
         super().__init__(rank, size)

@@ -254,7 +254,7 @@ def captured(cuda, work, x):
     return run
 
 
-# %% captured: overwritten
+# %% captured: same-memory
 def captured(cuda, work, x):
     static = x.clone()
     warm(cuda, work, static)

@@ -1151,7 +1151,7 @@ def split_backward(y, x, weights, grad):
     return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
 
 
-# %% split_backward: overwritten
+# %% split_backward: gradient-replaced
 def split_backward(y, x, weights, grad):
     def later():
         for weight, new in zip(weights, torch.autograd.grad(y, weights, grad), strict=False):

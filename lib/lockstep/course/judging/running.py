@@ -397,6 +397,8 @@ def _outcomes(
     programs: Sequence[Answer], play: Play, trials: Sequence[Trial]
 ) -> list[list[Run] | None]:
     """These trials with each program; None for one that fails."""
+    if not trials[0].init and trials[0].nproc:  # each makes the world, so it needs ranks of its own
+        return [_apart(program, play, trials) for program in programs]
     given = [list(trial.given) for trial in trials]
     job = _start(_each, programs, play, given, trials[0])
     if not job.ok:
@@ -409,6 +411,16 @@ def _outcomes(
         by_trial = zip(*ranks, strict=True) if done else ()
         runs = [_observed(trial, job, seen) for trial, seen in zip(trials, by_trial, strict=done)]
         found.append(runs if done else None)
+    return found
+
+
+def _apart(program: Answer, play: Play, trials: Sequence[Trial]) -> list[Run] | None:
+    found = []
+    for trial in trials:
+        job = _start(_each, [program], play, [list(trial.given)], trial)
+        if not job.ok or [None] in job.results:
+            return None
+        found.append(_observed(trial, job, [seen for ((seen,),) in job.results]))
     return found
 
 
