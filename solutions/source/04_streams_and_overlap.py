@@ -1,15 +1,14 @@
 # %% [markdown] id="title"
 # # 04 · Streams, events, overlap
 #
-# **Two sittings, 85 and 65 minutes · needs: a CPU** (the same cells use a GPU where there is one)
+# **Two sittings, 85 and 90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
 # A GPU works while the program goes on, and can do several things at once if it is asked to and if nothing stands in
 # the way. Afterwards you can
 #
 # - time what a GPU does, and say which lines of a program wait for it,
 # - put work onto two streams, order it by events, and find the race where an event is missing,
-# - hide communication behind computation (and copies, in the further notebook), say how much is hidden, and predict
-#   it.
+# - hide communication and copies behind computation, say how much is hidden, and predict it.
 #
 # Lab 03 comes first: it has the collectives. No GPU is needed. Where there is none, `lockstep` has a
 # **virtual GPU**: your code is ordinary PyTorch, its values are real, its times come from a model.
@@ -487,8 +486,8 @@ lockstep.check("ordered", ordered)
 
 # %% [markdown] id="break"
 # **Break.** The first sitting ends here. You can time a GPU, use two streams, and order them by events. The second
-# sitting uses that: what NCCL does with streams, memory and streams, and communication in buckets. Section 4 needs
-# only the first cells, down to the heading of section 1.
+# sitting uses that: what NCCL does with streams, memory and streams, communication in buckets, and copies. Section 4
+# needs only the first cells, down to the heading of section 1.
 #
 # ## 4 · What NCCL does with streams
 #
@@ -836,6 +835,106 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # over. PyTorch's DDP makes buckets by size (`bucket_cap_mb`, 25 MiB by default), and its first one is small, so that
 # communication starts early. Many small buckets overlap well, too, but there is more to hide: each pays α.
 
+# %% [markdown] id="copies-text"
+# ## 7 · Copies beside computation
+#
+# A training loop copies each batch to the GPU. A copy engine does that, without SMs, so the next batch can be copied
+# while a step computes with this one: on another stream, and from **pinned** memory of the host. That stays at one
+# place, so the engine can read it by itself; `DataLoader(pin_memory=True)` gives such batches. Ordinary memory is
+# **pageable**: it is copied to a pinned buffer first, and that keeps the host busy.
+#
+# ### Claim: "with non_blocking=True the copy runs beside the program"
+#
+# **Guess**: how long is the host busy with a copy of 64 MiB?
+
+# %% id="pinned-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="pinned-claim"
+def copies(cuda):
+    found = {}
+    for name, pinned in {"pageable": False, "pinned": True}.items():
+        there = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=pinned)
+        cuda.synchronize()
+        begin = lockstep.virtual.perf_counter()
+        there.to("cuda", non_blocking=True)
+        called = lockstep.virtual.perf_counter() - begin
+        cuda.synchronize()
+        found[name] = called, lockstep.virtual.perf_counter() - begin
+    return found
+
+
+seen = on_gpu(copies, values=False)
+ok = [called < 0.1 * done for called, done in seen.result.values()]
+said = [
+    f"{n}: the host is busy for {c * 1e3:.2f} of {d * 1e3:.2f} ms"
+    for n, (c, d) in seen.result.items()
+]
+lockstep.claim(
+    "With non_blocking=True a copy runs beside the program.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(said),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="prefetch-text"
+# ### Exercise 5: a prefetcher
+#
+# **Goal:** `prefetch(cuda, batches, step, side)` returns a list with `step(batch)` for each of one or more pinned
+# tensors, which it copies to the device. Copies run on `side`, steps on the current stream, and while a step runs the
+# next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All batches lie in at most
+# three places of the device's memory, and the host does not wait. No races: a step begins after its copy, and a copy
+# writes only where nobody still works. That may be an earlier step, or the current stream with an older tensor, whose
+# memory a new buffer has (section 5).
+#
+# (`step` launches kernels and returns a tensor. All batches have one shape and dtype;
+# `torch.empty_like(batch, device="cuda")` makes a buffer for them.)
+
+# %% id="prefetch"
+import torch
+
+
+def prefetch(cuda, batches, step, side):
+    # BEGIN SOLUTION
+    now = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    free, results = [now.record_event()] * 2, []
+    for number, batch in enumerate(batches):
+        free[number % 2].wait(side)  # the step that had this buffer is done
+        with cuda.stream(side):
+            buffers[number % 2].copy_(batch, non_blocking=True)
+        now.wait_stream(side)
+        results.append(step(buffers[number % 2]))
+        free[number % 2] = now.record_event()  # then it may be written again
+    return results
+    # END SOLUTION
+
+
+# %% id="prefetch-check"
+lockstep.check("prefetch", prefetch)
+
+# %% id="prefetch-run"
+prefetch = lockstep.carry_on("prefetch", prefetch)
+
+
+def train(cuda, prefetched):
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    batches = torch.empty(5, 64 << 20, dtype=torch.uint8, pin_memory=True)
+    cuda.synchronize()
+    if prefetched:
+        prefetch(cuda, list(batches), lambda batch: a @ a, cuda.Stream())
+    for batch in () if prefetched else batches:
+        batch.to("cuda", non_blocking=True)
+        a @ a
+    cuda.synchronize()
+
+
+before, after = (on_gpu(train, way, values=False) for way in (False, True))
+title = "Five batches: plain, then prefetched"
+lockstep.Timeline(after.trace, before=before.trace, title=title)
+
 # %% [markdown] id="recap"
 # ## Recap
 #
@@ -849,6 +948,7 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 # - Overlap hides work that needs other parts of the machine. A collective takes some SMs from the product beside it,
 #   and that share of its time is not hidden.
 # - Messages that are too small pay α too often; too large ones hide nothing. Compute with α and β, then measure.
+# - From pinned memory, on a stream of its own, the next batch is copied while this one is computed.
 #
 # **What is still slow:** small kernels, bound by their launches. Two streams do not help them, as "Two products at
 # once", in the further notebook, shows. CUDA graphs do.
@@ -970,54 +1070,13 @@ lockstep.table(title, columns, rows, stamp=recording.stamp)
 # too. (Their time in a trace includes the wait for the last rank.) The fastest step hides a smaller share. A trace
 # shows what ran beside what; the step time shows what that was worth.
 
-# %% [markdown] id="copies-text"
-# ## Copies beside computation
-#
-# About 40 minutes, with an exercise; a CPU is enough, and what sections 3 and 5 teach. Copies between host and device
-# have engines of their own, and take nothing from the products. But the host's memory must be **pinned**: at a fixed
-# place, so that the engine can read it by itself. Ordinary memory is first copied to a pinned buffer, which keeps the
-# host busy.
-#
-# ### Claim: "with non_blocking=True the copy runs beside the program"
-#
-# **Guess**, then see how long the host is busy with a copy of 64 MB.
-
-# %% id="pinned-guess" tags=["guess"]
-guess = "depends"
-
-
-# %% id="pinned-claim"
-def copies(cuda):
-    found = {}
-    for name, pinned in {"pageable": False, "pinned": True}.items():
-        there = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=pinned)
-        cuda.synchronize()
-        begin = lockstep.virtual.perf_counter()
-        there.to("cuda", non_blocking=True)
-        called = lockstep.virtual.perf_counter() - begin
-        cuda.synchronize()
-        found[name] = called, lockstep.virtual.perf_counter() - begin
-    return found
-
-
-seen = on_gpu(copies, values=False)
-ok, said = [], []
-for n, (c, d) in seen.result.items():
-    ok.append(c < 0.1 * d)
-    said.append(f"{n}: the host is busy for {c * 1e3:.2f} of {d * 1e3:.2f} ms")
-lockstep.claim(
-    "With non_blocking=True a copy runs beside the program.",
-    guess=guess,
-    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="; ".join(said),
-    stamp=seen.stamp,
-)
-
 # %% [markdown] id="down-text"
-# **In the other direction** the host is in danger. `x.cpu()`, `x.item()` and `print(x)` wait until the number is
-# there. A copy to pinned memory with `non_blocking=True` does not wait, and the host may read what was there before.
-# The next cell copies sevens into zeros. **Predict:** what does the host read right after the call, on the virtual
-# GPU?
+# ## Copies to the host, and orders that you did not write
+#
+# About 10 minutes; a CPU is enough, and what sections 3 and 7 teach. In this direction the host is in danger.
+# `x.cpu()`, `x.item()` and `print(x)` wait until the number is there. A copy to pinned memory with
+# `non_blocking=True` does not wait, and the host may read what was there before. The next cell copies sevens into
+# zeros. **Predict:** what does the host read right after the call, on the virtual GPU?
 
 # %% id="down-prediction" tags=["prediction"]
 prediction = 0  # the copy has only been launched
@@ -1041,75 +1100,12 @@ seen.compare(prediction, early)
 print("after synchronize():", late)
 print(*(seen.races or ["no report: this was a GPU"]), sep="\n")
 
-# %% [markdown] id="prefetch-text"
-# Two more things happen that no line of your program shows. **The default stream** is CUDA's *legacy* one. A stream
-# that a CUDA program creates in the usual way waits for the default stream, and the default stream for it; PyTorch
+# %% [markdown] id="orders-unwritten"
+# Two orders exist that no line of your program shows. **The default stream** is CUDA's *legacy* one. A stream that a
+# CUDA program creates in the usual way waits for the default stream, and the default stream waits for it. PyTorch
 # creates its streams *non-blocking*, so nothing orders a `torch.cuda.Stream()` and the default stream but your
 # events. And **autograd** runs the backward of each operation on the stream on which its forward ran. It orders these
 # streams by events of its own, and before `backward()` returns, the stream that called it waits for them.
-#
-# ### Exercise: a prefetcher
-#
-# **Goal:** `prefetch(cuda, batches, step, side)` returns `[step(batch), …]` for a list of pinned tensors,
-# where each batch is copied to the device first. Copies run on `side`, steps on the current stream, and while
-# a step runs the next batch is copied: after the first one, at least 80 % of the copies' time is hidden. All
-# batches lie in at most three places of the device's memory, and the host does not wait. No races, in
-# either direction: a step must not begin before its copy has ended, and a copy must not write where a
-# step still reads, nor where the current stream still works with what lay there before: PyTorch gives a
-# new buffer memory that an older tensor had (section 5).
-#
-# (`step` launches kernels and returns a tensor. All batches have one shape. `torch.empty(batch.shape,
-# dtype=batch.dtype, device="cuda")` makes a buffer.)
-
-# %% id="prefetch"
-import torch
-
-
-def prefetch(cuda, batches, step, side):
-    # BEGIN SOLUTION
-    now = cuda.current_stream()
-    buffers = []
-    for one in batches[:2]:
-        buffers.append(torch.empty(one.shape, dtype=one.dtype, device="cuda"))
-    free = [now.record_event() for _ in buffers]
-    results = []
-    for number, batch in enumerate(batches):
-        buffer = buffers[number % 2]
-        free[number % 2].wait(side)  # the step that had this buffer is done
-        with cuda.stream(side):
-            buffer.copy_(batch, non_blocking=True)
-            full = side.record_event()
-        full.wait(now)
-        results.append(step(buffer))
-        free[number % 2] = now.record_event()  # then it may be written again
-    return results
-    # END SOLUTION
-
-
-# %% id="prefetch-check"
-lockstep.check("prefetch", prefetch)
-
-# %% id="prefetch-run"
-prefetch = lockstep.carry_on("prefetch", prefetch)
-
-
-def train(cuda, prefetch):
-    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
-    how = {"dtype": torch.uint8, "pin_memory": True}
-    batches = [torch.empty(64 << 20, **how) for _ in range(5)]
-    cuda.synchronize()
-    prefetch(cuda, batches, lambda batch: a @ a, cuda.Stream())
-    cuda.synchronize()
-
-
-def plain(cuda, batches, step, side):
-    return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
-
-
-before = on_gpu(train, plain, values=False)
-after = on_gpu(train, prefetch, values=False)
-title = "Five batches: plain, then prefetched"
-lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 # %% [markdown] id="sms-text"
 # ## Two products at once

@@ -519,7 +519,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
     return Noted(found, noted)
 
 
-@judged("prefetch", lab="04", play=_prefetch, further=True)
+@judged("prefetch", lab="04", play=_prefetch)
 def prefetch(draw: random.Random) -> Iterator[Trial]:
     """`prefetch(cuda, batches, step, side)`: copies on one stream, steps on another."""
     for count, dtype, elsewhere in (
