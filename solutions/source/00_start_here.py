@@ -142,9 +142,9 @@ lockstep.compare(predicted=prediction, measured=waited, unit="s")
 # %% [markdown] id="exercise-text"
 # ## Exercise: the mean over all ranks
 #
-# **Goal:** `average(x)` returns the mean of `x` over all ranks, a tensor like `x`, on every rank, with exactly one
-# collective. (What happens to `x` itself does not matter.) The check tries it with other numbers of ranks than yours,
-# and counts your calls.
+# **Goal:** `average(x)` returns the mean of `x` over all ranks, a tensor of x's shape and dtype, on every rank, with
+# exactly one collective. (What happens to `x` itself does not matter.) The check tries it with other numbers of ranks
+# than yours, and counts your calls.
 #
 # Write it in place of the line that raises, run the cell, then the check below it. The check names the mistake;
 # `lockstep.hint("average")` gives a hint, and a stronger one each time.
@@ -234,6 +234,6 @@ world.close()
 # ## What you have seen
 #
 # A rank is a process with a number. Ranks share nothing and learn from each other only by
-# communicating; a collective ends when the last rank has come; and a rank that never comes can be
+# communicating; an `all_reduce` ends when the last rank has come; and a rank that never comes can be
 # found. **Next:** in lab 01 you will build the thing that made these ranks find each other, the
 # *communicator*.
