@@ -34,7 +34,7 @@ import lockstep
 # | world | all processes of a job | `WORLD_SIZE` says how many |
 # | rank | a process's number in the world | `RANK`: 0 to `WORLD_SIZE` - 1 |
 # | local rank | its number on its node | `LOCAL_RANK`: 0 to `LOCAL_WORLD_SIZE` - 1 |
-# | process group | some of the ranks, who communicate; in the *default group* all do | a *group rank* for each member |
+# | process group | ranks that communicate with each other; the *default group* has all | a *group rank* for each member |
 #
 # (The *group* in `GROUP_RANK` is the ranks of one node. It is not a process group.)
 #
@@ -90,9 +90,9 @@ lockstep.table(
 # %% [markdown] id="local-gpu-text"
 # ### Exercise 1: every rank to its own GPU
 #
-# **Goal:** `local_gpu(env)` gets a rank's variables (a dict, as `os.environ` is) and returns the index of the GPU
-# that this rank should use, an int. There is a GPU for each rank, on any number of nodes, with any number of GPUs in
-# each; nodes may have different numbers.
+# **Goal:** `local_gpu(env)` gets a rank's variables (a dict of strings, as `os.environ` is) and returns the index of
+# the GPU that this rank should use, an int. There is a GPU for each rank, on any number of nodes, with any number of
+# GPUs in each; nodes may have different numbers.
 
 
 # %% id="local_gpu"
@@ -153,7 +153,7 @@ lockstep.compare(predicted=prediction, measured=job[1], unit="s")
 #
 # **Goal:** `meet(store, rank, world_size, address)` publishes this rank's address, a string, and returns the
 # addresses of all ranks: a list of strings, in the order of ranks, on every rank. The ranks arrive at different
-# times, in any order.
+# times, in any order. Each calls it once, and nobody else uses the store.
 
 
 # %% id="meet"
@@ -238,7 +238,7 @@ dist.init_process_group("gloo", store=store, rank=rank, world_size=5)
 #
 # PyTorch says what an `all_reduce` is; a **backend** carries it out: gloo for CPUs, NCCL for NVIDIA GPUs. Which
 # operations work depends on the backend *and* on where the tensor is. Tables in documentation become outdated; you
-# can find out instead: try each operation on two ranks, and note what raises. People say that gloo has the basic
+# can find out instead: try each operation on two ranks, and note what raises. A common guess is that gloo has the basic
 # collectives only, and not what large models need: averaging (`AVG`), `reduce_scatter`, `all_to_all`, and messages in
 # batches (`batch_isend_irecv`).
 #
@@ -321,7 +321,7 @@ lockstep.table(
 )
 
 # %% [markdown] id="probe-explained"
-# Look at the four names first. gloo on the CPU has them all, and nearly everything else, whatever people say. With
+# Look at the four names first. gloo on the CPU has them all, and nearly everything else. With
 # tensors on a GPU gloo has the plain collectives, but no all-to-all; and a send did not even raise: it ended the
 # process, which no `except` can catch. NCCL has nothing for tensors on the CPU (its barrier needs none). Backend and
 # device must fit, which is why `init_process_group("cpu:gloo,cuda:nccl")` exists: one group, a backend for each
@@ -499,8 +499,8 @@ prediction = 7  # rank 5 is at (1, 0, 1); at (1, 1, 1) is 4 + 2 + 1
 #
 # **Goal:** `axis_groups(sizes, axis)` gets the grid, such as `{"dp": 2, "pp": 3, "tp": 4}` (any number
 # of axes, with any names, the last one fastest), and the name of an axis. It returns *all* groups
-# along that axis: a list of lists of ranks, each from low to high, the groups in any order. For
-# 2 *dp* × 3 *tp*:
+# along that axis: a list of lists of ranks, each from low to high, the groups in any order. An axis may
+# have length 1; then each of its groups is one rank. For 2 *dp* × 3 *tp*:
 #
 #     axis_groups({"dp": 2, "tp": 3}, "tp")  →  [[0, 1, 2], [3, 4, 5]]
 #     axis_groups({"dp": 2, "tp": 3}, "dp")  →  [[0, 3], [1, 4], [2, 5]]
@@ -525,8 +525,9 @@ lockstep.check("axis_groups", axis_groups)
 # %% [markdown] id="make-groups-text"
 # ### Exercise 5: make them
 #
-# **Goal:** `make_groups(groups)` runs on every rank. It gets a list of lists of ranks (every rank is
-# in exactly one of them), makes the process groups, and returns the one that this rank is in.
+# **Goal:** `make_groups(groups)` runs on every rank. It gets a list of lists of ranks, the same on all
+# ranks (every rank is in exactly one of the lists), makes the process groups, and returns the one that
+# this rank is in. It must work under NCCL, too.
 
 # %% id="make_groups"
 import torch.distributed as dist
@@ -716,8 +717,9 @@ print(dist.PrefixStore("second", store).get("note"))
 # **Goal:** `shrink(store, me, alive, generation)` runs on each rank that is alive, while the old
 # default group is still there. `me` is the number that the rank had at the very start, `alive` is
 # the list of such numbers of those who are left, `generation` is 1 at the first shrinking, then 2,
-# and so on. Afterwards the default group has exactly those members, in that order. Only the store
-# has survived, with all the keys of earlier worlds in it: the new one must not meet under those.
+# and so on. Afterwards the default group has exactly those members, in the order of `alive`, which need not
+# be sorted, and the backend of the old one. Only the store has survived, with all the keys of earlier worlds
+# in it: the new one must not meet under those.
 
 # %% id="shrink"
 import torch.distributed as dist
@@ -912,8 +914,10 @@ print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
 # %% [markdown] id="timeout-text"
 # ### Claim: "a process group waits half an hour before it gives up"
 #
-# Many pages say so. A group's options have the answer. **Guess** first: `"holds"`, `"does not hold"` or `"depends"`?
-# (Without a GPU, NCCL's answer is a recorded one. The code that asks is hidden.)
+# [PyTorch 1.13](https://github.com/pytorch/pytorch/blob/v1.13.1/torch/distributed/distributed_c10d.py) said so of
+# `init_process_group`: "Default value equals 30 minutes". Does it still hold? A group's options have the answer.
+# **Guess** first: `"holds"`, `"does not hold"` or `"depends"`? (Without a GPU, NCCL's answer is a recorded one. The
+# code that asks is hidden.)
 
 # %% id="timeout-guess" tags=["guess"]
 guess = "depends"
@@ -953,8 +957,8 @@ lockstep.claim(
 # %% [markdown] id="wait-text"
 # ### Claim: "`wait()` on a handle makes the ranks meet"
 #
-# People name two ways to synchronise processes: `barrier`, and `wait()` on what an async call
-# returned. Test the second, on four ranks with gloo. One rank comes 0.3 seconds late, and rank 0 waits
+# A common guess is that `wait()` on what an async call returned synchronises processes, as `barrier`
+# does. Test it, on four ranks with gloo. One rank comes 0.3 seconds late, and rank 0 waits
 # for its own handle, of an `all_reduce` and of a `broadcast` from rank 0. **Guess** about the sentence.
 
 # %% id="wait-guess" tags=["guess"]
