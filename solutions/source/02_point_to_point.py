@@ -32,8 +32,9 @@ print(NPROC, "ranks, backend:", BACKEND)
 # | `isend(x, dst)`, `irecv(x, src)` | start doing that; return a handle with `wait()` |
 # | `batch_isend_irecv([P2POp(isend, x, dst), …])` | begins several (a `P2POp` is a call that is described and not yet made); returns a list of handles |
 #
-# The first three rows take a `group` and a `tag`; in a batch each `P2POp` does. The **host** is the Python
-# process of a rank; a GPU works on its own queue, its *stream*. Here rank 0 sends one number to the last rank.
+# The first three rows take a `group` and a `tag`; in a batch each `P2POp` does. Wait once on each handle: under gloo
+# a second `wait()` on a message never returns. The **host** is the Python process of a rank; a GPU works on its own
+# queue, its *stream*. Here rank 0 sends one number to the last rank.
 
 # %% id="first"
 # %%torchrun -n {NPROC} --backend {BACKEND} --into job
@@ -150,8 +151,8 @@ lockstep.table(
 # **What changes under NCCL.** Every call only queues work on the GPU's stream, and `wait()` makes the *stream* wait,
 # not the host. The waiting still happens, on the GPU, where you do not see it. (The first message between two ranks
 # is different: it makes their connection, for which both must be there.) A group that is made with its GPU
-# (`device_id`), as Lockstep's are, has one queue for messages and collectives, in the order of the calls; where you
-# make one yourself, PyTorch warns of that.
+# (`device_id`), as Lockstep's are, has one queue for messages and collectives, in the order of the calls. (In your
+# own script PyTorch prints a warning about that.)
 
 # %% [markdown] id="deadlock-text"
 # ### A deadlock of sends
@@ -176,8 +177,9 @@ dist.recv(theirs, other)
 #
 # ### Claim: "a small message is buffered, so that swap hangs only for large ones"
 #
-# Users of MPI say this: most MPI libraries send small messages at once (*eager*) and meet only for large
-# ones, and programs like the one above run for years until a tensor grows. Test it with several sizes:
+# Users of MPI say this ([Gropp's tutorial](http://www-unix.mcs.anl.gov/mpi/tutorial/gropp/node87.html): "Send works
+# for small enough messages"): most MPI libraries send small messages at once (*eager*) and meet only for large
+# ones, so a program like the one above may run for years, until a tensor grows. Test it with several sizes:
 # under gloo here, and under NCCL, live where there are two GPUs and recorded on two H200s elsewhere. The
 # ranks first swap once by turns, because under NCCL a pair's first message makes the connection, for which
 # both must come. **Guess** first.
@@ -248,8 +250,8 @@ lockstep.claim(
 # ### Exercise 1: take turns
 #
 # **Goal:** `swap_in_turn(x, other)` runs on many ranks at once. Ranks are in pairs, any two of them may be partners,
-# and `other` is the rank of the partner. It returns the partner's `x`, in a new tensor, and leaves `x` as it is. Only
-# `send` and `recv`, one of each, one after the other.
+# and `other` is the rank of the partner. It returns the partner's `x`, in a new tensor, and leaves `x` as it is. On
+# all ranks `x` has the same shape and dtype. Only `send` and `recv`, one of each, one after the other.
 
 # %% id="swap_in_turn"
 import torch
@@ -350,7 +352,7 @@ lockstep.check("shift", shift)
 # from the sender that it names, with its own tag (0 if none is said). Of these it takes the first that has not been
 # taken yet. Other messages wait.
 #
-# A section of the further notebook tries that.
+# You can try that in the further notebook.
 #
 # Then comes the content. A message is bytes: it carries neither a type nor a shape, and gloo writes the bytes to the
 # start of the receiver's memory. Rank 0 sends four float32: 0, 1, 2, 3. Rank 1 receives into *six* float32, all of
@@ -454,7 +456,8 @@ lockstep.compare(predicted=prediction, measured=job[1])
 # **Goal:** `one_way(nbytes, repeats)` runs on two ranks, with a tensor of `nbytes` bytes on `lockstep.device()`. It
 # makes one round trip that does not count (it makes the connection), then `repeats` round trips, each timed by
 # itself. On rank 0 it returns the seconds that *one* message takes: the median, because a busy machine makes some of
-# them late. Take every time with `now()`: it returns the time when everything queued is done, also on a GPU.
+# them late. (On rank 1 it may return anything.) Take every time with `now()`: it returns the time when everything
+# queued is done, also on a GPU.
 
 # %% id="one_way"
 import statistics
@@ -522,7 +525,7 @@ lockstep.compare(predicted=prediction, measured=1e6 * job[0][0], unit="µs")
 
 # %% [markdown] id="fit-text"
 # More sizes show where the model is good. `lockstep.cost.fit` puts a line through measured points (least
-# squares of the *relative* misses, so that small messages count as much as large ones).
+# squares of the *relative* errors, so that small messages count as much as large ones).
 #
 # Another program may use a core while you measure, and then one point lies far above its neighbours. So beside your
 # measurement stands one that was recorded on an idle machine, between two H200s that are connected by NVLink,
@@ -553,7 +556,8 @@ lockstep.chart(
 )
 
 # %% [markdown] id="nvlink-text"
-# Flat on the left, where α decides; a slope on the right, where β does. This is the recorded line:
+# Flat on the left, where α decides; a slope on the right, where β does. This is the recorded line. (After ± stands
+# the standard error: by about so much other points of the same scatter would have moved the number.)
 
 # %% id="nvlink-fit"
 print("two H200s:", nvlink)
@@ -593,10 +597,10 @@ lockstep.compare(predicted=prediction, computed=min(COUNTS, key=relay_seconds))
 #
 # ### Exercise 5: relay
 #
-# **Goal:** `relay(x, chunks)` runs on all ranks. `x` has the same size everywhere; rank 0's is the data, and
-# afterwards all have it. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a tensor into
-# pieces that share its memory). It passes a piece on before it waits for the next, and can receive that one while it
-# is still sending. It makes no other calls.
+# **Goal:** `relay(x, chunks)` runs on all ranks. `x` has one dimension, and the same length everywhere; rank 0's is the
+# data, and afterwards all have it in `x`. Each rank sends to the next one only, in `chunks` pieces (`x.chunk` cuts a
+# tensor into pieces that share its memory; the last one may be shorter). It passes a piece on before it waits for the
+# next, and can receive that one while it is still sending. It makes no other calls.
 
 # %% id="relay"
 import torch
@@ -738,8 +742,9 @@ lockstep.progress("02")
 #
 # **Goal:** `transfer(x, src, dst)` runs on all ranks. On rank `src`, `x` is a tensor of any shape (up
 # to 8 dimensions) with a type of `KINDS`; on all others it is None. On rank `dst` it returns that
-# tensor: same values, shape and type. The data itself travels as a tensor, in one message; at most
-# four more may tell of it. All other ranks call nothing.
+# tensor: same values, shape and type. (What other ranks return does not matter.) The data itself travels
+# as a tensor of its own type, in one message; at most four more may tell of it. Ranks other than `src` and
+# `dst` call nothing.
 
 # %% id="transfer"
 import lockstep
@@ -863,7 +868,8 @@ lockstep.compare(predicted=prediction, measured=job[1][2])
 #
 # ### Claim: "latency plus bytes over bandwidth says what any message takes"
 #
-# Say, within 25 %, for every size of the recorded sweep. **Guess** first. (Beside it stands your own machine. It
+# [Hockney 1994](https://doi.org/10.1016/S0167-8191%2806%2980021-9) describes messages by these two numbers. Let it hold
+# if every size of the recorded sweep comes out within 25 %. **Guess** first. (Beside it stands your own machine. It
 # is no part of the verdict: other programs run on it, too.)
 
 # %% id="model-guess" tags=["guess"]
@@ -961,6 +967,6 @@ by_model = nvlink.alpha / nvlink.beta / 1e6
 lockstep.compare(predicted=prediction, computed=by_model, unit="MB")
 
 # %% [markdown] id="half-explained"
-# NVLink reached half of its bandwidth later than α/β says, for three reasons. Between the flat part and the
+# NVLink reached half of its bandwidth only at a larger size than α/β, for three reasons. Between the flat part and the
 # slope the library uses other methods, and the line is off there. The sweep doubles its sizes. And the
 # largest bandwidth that was recorded lies above the fit's 1/β, so half of it does, too.
