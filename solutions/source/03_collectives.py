@@ -189,10 +189,10 @@ lockstep.compare(predicted=prediction, measured=exchanged[-1])
 #
 # ### Exercise 1: the mean of all values
 #
-# **Goal:** `global_mean(values)` gets a tensor with this rank's losses, and the ranks have
-# *different numbers* of them, as on the last batch of an epoch; a rank may have none. It returns the
-# mean over the values of all ranks, on every rank, as a Python float, by exactly one collective call.
-# `values` stays what it is.
+# **Goal:** `global_mean(values)` gets this rank's losses, a tensor of floats with one dimension. The ranks
+# have *different numbers* of them, as on the last batch of an epoch; a rank may have none, but not all. It
+# returns the mean over the values of all ranks, on every rank, as a Python float, by exactly one
+# collective call. `values` stays what it is.
 
 # %% id="global_mean"
 import torch
@@ -325,7 +325,8 @@ prediction = 2 * (NPROC - 1) * 1200 / NPROC  # 2(N - 1) steps, each 1/N of it
 #
 # **Goal:** `ring_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone. Rank *r* sends to *r* + 1
 # only, and no rank sends more than the bytes that you predicted (the check counts them). It waits for every message
-# that it starts. `x` has one dimension, its length is a multiple of N, any N. Your table says which chunk.
+# that it starts. `x` has one dimension, its length is a multiple of N, any N, and any dtype. Your table says which
+# chunk.
 
 # %% id="ring_all_reduce"
 import torch
@@ -415,9 +416,9 @@ prediction = 3  # distances 1, 2 and 4
 # %% [markdown] id="doubling-text"
 # ### Exercise 4: recursive doubling
 #
-# **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone; each rank
-# sends exactly as often as you predicted. N is a power of two. (`^`, exclusive or, flips a bit: `5 ^ 4` is 1,
-# and `1 ^ 4` is 5.)
+# **Goal:** `doubling_all_reduce(x)` leaves the sum in `x` on all ranks, by messages alone; each rank sends exactly as
+# often as you predicted, log₂ N times. N is a power of two; `x` has any shape and dtype. (`^`, exclusive or, flips a
+# bit: `5 ^ 4` is 1, and `1 ^ 4` is 5.)
 
 # %% id="doubling_all_reduce"
 import torch
@@ -533,7 +534,7 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 # **What changes under NCCL:** the ranks that wait do so in a kernel, and their programs go on. NCCL reports what it
 # does if you ask before the ranks start: `NCCL_DEBUG=WARN` prints its version, and its own reason beside an error;
 # `NCCL_DEBUG=INFO` prints how each communicator was made (its GPUs, its rings and trees, the network that it uses).
-# With `NCCL_DEBUG_SUBSYS=COLL` added it prints each call.
+# With `NCCL_DEBUG_SUBSYS=COLL` added it prints each call in place of that.
 #
 # The next cell is **broken on purpose**: rank 1 skips step 1 of three (0, 1, 2), for example because it had no data.
 # Write on paper which calls each rank makes, and in which order. **Predict:** in which step will the other ranks
@@ -645,8 +646,8 @@ lockstep.progress("03")
 #
 # ### Claim: "an all-reduce moves twice its data"
 #
-# People turn the time of an all-reduce into a bandwidth by that rule: 2 × bytes / seconds. Your ring
-# can say how many times over a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
+# The [ZeRO paper](https://arxiv.org/abs/1910.02054) counts so (section 7.1): an all-reduce of Ψ elements moves 2Ψ. Your
+# ring can say how many times over a rank sends its data, on 2, 4 and 8 ranks. **Guess** first.
 
 # %% id="twice-guess" tags=["guess"]
 guess = "does not hold"
@@ -731,7 +732,7 @@ print(lockstep.live(grain_job))
 # %% [markdown] id="grain-claim-text"
 # ### Claim: "one call for many layers saves start-up time *and* bytes"
 #
-# People recommend to bundle, and name both as gains. **Guess**; the record of calls knows the bytes.
+# Bundling is recommended, and a common guess is that it gains both. **Guess**; the record of calls knows the bytes.
 
 # %% id="grain-guess" tags=["guess"]
 guess = "does not hold"
@@ -1035,11 +1036,11 @@ lockstep.compare(predicted=prediction, measured=max(crossing(levels)))
 # %% [markdown] id="nodes-claim-text"
 # ### Claim: "an all-reduce on two levels sends fewer bytes between nodes than a ring"
 #
-# People say it of every hierarchical all-reduce. Count for M nodes of L ranks. In a ring of all ranks one hop
-# leaves each node, with 2(ML − 1)/(ML) of `x`. On two levels each of the L ranks has 1/L of `x`, and the
-# all-reduce across, on M ranks, sends 2(M − 1)/M of that: together 2(M − 1)/M of `x` leave a node. It
-# holds if that is less by a tenth at least, here and on 64 such nodes; `depends` if only on one of the two.
-# **Guess.**
+# [ChipFoundryServices](https://www.chipfoundryservices.com/topic/collective-communication-hierarchical) says that two
+# levels divide the traffic between nodes by the number of GPUs of a node. Count for M nodes of L ranks. In a ring of
+# all ranks one hop leaves each node, with 2(ML − 1)/(ML) of `x`. On two levels each of the L ranks has 1/L of `x`, and
+# the all-reduce across, on M ranks, sends 2(M − 1)/M of that: together 2(M − 1)/M of `x` leave a node. It holds if that
+# is less by a tenth at least, here and on 64 such nodes; `depends` if only on one of the two. **Guess.**
 
 # %% id="nodes-guess" tags=["guess"]
 guess = "depends"
