@@ -103,7 +103,7 @@ def on_gpu(program, *args, values=True, ranks=1):
 #
 # ### Claim: "reading the clock after the call waits for the GPU"
 #
-# Some texts say that `time.time()` or `perf_counter()` *synchronises*: when the clock is read, the GPU has done
+# A common guess is that `time.time()` or `perf_counter()` *synchronises*: when the clock is read, the GPU has done
 # what the call asked for. **Guess:** does it hold? The test comes after the first product.
 
 # %% id="clock-guess" tags=["guess"]
@@ -256,8 +256,9 @@ lockstep.table("Timed by events", columns, rows, stamp=seen.stamp)
 # ### Exercise 1: a timer
 #
 # **Goal:** `timed(cuda, work, repeats)` returns how many milliseconds of device time one call of `work()` takes: the
-# mean over `repeats` calls, after at least one that does not count, to within 5 %. The times come from events, not
-# from a clock of the host, and the host does not wait between the calls.
+# mean over `repeats` calls (1 or more), after at least one that does not count, to within 5 %. `work` launches on the
+# current stream. The times come from events, not from a clock of the host, and the host does not wait between the
+# calls.
 
 # %% id="timed"
 import torch
@@ -539,9 +540,9 @@ lockstep.table("The sender comes 0.2 s late", columns, rows, stamp=stamps)
 #
 # **Goal:** `collective_on_side(cuda, side, collective, x)` does what NCCL's process group does: it launches
 # `collective(x)` on the stream `side`, after all that the current stream has been given so far. It returns a function
-# `wait`. A call of `wait()` makes the stream that is current *at that time* wait for this collective only, and not
-# for others that `side` is given later. The host never waits, and between launch and `wait()` the current stream
-# works on.
+# `wait`. Each call of `wait()` (there may be several) makes the stream that is current *at that time* wait for this
+# collective only, and not for others that `side` is given later. The host never waits, and between launch and `wait()`
+# the current stream works on.
 #
 # (`collective` is any function that launches kernels on the current stream, such as `dist.all_reduce`. The check uses
 # one that multiplies by 4: the sum over four ranks that all have the same values.)
@@ -636,8 +637,9 @@ print(*(broken.races or ["a real GPU has no report of this"]), sep="\n")
 #
 # ### Claim: "a tensor that a second stream uses needs record_stream"
 #
-# **Guess:** is there no other way? The cell runs the program twice more, each time with one line added before `del
-# x`: first `x.record_stream(side)`, then `cuda.current_stream().wait_stream(side)` in its place.
+# [Runebook](https://runebook.dev/en/docs/pytorch/generated/torch.tensor.record_stream) calls it "crucial for ensuring
+# memory safety". **Guess:** is there no other way? The cell runs the program twice more, each time with one line added
+# before `del x`: first `x.record_stream(side)`, then `cuda.current_stream().wait_stream(side)` in its place.
 
 # %% id="record-guess" tags=["guess"]
 guess = "does not hold"
@@ -793,7 +795,8 @@ seen.compare(bucket_size(LAYERS, COMPUTE, ALPHA, BETA), best)
 #
 # Do not judge overlap by eye. A trace can be counted: how long the device communicates while nothing computes
 # (*exposed*), and how long it does both. Here are 12 linear layers and their backward pass. First all gradients are
-# reduced after it; then each is reduced as soon as it is there, in a hook, as DDP and FSDP do it.
+# reduced after it; then each is reduced as soon as it is there, in a hook. (DDP does so with buckets, and FSDP with
+# blocks of layers.)
 
 
 # %% id="breakdown"
@@ -845,7 +848,8 @@ lockstep.table("12 layers, by the trace", columns, rows, stamp=seen.stamp)
 #
 # ### Claim: "with non_blocking=True the copy runs beside the program"
 #
-# **Guess**: how long is the host busy with a copy of 64 MiB?
+# [PyTorch's forum](https://discuss.pytorch.org/t/why-set-cuda-non-blocking-false-for-target-variables/16943) says so.
+# **Guess**: is the host free during a copy of 64 MiB?
 
 # %% id="pinned-guess" tags=["guess"]
 guess = "depends"
@@ -1001,17 +1005,18 @@ print("mean:", seen.result, "·", *(seen.races or ["no races"]))
 # The model of section 6 for other numbers: gradients of any size, ranks and links of any speed. About 5
 # minutes; a CPU is enough. Section 6 comes first.
 #
-# The dials begin with 1 GB of gradients on 8 ranks, a backward pass of 20 ms, and a link of 338 GB/s (fitted
-# to H200s in lab 15); a bucket takes the time of a ring all-reduce.
+# The dials begin with 1 GB of gradients on 8 ranks, a backward pass of 20 ms, and a link with the α of 17.7 µs and the
+# 318 GB/s that lab 02 fitted to messages between two H200s; a bucket takes the time of a ring all-reduce.
 #
 # **Predict:** with *one* bucket of all gradients nothing can be sent before the backward pass is over. How
-# many milliseconds come after it? (A ring sends 2(N − 1)/N of its bytes; α, 17 µs a step, is small beside that.)
+# many milliseconds come after it? (A ring sends 2(N − 1)/N of its bytes; α, paid in each of 2(N − 1) steps, is small
+# beside that.)
 
 # %% id="dials-prediction" tags=["prediction"]
-prediction = 2 * 7 / 8 * 1e9 / 338e9 * 1000
+prediction = 2 * 7 / 8 * 1e9 / 318e9 * 1000
 
 # %% id="dials"
-link = lockstep.cost.Line(alpha=17e-6, beta=1 / 338e9)
+link = lockstep.cost.Line(alpha=17.7e-6, beta=1 / 318e9)
 after = lockstep.cost.ring_all_reduce(8, 1e9, link)
 print(lockstep.simulated("a ring all-reduce by α and β"))
 lockstep.compare(predicted=prediction, computed=after * 1e3, unit="ms")
@@ -1025,8 +1030,8 @@ lockstep.interactive.overlap(line=link)
 # %% [markdown] id="backward-text"
 # ## Ways to overlap, on two H200s
 #
-# About 5 minutes; recorded, so nothing is needed. DDP and FSDP communicate a gradient in a hook, as soon as it is
-# there (section 6). How good is that? The recording, with layers of 4096, has a hook for each gradient, and other
+# About 5 minutes; recorded, so nothing is needed. In section 6 a hook communicates each gradient as soon as it is
+# there. How good is that? The recording, with layers of 4096, has a hook for each gradient, and other
 # ways: several layers in a message, fewer SMs for NCCL, a stream of high priority, DDP.
 
 # %% id="backward-recorded"
@@ -1064,11 +1069,11 @@ lockstep.table(title, columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="backward-explained"
 # *Hidden* comes from the trace: the part of the all-reduces during which something computes. *Gained* comes from the
-# step time: of the time that sending after the backward pass costs, the part that this way saves. By the trace, a
-# hook for each gradient is nearly perfect, and nothing hides more. By the step time it saves less than a quarter. A
-# product is slower beside an all-reduce, since they share SMs, memory and power; and the all-reduces take longer,
-# too. (Their time in a trace includes the wait for the last rank.) The fastest step hides a smaller share. A trace
-# shows what ran beside what; the step time shows what that was worth.
+# step time: of the time that sending after the backward pass costs, the part that this way saves. By the trace, a hook
+# for each gradient is nearly perfect, and nothing hides more. By the step time it saves less than a quarter. A product
+# is slower beside an all-reduce, with which it shares SMs, memory and power (how much each of these costs was not
+# measured); and the all-reduces take longer, too. (Their time in a trace includes the wait for the last rank.) The
+# fastest step hides a smaller share. A trace shows what ran beside what; the step time shows what that was worth.
 
 # %% [markdown] id="down-text"
 # ## Copies to the host, and orders that you did not write
