@@ -37,8 +37,8 @@ print(f"{NPROC} ranks asked for, {RANKS} in the live sweep; backend: {BACKEND}")
 # ### Exercise 1: the ring's price
 #
 # **Goal:** `ring_seconds(n, nbytes, alpha, beta)` is what the α–β model says of a ring all-reduce of
-# `nbytes` on `n` ranks, in seconds. Only messages cost something. A chunk has nbytes/N bytes, whole or
-# not; one rank alone needs no time.
+# `nbytes` on `n` ranks, in seconds. Only messages cost something; an empty one costs α. A chunk has
+# nbytes/N bytes, whole or not; one rank alone needs no time.
 
 
 # %% id="ring_seconds"
@@ -53,8 +53,9 @@ lockstep.check("ring_seconds", ring_seconds)
 
 # %% [markdown] id="line-text"
 # On *2* H200s each sent to the other one at the same time, over many sizes, by PyTorch's
-# `batch_isend_irecv` (recorded). The next cell puts a line through these times. **Predict** with it, by
-# your formula: how many *milli*seconds does an all-reduce of 1 GiB (2³⁰ bytes) take on *4* GPUs?
+# `batch_isend_irecv` (recorded). The next cell puts a line through these times. Its 1/β is how many bytes a GPU
+# *sends* in a second, while it receives as many; what stands after ± is the standard error. **Predict** with this
+# line, by your formula: how many *milli*seconds does an all-reduce of 1 GiB (2³⁰ bytes) take on *4* GPUs?
 
 # %% id="line"
 two = lockstep.recorded("sweeps/h200-x2.json")
@@ -94,8 +95,12 @@ lockstep.chart(
 # (Both axes are logarithmic, because sizes and times span many powers of ten; the same factor is the same distance
 # everywhere.) The large end holds on 4 GPUs, the small end does not. α was fitted on *calls* of PyTorch, and one
 # all-reduce is one call and not six. So take three numbers: a *launch* for each call, α for each round, β for each
-# byte on a link. A ring has 2 rounds on 2 GPUs and 6 on 4. Up to 1 MB all took about the same: 16 µs on 2 GPUs, and
-# 16 µs on 4.
+# byte on a link. A ring has 2 rounds on 2 GPUs and 6 on 4. Up to 1 MB all took about the same: 16 to 17 µs on 2 GPUs,
+# and 16 to 17 on 4.
+#
+# In this fit 1/β is called **bus bandwidth**: the bytes that each GPU must send, in an all-reduce 2(N − 1)/N of the
+# tensor, by the seconds that they add. The next cell prints it beside the two other numbers. It means the same as 1/β
+# of the line above, 338 GB/s, but comes from other calls: all-reduces on 2 and 4 GPUs in place of messages.
 #
 # **Predict:** which α a round does a fit of these three numbers find, in whole µs?
 
@@ -128,8 +133,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="own-text"
-# DDP sends gradients in buckets of up to 25 MiB, between the two lines of 16.8 and 33.6 MB: there the model
-# with two numbers is wrong by about two, the one with three by a few per cent.
+# The two rates, 338 ± 13 GB/s of messages and 318 ± 7 of all-reduces, differ by little more than their standard
+# errors. DDP sends gradients in buckets of up to 25 MiB, between the lines of 16.8 and 33.6 MB in the table: there the
+# model with two numbers takes about twice as long as the recording, the one with three differs by a few per cent.
 #
 # Does a round really cost nothing? A GPU works on one call while PyTorch prepares the next. Whatever takes less time
 # than that preparation stays invisible. A CUDA graph removes PyTorch: calls are captured once, and the GPU runs them
@@ -137,7 +143,7 @@ lockstep.table(
 #
 # ### Claim: "a small NCCL all-reduce takes about 20 µs"
 #
-# People measure such numbers in a loop of `dist.all_reduce`, and call them NCCL's latency. On 2 H200s the same calls
+# Such numbers are measured in a loop of `dist.all_reduce`, and called NCCL's latency. On 2 H200s the same calls
 # were recorded both ways. Let it hold if NCCL alone takes at least 80 % of that time, up to 16 kB. **Guess** first.
 
 # %% id="own-guess" tags=["guess"]
@@ -187,8 +193,8 @@ lockstep.claim(
 #
 # ### Exercise 2: where two lines cross
 #
-# **Goal:** `crossing(n, alpha, beta)` is the size in bytes from which a ring all-reduce is faster than recursive
-# doubling, by the α–β model and the table above. `n` is a power of two, 4 or more.
+# **Goal:** `crossing(n, alpha, beta)` is the size in bytes (not rounded) from which a ring all-reduce is faster than
+# recursive doubling, by the α–β model and the table above. `n` is a power of two, 4 or more.
 
 # %% id="crossing"
 import math
@@ -351,8 +357,8 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 # more in it: by the same source it takes 8 % or more off a tree's bandwidth, and for all but the smallest messages
 # over several nodes it multiplies a ring's latency by 1.4 (1.9 on GPUs before A100).
 #
-# **Break.** The first sitting ends here. A price has three numbers by now, and you know which algorithm has which. Next come where
-# the bytes go, and thousands of GPUs. Each section starts on its own.
+# **Break.** The first sitting ends here. You know now what the price of a call is made of, and what each algorithm
+# pays. Next come where the bytes go, and thousands of GPUs. Each section starts on its own.
 
 # %% [markdown] id="topology-text"
 # ## 3 · Which bytes leave the node
@@ -363,7 +369,7 @@ lockstep.compare(predicted=prediction, computed=size / 1e9, unit="GB")
 #
 # | | GB/s from one GPU | |
 # | --- | --- | --- |
-# | NVLink, H200 | 338 | fitted in section 1: bytes that a rank *sends*, by the time that they add |
+# | NVLink, H200 | 338 | the line of messages in section 1: what one GPU sends while it receives as much |
 # | NVLink, H800 | 160 | [DeepSeek-V3](https://arxiv.org/abs/2412.19437), section 3.2.2 |
 # | network card | 50 | the same section; also [Llama 3](https://arxiv.org/abs/2407.21783), 3.3.1 |
 #
@@ -427,7 +433,7 @@ lockstep.compare(predicted=prediction, measured=ratio)
 #
 # ### Claim: "tensor parallelism belongs inside of a node"
 #
-# People say so; [Llama 3](https://arxiv.org/abs/2407.21783) (section 3.3.2) orders its axes [TP, CP, PP, DP]:
+# [Llama 3](https://arxiv.org/abs/2407.21783) (section 3.3.2) orders its axes [TP, CP, PP, DP]:
 # tensor, context, pipeline and data parallelism, the innermost within a server. Take 8 GPUs on 2 nodes, TP 4 × DP 2. A step of a small model:
 # 100 all-reduces of 32 MB of activations in each TP group, one of 1 GB of gradients in each DP group.
 # It holds if fewer bytes leave a node with each TP group in one node than with each DP group in one.
@@ -475,8 +481,8 @@ lockstep.claim(
 #
 # **Goal:** `hierarchical_all_reduce(x, inside, across)` leaves the sum over all ranks in `x`, by calls
 # on these two groups. In calls on `across` a rank passes in 1/g of x, where g is the number of ranks of a node.
-# `x` has one dimension, its length is a multiple of g. A node's ranks need not be neighbours, so a rank's
-# place in its node is `dist.get_rank(inside)`.
+# `x` has one dimension and any dtype, its length is a multiple of g. A node's ranks need not be neighbours, so
+# a rank's place in its node is `dist.get_rank(inside)`.
 
 # %% id="hierarchical_all_reduce"
 import torch
@@ -589,7 +595,7 @@ lockstep.compare(predicted=prediction, computed=1000 * between, unit="ms")
 #
 # **Goal:** `step_seconds(known, n)`. `known` is a dict with two entries, seconds of a step by number of
 # GPUs, such as `{3072: 29.02, 12288: 8.57}`, in any order. The result: seconds on `n` GPUs, by the
-# model through both.
+# model through both. (The fixed part may come out below 0.)
 
 
 # %% id="step_seconds"
@@ -754,8 +760,8 @@ lockstep.progress("15")
 # %% [markdown] id="tree-text"
 # **Exercise: a tree**
 #
-# **Goal:** `tree_all_reduce(x)` leaves the sum in `x` on all ranks, for *any* number of ranks, with
-# 2(N − 1) messages in all. If a rank can be in one message at a time, no more than 8 rounds with 7
+# **Goal:** `tree_all_reduce(x)` leaves the sum in `x` (any shape and dtype) on all ranks, for *any* number
+# of ranks, by messages alone, 2(N − 1) in all. If a rank can be in one message at a time, no more than 8 rounds with 7
 # ranks. `dist.send` and `dist.recv` are enough: in a tree nobody sends and receives at once.
 
 # %% id="tree_all_reduce"
@@ -799,7 +805,8 @@ lockstep.check("tree_all_reduce", tree_all_reduce)
 # - **LL**, low latency: 4 bytes of data and 4 bytes of flag, written together; no signal after them.
 # - **LL128:** 120 bytes of data and 8 of flag in 128, where the hardware writes these at once.
 #
-# Beside them is **NVLS**: NVLink's switch adds up by itself. In our recordings it was off.
+# (**NVLS**, by which NVLink's switch adds up by itself, is no protocol but an algorithm, as ring and tree are. In our
+# recordings it was off.)
 #
 # **Predict:** if the bytes on the link decide, how many *times* as long as Simple does LL take for 1 GiB?
 
@@ -863,8 +870,10 @@ lockstep.compare(predicted=prediction, measured=smallest, unit="µs")
 #
 # ### Claim: "NCCL picks the fastest protocol"
 #
-# People say so, and advise to leave `NCCL_PROTO` alone. Let it hold for a size if its choice is at most 10 % slower than
-# the fastest of the three, as recorded above. **Guess:** at all sizes, at some (depends), or at none?
+# [NCCL Performance](https://the-dsvolk.github.io/ai-perf/ai-infra/nccl-perf.html) says that it "picks the best
+# algorithm, protocol, and transport", so `NCCL_PROTO` is best left alone. Let it hold for a size if its choice is at
+# most 10 % slower than the fastest of the three, as recorded above. **Guess:** at all sizes, at some (depends), or at
+# none?
 
 # %% id="picks-guess" tags=["guess"]
 guess = "depends"
@@ -888,8 +897,8 @@ lockstep.claim(
 # %% [markdown] id="further-picks"
 # ## Ring or tree
 #
-# Does NCCL choose the algorithm as people say? A claim, tested on recordings of 2 and 4 H200s. About 10
-# minutes; it needs section 2's table.
+# Does NCCL choose the algorithm by a common rule of sizes? A claim, tested on recordings of 2 and 4 H200s. About
+# 10 minutes; it needs section 2's table.
 #
 # In a plain tree most ranks wait most of the time, and all of `x` is in every message. NCCL mends both. It
 # cuts `x` into small pieces, so that all levels work at once; and it has *two* trees, each for half of
@@ -904,8 +913,8 @@ lockstep.claim(
 # %% [markdown] id="choice-text"
 # ### Claim: "for large messages, the double binary tree is chosen"
 #
-# A rule that people repeat goes by size: a tree for small messages, a ring for middle ones, from 1 MB on
-# the double binary tree. It is not said for how many GPUs. Here are 2 and 4 of one host, so the tree is a
+# A common rule goes by size: a tree for small messages, a ring for middle ones, from 1 MB on the double
+# binary tree. It does not say for how many GPUs. Here are 2 and 4 of one host, so the tree is a
 # chain. NCCL can be forced (`NCCL_ALGO=Ring`, `NCCL_ALGO=Tree`), and left to choose. All three were
 # recorded, with NVLink multicast off, so without NVLS. **Guess**, then see which forced curve its own choice
 # lies on.
