@@ -127,7 +127,7 @@ def test_a_folder_that_is_taken_meanwhile_stays(places, old):
     (one,) = (one for one in cleanup.find(places) if one.kind != "process")
     claim = os.open(path, os.O_RDONLY)
     fcntl.flock(claim, fcntl.LOCK_SH)
-    assert one.remove() == "somebody uses it now"
+    assert one.remove() == "in use now"
     os.close(claim)
     assert path.exists()
 
@@ -162,13 +162,13 @@ def test_nothing_is_removed_before_it_was_shown_and_allowed(places, old, monkeyp
     assert main(["clean"]) == 0
     said = capsys.readouterr().out
     assert str(path) in said
-    assert "nothing was removed: say --yes" in said
+    assert "nothing was removed: add --yes" in said
     assert path.exists()
     assert main(["clean", "--yes"]) == 0
     assert "removed 1 of 1" in capsys.readouterr().out
     assert not path.exists()
     assert main(["clean", "--yes"]) == 0
-    assert "nothing is left" in capsys.readouterr().out
+    assert "no crash has left anything" in capsys.readouterr().out
 
 
 def test_the_usual_places_are_those_of_this_user():

@@ -24,12 +24,12 @@ def test_without_a_word_it_is_this_host(monkeypatch):
     assert find(None) is find(None, 1) is find("local") is None
     be_in_a_job(monkeypatch, 2)
     assert find(None) is find(None, 1) is find("local") is None
-    with pytest.raises(LaunchError, match="local is one host, and not 2"):
+    with pytest.raises(LaunchError, match="local means one host, not 2"):
         find("local", 2)
 
 
 def test_several_nodes_are_those_of_the_job_that_has_them(monkeypatch):
-    with pytest.raises(LaunchError, match=r"asked for \(2\)\. --on slurm asks Slurm for them"):
+    with pytest.raises(LaunchError, match=r"asked for \(2\)\. --on slurm gets them from Slurm"):
         find(None, 2)
     be_in_a_job(monkeypatch, 2)
     assert find(None, 2) == find("slurm") == CurrentSlurmJob(nodes=2)

@@ -50,7 +50,7 @@ def test_labs_and_solutions_are_copied_once(course: Path, tmp_path: Path) -> Non
     mine = tmp_path / "my" / "labs of mine"
     first = copies.copy(mine)
     assert held(mine) == held(course) and len(held(mine)) > 2 * len(LABS)
-    assert str(first) == f"copied {len(LABS)} labs to {mine}: they are yours"
+    assert str(first) == f"copied {len(LABS)} labs to {mine}, for you to edit"
     assert str(copies.copy(mine)) == ""
 
 
@@ -68,12 +68,12 @@ def test_work_is_never_written_again_and_what_is_newer_is_named(
     said = str(copies.copy(mine))
     assert (mine / FIRST).read_bytes() == work
     assert (mine / SECOND).read_bytes() == (course / SECOND).read_bytes()  # nobody's work
-    assert "1 notebook you had not changed: renewed" in said
-    assert f"newer than yours, which has your work and stays: {FIRST}" in said
+    assert "updated 1 notebook that you had not changed" in said
+    assert f"newer in the course, but yours has your work and was kept: {FIRST}" in said
     assert f"lockstep labs --newer {mine}" in said and SECOND not in said
     beside = mine / FIRST.replace(".ipynb", ".newer.ipynb")
     assert not beside.exists()
-    assert str(copies.copy(mine, newer=True)) == f"newer, beside yours: {beside}"
+    assert str(copies.copy(mine, newer=True)) == f"new version, beside yours: {beside}"
     assert beside.read_bytes() == today and (mine / FIRST).read_bytes() == work
     assert str(copies.copy(mine)) == str(copies.copy(mine, newer=True)) == ""  # told and given
 

@@ -336,5 +336,5 @@ def test_what_ranks_in_reserve_hold_is_said_where_it_is_known():
     assert "in reserve" not in str(diagnose(TWO_GPUS, [GPU_LAB]))
     said = " ".join(str(diagnose(TWO_GPUS, [GPU_LAB], reserved=700 * 2**20)).split())
     assert "Ranks in reserve hold 700 MiB of each" in said
-    assert "LOCKSTEP_RESERVE=off does without" in said
+    assert "LOCKSTEP_RESERVE=off turns this off" in said
     assert held_in_reserve(replace(TWO_GPUS, gpus=())) is None

@@ -77,7 +77,7 @@ def test_notebooks_are_found_in_the_folder_above_it_or_in_the_course(write):
         ("labs 7", "/labs has no lab 7; it has 00, 02"),
         ("labs xx", "/labs has no lab xx; it has 00, 02"),
         ("solutions 77", "/solutions has no lab 77; it has 00, 01"),  # the course's own
-        ("labs -p NPROC 8", "-p wants NAME=VALUE, such as NPROC=8, not 'NPROC'"),
+        ("labs -p NPROC 8", "-p needs NAME=VALUE, such as NPROC=8, not 'NPROC'"),
         (
             "labs -p NPROC=2 -p nproc=8",
             "labs/00_good.ipynb has no parameter nproc; it has NPROC=4, SHAPE=(2, 3), "
@@ -250,7 +250,7 @@ def test_a_cell_that_prints_for_ever_is_ended_and_named(write, tmp_path, monkeyp
         after="1",
     )
     done = execute.execute(path, tmp_path / "out.ipynb", {})
-    assert done.problems == ("cell flood: ended, for it printed more than 0.3 MB",)
+    assert done.problems == ("cell flood: ended, because it printed more than 0.3 MB",)
     much, flood, after = nbformat.read(tmp_path / "out.ipynb", 4).cells
     assert len(much.outputs[0].text) == 100_001
     printed = "".join(output.text for output in flood.outputs)

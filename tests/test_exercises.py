@@ -413,7 +413,7 @@ def test_what_a_formula_says_is_not_called_measured():
     assert str(said) == "predicted 3 · computed 3 · as predicted"
     compare: Any = lockstep.compare
     for neither_or_both in {}, {"measured": 3, "computed": 3}:
-        with pytest.raises(TypeError, match="one of them"):
+        with pytest.raises(TypeError, match="exactly one of"):
             compare(3, **neither_or_both)
 
 

@@ -84,7 +84,7 @@ def test_exception_that_cannot_be_printed_is_named(run):
 
 def test_closed_connections_are_consequences(run):
     reply = run(cell("if rank == 1:\n    os._exit(7)\ndist.all_reduce(x)"))
-    assert reply.error.splitlines()[1].startswith("rank 1: left by os._exit(7)")
+    assert reply.error.splitlines()[1].startswith("rank 1: exited by os._exit(7)")
     assert ": lost the connection to the failed rank, as a consequence" in reply.error
     assert "losed by peer" not in reply.error
 
@@ -439,7 +439,7 @@ def test_world_that_is_larger_than_the_job_is_found(run):
     body = "dist.init_process_group('gloo', rank=rank, world_size=3)"
     reply = run(OWN_START + body)
     verdict, *stacks = reply.error.removeprefix("JobFailed\n").split("\n\n")
-    assert "asked for a world of 3 ranks, and this job has 2" in verdict
+    assert "called with a world size of 3, but this job has 2 ranks" in verdict
     assert f"→    4 │ {body}" in "".join(stacks)
 
 
@@ -523,8 +523,8 @@ def test_time_limit_shows_stacks_and_last_calls(run):
     """
     reply = run(cell(body, "--timeout 1"))
     assert "The time limit of 1 s has passed." in reply.error
-    assert "rank 0: still at work, last call: all_reduce #0 of float32[4]" in reply.error
-    assert "ranks 1–3: still at work, in barrier #1" in reply.error
+    assert "rank 0: still running, last call: all_reduce #0 of float32[4]" in reply.error
+    assert "ranks 1–3: still running, in barrier #1" in reply.error
     assert "this cell, line 10" in reply.error and "→   10 │     spin()" in reply.error
     assert "in spin" in reply.error
     assert "→   11 │ dist.barrier()" in reply.error
@@ -649,12 +649,12 @@ DEATHS = {
     "segfault": ("import ctypes; ctypes.string_at(0)", ["ended by SIGSEGV", "this cell, line 6"]),
     "C++ exception": (
         f"import ctypes; ctypes.CDLL('libstdc++.so.6').{THROWS}(b'no such\\nGPU')",
-        ["ended by SIGABRT, for nobody caught this C++ exception: no such GPU", "line 6"],
+        ["ended by SIGABRT, because nothing caught this C++ exception: no such GPU", "line 6"],
     ),
     "abort": ("os.abort()", ["ended by SIGABRT", "this cell, line 6"]),
     "terminated": ("os.kill(os.getpid(), 15); time.sleep(60)", ["ended by SIGTERM"]),
-    "os._exit": ("os._exit(7)", ["left by os._exit(7)"]),
-    "os._exit(0)": ("os._exit(0)", ["left by os._exit(0)"]),
+    "os._exit": ("os._exit(7)", ["exited by os._exit(7)"]),
+    "os._exit(0)": ("os._exit(0)", ["exited by os._exit(0)"]),
     "sys.exit": ("sys.exit(3)", ["sys.exit(3) was called", "this cell, line 6"]),
     "sys.exit with words": ("sys.exit('no data')", ["sys.exit('no data') was called"]),
     "memory": ("torch.empty(1 << 50)", ["RuntimeError", "can't allocate memory"]),
@@ -797,7 +797,7 @@ def test_large_result_costs_its_size_once(kernel, run):
     ("flags", "says"),
     [
         ("-n 9 --backend nccl", ["no GPU that PyTorch can use", "--backend gloo"]),
-        ("-n gpu", ["no GPU that PyTorch can use", "Say a number of ranks"]),
+        ("-n gpu", ["no GPU that PyTorch can use", "Give a number of ranks"]),
         ("-n 0", ["from 1 to"]),
         ("-n many", ["a number, gpu, cpu or auto, not 'many'"]),
         ("--backend mpi", ["'mpi'", "gloo", "nccl"]),
@@ -805,8 +805,8 @@ def test_large_result_costs_its_size_once(kernel, run):
         ("--xyzzy", ["there is no --xyzzy: see %%torchrun --help"]),
         ("--into 3x", ["the name of a variable, not '3x'"]),
         ("--env FOO", ["NAME=VALUE, not 'FOO'"]),
-        ("--world nowhere", ["nowhere is not a World; make it first"]),
-        ("--world w -n 8", ["there already", "World(...)"]),
+        ("--world nowhere", ["nowhere is not a World; create it first"]),
+        ("--world w -n 8", ["exist already", "World(...)"]),
         ("--max-restarts 2", ["max_restarts needs engine='torchrun'"]),
         ("-n 'a", ["quot"]),
     ],

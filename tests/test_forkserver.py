@@ -287,8 +287,8 @@ def test_a_parent_that_cannot_start_says_why(tmp_path):
         """,
         PYTHONPATH=os.pathsep.join([str(tmp_path), LIB]),
     )
-    assert "The forkserver, which starts and watches the ranks, has ended by itself." in printed
-    assert "What it said last:" in printed and "no parents today" in printed
+    assert "The forkserver, which starts and watches the ranks, has ended unexpectedly." in printed
+    assert "Its last output:" in printed and "no parents today" in printed
 
 
 # ── Folders, daemons, forks ──────────────────────────────────────────────────────────────────
@@ -441,8 +441,8 @@ def test_a_junk_byte_does_not_disable_the_time_limit(apart):
 def test_junk_is_told(apart):
     body = SOCKETS + "if rank == 1:\n    for s in sockets():\n        os.write(s, b'x' * 100)\n"
     reply = apart.execute(cell(body + "time.sleep(600)", "--no-init"))
-    assert "rank 1: sent what is no message" in reply.error
-    assert "its program wrote to a descriptor that it did not open" in reply.error
+    assert "rank 1: sent an invalid message" in reply.error
+    assert "its program wrote to a file descriptor that it did not open" in reply.error
 
 
 def test_a_record_that_is_cut_short_does_not_end_the_kernel(apart):

@@ -233,7 +233,7 @@ def test_without_a_gpu_operators_are_counted():
 
     found = gate(Trace.from_slices(run(500, 4)), Trace.from_slices(run(500, 5)))
     assert grown(found) == {"launches"}
-    assert "these ranks have no GPU: launches are operators" in str(found)
+    assert "these ranks have no GPU: their operators count as launches" in str(found)
 
 
 # ── Peak memory ──────────────────────────────────────────────────────────────────────────────
@@ -355,7 +355,7 @@ def test_what_traces_say_is_data_in_every_form(tmp_path):
         ("nowhere", "nowhere"),
         ("empty", "no trace in"),
         ("other-ranks", "only runs of the same ranks can be compared"),
-        ("one-step", "3 and 1 steps say nothing of the noise"),
+        ("one-step", "3 and 1 steps do not show how large the noise is"),
     ],
 )
 def test_what_cannot_be_compared(tmp_path, capsys, new, said):
@@ -416,8 +416,11 @@ def lengths(seed, steps=12, more=1.0):
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
     "other-unit": ({"unit": 1_000}, r"in \S*before and 9\d\d\.\d+ ms in \S*new.* microseconds"),
-    "a-silent-rank": ({"silent": (1,)}, "new: rank 1 has no kernels .* record it anew"),
-    "no-common-step": ({"of": [range(5), range(6, 12)]}, "no step that all of ranks 0, 1 recorded"),
+    "a-silent-rank": ({"silent": (1,)}, "new: rank 1 has no kernels .* record it again"),
+    "no-common-step": (
+        {"of": [range(5), range(6, 12)]},
+        "no step was recorded by all of ranks 0, 1",
+    ),
 }
 
 
@@ -437,10 +440,10 @@ def test_a_damaged_file_is_refused(tmp_path):
     before, new = (written(tmp_path / name, lengths(3)) for name in ("before", "new"))
     file = new / "rank1.json"
     file.write_text(file.read_text()[:3_000])
-    with pytest.raises(GateError, match=r"rank 1's file is damaged.*record it anew"):
+    with pytest.raises(GateError, match=r"rank 1's file is damaged.*record it again"):
         gate(before, new)
     (before / "peak.pickle").write_bytes(b"no pickle")
-    with pytest.raises(GateError, match=r"before: peak\.pickle is no pickle"):
+    with pytest.raises(GateError, match=r"before: peak\.pickle is not a pickle"):
         gate(before, before)
 
 
@@ -465,7 +468,7 @@ def test_steps_that_some_rank_lacks_are_said(tmp_path):
     before, new = (written(tmp_path / name, lengths(5), of=of) for name in ("before", "new"))
     found = gate(before, new)
     assert len(found.of("step time").before) == 8
-    assert "new: 4 of 12 steps are left out: some rank lacks them" in str(found)
+    assert "new: 4 of 12 steps are left out, because a rank lacks them" in str(found)
 
 
 def test_steps_that_do_something_else_are_said_and_no_alarm(tmp_path):
@@ -490,7 +493,9 @@ def test_steps_that_do_something_else_are_said_and_no_alarm(tmp_path):
 def test_too_few_repeats_are_said_to_be_too_few(tmp_path, sides):
     for name in ("one/0", "several/0", "several/1"):
         written(tmp_path / name, lengths(7, 3))
-    with pytest.raises(GateError, match="runs say nothing of the noise: give at least two repeats"):
+    with pytest.raises(
+        GateError, match="runs do not show how large the noise is: give at least two repeats"
+    ):
         gate(*(tmp_path / side for side in sides))
 
 

@@ -399,7 +399,7 @@ def test_each_file_of_the_browser_imports_what_it_calls_from_files_before_it() -
 def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> None:
     opened = Opened(context, interactive.collective("ring"))
     assert opened.text(".ls-said").startswith("Start: each rank has its own numbers only")
-    opened.button("one round forth").click()
+    opened.button("one round forward").click()
     assert opened.text(".ls-said").startswith("Round 1 of 6: 0 → 1 (chunk 0)")
     assert "300 kB" in opened.text(".ls-counts")
     bits = opened.page.locator("svg [data-bits]").evaluate_all(
@@ -413,7 +413,7 @@ def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> No
         assert opened.page.locator(".lockstep-play").get_attribute("data-time") == at
     opened.page.get_by_label("round", exact=True).fill("6")
     assert opened.text(".ls-counts").endswith("complete 16 of 16")
-    assert opened.button("one round forth").is_disabled()
+    assert opened.button("one round forward").is_disabled()
     opened.choose("algorithm", "tree")
     opened.choose("ranks", "7")
     opened.page.get_by_text("Tree all-reduce, 7 ranks").wait_for()
@@ -459,7 +459,7 @@ def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.Browse
     assert opened.page.locator("svg title").all_text_contents() == ["F0", "B0"] * 4
     opened.page.evaluate("window.answers = false")
     opened.page.keyboard.press("ArrowRight")
-    opened.page.get_by_text("The kernel is busy, or gone").wait_for()
+    opened.page.get_by_text("The kernel is busy, or has ended").wait_for()
     opened.page.evaluate("window.answers = true")
     opened.choose("schedule", NASTY)
     opened.page.get_by_text(f"{NASTY}: bubble 60.0 %").wait_for()

@@ -295,7 +295,7 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
     "a question with no cell for its answer": (
         "# ## 2 · Second",
         "# ## 2 · Second\n#\n# **Predict:** how many?",
-        "00_tiny.py, text second: asks for a prediction, no cell below takes it",
+        "00_tiny.py, text second: it asks for a prediction, but no cell below takes it",
     ),
     "a reading that learners do not have": (
         "# ## 1 · First",
@@ -326,28 +326,28 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
     "a long core without a break": (
         '# %% id="shown"\n',
         "".join(f'# %% id="more-{at}"\n1\n\n' for at in range(40)) + '# %% id="shown"\n',
-        r"00_tiny.py: a core of 50 cells has one line that begins with \"\*\*Break",
+        r"00_tiny.py: a core of 50 cells needs one line that begins with \"\*\*Break",
     ),
     "an exercise of the core that goes further": (
         '# %% [markdown] id="first"\n# ## 1 · First',
         '# %% [markdown] id="more"\n# # More\n\n# %% [markdown] id="first"\n# ## First',
-        "exercise average: its check says further=False, and it stands below the lab itself",
+        "exercise average: its check says further=False, but it stands below the lab itself",
     ),
     "a title inside of a cell": (
         "# ## 2 · Second",
         "# The end.\n#\n# # More",
-        "text second: a title is the first line of a notebook",
+        "text second: a title must be the first line of a notebook",
     ),
     "a third title": (
         '# %% [markdown] id="second"\n# ## 2 · Second',
         '# %% [markdown] id="more"\n# # More\n\n# %% [markdown] id="second"\n# # Again',
-        "text second: a title is the first line of a notebook",
+        "text second: a title must be the first line of a notebook",
     ),
     "further that goes on from a section": (
         '# %% [markdown] id="second"\n# ## 2 · Second',
         '# %% [markdown] id="more"\n# # More\n\n# %% [markdown] id="second"\n# ## Second\n#\n'
         "# Goes on from section 1.",
-        "text second: what goes further stands on its own",
+        "text second: the further notebook stands on its own",
     ),
     # answers
     "two wrong answers": (

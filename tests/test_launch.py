@@ -692,7 +692,7 @@ def test_variables_that_only_a_new_python_heeds_start_new_ones():
     path = sys.path[:]
     job = launch(heard, env={"TORCHDYNAMO_VERBOSE": "1", "TORCH_NCCL_TRACE": "1"}, init=False)
     assert job.results == [(True, "1", True)] * 2
-    assert "PyTorch read TORCHDYNAMO_VERBOSE as they start" in job.notes[0]
+    assert "PyTorch read TORCHDYNAMO_VERBOSE when they start" in job.notes[0]
     job = launch(heard, env={"TORCH_NCCL_TRACE": "2", "OMP_NUM_THREADS": "1"}, init=False)
     assert job.results == [(False, "2", True)] * 2 and job.notes == ()
 

@@ -187,7 +187,7 @@ def test_a_rank_that_closes_every_descriptor_is_named():
         os.closerange(3, 10_000)
         time.sleep(60)
 
-    with pytest.raises(JobFailed, match="its program has closed a descriptor"):
+    with pytest.raises(JobFailed, match="its program has closed a file descriptor"):
         launch(program, init=False)
 
 

@@ -102,10 +102,12 @@ def test_who_was_killed_for_memory_is_named_and_who_was_not_is_not(group, tmp_pa
     )
     assert done.returncode == 0, done.stdout + done.stderr  # the notebook itself is spared
     _, grown, elsewhere, killed, notebook = done.stdout.split("── ")
-    limit = "may use 953.67 MiB of memory, and has used them up"
+    limit = "may use 953.67 MiB of memory, and has used it up"
     assert grown.startswith("Killed for memory: rank 1: this job, or container, "), grown
-    assert limit in grown and "rank 1: ended by the kernel (SIGKILL), for memory" in grown
-    assert "a process that is no rank" in elsewhere and limit in elsewhere, elsewhere
+    assert (
+        limit in grown and "rank 1: killed by the kernel (SIGKILL), because memory ran out" in grown
+    )
+    assert "a process that is not a rank" in elsewhere and limit in elsewhere, elsewhere
     assert "CalledProcessError" in elsewhere and "Killed" not in elsewhere.partition(" · ")[0]
     assert "emory" not in killed.partition(" · ")[0] and limit not in killed, killed
     assert "Kernel died" in notebook and limit in notebook, notebook

@@ -65,7 +65,7 @@ def test_ranks_that_wait_for_ever_are_named_with_their_steps():
 
 def test_what_is_no_step_is_refused():
     for text in ("", "F", "f0", "F-1", "F0.", "F0.1.2", "X0", "F0 ", "F٣"):
-        with pytest.raises(ValueError, match="is no step"):
+        with pytest.raises(ValueError, match="is not a step"):
             pipeline.simulate([[text]])
 
 

@@ -70,7 +70,7 @@ def test_line_magic_runs_a_module(kernel, run):
 def test_module_from_python(package):
     job = launch("-m", "pkg.train", "--lr", 0.25)
     assert job.output(1) == "__main__ pkg.train 0.5 ['--lr', '0.25']\n"
-    with pytest.raises(LaunchError, match="-m wants the name of a module"):
+    with pytest.raises(LaunchError, match="-m needs the name of a module"):
         launch("-m")
 
 
@@ -86,12 +86,12 @@ def test_script_imports_what_lies_beside_it(package):
     [
         ("-n 2 --no-python ls", "--no-python is not for notebooks: ranks run Python"),
         ("--virtual_local_rank x.py", "--virtual-local-rank is not for notebooks: set CUDA_VIS"),
-        ("--nnodes 1:2 x.py", "--nnodes wants one number"),
-        ("--node-rank 1 x.py", "is for a torchrun in the terminal of each host"),
+        ("--nnodes 1:2 x.py", "--nnodes needs one number"),
+        ("--node-rank 1 x.py", "is for torchrun in a terminal of each host"),
         ("--masterport 3 x.py", "there is no --masterport: did you mean --master-port?"),
         ("--Standalone x.py", "did you mean --standalone?"),
         ("-n 2 'x.py", "No closing quotation in: -n 2 'x.py"),
-        ("-m", "-m wants the name of a module"),
+        ("-m", "-m needs the name of a module"),
         ("--master-port", "--master-port.* expected one argument"),
     ],
 )
@@ -104,12 +104,12 @@ def test_flags_that_do_not_go_together(kernel, run):
     (kernel.work / "say.py").write_text(SAY)
     run("from lockstep import World\nw = World(2)")
     for line, why in [
-        ("%torchrun --world w say.py", "leave --world w out"),
-        ("%%torchrun -n 2 say.py\n1 + 1", "a cell or a program, not both: 'say.py' is no flag"),
-        ("%torchrun --trace say.py", "--trace has taken 'say.py' for its folder"),
-        ("%%torchrun --world w --tee 3\n1 + 1", "--tee and --redirects are for fresh ranks"),
+        ("%torchrun --world w say.py", "leave out --world w"),
+        ("%%torchrun -n 2 say.py\n1 + 1", "a cell or a program, not both: 'say.py' is not a flag"),
+        ("%torchrun --trace say.py", "--trace took 'say.py' as its folder"),
+        ("%%torchrun --world w --tee 3\n1 + 1", "--tee and --redirects need fresh ranks"),
         ("%%torchrun --tee 4\n1 + 1", "tee is 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both)"),
-        ("%torchrun -n 2 --local-ranks-filter 0,2 say.py", "names rank 2, and the ranks are 0 to"),
+        ("%torchrun -n 2 --local-ranks-filter 0,2 say.py", "names rank 2, but the ranks are 0 to"),
         ("%torchrun -n 2 --local-ranks-filter x say.py", "list of ranks, as in 0,2; not 'x'"),
     ]:
         reply = run(line)
@@ -123,7 +123,7 @@ def test_flags_of_torchrun_that_say_what_is_so_anyway(kernel, run):
         "--rdzv_endpoint localhost:0 --max-restarts=0 say.py ok"
     )
     assert "ranks 0, 1 │ ['ok'] of __main__" in reply.shown
-    told = "note: without effect, as all ranks are on this machine: --rdzv-backend, --rdzv-endpoint"
+    told = "these have no effect, because all ranks are on this machine: --rdzv-backend, --rdzv-e"
     assert told in reply.shown
 
 
@@ -203,9 +203,9 @@ def test_only_some_ranks_are_shown(run):
 
 def test_log_dir_alone_says_that_it_keeps_nothing(tmp_path):
     job = launch(abs, -1, logs=Logs(tmp_path / "logs"))
-    assert "log_dir alone keeps nothing" in job.note
+    assert "log_dir alone writes nothing" in job.note
     (tmp_path / "file").write_text("")
-    with pytest.raises(LaunchError, match="no folder can be made there"):
+    with pytest.raises(LaunchError, match="no folder can be created there"):
         launch(abs, -1, logs=Logs(tmp_path / "file", tee="3"))
 
 
@@ -310,7 +310,7 @@ def test_world_keeps_a_module_that_cannot_be_loaded_any_more(write):
         write("inner", "RATE = = 2\n")
         job = world.run(use)
         assert job.results == [["old", 1]]
-        assert "inner keeps its old state, as it raised SyntaxError" in job.note
+        assert "inner keeps its old state, because reloading it raised SyntaxError" in job.note
 
 
 def generate(path):

@@ -230,7 +230,7 @@ def test_a_broken_line_is_left_out_and_counted(home, line):
     progress = Progress(COURSE)
     assert [lab.done for lab in progress.now().labs] == [1, 1]
     assert progress.now().broken_lines == 1
-    assert "1 broken line in it is left out" in str(progress)
+    assert "1 broken line in it is ignored" in str(progress)
 
 
 def test_an_event_of_a_later_version_is_no_broken_line(home):
@@ -290,13 +290,13 @@ def in_its_place(what: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        ("pipe", "This is no file of Lockstep, move it away"),
+        ("pipe", "This is not a file of Lockstep; move it away"),
         ("folder", "Is a directory"),
         ("socket", "No such device or address"),
         ("loop", "Too many levels of symbolic links"),
-        ("large file", "This is larger than 10 MB, move it away"),
-        ("/dev/zero", "This is no file of Lockstep, move it away"),
-        ("/dev/full", "This is no file of Lockstep, move it away"),
+        ("large file", "This is larger than 10 MB; move it away"),
+        ("/dev/zero", "This is not a file of Lockstep; move it away"),
+        ("/dev/full", "This is not a file of Lockstep; move it away"),
     ],
 )
 def test_what_is_no_file_of_events_is_named_and_left_alone(home, what, why):

@@ -131,7 +131,7 @@ def test_a_message_whose_handle_nobody_kept_is_given_up_and_said_so():
 
     job = launch(drops_the_handle, may_fail=True)
     assert "rank 0 had begun its side of that message with isend()" in job.verdict
-    assert "Keep it, and call its wait()" in job.verdict
+    assert "Keep the handle, and call its wait()" in job.verdict
 
 
 def test_a_message_whose_handle_is_kept_arrives():

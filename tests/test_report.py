@@ -134,9 +134,9 @@ def test_a_notebook_that_forges_does_not_pass(hand_in, tmp_path):
     (one,) = graded(tmp_path).values()
     assert one.verdicts[0].verdict == "TRY AGAIN"
     assert one.notes == (
-        "its code names the course's insides",
-        "its code names a change of lockstep itself",
-        "its code names the file of progress",
+        "its code touches course internals",
+        "its code touches lockstep itself",
+        "its code touches the progress file",
     )
 
 
@@ -149,7 +149,7 @@ def test_an_answer_that_reaches_for_its_check_does_not_pass(how, hand_in, tmp_pa
     assert one.verdicts[0].verdict in ("TRY AGAIN", "NOT JUDGED")
     assert one.score == 0
     if how == "pickle":
-        assert "no plain data" in one.verdicts[0].hint
+        assert "not plain data" in one.verdicts[0].hint
 
 
 @WALLS
@@ -187,9 +187,9 @@ def test_harm_is_named_and_does_none(hand_in, tmp_path):
         "did not end within 60 s, in the cell that begins with “threading.Event().wait()”"
     )
     assert "printed more than 50 MB" in events["floods"]
-    assert "outside of its folder: “OSError: [Errno 30] Read-only" in events["reaches"]
+    assert "outside its folder: “OSError: [Errno 30] Read-only" in events["reaches"]
     assert "No such file" in events["reaches"]
-    assert "wanted to reach the network" in events["reaches"]
+    assert "tried to reach the network" in events["reaches"]
     assert target.exists()
 
 
@@ -209,7 +209,7 @@ def test_files_that_are_no_notebooks_are_named(hand_in, tmp_path):
     assert found.pop("lab 03") == ("03", "")
     assert found.pop("nothing") == ("", "it has no exercise of the course")
     assert set(found) == {"text", "list", "cells", "deep"}
-    assert all("no notebook" in problem for _, problem in found.values())
+    assert all("not a notebook" in problem for _, problem in found.values())
 
 
 def test_copies_of_the_solution_are_noted(hand_in, tmp_path):
@@ -217,7 +217,7 @@ def test_copies_of_the_solution_are_noted(hand_in, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "copy.ipynb").write_bytes(solved.read_bytes())
     (one,) = submissions.find(tmp_path / "in")
-    assert one.notes == ("word for word the published solution: average",)
+    assert one.notes == ("identical to the published solution: average",)
 
 
 NASTY = '<script>alert("x")</script>'
@@ -260,7 +260,7 @@ def test_the_best_of_several_counts(tmp_path):
 def test_bad_input_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sandbox, "lacks", lambda: "")  # that takes seconds, and has its own test
     assert main(["report", str(tmp_path / "nowhere")]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
     assert main(["report", str(tmp_path)]) == 2
     assert "has no notebooks" in capsys.readouterr().err
 

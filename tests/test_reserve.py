@@ -110,7 +110,7 @@ def test_a_job_of_another_kind_gets_ranks_of_its_own_and_the_reserve_goes(kernel
 
 
 def test_gloo_has_none_unless_asked_and_another_word_is_refused(kernel):
-    with pytest.raises(LaunchError, match="a reserve is off, between or behind, not 'on'"):
+    with pytest.raises(LaunchError, match="when is off, between or behind, not 'on'"):
         reserve("on")
     kernel.execute("lockstep.reserve(); del os.environ['LOCKSTEP_RESERVE']")
     try:

@@ -70,7 +70,7 @@ def test_a_strip_gets_its_picture_and_other_outputs_stay(tmp_path: Path) -> None
 def test_without_a_browser_it_is_said_what_to_do(tmp_path: Path) -> None:
     job = lockstep.torchrun(late, nproc_per_node=2, show=False)
     done = with_screenshots(tmp_path / "book.ipynb", job, CHROMIUM="nothing-of-that-name")
-    assert "NoBrowser: CHROMIUM=nothing-of-that-name is no program" in done.stderr
+    assert "NoBrowser: CHROMIUM=nothing-of-that-name is not a program" in done.stderr
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)

@@ -92,7 +92,7 @@ def test_results_output_and_record_come_back(cluster, capfd):
     assert "4 ranks on 2 nodes · gloo" in str(job.stamp)
     assert "ranks 0, 1 on n1, ranks 2, 3 on n2" in job.note
     said = capfd.readouterr().out
-    assert "waits: the scheduler has not looked at it yet (None) · 0 s" in said
+    assert "waits: the scheduler has not considered it yet (None) · 0 s" in said
     assert "runs on n1, n2" in said and "rank 3 │ on n2" in said
 
 
@@ -128,7 +128,7 @@ def test_a_world_keeps_its_job_and_has_another_when_that_is_cancelled(cluster):
         assert first == second
         subprocess.run(["scancel", first[0][0]], check=True)
         slurm.wait(lambda: not cluster.jobs())
-        with pytest.raises(lockstep.JobFailed, match=r"somebody has cancelled it"):
+        with pytest.raises(lockstep.JobFailed, match=r"it was cancelled"):
             world.run(where)
         assert world.run(where).results[0][0] != first[0][0]
 
@@ -142,7 +142,7 @@ def test_the_magic_takes_a_word_or_a_variable(cluster, run):
     reply = run("%%torchrun -n 1 --on mine\nimport os\nos.environ['SLURM_JOB_PARTITION']")
     assert "'urgent'" in reply.shown, reply.error
     reply = run("%%torchrun -n 1 --nnodes 2\n1")
-    assert "--on slurm asks Slurm for them" in reply.error
+    assert "--on slurm gets them from Slurm" in reply.error
     reply = run("%%torchrun -n 1 --on slurn\n1")
     assert "there is no cluster 'slurn'" in reply.error
     slurm.wait(lambda: not guards())
@@ -246,9 +246,9 @@ def test_gpus_that_are_too_few_are_refused_before_and_after_the_queue(cluster):
     few = "by gpus_per_node= each node has 1 GPU, and NCCL needs one for each of the 2 ranks"
     with pytest.raises(lockstep.LaunchError, match=few):
         lockstep.torchrun(abs, -1, nproc_per_node=2, backend="nccl", on=Slurm(gpus_per_node=1))
-    with pytest.raises(lockstep.LaunchError, match=r"does not take the job.*There are: gpu:2"):
+    with pytest.raises(lockstep.LaunchError, match=r"rejected the job.*There are: gpu:2"):
         lockstep.torchrun(abs, -1, nproc_per_node="gpu", on=Slurm(gpus_per_node=3))
-    given = r"no GPUs on n1 .*, though it was given CUDA_VISIBLE_DEVICES=0,1, and NCCL needs 2"
+    given = r"no GPUs on n1 .*, although it was given CUDA_VISIBLE_DEVICES=0,1, and NCCL needs 2"
     with pytest.raises(lockstep.LaunchError, match=given):
         lockstep.torchrun(abs, -1, nproc_per_node="gpu", on=Slurm(nodes=1, gpus_per_node=2))
 
@@ -265,18 +265,18 @@ def failed(*command: str, **wishes: Any) -> lockstep.Job:
 def test_a_job_that_is_cancelled_from_outside_is_named(cluster):
     job = failed("scancel", "{job}")
     assert "is lost" in job.verdict
-    assert "somebody has cancelled it (scancel) (CANCELLED)" in job.verdict, job.verdict
+    assert "it was cancelled (scancel) (CANCELLED)" in job.verdict, job.verdict
 
 
 def test_the_time_limit_is_named(cluster):
     job = failed("scontrol", "update", "jobid={job}", "EndTime=now", nodes=1)
-    assert "its time limit has passed (TIMEOUT)" in job.verdict, job.verdict
+    assert "it reached its time limit (TIMEOUT)" in job.verdict, job.verdict
 
 
 def test_a_job_that_had_to_make_room_is_named(cluster):
     other = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null"]
     job = failed("sbatch", *other, "--wrap", "true", nodes=1)
-    assert "make room for a job of higher priority (PREEMPTED)" in job.verdict, job.verdict
+    assert "it was preempted by a job of higher priority (PREEMPTED)" in job.verdict, job.verdict
 
 
 @pytest.mark.skipif(bool(slurm.why_no_limits()), reason=slurm.why_no_limits())
@@ -296,7 +296,7 @@ def test_a_job_that_uses_too_much_memory_is_named(cluster):
         "Killed for memory: rank 1 on n2 (127.0.0.1): this job, or container, may use 900.00 MiB"
     )
     assert job.verdict.startswith(named), job.verdict
-    assert "rank 1: ended by the kernel (SIGKILL), for memory" in job.report
+    assert "rank 1: killed by the kernel (SIGKILL), because memory ran out" in job.report
 
 
 def test_a_node_that_goes_down_is_named(cluster):
@@ -335,7 +335,9 @@ def test_a_partition_that_is_not_there_is_named_with_those_that_are(cluster):
 def test_where_no_node_is_free_that_is_said(cluster, capfd):
     with full(cluster), pytest.raises(lockstep.LaunchError, match="did not start within 3 s"):
         lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm(patience=3))
-    assert "waits: what it asks for is not free (Resources)" in capfd.readouterr().out
+    assert (
+        "waits: the resources that it asks for are not free (Resources)" in capfd.readouterr().out
+    )
 
 
 def test_a_queue_that_takes_no_more_jobs_says_so(cluster, monkeypatch):
@@ -355,7 +357,7 @@ def test_a_job_that_can_never_start_says_why(cluster):
 def test_without_a_controller_no_job_starts(cluster):
     cluster.stop_controller()
     try:
-        with pytest.raises(lockstep.LaunchError, match=r"does not take the job.*contact slurm"):
+        with pytest.raises(lockstep.LaunchError, match=r"rejected the job.*contact slurm"):
             lockstep.torchrun(abs, -1, nproc_per_node=1, on=Slurm())
     finally:
         cluster.start_controller()
@@ -432,5 +434,5 @@ def test_nothing_stays_where_it_waited(cluster, tmp_path, how):
             process.send_signal(how)
             rest = process.stdout.read()
             assert process.wait(60) != 0
-        assert ("nothing of it stays in the queue" in rest) == (how == signal.SIGINT), rest
+        assert ("nothing of it is left in the queue" in rest) == (how == signal.SIGINT), rest
         slurm.wait(lambda: len(cluster.jobs()) == 1)

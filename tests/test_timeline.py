@@ -915,7 +915,7 @@ def test_a_widget_asks_for_its_slices_and_keeps_the_view_of_their_overview(
     assert tab.evaluate("asked") == [{"type": "scene"}]
     receive(overview(shown, columns=100))
     tab.wait_for_selector("[data-painted]")
-    assert "on their way" in tab.locator(".ls-said").inner_text()
+    assert "are loading" in tab.locator(".ls-said").inner_text()
     assert tab.locator("[data-complete]").count() == 0
     tab.get_by_role("button", name="zoom in").click()
     receive(shown)

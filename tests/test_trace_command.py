@@ -77,7 +77,7 @@ def test_what_cannot_be_read(tmp_path, capsys, what):
 @pytest.mark.parametrize(
     ("option", "name", "instead"),
     [
-        ("--html", "no/page.html", "its folder is not there; make it first"),
+        ("--html", "no/page.html", "its folder does not exist; create it first"),
         ("--html", "folder", "it is a folder; name a file"),
         ("--perfetto", "folder", "it is a folder; name a file"),
         ("--csv", "file", "it is a file; name a folder"),

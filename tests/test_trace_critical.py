@@ -415,7 +415,7 @@ def test_it_says_what_it_found_in_words_and_escapes_names():
     path = path_of(gpu("<b>kernel</b>", 0, 750_000), reduce(750_000, 1_000_000, rank=0))
     assert str(path).splitlines()[:4] == [
         "critical path of 1.000 ms: 75 % compute, 25 % transfer",
-        "most of it on rank 0 (100 %), which is there for 0.750 ms compute, 0.250 ms transfer",
+        "most of it is on rank 0 (100 %): 0.750 ms compute, 0.250 ms transfer",
         "the longest: compute <b>kernel</b> 0.750 ms; transfer nccl 0.250 ms",
         "1 links by evidence, 0 by timing only",
     ]
@@ -602,7 +602,7 @@ def test_busy_gpus_are_off_the_path_of_a_host_that_is_only_just_late():
     assert path.by_kind == {"host": 100_000, "launch": 1_000, "compute": 1_000}
     assert program.wins("compute") == (1_000, 1_000)
     assert path.idle == path.last - sum(kernels) == 23_000
-    said = f"its GPU idles for {path.idle / 1e6:.3f} ms: faster hosts win about that"
+    said = f"its GPU idles for {path.idle / 1e6:.3f} ms: faster hosts would save about that"
     assert said in str(path)
     faster = program.end(host=0.01)
     assert path.last - faster == pytest.approx(path.idle, rel=0.2)

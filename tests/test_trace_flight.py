@@ -126,7 +126,7 @@ def test_retired_means_done_for_gloo_which_says_no_state_and_not_for_nccl(tmp_pa
 def test_other_files_are_left_alone_and_broken_ones_refused(tmp_path):
     with pytest.raises(TraceError, match="holds no dumps"):
         flight(tmp_path)
-    with pytest.raises(TraceError, match="is no folder"):
+    with pytest.raises(TraceError, match="is not a folder"):
         flight(tmp_path / "gone")
     dump(tmp_path, 0, [entry(1)], ranks=(0,))
     (tmp_path / "notes.txt").write_text("hello")
@@ -138,7 +138,7 @@ def test_other_files_are_left_alone_and_broken_ones_refused(tmp_path):
     for content, says in (
         (pickle.dumps(os.mkdir), r"wants to load 'posix\.mkdir'"),
         (pickle.dumps({"entries": [1] * 99})[:-40], "cut off"),
-        (b'{"entries": [', "no JSON, or is cut off"),
+        (b'{"entries": [', "not JSON, or is cut off"),
         (b'{"version": "2.10"}', "no list `entries`"),
         (pickle.dumps({"entries": [{"record_id": 0}]}), "not as PyTorch writes it"),
     ):

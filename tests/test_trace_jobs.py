@@ -108,7 +108,7 @@ def test_profiles_are_kept_where_they_are_wanted_and_nowhere_else(tmp_path):
     assert [file.name for file in files] == ["rank0.json.gz", "rank1.json.gz"]
     content = json.loads(gzip.decompress(files[1].read_bytes()))
     assert content["distributedInfo"]["rank"] == 1
-    with pytest.raises(LaunchError, match="holds traces already; say another folder"):
+    with pytest.raises(LaunchError, match="already holds traces; name another folder"):
         torchrun(train, trace=kept, **RANKS)
     assert sorted(kept.iterdir()) == files
     passing = torchrun(train, trace=True, **RANKS)
@@ -144,6 +144,6 @@ def test_the_magic_records_keeps_and_draws():
         assert "application/vnd.jupyter.widget-view+json" in widget
         assert {"image/png", "text/html"} <= picture.keys()
         again = kernel.execute(f"%%torchrun -n 2 --trace mine\n{cell}")
-        assert "holds traces already" in again.error
+        assert "already holds traces" in again.error
     finally:
         kernel.close()

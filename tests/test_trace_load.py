@@ -90,7 +90,7 @@ def test_times_since_the_epoch_are_not_added_to_a_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (lambda text: text.replace('"dur": 5.000', '"dur": -5.000'), "of negative duration"),
+        (lambda text: text.replace('"dur": 5.000', '"dur": -5.000'), "with a negative duration"),
         (lambda text: text.replace('"dur": 5.000', '"dur": NaN'), "a number"),
         (lambda text: text.replace('"dur": 5.000', '"dur": Infinity'), "a number"),
         (lambda text: text.replace('"dur": 5.000', '"dur": null'), "a number"),
@@ -98,7 +98,7 @@ def test_times_since_the_epoch_are_not_added_to_a_base(tmp_path: Path) -> None:
         (lambda text: text.replace('"dur": 5.000,', ""), "a number"),
         (lambda text: text.replace('"ts": 9.000', '"ts": -9.000'), "at a negative time"),
         (lambda text: text.replace('"ts": 9.000,', ""), "a number"),
-        (lambda text: text.replace('"dur": 5.000', '"dur": 86400000000.001'), "more than a day"),
+        (lambda text: text.replace('"dur": 5.000', '"dur": 86400000000.001'), "longer than a day"),
         (lambda text: text.replace('"ts": 9.000', '"ts": 7889237000000.0'), "more than a day away"),
     ],
 )
@@ -504,7 +504,7 @@ def test_a_packed_file_that_is_damaged(tmp_path: Path) -> None:
         (gzip.compress(b"", mtime=0), "is empty"),
         (b"\x80\x03not json", "cannot be read as a trace"),
         (b'{"schemaVersion": 1, "trac', "cannot be read as a trace"),
-        (b'{"a": 1}', "no trace"),
+        (b'{"a": 1}', "not a trace"),
         (b'{"traceEvents": []}', "no slices among its 0 events: did the run reach a step"),
         (kf.text([]).encode(), "no slices of threads or streams"),
     ],
@@ -525,7 +525,7 @@ def test_folders(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="the list of paths is empty"):
         Trace.load([])
     (tmp_path / "manifest.json").write_text("[]x".replace("[]x", '{"files": []}'))
-    with pytest.raises(TraceError, match="no trace"):
+    with pytest.raises(TraceError, match="not a trace"):
         Trace.load(tmp_path)
     write(tmp_path / "rank0.json.gz", [kernel("k", START, 1)])
     trace = Trace.load(str(tmp_path))
@@ -775,7 +775,7 @@ def test_links_and_pipes_are_called_what_they_are(tmp_path: Path) -> None:
         with pytest.raises(TraceError, match=f"{name} cannot be read: it is a link to {target}"):
             Trace.load(tmp_path / name)
     os.mkfifo(tmp_path / "rank3.json")
-    with pytest.raises(TraceError, match="is a pipe or a device, and no file"):
+    with pytest.raises(TraceError, match="is a pipe or a device, not a file"):
         Trace.load(tmp_path / "rank3.json")
     write(tmp_path / "rank0.json", [kernel("k", START, 1)])
     notes = [note for note in Trace.load(tmp_path).notes if note.startswith("left out")]

@@ -119,7 +119,7 @@ def test_a_snapshot_of_several_gpus_asks_which_one():
             segment(0, 64, (0, 16, "active_allocated"), device=1),
         ],
     }
-    with pytest.raises(TraceError, match=r"\[0, 1\]: say which one"):
+    with pytest.raises(TraceError, match=r"\[0, 1\]: choose one"):
         memory(two)
     found = memory(two, device=1)
     assert found.allocated.tolist() == [0, 16] and not any(
@@ -154,10 +154,10 @@ def test_a_file_is_read_and_stamped(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (pickle.dumps(TRAINING)[:300], "no pickle, or is cut off"),
-        (b"", "no pickle, or is cut off"),
-        (b"{}", "no pickle, or is cut off"),
-        (pickle.dumps([1, 2]), "no snapshot"),
+        (pickle.dumps(TRAINING)[:300], "not a pickle, or is cut off"),
+        (b"", "not a pickle, or is cut off"),
+        (b"{}", "not a pickle, or is cut off"),
+        (pickle.dumps([1, 2]), "not a snapshot"),
         (pickle.dumps({"device_traces": [[]], "segments": []}), "has no history"),
         (pickle.dumps(snapshot([{"action": "alloc"}])), "not as PyTorch writes it"),
         (pickle.dumps(snapshot([7])), "not as PyTorch writes it"),

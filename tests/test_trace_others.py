@@ -120,7 +120,7 @@ def test_slices_of_an_unknown_device_are_no_idle_time(category, question, tmp_pa
     work = [event(category, f"op {at}", START + at, 10, pid=9, tid=8) for at in range(7)]
     trace = load(tmp_path, [event("cpu_op", "aten::mm", START, 50), *work])
     which = category or "none"
-    assert f"7 slices of categories that are not known here ({which})" in trace.notes[0]
+    assert f"7 slices of unknown categories ({which})" in trace.notes[0]
     with pytest.raises(TraceError, match=rf"no kernels.*7 slices .*\({which}\)"):
         getattr(trace, question)()
 
@@ -185,7 +185,7 @@ def test_numbers_of_threads_and_streams_that_are_text(tmp_path):
 )
 def test_json_that_is_often_taken_for_a_trace_is_named(said, what, tmp_path):
     (tmp_path / "rank0.json").write_text(json.dumps(said))
-    with pytest.raises(TraceError, match=f"is JSON, but no trace: .*{what}"):
+    with pytest.raises(TraceError, match=f"is JSON, but not a trace: .*{what}"):
         Trace.load(tmp_path)
 
 
@@ -222,11 +222,11 @@ def test_each_gpu_of_a_process_has_its_own_breakdown(tmp_path):
         assert found.of(0, device=gpu).compute == found.of(0, 3, device=gpu).compute == 50_000
         assert found.of(0, device=gpu).length == 100_000
         assert re.search(rf"\n0, GPU {gpu} +1 ", str(found))
-    with pytest.raises(TraceError, match="several GPUs: say which, device= one of 0, 1"):
+    with pytest.raises(TraceError, match="several GPUs: choose one with device=, of 0, 1"):
         found.of(0)
     with pytest.raises(TraceError, match="no GPU 2"):
         found.of(0, device=2)
-    assert "its 2 GPUs count together" in str(trace.launches())
+    assert "its 2 GPUs are counted together" in str(trace.launches())
 
 
 @pytest.mark.parametrize(

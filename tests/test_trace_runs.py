@@ -69,7 +69,7 @@ def test_files_that_may_belong_to_any_run_are_refused(tmp_path):
     rank_file(tmp_path / "a.json", 0)
     rank_file(tmp_path / "b.json", 0, 100)
     rank_file(tmp_path / "c.json", 1)
-    with pytest.raises(TraceError, match="which files were recorded together is not clear"):
+    with pytest.raises(TraceError, match="it is not clear which files were recorded together"):
         Trace.runs(tmp_path, cache=False)
 
 
@@ -88,7 +88,7 @@ def test_nothing_there(tmp_path):
 def test_the_command_asks_which_run_is_meant(tmp_path, capsys):
     windows(tmp_path)
     assert main(["trace", str(tmp_path)]) == 2
-    assert "these are 3 runs: #1, #2, #3: say --run NAME" in capsys.readouterr().err
+    assert "these are 3 runs: #1, #2, #3: choose one with --run NAME" in capsys.readouterr().err
     assert main(["trace", str(tmp_path), "--run", "#9"]) == 2
     assert "there is no run #9; there are: #1, #2, #3" in capsys.readouterr().err
     assert main(["trace", str(tmp_path), "--run", "#2", "--json"]) == 0

@@ -70,7 +70,7 @@ def test_a_selection_keeps_lanes_names_and_stamp(trace):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (Slice(0, "main", "shrinks", 5, -1), "'shrinks' at 5 ns of rank 0 lasts less than no time"),
+        (Slice(0, "main", "shrinks", 5, -1), "'shrinks' at 5 ns of rank 0 has a negative duration"),
         (Slice(-2, "main", "nobody's", 5, 1), '"nobody\'s" at 5 ns of rank -2 has a negative'),
     ],
 )

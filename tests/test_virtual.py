@@ -563,7 +563,7 @@ def test_what_belongs_to_another_virtual_gpu_says_so_at_once(cuda: Any) -> None:
             lambda: event.wait(),
             lambda: event.synchronize(),
         ):
-            with pytest.raises(RuntimeError, match="of another virtual GPU"):
+            with pytest.raises(RuntimeError, match="to another virtual GPU"):
                 wrong()
         assert (y + 1).sum().item() == 6
     event.synchronize()

@@ -70,7 +70,7 @@ def test_failure_tears_it_down_says_so_and_the_next_use_is_fresh(run, world):
     assert "→    5 │     raise ValueError('broken')" in reply.error
     assert not any(psutil.pid_exists(pid) for pid in before)
     reply = world("os.getpid()")
-    assert "this world had failed, so its ranks are new and know no variables" in reply.shown
+    assert "this World had failed, so its ranks are new and have no variables" in reply.shown
     assert not set(pids(reply)) & set(before)
     assert "NameError: name 'kept' is not defined" in world("kept").error
 
@@ -113,7 +113,7 @@ def test_close_and_context_manager_leave_nothing(kernel, run):
     reply = run(
         "with World(2) as inside:\n    print(inside, inside.run(abs, -3).results)\nprint(inside)"
     )
-    assert "up>" in reply.stdout and "[3, 3]" in reply.stdout and "not up" in reply.stdout
+    assert "up>" in reply.stdout and "[3, 3]" in reply.stdout and "not started" in reply.stdout
     assert kernel.leftovers() == []
     reply = run(
         "try:\n    with World(2) as inside:\n        inside.run(abs, -3)\n        1 / 0\n"

@@ -94,10 +94,9 @@ __all__ = [
 
 
 def doctor() -> Diagnosis:
-    """Find out what works on this machine and what to do about the rest; draws itself.
+    """Find out what works on this machine and how to fix the rest; the result draws itself.
 
-    The machine is looked at from a rank, so that the notebook's own process stays free of torch
-    and CUDA.
+    A rank examines the machine, so that the notebook's own process stays free of torch and CUDA.
     """
     from .base.machine import probe
     from .course.doctor import diagnose, held_in_reserve
@@ -107,7 +106,7 @@ def doctor() -> Diagnosis:
 
 
 def progress(lab: str | None = None) -> Progress:
-    """Show which exercises you have done, of all labs or of one ("01"); draws itself.
+    """Return which exercises you have done, of all labs or of one ("01"); the result draws itself.
 
     In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
     """
@@ -134,9 +133,9 @@ def progress(lab: str | None = None) -> Progress:
 def cuda(*, virtual: bool | None = None) -> Any:
     """Return `torch.cuda` where there is a GPU, else a virtual GPU with the same names.
 
-    virtual=True, or LOCKSTEP_VIRTUAL=1 in the environment: the virtual one in any case. It is the
-    same until the process ends; `lockstep.virtual.device` is for part of a program. From then on
-    `lockstep.device()` is this GPU. In a rank, never in the notebook's process.
+    virtual=True, or LOCKSTEP_VIRTUAL=1 in the environment: the virtual one in any case. It stays
+    until the process ends; `lockstep.virtual.device` makes one for part of a program. From then on
+    `lockstep.device()` is this GPU. Call it in a rank, never in the notebook's process.
     """
     import os
 
@@ -153,7 +152,7 @@ def cuda(*, virtual: bool | None = None) -> Any:
 def device() -> Any:
     """Return the device of this rank (a `torch.device`): its GPU under NCCL, the CPU under gloo.
 
-    Where `lockstep.cuda()` made a virtual GPU it is that one.
+    After `lockstep.cuda()` has made a virtual GPU, return that one.
     """
     import os
 
@@ -174,9 +173,9 @@ def device() -> Any:
 
 @contextlib.contextmanager
 def step(number: int) -> Iterator[None]:
-    """Call what happens inside, on this rank, step `number` in a trace: `with lockstep.step(3):`
+    """Mark a block as step `number` of this rank in a trace: `with lockstep.step(3):`
 
-    The same annotation that torch.profiler's own schedule makes.
+    It makes the same annotation as torch.profiler's own schedule.
     """
     import torch
 

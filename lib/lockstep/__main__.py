@@ -88,11 +88,13 @@ def _add_labs(commands: Any) -> None:
     parser = commands.add_parser(
         "labs",
         usage="lockstep labs [DIR] [--newer] [--copy-only] [-- OPTION ...]",
-        help="copy the labs into a folder of yours, once, and open them in JupyterLab",
-        description="Copy the labs and their solutions into a folder of yours, once, and open lab "
-        f"{LABS[0].number} in JupyterLab. A notebook that you have changed is never written again; "
-        "what is newer in the course is named. OPTIONs behind -- are JupyterLab's, such as "
-        "--port 8899. Exit code: 2 where nothing can be copied or there is no JupyterLab.",
+        help="copy the labs to a folder of your own, once, and open them in JupyterLab",
+        description="Copy the labs and their solutions to a folder of your own, once, and "
+        f"open lab {LABS[0].number} in JupyterLab. A notebook that you have "
+        "changed is never overwritten; the command names those of which the "
+        "course has a newer version. OPTIONs after -- go to JupyterLab, such as "
+        "--port 8899. Exit code: 2 if nothing can be copied or JupyterLab is not "
+        "installed.",
     )
     parser.add_argument(
         "folder",
@@ -103,7 +105,9 @@ def _add_labs(commands: Any) -> None:
         help="your folder (default: %(default)s)",
     )
     parser.add_argument(
-        "--newer", action="store_true", help="put what is newer beside yours, under another name"
+        "--newer",
+        action="store_true",
+        help="put newer versions beside your notebooks, under another name",
     )
     parser.add_argument("--copy-only", action="store_true", help="do not open JupyterLab")
     parser.set_defaults(command=_labs)
@@ -132,9 +136,9 @@ def _labs(arguments: argparse.Namespace) -> int:
 def _add_doctor(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="say what works on this machine and what to do about the rest",
-        description="Say what works on this machine and what to do about the rest. "
-        "Exit code: 1 if there is a problem, else 0.",
+        help="check what works on this machine and say how to fix the rest",
+        description="Check what works on this machine and say how to fix the rest. Exit "
+        "code: 1 if there is a problem, else 0.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(command=_doctor)
@@ -163,10 +167,10 @@ def _add_progress(commands: Any) -> None:
         "lab",
         nargs="?",
         choices=[lab.number for lab in LABS],
-        help="only this one: %(choices)s",
+        help="only this lab: %(choices)s",
         metavar="lab",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a picture")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.set_defaults(command=_progress)
 
 
@@ -181,9 +185,9 @@ def _add_run(commands: Any) -> None:
         "run",
         usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] "
         "[--force] [--json]",
-        help="execute the notebooks without a screen and say how each went",
-        description="Execute the notebooks without a screen and say how each went. "
-        "Exit code: 1 if one failed, 2 for bad input, else 0.",
+        help="execute notebooks in a terminal or in CI and say how each went",
+        description="Execute notebooks in a terminal or in CI and say how each went. Exit "
+        "code: 1 if one failed, 2 for bad input, else 0.",
     )
     parser.add_argument("folder", choices=("labs", "solutions"), help="which notebooks")
     parser.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
@@ -196,9 +200,11 @@ def _add_run(commands: Any) -> None:
         help="set a parameter of the notebooks, such as NPROC=8; may be repeated",
     )
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="put the executed notebooks here"
+        "--keep", type=Path, metavar="FOLDER", help="save the executed notebooks here"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite what --keep finds there")
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite notebooks that --keep finds there"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(command=_run, interruptible=True)
 
@@ -230,11 +236,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _add_agent(commands: Any) -> None:
     parser = commands.add_parser(
         "agent",
-        help="run ranks on this host for a notebook on another",
-        description="Run ranks on this host for the notebook on another that wrote the ticket (see "
-        "lockstep.Nodes), until that lets go. Exit code: 2 where it does not answer, else 0.",
+        help="run ranks on this host for a notebook on another host",
+        description="Run ranks on this host for the notebook that wrote the ticket (see "
+        "lockstep.Nodes), until the notebook lets go of them. Exit code: 2 if "
+        "the notebook does not answer, else 0.",
     )
-    parser.add_argument("ticket", type=Path, help="the file that lockstep.Nodes names")
+    parser.add_argument("ticket", type=Path, help="the ticket, a file that lockstep.Nodes names")
     parser.set_defaults(command=_agent)
 
 
@@ -246,31 +253,41 @@ def _agent(arguments: argparse.Namespace) -> int:
     except LaunchError as error:
         return refuse("agent", error)
     except KeyboardInterrupt:
-        print("lockstep agent: interrupted; its ranks are gone", file=sys.stderr)
+        print("lockstep agent: interrupted; its ranks have ended", file=sys.stderr)
         return 130
     return 0
 
 
-_CLUSTER_WORDS = ("partition", "time", "account", "qos", "memory", "setup", "address")
+_CLUSTER_WORDS = {
+    "partition": "as for sbatch",
+    "time": "limit of a job, in minutes or as 2:00:00",
+    "account": "as for sbatch",
+    "qos": "as for sbatch",
+    "memory": "of each node, as for sbatch",
+    "setup": "shell commands that run first on each node, such as: module load cuda",
+    "address": "of this host, as the nodes reach it",
+}
 
 
 def _add_cluster(commands: Any) -> None:
     parser = commands.add_parser(
         "cluster",
         usage="lockstep cluster {init,check} [options]",
-        help="write down which nodes of a Slurm cluster are yours, and try them",
-        description='init writes a profile, for on="slurm" and %%torchrun --on slurm, of the '
-        "options, which lockstep.Slurm has, too; check takes the profile that is there. Both then "
-        "run a job that says hello from each node. Exit code: 1 if something is wrong, 2 for what "
-        "makes no sense, else 0.",
+        help="describe your Slurm cluster in a profile, and test it",
+        description='init writes a profile, which on="slurm" and %%torchrun --on slurm use; '
+        "its options are those of lockstep.Slurm. check uses the profile that "
+        "exists. Both then run a job that says hello from each node. Exit code: "
+        "1 if something is wrong, 2 for bad options, else 0.",
     )
     parser.add_argument("step", choices=("init", "check"))
-    parser.add_argument("--nodes", type=int, metavar="N", help="how many (default: 2)")
-    for name in _CLUSTER_WORDS:
-        parser.add_argument(f"--{name}", metavar=name.upper())
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
+    for name, meaning in _CLUSTER_WORDS.items():
+        parser.add_argument(f"--{name}", metavar=name.upper(), help=meaning)
     for name in ("gpus", "cpus"):
-        parser.add_argument(f"--{name}-per-node", type=int, metavar="N")
-    parser.add_argument("--option", action="append", metavar="=--X=Y", help="one more of sbatch's")
+        parser.add_argument(f"--{name}-per-node", type=int, metavar="N", help="as for sbatch")
+    parser.add_argument(
+        "--option", action="append", metavar="=--X=Y", help="one more option of sbatch"
+    )
     parser.set_defaults(command=_cluster)
 
 
@@ -283,9 +300,9 @@ def _cluster(arguments: argparse.Namespace) -> int:
     said = {name: value for name, value in said.items() if value is not None}
     try:
         if arguments.step == "init":
-            print(printable(f"written: {profile.write(Slurm(**said))}"), flush=True)
+            print(printable(f"wrote {profile.write(Slurm(**said))}"), flush=True)
         elif said:
-            raise LaunchError(f"check takes what the profile has, not --{next(iter(said))}")
+            raise LaunchError(f"check uses the profile; it takes no --{next(iter(said))}")
         return 0 if check_cluster(profile.read(), lambda line: print(printable(line))) else 1
     except BrokenPipeError:
         raise
@@ -296,31 +313,40 @@ def _cluster(arguments: argparse.Namespace) -> int:
 def _add_trace(commands: Any) -> None:
     parser = commands.add_parser(
         "trace",
-        help="say what the traces of N ranks show",
-        description="Put the Kineto traces of N ranks on one clock and say where their time went. "
-        "Exit code: 2 for traces that cannot be read, else 0.",
+        help="say where the time of N ranks went, from their traces",
+        description="Align the Kineto traces of N ranks on one clock and say where their "
+        "time went. Exit code: 2 if the traces cannot be read, else 0.",
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER", help="or the files")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
-    parser.add_argument("--run", metavar="NAME", help="which of the runs that the folder holds")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="FOLDER", help="a folder of traces, or the files"
+    )
+    parser.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="leave out the first N steps"
+    )
+    parser.add_argument("--run", metavar="NAME", help="which run, if the folder holds several")
     parser.add_argument(
         "--more",
         action="store_true",
-        help="answer more: servers' passes, streams, outliers, shapes, rates, memory, traffic "
-        "(reads the files again)",
+        help="add sections: servers' passes, streams, outliers, shapes, rates, memory, "
+        "traffic (reads the files again)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print JSON: every answer in plain rows"
+        "--json", action="store_true", help="print JSON: every answer as plain rows"
     )
-    parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write a table of each answer")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one page, for any browser")
+    parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write a table for each answer")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write one page, for any browser, that needs no network",
+    )
     parser.add_argument(
         "--perfetto",
         type=Path,
         metavar="FILE",
         help="write one trace of all ranks for Perfetto, with shapes and counters",
     )
-    parser.add_argument("--open", action="store_true", help="show it in Perfetto, until Ctrl-C")
+    parser.add_argument("--open", action="store_true", help="open it in Perfetto, until Ctrl-C")
     parser.set_defaults(command=_trace)
 
 
@@ -386,24 +412,28 @@ def _export_trace(
 def _add_gate(commands: Any) -> None:
     parser = commands.add_parser(
         "gate",
-        help="fail where steps became slower than noise explains",
-        description="Compare the steps of two runs, or of repeats of them: step time, exposed "
-        "communication, launches, peak memory. Exit code: 1 if one grew beyond noise, 2 for runs "
-        "that cannot be compared, else 0.",
+        help="fail if steps became slower than noise explains",
+        description="Compare the steps of two runs, or of several repeats of each: step "
+        "time, exposed communication, launches, peak memory. Exit code: 1 if one "
+        "of them grew beyond noise, 2 if the runs cannot be compared, else 0.",
     )
-    folders = "a folder of the traces of N ranks, or a folder of such folders, one a repeat"
+    folders = (
+        "a folder with the traces of N ranks, or a folder of such folders, one for each repeat"
+    )
     parser.add_argument("baseline", type=Path, metavar="BASELINE", help=folders)
     parser.add_argument("new", type=Path, metavar="NEW", help="the same, after the change")
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out N first steps")
+    parser.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="leave out the first N steps"
+    )
     parser.add_argument(
         "--level",
         type=float,
         default=0.01,
         metavar="P",
-        help="the share of false alarms among equal programs (default: 0.01)",
+        help="how often the gate may fail for equal programs (default: 0.01)",
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit's XML")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="append a table in Markdown")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a report as JUnit XML")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="append a table as Markdown")
     parser.set_defaults(command=_gate)
 
 
@@ -429,10 +459,10 @@ def _gate(arguments: argparse.Namespace) -> int:
 _INSTEAD = {
     errno.EISDIR: "it is a folder; name a file",
     errno.EEXIST: "it is a file; name a folder",
-    errno.ENOTDIR: "a part of it is a file, and no folder; name another place",
-    errno.ENOENT: "its folder is not there; make it first",
-    errno.EACCES: "you may not write there; name another place",
-    errno.ENOSPC: "the disk is full; make room, or name another place",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; name another place",
+    errno.ENOENT: "its folder does not exist; create it first",
+    errno.EACCES: "you have no permission to write there; name another place",
+    errno.ENOSPC: "the disk is full; free some space, or name another place",
 }
 
 

@@ -27,7 +27,7 @@ from .launch.options import BACKENDS, ENGINES, Options
 from .launch.run import World, run_cell, run_program
 
 _EXAMPLE = """
-Runs the cell on N ranks, each a process of its own, with the default process group made.
+Runs the cell on N ranks, each in a process of its own, with the default process group created.
 Prints and the value of the last expression come back from every rank.
 
     %%torchrun --nproc-per-node 4
@@ -36,8 +36,8 @@ Prints and the value of the last expression come back from every rank.
     dist.all_reduce(x)
     x
 
-With one % it runs a script or, after -m, a module, as torchrun does. What stands behind its
-name belongs to it; $name and {name} are the notebook's variables.
+With one % it runs a script or, after -m, a module, as torchrun does. Arguments after its name
+are passed to it; $name and {name} are variables of the notebook.
 
     %torchrun -n 4 train.py --lr {rate}
     %torchrun -n 4 -m package.train --lr 0.1
@@ -50,14 +50,14 @@ _WITHOUT_EFFECT = (
     *("--monitor-interval", "--start-method", "--signals-to-handle", "--shutdown-timeout"),
 )
 _REFUSED = {
-    "--no-python": "ranks run Python; start other programs by subprocess in a script of yours",
-    "--numa-binding": "binding ranks to cores is torchrun's own work; use it in a terminal",
+    "--no-python": "ranks run Python; start other programs with subprocess, from a script of yours",
+    "--numa-binding": "only torchrun itself can bind ranks to cores; use it in a terminal",
     "--virtual-local-rank": "set CUDA_VISIBLE_DEVICES in the script instead",
-    "--role": "it matters where several torchruns make one job; use them in a terminal",
-    "--logs-specs": "say --log-dir, --redirects and --tee",
-    "--event-log-handler": "the Job knows how it went: --into NAME",
-    "--duplicate-stdout-filters": "look through the text of job.output(rank): --into NAME",
-    "--duplicate-stderr-filters": "look through the text of job.output(rank): --into NAME",
+    "--role": "it matters only where several torchruns make one job; use them in a terminal",
+    "--logs-specs": "use --log-dir, --redirects and --tee",
+    "--event-log-handler": "the Job has the outcome of each rank: use --into NAME",
+    "--duplicate-stdout-filters": "search the text of job.output(rank): use --into NAME",
+    "--duplicate-stderr-filters": "search the text of job.output(rank): use --into NAME",
 }
 _number = itertools.count(1)
 
@@ -86,38 +86,54 @@ def _parser() -> _Parser:
                 *other, **settings | {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
             )
 
-    add("-h", "--help", action="store_true", help="show this")
+    add("-h", "--help", action="store_true", help="show this help")
     add(
         "-n",
         "--nproc-per-node",
         metavar="N|gpu|cpu|auto",
-        help="how many ranks (default 4); 2,1: on each of two nodes",
+        help="number of ranks (default 4); 2,1: two on one node and one on another",
     )
-    add("-m", "--module", action="store_true", help="the program is a module, as in python -m")
-    add("--backend", choices=BACKENDS, default="auto", help="of the default process group")
+    add("-m", "--module", action="store_true", help="the program is a module, as with python -m")
+    add("--backend", choices=BACKENDS, default="auto", help="backend of the default process group")
     add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this long")
-    add("--env", action="append", default=[], metavar="K=V", help="a variable for the ranks")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="set an environment variable for the ranks",
+    )
     add("--into", metavar="NAME", help="keep the Job in this variable")
     add("--world", metavar="NAME", help="use the ranks of this World, which stay alive")
-    add("--no-init", action="store_true", help="do not make the default process group")
-    add("--may-fail", action="store_true", help="show a failure without raising it")
+    add("--no-init", action="store_true", help="do not create the default process group")
+    add("--may-fail", action="store_true", help="show a failure without raising an exception")
     add(
         "--trace",
         nargs="?",
         const=True,
         default=False,
         metavar="FOLDER",
-        help="record every rank with torch.profiler and draw the timeline; keep the traces here",
+        help="record every rank with torch.profiler and draw the timeline; keep the traces "
+        "in FOLDER, if given",
     )
     add("--engine", choices=ENGINES, default="warm", help="what starts the ranks (default warm)")
-    add("--max-restarts", type=int, default=0, metavar="N", help="with --engine torchrun")
-    add("--log-dir", metavar="DIR", help="where --tee and --redirects make a folder for the run")
+    add("--max-restarts", type=int, default=0, metavar="N", help="only with --engine torchrun")
+    add("--log-dir", metavar="DIR", help="where --tee and --redirects make a folder for each run")
     streams = "1 stdout, 2 stderr, 3 both, or by rank as in 0:3,1:2"
-    add("-t", "--tee", default="0", metavar="STREAMS", help=f"copy to files: {streams}")
-    add("-r", "--redirects", default="0", metavar="STREAMS", help="write to files only; the same")
-    add("--local-ranks-filter", default="", metavar="RANKS", help="show only these, as in 0,2")
-    add("--on", metavar="slurm|NAME", help="hosts of a cluster: by its profile, or a variable")
-    add("--nnodes", metavar="N", help="how many hosts")
+    add("-t", "--tee", default="0", metavar="STREAMS", help=f"show and copy to files: {streams}")
+    add("-r", "--redirects", default="0", metavar="STREAMS", help="the same, but to files only")
+    add(
+        "--local-ranks-filter",
+        default="",
+        metavar="RANKS",
+        help="show the output of these ranks only, as in 0,2",
+    )
+    add(
+        "--on",
+        metavar="slurm|NAME",
+        help="other hosts: slurm, or a variable that holds Nodes or a Slurm",
+    )
+    add("--nnodes", metavar="N", help="number of hosts")
     add("--node-rank", default="0", help=argparse.SUPPRESS)
     for flag in _ALWAYS_SO:
         add(flag, action="store_true", help=argparse.SUPPRESS)
@@ -159,23 +175,23 @@ def parse(line: str) -> argparse.Namespace:
             raise UsageError(f"%%torchrun: {flag} is not for notebooks: {why}")
     if options.node_rank != "0":
         raise UsageError(
-            "%%torchrun: --node-rank is for a torchrun in the terminal of each host; here one cell "
-            "starts the ranks of all: --nnodes 2 --on slurm"
+            "%%torchrun: --node-rank is for torchrun in a terminal of each host; here one "
+            "cell starts the ranks of all hosts: --nnodes 2 --on slurm"
         )
     if options.nnodes is not None:
         fewest, _, most = options.nnodes.partition(":")  # torchrun takes a range
         if not fewest.isdigit() or int(fewest) < 1 or most not in ("", fewest):
-            raise UsageError(f"%%torchrun: --nnodes wants one number, not {options.nnodes!r}")
+            raise UsageError(f"%%torchrun: --nnodes needs one number, not {options.nnodes!r}")
         options.nnodes = int(fewest)
     for pair in options.env:
         if "=" not in pair:
-            raise UsageError(f"%%torchrun: --env wants NAME=VALUE, not {pair!r}")
+            raise UsageError(f"%%torchrun: --env needs NAME=VALUE, not {pair!r}")
     if options.into is not None and not options.into.isidentifier():
-        raise UsageError(f"%%torchrun: --into wants the name of a variable, not {options.into!r}")
+        raise UsageError(f"%%torchrun: --into needs the name of a variable, not {options.into!r}")
     if options.program and options.program[0] == "--":
         del options.program[0]
     if options.module and not options.program:
-        raise UsageError("%%torchrun: -m wants the name of a module behind it")
+        raise UsageError("%%torchrun: -m needs the name of a module after it")
     return options
 
 
@@ -212,7 +228,7 @@ def _options(said: argparse.Namespace, namespace: Mapping[str, Any]) -> Options:
         trace=said.trace,
         logs=Logs(said.log_dir, said.redirects, said.tee, said.local_ranks_filter),
         on=_hosts(said, namespace),
-        note=f"without effect, as all ranks are on this machine: {idle}" if idle else "",
+        note=f"these have no effect, because all ranks are on this machine: {idle}" if idle else "",
     )
 
 
@@ -228,15 +244,16 @@ class TorchrunMagics(Magics):
         if said.help or not (cell or said.program):
             if isinstance(said.trace, str):
                 raise UsageError(
-                    f"%%torchrun: there is no program, because --trace has taken {said.trace!r} "
-                    "for its folder; write --trace=FOLDER, or --trace before another flag"
+                    f"%%torchrun: there is no program, because --trace took {said.trace!r} as "
+                    "its folder; write --trace=FOLDER, or --trace before another flag"
                 )
             print(_parser().format_help())
             return
         if cell and said.program:
             raise UsageError(
-                f"%%torchrun: a cell or a program, not both: {' '.join(said.program)!r} is no "
-                "flag. For a script or a module write %torchrun, in a cell without anything else"
+                f"%%torchrun: give a cell or a program, not both: {' '.join(said.program)!r} "
+                "is not a flag. To run a script or a module, write %torchrun in a cell of "
+                "its own"
             )
         assert self.shell is not None
         namespace = self.shell.user_ns
@@ -260,8 +277,8 @@ class TorchrunMagics(Magics):
     def _run_program(self, said: argparse.Namespace) -> Job:
         if said.world is not None:
             raise UsageError(
-                "%%torchrun: a program runs on ranks of its own, as it ends them; leave --world "
-                f"{said.world} out"
+                "%%torchrun: a program runs on ranks of its own, because it ends them; leave "
+                f"out --world {said.world}"
             )
         assert self.shell is not None
         options = _options(said, self.shell.user_ns)
@@ -278,8 +295,8 @@ class TorchrunMagics(Magics):
         world = namespace.get(said.world)
         if not isinstance(world, World):
             raise UsageError(
-                f"%%torchrun: {said.world} is not a World; make it first: "
-                f"{said.world} = World(nproc_per_node=4)"
+                f"%%torchrun: {said.world} is not a World; create it first: {said.world} = "
+                "World(nproc_per_node=4)"
             )
         options = _options(said, namespace)
         if (
@@ -291,13 +308,13 @@ class TorchrunMagics(Magics):
             or said.no_init
         ):
             raise UsageError(
-                f"%%torchrun: the ranks of {said.world} are there already: number, hosts, "
-                "backend and variables are said where it is made, World(...)"
+                f"%%torchrun: the ranks of {said.world} exist already: their number, hosts, "
+                "backend and variables are set where it is created, in World(...)"
             )
         if options.logs.keeps():
             raise UsageError(
-                f"%%torchrun: the ranks of {said.world} write to the notebook already; "
-                "--tee and --redirects are for fresh ranks"
+                f"%%torchrun: the ranks of {said.world} already write to the notebook; --tee "
+                "and --redirects need fresh ranks"
             )
         return world.run_cell(program, namespace, options)
 

@@ -138,7 +138,7 @@ def parse(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not (equals and name.isidentifier()):
-            raise BadInput(f"-p wants NAME=VALUE, such as NPROC=8, not {pair!r}")
+            raise BadInput(f"-p needs NAME=VALUE, such as NPROC=8, not {pair!r}")
         given[name] = _literal(text, text)
     return given
 
@@ -229,8 +229,8 @@ def run(
         there = [notebook.name for notebook in notebooks if os.path.lexists(keep / notebook.name)]
         if there and not force:
             raise BadInput(
-                f"--keep {keep} would overwrite {', '.join(there)} there: name another folder, or "
-                "say --force"
+                f"--keep {keep} would overwrite {', '.join(there)} there: name another "
+                "folder, or add --force"
             )
         try:
             keep.mkdir(parents=True, exist_ok=True)
@@ -312,9 +312,9 @@ def _execute(
             raise
     seconds = time.perf_counter() - began
     if seconds > limit:
-        problem = f"ended, for it took longer than {limit:g} s"
+        problem = f"ended, because it took longer than {limit:g} s"
     if client.room < 0:
-        problem = f"ended, for it printed more than {_MOST_OUTPUT / 1e6:g} MB"
+        problem = f"ended, because it printed more than {_MOST_OUTPUT / 1e6:g} MB"
     nbformat.write(document, output)
     problems = [_last_cell(document) + problem] if problem else audit(document)
     found = checks(document)

@@ -93,9 +93,13 @@ def _verify_texts(source: Path, cells: list[Any]) -> None:
         taken = {asked(cell) for cell in cells[at + 1 : end]}
         for word in _ASKS.findall(text):
             if _QUESTIONS[word] not in taken:
-                raise SourceError(f"{where}: asks for a {_QUESTIONS[word]}, no cell below takes it")
+                raise SourceError(
+                    f"{where}: it asks for a {_QUESTIONS[word]}, but no cell below takes it"
+                )
         if _READING.search(text):
-            raise SourceError(f"{where}: learners have no reading; name a source, or say people")
+            raise SourceError(
+                f'{where}: learners have no reading; name a source, or write "people"'
+            )
 
 
 def _verify_length(source: Path, cells: list[Any]) -> None:
@@ -104,8 +108,8 @@ def _verify_length(source: Path, cells: list[Any]) -> None:
     for one in exercises():
         if one.lab == source.name[:2] and one.further == (one.name in exercises_inside):
             raise SourceError(
-                f"{source.name}, exercise {one.name}: its check says further={one.further}, and it "
-                f"stands {'in' if one.further else 'below'} the lab itself"
+                f"{source.name}, exercise {one.name}: its check says further={one.further}, "
+                f"but it stands {'in' if one.further else 'below'} the lab itself"
             )
     for what, count, most in (
         ("cells", len(inside), MOST_CELLS),
@@ -113,25 +117,25 @@ def _verify_length(source: Path, cells: list[Any]) -> None:
     ):
         if count > most:
             raise SourceError(
-                f"{source.name}: its core has {count} {what}, and {most} are the most: cut, or put "
-                "what goes further below a second title, after the recap"
+                f"{source.name}: its core has {count} {what}, and the limit is {most}: cut, "
+                "or move what goes further below a second title, after the recap"
             )
     breaks = [
         cell.id for cell in inside if cell.cell_type == "markdown" and _BREAK.search(cell.source)
     ]
     if len(inside) > _LONG and len(breaks) != 1:
         raise SourceError(
-            f"{source.name}: a core of {len(inside)} cells has one line that begins with "
-            f'"**Break.**", in about its middle; this has {len(breaks)}'
+            f"{source.name}: a core of {len(inside)} cells needs one line that begins with "
+            f'"**Break.**", near its middle; this one has {len(breaks)}'
         )
     for at, cell in enumerate(cells):
         where = f"{source.name}, text {cell.id}"
         if cell.cell_type != "markdown":
             continue
         if at not in (0, len(inside)) and _TITLE.search(cell.source):
-            raise SourceError(f"{where}: a title is the first line of a notebook")
+            raise SourceError(f"{where}: a title must be the first line of a notebook")
         if at >= len(inside) and _GOES_ON.search(cell.source):
-            raise SourceError(f"{where}: what goes further stands on its own")
+            raise SourceError(f"{where}: the further notebook stands on its own")
 
 
 # ── Sections ─────────────────────────────────────────────────────────────────────────────────

@@ -33,15 +33,15 @@ def chromium() -> str:
     if chosen := os.environ.get("CHROMIUM"):
         if path := shutil.which(chosen):
             return path
-        raise NoBrowser(f"CHROMIUM={chosen} is no program")
+        raise NoBrowser(f"CHROMIUM={chosen} is not a program")
     for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", MAC):
         if path := shutil.which(name):
             return path
     if own := sorted(_playwrights_own().glob("chromium_headless_shell-*/*/*headless*shell")):
         return str(own[-1])
     raise NoBrowser(
-        "this needs Chromium or Google Chrome. On Debian: apt-get install chromium; "
-        "elsewhere set CHROMIUM=/path/to/the/browser"
+        "Chromium or Google Chrome is needed. On Debian: apt-get install chromium; elsewhere "
+        "set CHROMIUM=/path/to/the/browser"
     )
 
 

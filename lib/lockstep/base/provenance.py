@@ -38,8 +38,9 @@ def required(stamp: Provenance | Sequence[Provenance] | None, what: str) -> list
     """As `each`; raises ValueError where there is none, naming what lacks it."""
     if not stamp:
         raise ValueError(
-            f"{what} has no stamp: say where its figures come from, by stamp= "
-            "lockstep.live(job), lockstep.recorded(file).stamp or lockstep.simulated(model)"
+            f"{what} has no stamp: say where its figures come from, with "
+            "stamp=lockstep.live(job), lockstep.recorded(file).stamp or "
+            "lockstep.simulated(model)"
         )
     return each(stamp)
 
@@ -52,12 +53,12 @@ class Measured(Protocol):
 
 
 def live(job: Measured) -> Provenance:
-    """The stamp of what was measured in a job, such as "live · 4 ranks · gloo · CPU"."""
+    """Return the stamp of what was measured in a job, such as "live · 4 ranks · gloo · CPU"."""
     return job.stamp
 
 
 def simulated(model: str) -> Provenance:
-    """The stamp of what a model computed; `model` names it."""
+    """Return the stamp of what a model computed; `model` names it."""
     return Provenance("simulated", model)
 
 
@@ -78,7 +79,7 @@ def recorded(file: str) -> Recording:
     """Open a recording of the course by its name in `data/manifest.json`.
 
     Its stamp says how many ranks were at work where the machine has another number of GPUs.
-    Raises FileNotFoundError, naming the recordings that there are, for an unknown one.
+    Raises FileNotFoundError for an unknown name; the message lists the recordings.
     """
     manifest = json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
     for entry in manifest:
@@ -155,7 +156,7 @@ class Publication:
 def published(name: str) -> Publication:
     """Open the notes on a publication in `data/published/` by its name: "megascale".
 
-    Raises FileNotFoundError, naming those that there are, for an unknown one.
+    Raises FileNotFoundError for an unknown name; the message lists the known ones.
     """
     files = {path.stem: path for path in (DATA / "published").glob("*.json")}
     if name not in files:

@@ -93,8 +93,8 @@ def too_large_a_world(ranks: Mapping[int, Seen]) -> Verdict | None:
             asked = re.fullmatch(r"init_process_group\(world_size=(\d+)\)", call.operation)
             if call.end is None and asked and int(asked[1]) > len(ranks):
                 return Verdict(
-                    f"init_process_group was asked for a world of {asked[1]} ranks, and this job "
-                    f"has {len(ranks)}: it waits for ranks that never come.",
+                    f"init_process_group was called with a world size of {asked[1]}, but this "
+                    f"job has {len(ranks)} ranks: the call waits for ranks that never come.",
                     (rank,),
                 )
     return None
@@ -113,8 +113,9 @@ def _nobody_there(call: Call) -> Verdict | None:
     if peer in (None, ANY_SOURCE) or peer in ranks:
         return None
     return Verdict(
-        f"Rank {call.rank} is in {call}, which has {ranks_text(ranks)} only. Ranks count from 0 to "
-        "the world size - 1; where a ring closes, take the rank modulo the world size.",
+        f"Rank {call.rank} is in {call}, which has {ranks_text(ranks)} only. Ranks are "
+        "numbered from 0 to the world size - 1; to close a ring, take the rank modulo the "
+        "world size.",
         (call.rank,),
     )
 
@@ -130,10 +131,10 @@ def contradiction(calls: Mapping[int, Call]) -> Verdict | None:
             return None
         said = _by_value({r: f"called {c.operation}" for r, c in calls.items()})
         return Verdict(
-            f"The ranks have made different groups: as call #{first.number} of new_group, {said}. "
-            "PyTorch names a group by how many its rank has made before; so these ranks look for "
-            "each other under different names, now or at a later call. Every rank must call "
-            "new_group, in the same order, for the groups of the others too.",
+            f"The ranks have created different groups: as call #{first.number} of new_group, "
+            f"{said}. PyTorch names a group by how many its rank has created before, so these "
+            "ranks look for each other under different names, now or in a later call. Every "
+            "rank must call new_group, in the same order, for the groups of the others too.",
             tuple(sorted(calls)),
         )
     where = f"#{first.number} on {first.group}"
@@ -328,8 +329,8 @@ def _tell_of_circle(
     else:
         what, mend = "The ranks wait for each other's messages", _BY_TURNS
     return Verdict(
-        f"{what}: {'; '.join(said)}. A GPU that does one after the other can end none of these. "
-        f"{mend}",
+        f"{what}: {'; '.join(said)}. A GPU that executes its calls in order can finish none "
+        f"of these. {mend}",
         tuple(sorted({rank for makers, _ in told for rank in makers})),
     )
 
@@ -339,8 +340,8 @@ _ONE_ORDER = (
     "these groups together."
 )
 _BY_TURNS = (
-    "A send that finds no room on the way ends when its recv has begun, as large ones do: let one "
-    "side of each pair receive first, or use batch_isend_irecv."
+    "A send that does not fit into a buffer ends only when its recv has begun: let one side "
+    "of each pair receive first, or use batch_isend_irecv."
 )
 
 
@@ -354,8 +355,8 @@ def held_by_a_graph(ranks: Mapping[int, Seen]) -> Verdict | None:
     if not held:
         return None
     return Verdict(
-        f"destroy_process_group() does not come back on {ranks_text(held)}: a captured CUDA graph "
-        "that holds NCCL work is still alive. Delete the graph first (del graph; "
+        f"destroy_process_group() does not return on {ranks_text(held)}: a captured CUDA "
+        "graph that holds NCCL work is still alive. Delete the graph first (del graph; "
         "torch.cuda.synchronize()), then destroy the group.",
         held,
     )
@@ -373,8 +374,8 @@ def never_met(ranks: Mapping[int, Seen]) -> Verdict | None:
         return None
     return Verdict(
         f"{ranks_text(unfinished).capitalize()} are all in {calls.pop()} and do not find each "
-        "other. Do they use the same store, under the same prefix, with ranks from 0 without a "
-        "gap?",
+        "other. Do they use the same store, under the same prefix, with ranks numbered from "
+        "0 without a gap?",
         tuple(sorted(unfinished)),
     )
 
@@ -390,8 +391,9 @@ def cannot_leave(ranks: Mapping[int, Seen]) -> Verdict | None:
         return None
     said = _by_value({rank: f"awaiting {call}" for rank, call in leaving.items()})
     return Verdict(
-        f"The job is done, but not all of its ranks can end: {said}. Nothing in them has moved for "
-        "long. A program ends when its threads have; let the thread end, or make it a daemon.",
+        f"The job is done, but not all of its ranks can exit: {said}. Nothing in them has "
+        "moved for a long time. A program exits only when its threads have ended: let the "
+        "thread end, or make it a daemon.",
         tuple(sorted(leaving)),
     )
 
@@ -431,7 +433,7 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
         }
         if waiting := list(missed):
             verb = "waits" if len(waiting) == 1 else "wait"
-            left = f"only {'waits' if len(short) == 1 else 'wait'} to leave"
+            left = f"{'is' if len(short) == 1 else 'are'} leaving"
             if all(ranks[r].finished for r in short):
                 left = "already left"
             text = (
@@ -463,9 +465,9 @@ def _never_sent(ranks: Mapping[int, Seen], closed: Collection[int]) -> Verdict |
             sent = sum(n for at, n in ranks[peer].reader.reached().items() if at[:3] == line)
             if sent <= call.number:
                 return Verdict(
-                    f"Rank {rank} waits for {call}, and rank {peer} has made all of its calls "
-                    "without that send. Every recv needs a send of the rank that it names, in the "
-                    "same group.",
+                    f"Rank {rank} waits for {call}, but rank {peer} has made all of its calls "
+                    "and never sent it. Every recv needs a send on the rank that it names, "
+                    "in the same group.",
                     tuple(sorted((rank, peer))),
                 )
     return None
@@ -518,10 +520,10 @@ def _forsaken(call: Call, ranks: Mapping[int, Seen]) -> Call | None:
 def _tell_of_forsaken(call: Call, other: Call) -> str:
     begun = "isend" if other.operation == "send" else "irecv"
     return (
-        f"Rank {call.rank} waits in {call}; rank {other.rank} had begun its side of that message "
-        f"with {begun}(), but what {begun}() returned was dropped before wait() was called (the "
-        "function ended, or the name got another value), and with that the message was given up. "
-        "Keep it, and call its wait()."
+        f"Rank {call.rank} waits in {call}; rank {other.rank} had begun its side of that "
+        f"message with {begun}(), but the handle that {begun}() returned was dropped before "
+        "wait() was called (the function returned, or the name got another value), and that "
+        "cancelled the message. Keep the handle, and call its wait()."
     )
 
 
@@ -535,9 +537,9 @@ def _tell(
         if call.again:
             way = "to" if call.operation == "send" else "from"
             return (
-                f"Rank {call.rank} waits a second time for its {call.operation} #{call.number} "
-                f"{way} rank {call.peer}, which is over. Under gloo that never returns: drop a "
-                "handle after its wait()."
+                f"Rank {call.rank} waits a second time for its {call.operation} "
+                f"#{call.number} {way} rank {call.peer}, which has completed. Under gloo that "
+                "never returns: drop a handle after its wait()."
             )
     if any(ranks[peer].finished for absent in missing.values() for peer in absent):
         operations = set()  # somebody has left: that is what to say

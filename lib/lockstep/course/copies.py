@@ -44,13 +44,18 @@ class Copies:
         lines = []
         labs = [name for name in self.new if name.startswith("labs/")]
         if labs := [name for name in labs if not Path(name).stem.endswith(FURTHER)]:
-            lines.append(f"copied {_count(labs, 'lab')} to {self.folder}: they are yours")
+            lines.append(f"copied {_count(labs, 'lab')} to {self.folder}, for you to edit")
         if self.refreshed:
-            lines.append(f"{_count(self.refreshed, 'notebook')} you had not changed: renewed")
-        lines += [f"newer, beside yours: {name}" for name in self.beside]
+            lines.append(f"updated {_count(self.refreshed, 'notebook')} that you had not changed")
+        lines += [f"new version, beside yours: {name}" for name in self.beside]
         if self.newer:
-            lines += [f"newer than yours, which has your work and stays: {n}" for n in self.newer]
-            lines.append(f"  to get it beside yours: lockstep labs --newer {self.folder}")
+            lines += [
+                f"newer in the course, but yours has your work and was kept: {n}"
+                for n in self.newer
+            ]
+            lines.append(
+                f"  to put the new version beside yours: lockstep labs --newer {self.folder}"
+            )
         return "\n".join(lines)
 
 
@@ -62,8 +67,8 @@ def copy(folder: Path, newer: bool = False) -> Copies:
     done = Copies(folder)
     if folder.resolve() in (MATERIAL.resolve(), *(MATERIAL.resolve() / name for name in _FOLDERS)):
         raise CannotCopy(
-            f"{folder} has the course itself, which must stay blank: name another folder, such as "
-            f"lockstep labs {FOLDER}"
+            f"{folder} is the course itself, which must stay blank: name another folder, such "
+            f"as lockstep labs {FOLDER}"
         )
     try:
         hashes = _read_hashes(folder / _HASHES)
@@ -173,8 +178,8 @@ def how_to_reach(environment: Mapping[str, str]) -> str:
     host = words[2] if len(words) > 2 else "this-host"
     user = environment.get("USER") or environment.get("LOGNAME") or "you"
     return (
-        f"JupyterLab runs here; your browser does not. On your own machine, in another terminal:\n"
+        "JupyterLab runs on this machine, and your browser does not. On your own machine, run:\n"
         f"  ssh -N -L 8888:localhost:8888 {user}@{host}\n"
-        "then open there the address with localhost that JupyterLab prints below. If its port is "
-        "another one than 8888, put that in both places."
+        "Then open there the address with localhost that JupyterLab prints below. If its port is "
+        "not 8888, change both numbers."
     )

@@ -242,7 +242,7 @@ def _reserve(reserved: int | None) -> Finding | None:
     return Finding(
         "ok",
         f"Ranks in reserve hold {_gib(reserved)} of each GPU between cells",
-        "LOCKSTEP_RESERVE=off does without; unused, they end after ten minutes",
+        "LOCKSTEP_RESERVE=off turns this off; unused, they end after ten minutes",
     )
 
 
@@ -253,7 +253,7 @@ def _links(machine: Machine) -> Finding | None:
     if kind == "NVLink":
         return None
     if kind is None:
-        return Finding("note", "How the GPUs are linked is unknown", "nvidia-smi topo -m")
+        return Finding("note", "It is unknown how the GPUs are linked", "nvidia-smi topo -m")
     joined = "Some GPUs are" if kind == "partly NVLink" else "GPUs are not"
     return Finding(
         "note",

@@ -154,8 +154,8 @@ class Outcome:
 def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     """Check the answer to an exercise. Never raises; the outcome draws itself.
 
-    A function that still raises NotImplementedError, and None, are NOT YET answered. Ranks, sizes
-    and numbers are other ones at each call; `seed` (the outcome's) repeats those of one.
+    A function that still raises NotImplementedError, or None, is NOT YET answered. Ranks, sizes
+    and numbers are drawn anew at each call; an outcome's `seed` repeats them.
     """
     if _recipient is not None:
         return _recipient(name, answer)
@@ -257,7 +257,7 @@ def hint(name: str, level: int | None = None) -> Hint:
 
 
 def solution(name: str) -> Any:
-    """Show the solution of an exercise and return it, so that one can go on with it.
+    """Show the solution of an exercise and return it, so that you can go on with it.
 
     Raises KeyError for an unknown exercise and FileNotFoundError where the folder `solutions/`
     of the course is not there.
@@ -269,11 +269,11 @@ def solution(name: str) -> Any:
 
 
 def carry_on(name: str, answer: Any = ...) -> Any:
-    """Return the learner's answer if it is the one that has passed its check, else the reference.
+    """Return the learner's answer if it has passed its check, else the reference.
 
     Cells that build on an exercise use it, so that nobody who is stuck has to stop there. Without
-    an answer, as in another section than the exercise's, it is the one that passed last. Prints
-    which it is.
+    `answer`, as in a later section, it is the answer that passed last. Prints which one it
+    returns.
     """
     if answer is ...:
         answer = _passed.get(name)

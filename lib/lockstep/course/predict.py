@@ -123,7 +123,7 @@ def compare(
     ways = {"measured": measured, "computed": computed, "published": published}
     given = [(way, value) for way, value in ways.items() if value is not None]
     if len(given) != 1:
-        raise TypeError("compare() takes what was measured, computed or published: one of them")
+        raise TypeError("compare() takes exactly one of measured, computed and published")
     way, value = given[0]
     return Comparison(said, value, unit, way)
 

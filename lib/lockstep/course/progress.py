@@ -94,9 +94,9 @@ def _regular(path: str, flags: int) -> int:
     about = os.fstat(descriptor)
     problem = ""
     if not stat.S_ISREG(about.st_mode):
-        problem = "This is no file of Lockstep, move it away"
+        problem = "This is not a file of Lockstep; move it away"
     elif about.st_size > _MOST_BYTES:
-        problem = f"This is larger than {_MOST_BYTES // 10**6} MB, move it away"
+        problem = f"This is larger than {_MOST_BYTES // 10**6} MB; move it away"
     if problem:
         os.close(descriptor)
         raise OSError(errno.EINVAL, problem, path)
@@ -321,9 +321,9 @@ def _foot(standing: Standing) -> list[str]:
     else:
         said.append(f"stored in {standing.stored_in}")
     if standing.broken_lines == 1:
-        said.append("1 broken line in it is left out")
+        said.append("1 broken line in it is ignored")
     elif standing.broken_lines:
-        said.append(f"{standing.broken_lines} broken lines in it are left out")
+        said.append(f"{standing.broken_lines} broken lines in it are ignored")
     if standing.off:
         said.append(f"nothing more is stored: {standing.off}")
     return said

@@ -21,10 +21,10 @@ def buffers(
     """Draw what each rank held before and after, as measured: a panel for each name.
 
     A row of boxes is a rank, a box is a number. It has the colour and the pattern of the rank that
-    held this number before (if one rank alone did); a number that nobody held before was computed
-    on the way, and has a thick frame. So give every rank other numbers. columns: panels side by
-    side. Raises ValueError where there is nothing to draw, or as many ranks after as before are
-    not there.
+    held this number before (if only one rank did); a number that no rank held before was computed
+    on the way, and has a thick frame. So give every rank different numbers. columns: panels side
+    by side. Raises ValueError if there is nothing to draw, or if the number of ranks before is not
+    that after.
     """
     if not panels:
         raise ValueError("there is nothing to draw: name a collective, with before and after")

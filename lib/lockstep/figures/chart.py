@@ -199,7 +199,7 @@ def chart(
     models: Mapping[str, Sequence[Point]] | None = None,
     log: bool | str = True,
 ) -> Chart:
-    """Lines over an axis: to zoom and to ask, and as a picture and in words where that cannot be.
+    """Draw lines over an axis: interactive where possible, else as a picture, and always in words.
 
     lines: for each label its points: (x, y), or (x, y, low, high) where the value scatters. A line
     of more than 40 points is drawn as a curve, others with a marker at each point. x, y: what the

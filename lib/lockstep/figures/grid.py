@@ -20,7 +20,7 @@ def grid(
 ) -> Figure:
     """Draw a grid of ranks, and the groups along each axis that `rank` is in.
 
-    sizes: the grid, such as {"dp": 2, "pp": 2, "tp": 2}; one to three axes, the last one runs
+    sizes: the grid, such as {"dp": 2, "pp": 2, "tp": 2}; one to three axes, the last one varies
     fastest. It is drawn with the last axis downwards, the one before to the right, and the first
     as blocks. groups: for each axis, the members (global ranks) of the group of `rank`, as
     measured; what is drawn is what it says. Raises ValueError for more axes or a rank that is not

@@ -113,7 +113,7 @@ def table(
     stamp: Provenance | Sequence[Provenance],
     right: bool = False,
 ) -> Table:
-    """A table with its stamp, or stamps where it puts recorded beside live.
+    """Return a table with its stamp, or several stamps where recorded stands beside live.
 
     The first column names the rows; right: the others hold numbers. Raises ValueError where a row
     has another length, or where there is no stamp.

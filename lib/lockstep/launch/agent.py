@@ -57,11 +57,14 @@ def serve(path: Path) -> None:
         tls = trust(credentials.certificate) if credentials.certificate else None
         transport = Transport(socket.create_connection(credentials.address, timeout=10), tls)
         if not prove(transport, credentials.key, dialled=True):
-            raise LaunchError(f"who listens at {host}:{port} does not know the key of the ticket")
+            raise LaunchError(
+                f"whoever listens at {host}:{port} does not know the key of the ticket"
+            )
     except (OSError, EOFError, NoMessage) as error:
         raise LaunchError(
-            f"no notebook waits for this agent at {host}:{port} ({error}). Is the ticket's "
-            "notebook still there, does it wait for more agents, can this host reach it?"
+            f"no notebook waits for this agent at {host}:{port} ({error}). Is the notebook "
+            "that wrote the ticket still running, does it wait for more agents, and can this "
+            "host reach it?"
         ) from error
     name = os.environ.get("SLURMD_NODENAME") or platform.node() or transport.address
     transport.post({**hello, "host": name, "number": int(os.environ.get("SLURM_NODEID", 0))})

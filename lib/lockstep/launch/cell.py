@@ -32,7 +32,7 @@ class Cell:
             if line.startswith(("%", "!")):
                 error.msg = (
                     f"{line.split()[0]} belongs to the notebook: IPython's magics and shell "
-                    "commands do not exist inside of a rank; put it into a cell of its own"
+                    "commands do not exist inside a rank; put it in a cell of its own"
                 )
             raise
 
@@ -178,11 +178,11 @@ def blame(values: Mapping[str, Any]) -> NoReturn:
         except CannotSend as error:
             raise CannotSend(
                 f"{name!r} (a {type(value).__name__}) cannot be sent to the ranks: {error}. "
-                "Make it inside of the cell or the function."
+                "Create it inside the cell or the function."
             ) from None
     largest = max(sizes, key=lambda name: sizes[name])
     raise CannotSend(
-        f"{largest!r} is {megabytes(sizes[largest])} MB; what travels from the notebook to its "
-        f"ranks may be {megabytes(MOST_BYTES)} MB together. Make it inside of the cell, or save it "
-        "to a file and load it there."
+        f"{largest!r} is {megabytes(sizes[largest])} MB; a notebook can send its ranks "
+        f"{megabytes(MOST_BYTES)} MB in all. Create it inside the cell, or save it to a file "
+        "and load it there."
     )

@@ -17,16 +17,16 @@ class LaunchError(ShownPlainly, ValueError):
 
 
 _REMEDIES = {
-    errno.EMFILE: "too many files are open. Close Worlds and let go of Jobs that you need no more, "
-    "or raise the limit before Jupyter starts (ulimit -n)",
+    errno.EMFILE: "too many files are open. Close Worlds and drop Jobs that you no longer "
+    "need, or raise the limit before Jupyter starts (ulimit -n)",
     errno.ENFILE: "too many files are open on this machine",
-    errno.ENOMEM: "there is no memory left. Use fewer ranks, or end other programs",
-    errno.EAGAIN: "no more processes may be started. Use fewer ranks, end other programs, or raise "
-    "the limit (ulimit -u, or that of the container)",
-    errno.ENOSPC: "there is no room left, on the disk or in the memory for shared files",
-    errno.EDQUOT: "your quota of the disk is used up",
-    errno.EFBIG: "files may not become as large as is needed here. Raise the limit before Jupyter "
-    "starts (ulimit -f)",
+    errno.ENOMEM: "no memory is left. Use fewer ranks, or end other programs",
+    errno.EAGAIN: "no more processes can be started. Use fewer ranks, end other programs, or "
+    "raise the limit (ulimit -u, or that of the container)",
+    errno.ENOSPC: "no space is left on the disk or in shared memory",
+    errno.EDQUOT: "your disk quota is used up",
+    errno.EFBIG: "the limit on the size of files is too low. Raise it before Jupyter starts "
+    "(ulimit -f)",
     errno.EADDRINUSE: "no TCP port of 127.0.0.1 is free (net.ipv4.ip_local_port_range). End other "
     "programs that use many connections",
     errno.EADDRNOTAVAIL: "127.0.0.1 cannot be used: is the loopback interface up?",
@@ -45,11 +45,11 @@ def refusal(error: OSError) -> LaunchError:
 
 
 class CannotSend(ShownPlainly, TypeError):
-    """A value that cannot leave its process; the message names it and says why."""
+    """Raised for a value that cannot leave its process; the message names it and says why."""
 
 
 class ResultNotSent(ShownPlainly, RuntimeError):
-    """A rank's value could not leave its process; the message says which and why."""
+    """Raised when a rank's result could not leave its process; the message says which and why."""
 
 
 class RankError(ShownPlainly, RuntimeError):

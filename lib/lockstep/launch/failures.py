@@ -57,16 +57,16 @@ def raised(rank: int, reply: Failed) -> Failure:
 
 
 _LIKELY = {
-    signal.SIGKILL: "killed from outside; when nobody did it by hand, the machine (or the "
-    "container) was out of memory",
+    signal.SIGKILL: "killed from outside; if nobody did so by hand, the machine (or the "
+    "container) ran out of memory",
     signal.SIGSEGV: "a crash in C++ code: a wrong pointer or shape handed to an extension, "
     "or a bug in it",
-    signal.SIGABRT: "C++ code gave up: a failed assertion or an uncaught C++ exception; its "
+    signal.SIGABRT: "C++ code aborted: a failed assertion or an uncaught C++ exception; its "
     "message is in the rank's output",
-    signal.SIGBUS: "shared memory was used up (see /dev/shm), or a mapped file was cut short",
+    signal.SIGBUS: "shared memory was used up (see /dev/shm), or a mapped file was truncated",
     signal.SIGFPE: "an integer division by zero in C++ code",
     signal.SIGILL: "an instruction that this processor does not have",
-    signal.SIGTERM: "somebody asked it to end",
+    signal.SIGTERM: "it was asked to terminate",
 }
 
 
@@ -85,16 +85,16 @@ def died(
     verdict says so.
     """
     if starved:
-        message = "ended by the kernel (SIGKILL), for memory"
+        message = "killed by the kernel (SIGKILL), because memory ran out"
     elif code is None:
         message = "its process is gone"
     elif code == -signal.SIGABRT and (thrown := uncaught(output)):
-        message = f"ended by SIGABRT, for nobody caught this C++ exception: {thrown}"
+        message = f"ended by SIGABRT, because nothing caught this C++ exception: {thrown}"
     elif code < 0:
         number = signal.Signals(-code)
         message = f"ended by {number.name}: {_LIKELY.get(number, 'a signal')}"
     else:
-        message = f"left by os._exit({code}) or from C++, without finishing its job"
+        message = f"exited by os._exit({code}) or from C++, without finishing its job"
     if peak:
         message += f" (peak memory {megabytes(peak)} MB)"
     return Failure(rank, "died", message, at, list(frames))

@@ -12,7 +12,7 @@ from .outcome import JobData, Outcome, Plan
 
 
 class Job(JobData):
-    """One run of N ranks: what was asked for and what became of it; draws itself in a notebook."""
+    """One run of N ranks: what was asked for and how it went. It draws itself in a notebook."""
 
     @classmethod
     def from_outcome(cls, plan: Plan, outcome: Outcome) -> Job:
@@ -51,7 +51,7 @@ class Job(JobData):
 
 
 class JobFailed(ShownPlainly, RuntimeError):
-    """A job that failed; `job` has everything that is known, the message is the report.
+    """Raised when a job failed: `job` has everything that is known, the message is the report.
 
     `__cause__` is a RankError where an exception in a rank was the cause.
     """
@@ -62,7 +62,7 @@ class JobFailed(ShownPlainly, RuntimeError):
 
 
 class JobInterrupted(ShownPlainly, KeyboardInterrupt):
-    """The learner pressed ■ (or Ctrl-C) while ranks ran; they are gone. `job` as in JobFailed."""
+    """Raised when ■ (or Ctrl-C) has ended the ranks of a job; `job` is as in JobFailed."""
 
     def __init__(self, job: Job):
         super().__init__(job.report)

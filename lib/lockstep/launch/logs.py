@@ -15,7 +15,7 @@ _STREAMS = {"stdout": 1, "stderr": 2}  # as bits of what redirects and tee say
 
 @dataclass(frozen=True)
 class Logs:
-    """Says which streams of which ranks go into files; names and meanings are torchrun's.
+    """Which streams of which ranks go into files; names and meanings are those of torchrun.
 
     log_dir: the folder, in which each run makes one of its own; without it, a temporary one that
     goes with the Job. redirects: streams that go into files only; tee: into files and under the
@@ -48,7 +48,7 @@ class Logs:
         ranks, shown = set(range(nproc)), set(map(int, self.local_ranks_filter.split(",")))
         if unknown := shown - ranks:
             raise LaunchError(
-                f"local_ranks_filter names rank {min(unknown)}, and the ranks are 0 to {nproc - 1}"
+                f"local_ranks_filter names rank {min(unknown)}, but the ranks are 0 to {nproc - 1}"
             )
         return frozenset(ranks - shown)
 
@@ -62,7 +62,7 @@ class Logs:
             os.makedirs(base, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix="lockstep_", dir=base)).resolve()
         except OSError as error:
-            raise LaunchError(f"log_dir: no folder can be made there: {error}") from None
+            raise LaunchError(f"log_dir: no folder can be created there: {error}") from None
 
     def streams(self, rank: int) -> list[tuple[str, bool]]:
         """The streams of a rank that go into files, each with whether it is shown as well."""

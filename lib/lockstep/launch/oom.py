@@ -37,7 +37,7 @@ class OomCounter:
         least = limit()
         if least is None:
             return "the memory of this host was used up"
-        return f"this job, or container, may use {binary(least)} of memory, and has used them up"
+        return f"this job, or container, may use {binary(least)} of memory, and has used it up"
 
 
 def killed(root: Path = Path("/")) -> int:

@@ -43,9 +43,9 @@ class Options:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise LaunchError(
-                f"there is no backend {self.backend!r} here; there are {', '.join(BACKENDS)}. For "
-                "one of your own make the process group yourself: init=False, or --no-init in a "
-                "cell."
+                f"there is no backend {self.backend!r} here; there are {', '.join(BACKENDS)}. "
+                "For another one, create the process group yourself: init=False, or "
+                "--no-init in a cell."
             )
         if self.engine not in ENGINES:
             raise LaunchError(
@@ -58,4 +58,4 @@ class Options:
         if self.engine == "torchrun" and self.on is not None:
             raise LaunchError("engine='torchrun' starts ranks on this host only; leave out `on`")
         if self.timeout is not None and self.timeout <= 0:
-            raise LaunchError(f"a time limit is a positive number of seconds, not {self.timeout:g}")
+            raise LaunchError(f"timeout must be a positive number of seconds, not {self.timeout:g}")

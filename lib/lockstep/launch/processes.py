@@ -267,7 +267,7 @@ def why_alive(pid: int) -> str:
     """Say why a process that was sent SIGKILL still lives, as far as one can see."""
     seen = status(pid)
     if seen is None:
-        return "nobody can say why"
+        return "the reason is unknown"
     if seen.state == "Z":
         tracer = _field(pid, "TracerPid")
         return f"it has ended, but a debugger (pid {tracer}) holds what is left of it"
@@ -277,7 +277,7 @@ def why_alive(pid: int) -> str:
     with contextlib.suppress(PermissionError):
         send(pid, seen.start, 0)
         return _why_unkillable(pid, seen.state)
-    return f"we may not end it (it runs as uid {owner})"
+    return f"there is no permission to end it (it runs as uid {owner})"
 
 
 def _why_unkillable(pid: int, state: str) -> str:

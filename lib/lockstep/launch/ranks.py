@@ -33,8 +33,8 @@ _ENDS = {"done": "done", "failed": "raised", "dead": "died"}  # of a rank's stat
 # What has come so far, the seconds since, and what may be wrong ("": nothing is suspected).
 Show = Callable[[Sequence[Output], float, str], None]
 _HELP_MAY_COME = (
-    "Nothing moves, and the ranks may be stuck: {} Something else than the ranks may still help (a "
-    "thread, a process, a store of the program's own), so the job goes on."
+    "Nothing moves, and the ranks may be stuck: {} Something other than the ranks may still "
+    "release them (a thread, a process, a store of the program's own), so the job goes on."
 )
 
 

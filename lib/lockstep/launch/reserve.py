@@ -123,7 +123,7 @@ def _kind(plan: Plan, setting: Setting) -> tuple[Any, ...]:
 
 def _checked(when: str | None) -> str | None:
     if when is not None and when not in WHEN:
-        raise LaunchError(f"a reserve is {', '.join(WHEN[:-1])} or {WHEN[-1]}, not {when!r}")
+        raise LaunchError(f"when is {', '.join(WHEN[:-1])} or {WHEN[-1]}, not {when!r}")
     return when
 
 
@@ -131,13 +131,13 @@ kept = Reserve()
 
 
 def reserve(when: str | None = None, *, minutes: float = 10) -> Reserve:
-    """Say whether ranks for the next job like the last one come up before it is asked for.
+    """Set whether ranks for a next job like the last one start before it is asked for.
 
-    when: "off"; "between" jobs, while nothing is measured; "behind" a job already, whose times may
-    suffer from that; None, the default: as LOCKSTEP_RESERVE says in the environment, else "between"
+    when: "off"; "between" jobs, while nothing is measured; "behind" a running job, whose times may
+    suffer; None, the default: as LOCKSTEP_RESERVE says in the environment, else "between"
     in a notebook whose ranks are on GPUs, and "off" where they are not.
     minutes: how long ranks wait for a job before they end.
-    Returns the reserve, which says what there is. Raises LaunchError for another word.
+    Returns the reserve, which prints its state. Raises LaunchError for any other value.
     """
     kept.set(when, minutes)
     return kept

@@ -44,8 +44,8 @@ from .tasks import cell_task, function_task, program_task
 class World:
     """Ranks that stay alive between cells: processes, CUDA contexts, groups and variables.
 
-    Its ranks come up at the first use and stay until `close()`, the end of a `with` block, or a
-    failure; after a failure the next use brings up fresh ones, without the old variables. Modules
+    Its ranks start at the first use and stay until `close()`, the end of a `with` block, or a
+    failure; after a failure the next use starts fresh ones, without the old variables. Modules
     of yours that have changed on disk are reloaded before each job. One job at a time: LaunchError
     where another thread uses the world.
 
@@ -106,8 +106,8 @@ class World:
         """Execute a cell on every rank, in the namespace that the world keeps there.
 
         What an earlier cell of this world has bound belongs to the world. Other names come from
-        the notebook's `namespace`, again whenever their value there has changed. Of the options
-        those count that concern one job; the ranks are there already.
+        the notebook's `namespace`, again whenever their value there has changed. Only
+        options of one job apply, because the ranks exist already.
         """
         own = self._options
         limit = own.timeout if options.timeout is None else options.timeout
@@ -138,8 +138,8 @@ class World:
     def _alone(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             raise LaunchError(
-                "this World is busy: another thread uses it, and its ranks do one job at a time. "
-                "Wait for that thread, or make a World for each"
+                "this World is busy: another thread uses it, and its ranks do one job at a "
+                "time. Wait for that thread, or create a World for each"
             )
         try:
             yield
@@ -151,7 +151,7 @@ class World:
         with task:
             if self._ranks is None:
                 if self._torn_down:
-                    again = "this world had failed, so its ranks are new and know no variables"
+                    again = "this World had failed, so its ranks are new and have no variables"
                     plan = replace(plan, asides=(*plan.asides, again))
                 setting = _setting(plan, self._options)
                 lease = self._leased(plan)
@@ -205,10 +205,12 @@ class World:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise CannotSend("a World belongs to the notebook: its ranks are processes")
+        raise CannotSend("a World stays in the notebook: it stands for processes")
 
     def __repr__(self) -> str:
-        state = "up" if self._ranks is not None else "not up: its ranks start at the first use"
+        state = (
+            "up" if self._ranks is not None else ("not started: its ranks start at the first use")
+        )
         return f"<World: {ranks_count(self.nproc)} · {self.backend} · {state}>"
 
 
@@ -315,14 +317,14 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
         logs = options.logs.folder(options.logs.log_dir or temporary())
         asides.append(f"stdout and stderr are in {logs}")
     elif options.logs.log_dir is not None:
-        asides.append("log_dir alone keeps nothing, as with torchrun: say tee or redirects, too")
+        asides.append("log_dir alone writes nothing, as with torchrun: add tee or redirects")
     if options.trace is True:
         profiles = temporary()
     elif options.trace is not False:
         profiles = Path(options.trace).resolve()
         profiles.mkdir(parents=True, exist_ok=True)
         if any(profiles.glob("*.json*")):
-            raise LaunchError(f"{str(options.trace)!r} holds traces already; say another folder")
+            raise LaunchError(f"{str(options.trace)!r} already holds traces; name another folder")
     return Plan(
         sum(each),
         backend if makes_group else None,
@@ -418,7 +420,7 @@ def _setting(plan: Plan, options: Options) -> Setting:
         directory = os.getcwd()
     except FileNotFoundError:
         raise LaunchError(
-            "the directory in which this process works is no more; os.chdir() to another"
+            "the current directory of this process no longer exists; os.chdir() to another"
         ) from None
     logs = None if plan.logs is None else options.logs
     return Setting(options.env, directory, list(sys.path), logs, plan.logs)
@@ -462,7 +464,7 @@ def _run(ranks: Ranks, plan: Plan, task: Task, options: Options) -> Job:
 
 @cache
 def gpu_count() -> int:
-    """GPUs that PyTorch can use here; asked in a rank, so that this process stays clean."""
+    """Return how many GPUs PyTorch can use here. A rank is asked: this process stays clean."""
     if sys.platform.startswith("linux") and not any(
         Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
     ):

@@ -22,7 +22,7 @@ def size(options: Options, hosts: Hosts) -> tuple[tuple[int, ...], str, str]:
         of_each *= count
     elif len(of_each) != count:
         raise LaunchError(
-            f"nproc_per_node={asked!r} has numbers for {len(of_each)} hosts, and there "
+            f"nproc_per_node={asked!r} has numbers for {len(of_each)} hosts, but there "
             f"{'is 1' if count == 1 else f'are {count}'}"
         )
     each = tuple(_nproc(one, hosts) for one in of_each)
@@ -45,12 +45,12 @@ def _nproc(asked: int | str, hosts: Hosts) -> int:
             "auto": lambda: hosts.count_gpus() or hosts.count_cores(),
         }
         if asked not in words:
-            raise LaunchError(f"nproc_per_node is a number, gpu, cpu or auto, not {asked!r}")
+            raise LaunchError(f"nproc_per_node must be a number, gpu, cpu or auto, not {asked!r}")
         nproc = words[asked]()
         if nproc == 0:
             raise LaunchError(
-                f"{hosts.each_has} no GPU that PyTorch can use, so nproc_per_node=gpu means no "
-                "rank at all. Say a number of ranks: they run on the CPU with gloo."
+                f"{hosts.each_has} no GPU that PyTorch can use, so nproc_per_node=gpu means "
+                "no ranks at all. Give a number of ranks: they run on the CPU with gloo."
             )
         return nproc
     nproc = int(asked)

@@ -34,7 +34,7 @@ def program_task(plan: Plan, command: Sequence[str]) -> Task:
     program, *arguments = command
     if program == "-m":
         if not arguments:
-            raise LaunchError("-m wants the name of a module: torchrun -m package.module")
+            raise LaunchError("-m needs the name of a module: torchrun -m package.module")
         content = {"kind": "module", "module": arguments[0], "arguments": arguments[1:]}
     else:
         script = Path(program)

@@ -82,11 +82,11 @@ def failure_of(rank: RankState, kind: str, output: Output) -> failures.Failure |
         starved = bool(rank.starved)
         failure = failures.died(rank.rank, rank.code, rank.peak, now, frames, output.text, starved)
     elif rank.state == "coming":
-        failure = failures.Failure(rank.rank, kind, "had not come up yet", now)
+        failure = failures.Failure(rank.rank, kind, "had not started yet", now)
     elif rank.state == "done" or kind == "failed":
         return None
     else:
-        message = {"stuck": "", "timeout": "still at work", "interrupted": "interrupted"}[kind]
+        message = {"stuck": "", "timeout": "still running", "interrupted": "interrupted"}[kind]
         if rank.is_stopped:
             message = "stopped by a signal (SIGSTOP) or a debugger"
         frames = failures.parse_stack(rank.stack)

@@ -241,7 +241,7 @@ def _waits(job: JobData) -> dict[int, float]:
 def _waiting(call: Call, until: float, start: float) -> tuple[str, str]:
     """Return what stands in a bar that waits, and what is said over it."""
     lasted = quantity(until - call.start, "s")
-    verb = "waits" if call.waited or call.end is not None else "is not over after"
+    verb = "waits" if call.waited or call.end is not None else "is unfinished after"
     return f"{call.operation} {verb} {lasted}", f"{_hover(call, start)}\n{verb} {lasted}"
 
 

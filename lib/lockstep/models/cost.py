@@ -188,7 +188,7 @@ def _relative_least_squares(columns: Array, time: Array) -> tuple[list[float], l
     values, _, rank, _ = np.linalg.lstsq(weighted / scale, np.ones_like(time), rcond=None)
     count, unknowns = columns.shape
     if rank < unknowns:
-        raise ValueError(f"these measurements do not tell {unknowns} unknowns apart")
+        raise ValueError(f"these measurements cannot tell {unknowns} unknowns apart")
     if count == unknowns:
         return (values / scale).tolist(), [math.nan] * unknowns
     rest = float(np.sum((weighted / scale @ values - 1) ** 2)) / (count - unknowns)

@@ -41,7 +41,9 @@ class Step:
         """Raises ValueError for what is no step."""
         found = _STEP.fullmatch(text)
         if found is None:
-            raise ValueError(f'{text!r} is no step; steps are such as "F0", "B12", "W3" and "F0.1"')
+            raise ValueError(
+                f'{text!r} is not a step; steps are such as "F0", "B12", "W3" and "F0.1"'
+            )
         return cls(found["way"], int(found["number"]), int(found["chunk"] or 0))
 
 

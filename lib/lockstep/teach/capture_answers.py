@@ -33,7 +33,7 @@ class _AnswerCapture:
         if name in self._names:
             self._checked.add(name)
             self._write(name, answer)
-        return Outcome(name, NOT_JUDGED, "taken down: it is judged apart from this notebook")
+        return Outcome(name, NOT_JUDGED, "recorded: it is judged outside this notebook")
 
     def before_cell(self, info: Any) -> None:
         """Note the first line of the cell that runs now, for the report of one that never ends."""

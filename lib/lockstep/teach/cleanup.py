@@ -216,7 +216,7 @@ def _locked(path: Path) -> bool:
 
 def _remove_unlocked(path: Path) -> None:
     if _locked(path):
-        raise OSError(0, "somebody uses it now")
+        raise OSError(0, "in use now")
     shutil.rmtree(path)
 
 

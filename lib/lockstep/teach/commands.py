@@ -38,11 +38,12 @@ def _add_report(commands: Any) -> None:
         "report",
         usage="lockstep report FOLDER [NN ...] [--to FOLDER] [--seconds S] [--memory GB] "
         "[--disk GB] [--at-once N] [--without-walls]",
-        help="execute what learners have handed in, where it harms nothing, and judge it",
-        description="Execute the notebooks below FOLDER, a learner for each name in it, in a "
-        "sandbox without network, and judge their answers with the course's own checks in another. "
-        "Writes a page, JSON, and tables for spreadsheets and gradebooks. Exit code: 1 if a "
-        "notebook could not be judged, 2 for bad input, else 0.",
+        help="execute and judge what learners have handed in, in a sandbox",
+        description="Execute the notebooks in FOLDER, which has a folder or a file for each "
+        "learner, in a sandbox without network, and judge their answers with the "
+        "course's own checks in another sandbox. Writes a page, JSON, and tables "
+        "for spreadsheets and gradebooks. Exit code: 1 if a notebook could not "
+        "be judged, 2 for bad input, else 0.",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
     parser.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
@@ -54,24 +55,37 @@ def _add_report(commands: Any) -> None:
         help="write the report here (default: %(default)s)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=600, metavar="S", help="for a notebook (default: 600)"
+        "--seconds",
+        type=float,
+        default=600,
+        metavar="S",
+        help="time limit of a notebook (default: 600)",
     )
     parser.add_argument(
-        "--memory", type=float, default=6, metavar="GB", help="for a notebook (default: 6)"
+        "--memory",
+        type=float,
+        default=6,
+        metavar="GB",
+        help="memory limit of a notebook (default: 6)",
     )
     parser.add_argument(
-        "--disk", type=float, default=1, metavar="GB", help="for its files (default: 1)"
+        "--disk",
+        type=float,
+        default=1,
+        metavar="GB",
+        help="limit on the files of a notebook (default: 1)",
     )
     parser.add_argument(
         "--at-once",
         type=int,
         metavar="N",
-        help="notebooks at the same time (default: as many as cores and memory allow)",
+        help="number of notebooks at the same time (default: as many as cores and memory allow)",
     )
     parser.add_argument(
         "--without-walls",
         action="store_true",
-        help="go on where this machine has no namespaces: notebooks then run as you",
+        help="go on where this machine has no namespaces: notebooks then run as you, without "
+        "a sandbox",
     )
     parser.set_defaults(command=_report, interruptible=True)
 
@@ -94,9 +108,9 @@ def _report(arguments: argparse.Namespace) -> int:
         if why and not weaker:
             return refuse(
                 "report",
-                f"there can be no sandbox here ({why}). {sandbox.WEAKER} With --without-walls it "
-                "goes on like that; a virtual machine or a container that allows namespaces is "
-                "better.",
+                f"there can be no sandbox here ({why}). {sandbox.WEAKER} --without-walls runs "
+                "the notebooks nevertheless; a virtual machine or a container that allows "
+                "namespaces is better.",
             )
         at_once = arguments.at_once or _most_at_once()
         folder, numbers = arguments.folder, arguments.numbers
@@ -108,7 +122,7 @@ def _report(arguments: argparse.Namespace) -> int:
         stamp = sandbox.stamp(limits, not weaker)
         files = tables.write(done, arguments.to, stamp)
         print(printable(tables.text(done, stamp)))
-        print(printable(f"\nwritten: {', '.join(map(str, files))}"))
+        print(printable(f"\nwrote {', '.join(map(str, files))}"))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -133,12 +147,12 @@ def _most_at_once() -> int:
 def _add_clean(commands: Any) -> None:
     parser = commands.add_parser(
         "clean",
-        help="remove what crashes have left: processes, temporary folders, shared memory",
-        description="Show what crashes have left on this machine, of yours alone and of nothing "
-        "that still runs, and remove it when you have said yes. Exit code: 1 if something could "
-        "not be removed, else 0.",
+        help="remove what crashes left behind: processes, temporary folders, shared memory",
+        description="Show what crashes left behind on this machine, and remove it if you "
+        "agree. Lists only what is yours and what nothing running uses. Exit "
+        "code: 1 if something could not be removed, else 0.",
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="remove it without asking")
     parser.set_defaults(command=_clean)
 
 
@@ -147,13 +161,13 @@ def _clean(arguments: argparse.Namespace) -> int:
 
     found = cleanup.find(cleanup.Places.usual())
     if not found:
-        print("nothing is left of any crash")
+        print("no crash has left anything behind")
         return 0
     for one in found:
         print(one)
     if not arguments.yes:
         if not sys.stdin.isatty():
-            print("nothing was removed: say --yes")
+            print("nothing was removed: add --yes")
             return 0
         if input("remove all of it? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing was removed")
@@ -172,13 +186,15 @@ def _clean(arguments: argparse.Namespace) -> int:
 def _add_sheet(commands: Any) -> None:
     parser = commands.add_parser(
         "sheet",
-        help="print a run sheet of a lab: minutes, what to say, the usual mistakes",
-        description="Print a run sheet of a lab, as Markdown: its sections with minutes, what to "
-        "say at each prediction, and the usual mistakes in the words of the checks. Exit code: 2 "
-        "for bad input, else 0.",
+        help="print a run sheet for a lab: minutes, what to say, common mistakes",
+        description="Print a run sheet for a lab as Markdown: its sections with minutes, "
+        "what to say at each prediction, and common mistakes in the words of the "
+        "checks. Exit code: 2 for bad input, else 0.",
     )
     parser.add_argument("number", metavar="NN", help="the lab, such as 01")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="write it here and do not print it")
+    parser.add_argument(
+        "--to", type=Path, metavar="FILE", help="write it to this file instead of printing it"
+    )
     parser.set_defaults(command=_sheet)
 
 
@@ -202,19 +218,22 @@ def _add_preflight(commands: Any) -> None:
     parser = commands.add_parser(
         "preflight",
         usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
-        help="before class: run every lab where it will be given, and compare it with what is "
-        "published",
-        description="Execute the solutions of the labs on this machine, or on the first of the "
-        "nodes that Slurm gives, where parts for two nodes find the others, and say how long each "
-        "took and what it shows otherwise than published: texts, verdicts of claims, and "
-        "quantities beyond noise. Exit code: 1 if one failed, 2 for bad input, else 0.",
+        help="before class: run every lab where it will be given, and compare it with the "
+        "published outputs",
+        description="Execute the solutions of the labs on this machine, or on nodes of "
+        "Slurm, and say how long each took and how its output differs from what "
+        "is published: texts, verdicts of claims, and quantities beyond noise. "
+        "On Slurm the labs run on the first node, and parts for two nodes find "
+        "the others. Exit code: 1 if a lab failed, 2 for bad input, else 0.",
     )
     parser.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="runs of each lab")
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="number of runs of each lab"
+    )
     parser.add_argument(
         "--on",
         choices=["slurm"],
-        help="one job on nodes of the cluster of your profile (lockstep cluster init)",
+        help="run as one job on nodes of the cluster in your profile (lockstep cluster init)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(command=_preflight, interruptible=True)
@@ -257,16 +276,16 @@ def _add_demo(commands: Any) -> None:
         "demo",
         usage="lockstep demo NN [--recorded] [-- OPTION ...]",
         help="show a lab's solution to a class, in large type",
-        description="Open a lab's solution alone in JupyterLab, in large type and without outputs, "
-        "to be run cell by cell; above a cell stands how long it took here, just before. OPTIONs "
-        "behind -- are JupyterLab's. Exit code: 1 if the solution does not run here, 2 for bad "
-        "input or where there is no JupyterLab.",
+        description="Open a lab's solution in JupyterLab, in large type and without outputs, "
+        "to be run cell by cell; each cell says how long it took here just "
+        "before. OPTIONs after -- go to JupyterLab. Exit code: 1 if the solution "
+        "does not run here, 2 for bad input or where there is no JupyterLab.",
     )
     parser.add_argument("number", metavar="NN", help="the lab, such as 01")
     parser.add_argument(
         "--recorded",
         action="store_true",
-        help="run nothing: each cell shows what was recorded, stamped so",
+        help="run nothing: each cell shows its recorded output, and says so",
     )
     parser.set_defaults(command=_demo)
 
@@ -279,7 +298,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         return refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")
 
     if not arguments.recorded:
-        print("running it once, to see how long each cell takes here …", flush=True)
+        print("running it once, to find out how long each cell takes here …", flush=True)
     try:
         demo.show(arguments.number, arguments.recorded, arguments.options)
     except execute.BadInput as error:

@@ -47,7 +47,7 @@ class PackedAnswer:
         self._content, self._sizes = content, sizes
 
     def __call__(self, *_: Any) -> Any:
-        raise AssertionError("an answer is called on ranks only")
+        raise AssertionError("an answer can be called on ranks only")
 
     def __reduce__(self) -> Any:
         return _open_answer, (self._content, self._sizes)
@@ -63,7 +63,7 @@ class PlainUnpickler(payload.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PLAIN_CLASSES:
-            raise pickle.UnpicklingError(f"a rank sent {module}.{name}, which is no plain data")
+            raise pickle.UnpicklingError(f"a rank sent {module}.{name}, which is not plain data")
         return super().find_class(module, name)
 
 

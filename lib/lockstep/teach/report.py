@@ -98,7 +98,7 @@ def _grade(one: Submission, run: Run, limits: Limits, stop: threading.Event) -> 
             packed = _execute(one, run, limits, events)
             verdicts = _judge(packed, run, limits, stop, events)
     except OSError as error:  # nothing can be started
-        events.append(f"it could not be run: {error}")
+        events.append(f"it could not be executed: {error}")
     return Graded(
         one.learner,
         one.lab,
@@ -180,16 +180,16 @@ def _events(executed: Ended, limits: Limits) -> Iterator[str]:
         said = f"{error['error']}: {error['message']}"
         what = "raised"
         if any(word in said for word in _OUTSIDE):
-            what = "wanted to write (or read) outside of its folder"
+            what = "tried to write (or read) outside its folder"
         elif any(word in said for word in _NETWORK):
-            what = "wanted to reach the network"
+            what = "tried to reach the network"
         yield f"a cell {what}: {_quoted(said)}, in {_quoted(error['line'])}"
 
 
 def _ended(run: Ended, limits: Limits) -> str:
     said = {
         "time": f"did not end within {limits.seconds:g} s",
-        "memory": f"wanted more than {limits.memory / 1e9:.1f} GB of memory",
+        "memory": f"needed more than {limits.memory / 1e9:.1f} GB of memory",
         "processes": f"started more than {limits.processes} processes",
         "disk": f"wrote more than {limits.disk / 1e9:.1f} GB of files",
         "stopped": "stopped its own sandbox",
@@ -210,7 +210,7 @@ def grade_folder(
     Raises OSError where that is no folder.
     """
     if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is no folder")
+        raise NotADirectoryError(f"{folder} is not a folder")
     wanted = {number.zfill(2) for number in labs}
     found = [one for one in submissions.find(folder) if not wanted or one.lab in wanted]
     yield from grade(found, limits, walls, at_once)

@@ -26,7 +26,9 @@ def main(lab: str) -> None:
     try:
         notebook = nbformat.read(home / NOTEBOOK, 4)
     except Exception as error:
-        _write_how(out, {"problems": [f"it is no notebook: {type(error).__name__}"], "errors": []})
+        _write_how(
+            out, {"problems": [f"it is not a notebook: {type(error).__name__}"], "errors": []}
+        )
         return
     first = nbformat.v4.new_code_cell(_FIRST.format(lab=lab))
     notebook.cells.insert(0, first)

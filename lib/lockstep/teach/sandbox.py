@@ -75,7 +75,7 @@ class Ended:
 def why_not() -> str:
     """Return why this machine lets us build no walls; "" where it does."""
     if not sys.platform.startswith("linux"):
-        return f"walls are made of Linux's namespaces, and this is {sys.platform}"
+        return f"sandboxes are made of Linux's namespaces, and this is {sys.platform}"
     ended = run(["-c", "pass"], limits=Limits(seconds=30))
     return "" if ended.how == "exit 0" else ended.how.removeprefix("refused: ")
 

@@ -224,7 +224,7 @@ def _measured(kind: str, later: list[Cell]) -> tuple[str, str]:
         shown = [one["data"].get("text/plain", "") for one in cell["outputs"] if "data" in one]
         said = _flat("".join(shown[-1])) if shown else ""
         if "varies" in cell["metadata"].get("tags", []):
-            said = f"differs from run to run; what is published: {said}"
+            said = f"differs from run to run; the published run: {said}"
         texts = ["".join(one["source"]) for one in later[at:] if one["cell_type"] == "markdown"]
         first = _SENTENCE.match(texts[0].strip()) if texts else None
         then = _flat(first[0]) if first and not texts[0].startswith("#") else ""
@@ -243,10 +243,10 @@ def _as_markdown(lab: Lab, found: list[Section]) -> Iterator[str]:
     yield f"# Run sheet: {lab.number} · {lab.title}"
     yield ""
     by_rule = " + ".join(f"{minutes:.0f}" for minutes in sittings(found))
-    yield f"Announced: {lab.minutes} minutes. By a rule: {by_rule} minutes."
+    yield f"Announced: {lab.minutes} minutes. By the rule: {by_rule} minutes."
     yield f"The rule: {RULE}. Nobody measured it."
     yield ""
-    yield "| from | minutes | section | in it |"
+    yield "| from | minutes | section | contains |"
     yield "| --- | --- | --- | --- |"
     at = 0.0
     for one in found:
@@ -276,9 +276,12 @@ def _section(lab: Lab, one: Section) -> Iterator[str]:
         why = f": {ask.why}" if ask.why else ""
         yield f"  - Say: `{ask.answer}`{why}"
         if ask.measured:
-            yield f"  - Came out: {ask.measured}"
+            yield f"  - Result: {ask.measured}"
     for cell in one.broken:
-        yield f"- **Broken on purpose** (`{cell}`): let learners read the report before you do."
+        yield (
+            f"- **Broken on purpose** (`{cell}`): let learners read the report before you "
+            "explain it."
+        )
     course = {each.name: each for each in exercises() if each.lab == lab.number}
     for name in one.exercises:
         yield from _mistakes(course[name])

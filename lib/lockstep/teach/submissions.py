@@ -22,11 +22,11 @@ from ..course.syllabus import LABS
 _MOST_BYTES = 20_000_000
 _NUMBER = re.compile(r"(?<!\d)(\d\d)_")
 _DOUBTS = {  # what a learner's code has no need of, and somebody who looks for a way round has
-    r"lockstep\.(course|launch|teach)|from lockstep import (course|launch)": "the course's insides",
+    r"lockstep\.(course|launch|teach)|from lockstep import (course|launch)": "course internals",
     r"_getframe|inspect\.(stack|currentframe)|gc\.get_": "the frames or objects of other code",
     r"\bctypes\b|/proc/": "other processes' memory",
-    r"lockstep\.check\s*=|setattr\(\s*lockstep": "a change of lockstep itself",
-    r"progress\.jsonl|LOCKSTEP_PROGRESS": "the file of progress",
+    r"lockstep\.check\s*=|setattr\(\s*lockstep": "lockstep itself",
+    r"progress\.jsonl|LOCKSTEP_PROGRESS": "the progress file",
     r"lockstep\.solution\(": "lockstep.solution",
 }
 
@@ -89,7 +89,7 @@ def _cells(path: Path) -> tuple[dict[str, str], str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, BadSubmission):
             raise
-        raise BadSubmission(f"it is no notebook ({type(error).__name__})") from None
+        raise BadSubmission(f"it is not a notebook ({type(error).__name__})") from None
     return found, text
 
 
@@ -112,14 +112,14 @@ def _notes(lab: str, cells: dict[str, str]) -> Iterator[str]:
     own = "\n".join(code for code in cells.values() if code not in blank.values())
     for pattern, what in _DOUBTS.items():
         if re.search(pattern, own):
-            yield f"its code names {what}"
+            yield f"its code touches {what}"
     copies = [
         one.name
         for one in exercises()
         if one.lab == lab and _same(cells.get(one.name, ""), solved.get(one.name, ""))
     ]
     if copies:
-        yield f"word for word the published solution: {', '.join(copies)}"
+        yield f"identical to the published solution: {', '.join(copies)}"
 
 
 def _published(folder: Path, lab: str) -> dict[str, str]:

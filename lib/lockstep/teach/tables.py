@@ -63,7 +63,7 @@ def _said(one: Graded) -> list[str]:
     """Return what a teacher should know of a notebook besides its verdicts."""
     said = [*one.events, *one.notes]
     if names := ", ".join(verdict.exercise for verdict in one.verdicts if verdict.borrowed):
-        said.append(f"not counted, for the course's own answer is in it: {names}")
+        said.append(f"not counted, because the course's own answer is in it: {names}")
     return said
 
 

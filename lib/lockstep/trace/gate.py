@@ -76,7 +76,7 @@ class Measure:
         before, after = (_quantity(self.name, one) for one in self.medians)
         growth = "from nothing" if math.isinf(self.growth) else percent(self.growth, 1, sign=True)
         verdict = "grew" if self.grew else "did not grow beyond noise"
-        said = f"{self.name} {verdict}: {before} → {after} ({growth}; {self.odds})"
+        said = f"{self.name} {verdict}: {before} → {after} ({growth}; chance by noise: {self.odds})"
         return printable("; ".join([said, *self.blame]))
 
 
@@ -157,7 +157,7 @@ class Gate:
             grew = "GREW" if one.grew else "ok"
             rows.append((one.name, before, after, growth, one.odds, grew))
         verdict = "passed" if self.passed else "FAILED"
-        columns = ("measure", "before", "after", "growth", "by noise", "verdict")
+        columns = ("measure", "before", "after", "growth", "chance by noise", "verdict")
         return table(f"lockstep gate: {verdict}", columns, rows, stamp=self.stamps)
 
     def _sentences(self) -> list[str]:
@@ -208,7 +208,7 @@ def gate(
     where a trace cannot be read.
     """
     if not 0 < level < 1:
-        raise GateError(f"level={level}: the share of false alarms is between 0 and 1")
+        raise GateError(f"level={level}: the share of false alarms must be between 0 and 1")
     sides = (_runs(baseline, "baseline", skip), _runs(new, "new", skip))
     _refuse_misfits(*sides)
     single = all(len(side) == 1 for side in sides)
@@ -239,9 +239,9 @@ def gate(
     counts = [len(values) for values in columns["step time"]]
     notes = [f"compared: {counts[0]} {what} of the baseline, {counts[1]} new"]
     if single:
-        notes.append("one run a side: what differs between runs of the same program is not in it")
+        notes.append("one run on each side: how much runs of the same program differ is not known")
     if typical[0].operators:
-        notes.append("these ranks have no GPU: launches are operators")
+        notes.append("these ranks have no GPU: their operators count as launches")
     notes += [note for side in sides for one in side for note in one.notes]
     notes += [*_long_steps(sides[0], "baseline"), *_long_steps(sides[1], "new")]
     stamps = dict.fromkeys(one.trace.provenance for side in sides for one in side)
@@ -291,7 +291,7 @@ def _run(source: Run, side: str, skip: int) -> _Run:
     found = trace.breakdown(skip=skip)
     if lost := [*found.unseen.values(), *damaged(trace).values()]:
         raise GateError(
-            f"{name}: {'; '.join(lost)}. Nothing sure can be said of it: record it anew"
+            f"{name}: {'; '.join(lost)}. It cannot be compared with certainty: record it again"
         )
     by_step: dict[tuple[int | None, int], list[Spent]] = defaultdict(list)
     times: Counter[tuple[int, int, int | None]] = Counter()
@@ -307,12 +307,14 @@ def _run(source: Run, side: str, skip: int) -> _Run:
     whole = {step: every for step, every in by_step.items() if len(every) == gpus}
     if not whole:
         raise GateError(
-            f"{name}: there is no step that all of {ranks_text(trace.ranks)} recorded: give all "
+            f"{name}: no step was recorded by all of {ranks_text(trace.ranks)}: give all "
             "ranks the same schedule, and steps the same numbers"
         )
     notes = [f"{name}: {one}" for one in found.doubts]
     if partly := len(by_step) - len(whole):
-        notes.append(f"{name}: {partly} of {len(by_step)} steps are left out: some rank lacks them")
+        notes.append(
+            f"{name}: {partly} of {len(by_step)} steps are left out, because a rank lacks them"
+        )
     counts, operators = _launches(trace)
     values = {
         "step time": [float(max(one.length for one in every)) for every in whole.values()],
@@ -384,8 +386,9 @@ def _long_steps(side: list[_Run], name: str) -> list[str]:
     if not long:
         return []
     return [
-        f"{len(long)} of {len(times)} steps of {name} take more than {_LONG} times the median, "
-        f"{milliseconds(max(long))} ms at most: what grows only in such steps may not be seen"
+        f"{len(long)} of {len(times)} steps of {name} take more than {_LONG} times the "
+        f"median, {milliseconds(max(long))} ms at most: growth in such steps alone may not be "
+        "seen"
     ]
 
 
@@ -416,7 +419,8 @@ def _chance(
             advice = "record at least two steps, better 30 (lockstep.step or the profiler's "
             advice += "schedule marks them), or give several repeats a side"
         raise GateError(
-            f"{name}: {len(before)} and {len(after)} {what} say nothing of the noise: {advice}"
+            f"{name}: {len(before)} and {len(after)} {what} do not show how large the noise "
+            f"is: {advice}"
         )
     if min(len(before), len(after)) < _ENOUGH:
         return _student(before, after)
@@ -573,8 +577,8 @@ def _quantity(name: str, value: float) -> str:
 def _likely(chance: float, least: float) -> str:
     """Say how often noise does that; of less than `least`, that it is less."""
     if chance >= 0.01:
-        return f"noise in {100 * chance:.0f} of 100"
-    return f"noise in {'1' if chance > least else '< 1'} of {1 / max(chance, least):,.0f}"
+        return f"{100 * chance:.0f} in 100"
+    return f"{'1' if chance > least else '< 1'} in {1 / max(chance, least):,.0f}"
 
 
 def _row(cells: Sequence[str]) -> str:

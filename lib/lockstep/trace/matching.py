@@ -365,7 +365,7 @@ def _numbers(
         for part, shift in zip(parts, shifts, strict=True):
             if shift is None:
                 number[part] = _LOST
-                unmatched["several matches would fit"] += int(entries.kernels[part].sum())
+                unmatched["several matches are possible"] += int(entries.kernels[part].sum())
                 continue
             number[part] = np.arange(part.stop - part.start) - shift + earliest
             if shift:
@@ -387,8 +387,8 @@ def _numbers(
     assumed = sorted({queue.operation for queue in queues if queue.assumed and not queue.ranks})
     if assumed:
         notes.append(
-            f"the trace does not say the group of some {', '.join(assumed)}: "
-            "taken for that of all ranks"
+            f"the trace does not say the group of some {', '.join(assumed)}: assumed to be "
+            "the group of all ranks"
         )
     return number
 

@@ -405,7 +405,7 @@ class Slices:
         rows: dict[str, list[int]] = {column: [] for column in COLUMNS}
         for one in slices:
             if one.duration < 0 or one.rank < 0:
-                what = "lasts less than no time" if one.duration < 0 else "has a negative rank"
+                what = "has a negative duration" if one.duration < 0 else "has a negative rank"
                 raise TraceError(f"{one.name!r} at {one.start} ns of rank {one.rank} {what}")
             for column in _AS_THEY_ARE:
                 rows[column].append(getattr(one, column))

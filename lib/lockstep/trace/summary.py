@@ -29,7 +29,7 @@ def load(source: Source, run: str | None = None) -> Trace:
             if len(runs) < 2:
                 raise
             raise TraceError(
-                f"these are {len(runs)} runs: {_named(runs)}: say --run NAME"
+                f"these are {len(runs)} runs: {_named(runs)}: choose one with --run NAME"
             ) from None
     runs = Trace.runs(source)
     if run not in runs:

@@ -37,9 +37,10 @@ def _on_one_clock(trace: Slices) -> Slices:
 
 
 class Trace(Slices):
-    """The slices of every rank as one immutable table (see `Slices`), and the questions about it.
+    """The slices of every rank as one immutable table (see `Slices`), with a method per question.
 
-    What needs one clock puts the ranks on one by itself, and its notes end with the certificate.
+    Methods that need one clock align the ranks by themselves, and end their notes with the
+    certificate.
     """
 
     # ── Where it comes from; `from_slices` makes one by hand ─────────────────────────────────

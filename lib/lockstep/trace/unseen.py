@@ -40,7 +40,8 @@ def refuse_unseen(trace: Slices) -> None:
 def damaged(trace: Slices) -> dict[int, str]:
     """Rank → a sentence: ranks whose file is damaged, so that what it lost looks like idle time."""
     return {
-        rank: f"rank {rank}'s file is damaged, and what it lost looks idle: {'; '.join(damage)}"
+        rank: f"rank {rank}'s file is damaged, and what was lost looks like idle time: "
+        f"{'; '.join(damage)}"
         for rank, about in trace.about.items()
         if (damage := about.get("damage"))
     }
@@ -51,8 +52,9 @@ def doubtful(trace: Slices) -> dict[int, str]:
     silent = unseen(trace)
     with_device = np.unique(trace.rank[on_device(trace)])
     return {
-        rank: f"rank {rank} has no kernels and no launches in the trace, and its machine has a GPU "
-        f"({gpu}): what follows is its CPU's; record with ProfilerActivity.CUDA to see the GPU"
+        rank: f"rank {rank} has no kernels and no launches in the trace, although its machine "
+        f"has a GPU ({gpu}): what follows is about its CPU; record with "
+        "ProfilerActivity.CUDA to see the GPU"
         for rank in trace.ranks
         if rank not in with_device
         and rank not in silent
@@ -93,7 +95,7 @@ def _why(trace: Slices, rank: int, kinds: Column, others: bool) -> str:
     if unread:
         which = ", ".join(list(unread)[:5])
         many = f"{sum(unread.values()):,}"
-        where = f"{many} slices of categories that are not known here ({which})"
+        where = f"{many} slices of unknown categories ({which})"
         return f"it has {where}: {_whose(trace, rank, set(unread))}, which cannot be read yet"
     launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     called = trace.where(Kind.LAUNCH, rank=rank)

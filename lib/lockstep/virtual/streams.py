@@ -30,7 +30,7 @@ def active() -> Device:
 
 def _same(device: Device, what: str) -> None:
     if Dispatch.active is not None and device is not active():
-        raise RuntimeError(f"this {what} is of another virtual GPU than the one that is on")
+        raise RuntimeError(f"this {what} belongs to another virtual GPU than the one that is on")
 
 
 # ── Devices ──────────────────────────────────────────────────────────────────────────────────

@@ -195,7 +195,7 @@ class Dispatch(TorchDispatchMode):
     @staticmethod
     def of(args: Iterable[Any]) -> Dispatch:
         if Dispatch.active is None:
-            raise RuntimeError("this tensor is of a virtual GPU that has been switched off")
+            raise RuntimeError("this tensor belongs to a virtual GPU that has been switched off")
         return Dispatch.active
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -214,7 +214,7 @@ class Dispatch(TorchDispatchMode):
         if op.namespace == "c10d":
             return self.communicate(self, op, args, kwargs, call.args)
         if any(one._memory.device is not device for one in call.tensors):
-            raise RuntimeError("this tensor is of another virtual GPU than the one that is on")
+            raise RuntimeError("this tensor belongs to another virtual GPU than the one that is on")
         if op.reads_shapes_only and _is_cpu(kwargs.get("device")):
             with device.aside():
                 return op.func(*call.args, **call.kwargs)

@@ -28,10 +28,10 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
     Raises LaunchError where there are no such hosts.
     """
     if on not in (*WORDS, None):
-        raise LaunchError(f"there is no cluster {on!r}; say slurm, or the name of a variable")
+        raise LaunchError(f"there is no cluster {on!r}; use slurm, or the name of a variable")
     if on == "local" or (on is None and nodes in (None, 1)):
         if nodes not in (None, 1):
-            raise LaunchError(f"local is one host, and not {nodes}")
+            raise LaunchError(f"local means one host, not {nodes}")
         return None
     here = _nodes_of_this_job()
     if (nodes or 2) <= here:  # a notebook that Slurm started has a node, and means others
@@ -39,8 +39,8 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
     if on is None:
         inside = f", and this Slurm job has {here}" if here else ""
         raise LaunchError(
-            f"several nodes are asked for ({nodes}){inside}. --on slurm asks Slurm for them; "
-            "without Slurm make nodes = lockstep.Nodes(…), start nodes.command on each, and say "
+            f"several nodes are asked for ({nodes}){inside}. --on slurm gets them from Slurm; "
+            "without Slurm, create nodes = lockstep.Nodes(…), run nodes.command on each, and use "
             "--on nodes"
         )
     wanted = profile.read()
@@ -48,9 +48,9 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
 
 
 def cluster(nodes: int = 2) -> Slurm | None:
-    """So many nodes, for `torchrun(..., on=…)` and `World(on=…)`, where Slurm gives any here: those
-    of the Slurm job that this process is in, or what the profile of `lockstep cluster init` asks
-    for. None where there is neither, so that `on=lockstep.cluster()` is this host.
+    """Return nodes of Slurm, for `torchrun(..., on=…)` and `World(on=…)`: those of the Slurm job
+    that this process is in, or what the profile of `lockstep cluster init` asks for. Return None
+    where there is neither; then `on=lockstep.cluster()` means this host.
 
     Raises LaunchError for a profile that cannot be read.
     """

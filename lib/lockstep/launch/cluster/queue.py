@@ -22,21 +22,21 @@ from ..errors import LaunchError
 _PATIENCE = 30.0  # seconds for an answer of the controller
 _ENDED = {
     "BOOT_FAIL": "a node did not come up",
-    "CANCELLED": "somebody has cancelled it (scancel)",
+    "CANCELLED": "it was cancelled (scancel)",
     "COMPLETED": "it has ended",
     "DEADLINE": "its deadline has passed",
     "FAILED": "it has failed",
     "NODE_FAIL": "a node of it has failed",
-    "OUT_OF_MEMORY": "it has used more memory than it may",
-    "PREEMPTED": "it had to make room for a job of higher priority",
-    "TIMEOUT": "its time limit has passed",
+    "OUT_OF_MEMORY": "it used more memory than it was allowed",
+    "PREEMPTED": "it was preempted by a job of higher priority",
+    "TIMEOUT": "it reached its time limit",
 }
 # https://slurm.schedmd.com/job_reason_codes.html
 _WAITS = {
-    "None": "the scheduler has not looked at it yet",
-    "Priority": "jobs of higher priority are before it",
-    "Resources": "what it asks for is not free",
-    "PartitionConfig": "it asks for what the partition does not allow",
+    "None": "the scheduler has not considered it yet",
+    "Priority": "jobs of higher priority come first",
+    "Resources": "the resources that it asks for are not free",
+    "PartitionConfig": "it asks for something that the partition does not allow",
     "PartitionTimeLimit": "it asks for more time than the partition allows: ask for less",
     "PartitionNodeLimit": "it asks for more nodes than the partition has, or some are down",
     "PartitionDown": "the partition is down",
@@ -65,7 +65,7 @@ class JobStatus:
         if not self.state:
             return f"Slurm's controller does not answer: {self.reason}"
         if self.state == "GONE":
-            return "Slurm does not know it any more"
+            return "Slurm no longer knows it"
         if self.state == "CONFIGURING":
             return "its nodes are being prepared"
         if self.waits:
@@ -88,7 +88,7 @@ def submit(options: Sequence[str], script: str) -> str:
             said += _there_are("%R")
         elif "gpus" in asked or "--gres" in asked:  # of which it says only "node configuration"
             said += _there_are("%G")
-        raise LaunchError(f"Slurm does not take the job: {said}\n({shlex.join(command)})")
+        raise LaunchError(f"Slurm rejected the job: {said}\n({shlex.join(command)})")
     number, _, _ = done.stdout.strip().partition(";")  # behind it a cluster's name, of several
     return number
 

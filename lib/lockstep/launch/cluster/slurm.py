@@ -45,7 +45,7 @@ class Slurm(Hosts):
     "module load cuda". options: more of sbatch's, such as ["--constraint=h200"]. patience: seconds
     to wait in the queue; None for as long as it takes. address: of this host, as the nodes reach
     it; "" finds it.
-    Raises LaunchError for what makes no sense.
+    Raises LaunchError for values that make no sense.
     """
 
     nodes: int = 2
@@ -72,7 +72,7 @@ class Slurm(Hosts):
 
     each_has: ClassVar[str] = "by gpus_per_node= each node has"
     if_interrupted: ClassVar[str] = (
-        "Interrupted before Slurm had started it; nothing of it stays in the queue."
+        "Interrupted before Slurm had started it; nothing of it is left in the queue."
     )
 
     def count_gpus(self) -> int:
@@ -81,7 +81,7 @@ class Slurm(Hosts):
     def count_cores(self) -> int:
         if not self.cpus_per_node:
             raise LaunchError(
-                "nproc_per_node='cpu' means a rank for each core: say cpus_per_node, too"
+                "nproc_per_node='cpu' means one rank for each core: set cpus_per_node, too"
             )
         return self.cpus_per_node
 
@@ -144,7 +144,7 @@ class Slurm(Hosts):
             seen = queue.ended_job_status(name)
             why = f": {seen}" if seen.is_over else ""
             if seen.state == "OUT_OF_MEMORY" and not self.memory:
-                why += ". The cluster's own choice was too little: say memory=…"
+                why += ". The cluster's default was too little: set memory=…"
             raise LaunchError(f"the job on the cluster ended with {process.returncode}{why}")
 
     def _wishes(self, ranks_per_node: int) -> list[str]:
@@ -165,7 +165,7 @@ class Slurm(Hosts):
 class Allocation(Nodes):
     """Nodes that a Slurm job has, with an agent on each. Use as `Nodes`; close it when done."""
 
-    _renewal = "Ask Slurm for another job: allocate()."
+    _renewal = "Call allocate() to ask Slurm for another job."
 
     def __init__(self, asked: Slurm, ranks_per_node: int):
         super().__init__(asked.nodes, address=asked.address or _own_address(asked.partition))
@@ -242,9 +242,9 @@ class Allocation(Nodes):
                 raise LaunchError(f"{self._called} did not start within {patience:g} s: {seen}")
             if runs_since is not None and now - runs_since > _COMING:
                 raise LaunchError(
-                    f"{len(self._hosts)} of {self.count} agents have dialled in at "
-                    f"{self.address} within {_COMING:g} s. Can the nodes reach it? Slurm(address"
-                    f"=…) says another.{self._tail()}"
+                    f"{len(self._hosts)} of {self.count} agents have connected to "
+                    f"{self.address} within {_COMING:g} s. Can the nodes reach it? "
+                    f"Slurm(address=…) sets another.{self._tail()}"
                 )
             if self.admit(_EVERY / 5) and runs_since is None:
                 runs_since, self.waited = now, now - began
@@ -298,7 +298,7 @@ class Allocation(Nodes):
         except OSError:
             folder = self._printed.parent
             return (
-                f" Nothing that it printed has come here: is {folder} on a file system that the "
+                f" None of its output has arrived here: is {folder} on a file system that the "
                 "nodes share?"
             )
         own = ("the agent on ", "the notebook has let go")

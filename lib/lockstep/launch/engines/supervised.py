@@ -101,9 +101,9 @@ class _ForkserverProcess:
         except subprocess.TimeoutExpired:
             return ""
         what = "The forkserver, which starts and watches the ranks,"
-        again = "Its ranks went with it. Run the cell again: a new one starts by itself."
+        again = "Its ranks ended with it. Run the cell again: a new one starts by itself."
         if code >= 0:
-            return f"{what} has ended by itself. {again} What it said last:\n{self.last_words()}"
+            return f"{what} has ended unexpectedly. {again} Its last output:\n{self.last_words()}"
         name = {number.value: number.name for number in signal.Signals}.get(
             -code, f"signal {-code}"
         )
@@ -216,9 +216,9 @@ class Folder:
             self.path = tempfile.mkdtemp(prefix=FOLDER, dir=base)
         except OSError as error:
             raise LaunchError(
-                f"the ranks cannot be started: no folder can be made in {base}, the place for "
-                f"temporary files ({error.strerror}). Make it, or let TMPDIR name another and "
-                "restart the kernel."
+                f"the ranks cannot be started: no folder can be created in {base}, the "
+                f"directory for temporary files ({error.strerror}). Create it, or set TMPDIR "
+                "to another and restart the kernel."
             ) from None
         try:
             self.claim = os.open(self.path, os.O_RDONLY)
@@ -311,7 +311,7 @@ class Supervised:
         except (EOFError, NoMessage):
             raise LaunchError(
                 self._forkserver.fate()
-                or f"the forkserver refuses. What it said last:\n{self._forkserver.last_words()}"
+                or f"the forkserver refused. Its last output:\n{self._forkserver.last_words()}"
             ) from None
         if message is None:
             why = self._give_up()

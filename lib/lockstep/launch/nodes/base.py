@@ -171,7 +171,7 @@ class Hosts:
     count: int
     are_here: ClassVar[bool] = False  # this host alone
     each_has: ClassVar[str]  # whose GPUs `count_gpus` counts: "this machine has"
-    if_interrupted: ClassVar[str] = "Interrupted before it had begun."  # while it waits for them
+    if_interrupted: ClassVar[str] = "Interrupted before it started."  # while it waits for them
 
     @property
     def is_lost(self) -> bool:

@@ -65,13 +65,15 @@ class Credentials:
             key, certificate = bytes.fromhex(said["key"]), str(said["certificate"])
             credentials = cls((str(host), int(port)), key, certificate)
         except OSError as error:
-            raise LaunchError(f"the ticket cannot be read: {error}") from None
+            raise LaunchError(
+                f"the ticket {str(path)!r} cannot be read: {error.strerror}"
+            ) from None
         except (ValueError, TypeError, LookupError):
-            raise LaunchError(f"{str(path)!r} is no ticket for an agent") from None
+            raise LaunchError(f"{str(path)!r} is not a ticket for an agent") from None
         if mode & 0o077:
             raise LaunchError(
-                f"others can read the ticket {str(path)!r}, and with it run programs as you: "
-                "chmod 600, and better a new one"
+                f"others can read the ticket {str(path)!r}, and can run programs as you with "
+                "it: chmod 600, or better, create a new one"
             )
         return credentials
 

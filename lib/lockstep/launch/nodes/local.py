@@ -111,7 +111,7 @@ class LocalNode:
     def refresh(self) -> None:
         self.drain()
         if self._oom is not None and (why := self._oom.explains()):  # a rank's own process, too
-            self.notes.append(f"meanwhile the kernel ended a process that is no rank: {why}")
+            self.notes.append(f"meanwhile the kernel ended a process that is not a rank: {why}")
         asked = [slot for slot in self.ranks if slot.ask_for_stack()]
         for slot in asked:
             slot.read_stack(0.3)
@@ -179,10 +179,10 @@ class LocalNode:
             self._on_closed(slot)
             return
         except NoMessage as error:
-            self._distrust(slot, f"sent what is no message ({error}): {_INTRUDED}")
+            self._distrust(slot, f"sent an invalid message ({error}): {_INTRUDED}")
             return
         except OSError as error:
-            self._distrust(slot, f"its answer could not come in: {reason(error)}")
+            self._distrust(slot, f"its answer could not be received: {reason(error)}")
             return
         if received is None:  # not all of it has come yet
             return
@@ -207,9 +207,9 @@ class LocalNode:
             if isinstance(reply, Done) and descriptors:
                 parcel = Parcel.from_file(descriptors.pop(0), reply.sizes)
         except (LookupError, ValueError) as error:
-            self._distrust(slot, f"sent what is no answer ({error}): {_INTRUDED}")
+            self._distrust(slot, f"sent an invalid answer ({error}): {_INTRUDED}")
         except OSError as error:
-            self._distrust(slot, f"its result could not come in: {reason(error)}")
+            self._distrust(slot, f"its result could not be received: {reason(error)}")
         else:
             if reply.note not in ("", *self.notes):  # of each rank the same
                 self.notes.append(reply.note)
@@ -254,7 +254,7 @@ class LocalNode:
             received = self._engine.events.take()
         except (EOFError, NoMessage):
             self._selector.unregister(self._engine.events)
-            self.fate = self._engine.fate() or "The forkserver has let go of these ranks."
+            self.fate = self._engine.fate() or "The forkserver has released these ranks."
             return False
         if received is None:  # _await_end() has read it
             return True
@@ -334,10 +334,10 @@ class LocalNode:
 
 
 _CUT_OFF = (
-    "its process lives, but the notebook hears no more of it: its program has closed a descriptor "
-    "that it did not open"
+    "its process is alive, but the notebook no longer hears from it: its program has closed "
+    "a file descriptor that it did not open"
 )
-_INTRUDED = "its program wrote to a descriptor that it did not open"
+_INTRUDED = "its program wrote to a file descriptor that it did not open"
 
 
 def _refuse_too_many(environment: Mapping[str, str]) -> None:
@@ -346,7 +346,7 @@ def _refuse_too_many(environment: Mapping[str, str]) -> None:
     if (size := sum(sizes.values())) > _MOST_VARIABLES:
         largest = max(sizes, key=lambda name: sizes[name])
         raise LaunchError(
-            f"the variables of the environment take {megabytes(size)} MB, and ranks get "
+            f"the environment variables take {megabytes(size)} MB, and ranks get "
             f"{megabytes(_MOST_VARIABLES)} MB at most; {largest} alone takes "
             f"{megabytes(sizes[largest])} MB. Write it to a file, or pass it as an argument."
         )

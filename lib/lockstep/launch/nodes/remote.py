@@ -50,10 +50,10 @@ class _Host:
 
 
 class Nodes(Hosts):
-    """Other hosts that run ranks for this notebook: an agent on each, which dials in here.
+    """Other hosts that run ranks for this notebook, by an agent on each that connects to it.
 
     >>> nodes = lockstep.Nodes(2, address="10.0.0.1")
-    >>> nodes.command  # to be run on each host, in this environment, by whatever starts programs
+    >>> nodes.command  # run this on each host, in this environment
     >>> nodes.wait()
     >>> lockstep.torchrun(train, nproc_per_node=4, on=nodes)
 
@@ -64,7 +64,7 @@ class Nodes(Hosts):
     Raises LaunchError where nothing can listen at that address, or nothing can be encrypted.
     """
 
-    _renewal = "Make new Nodes, and start their agents."
+    _renewal = "Create new Nodes, and start their agents."
     each_has = "one of these hosts has"
 
     def __init__(self, count: int, *, address: str = "127.0.0.1"):
@@ -79,7 +79,7 @@ class Nodes(Hosts):
         try:
             self._listener = socket.create_server((address, 0))
         except OSError as error:
-            raise LaunchError(f"nothing can listen at {address}: {reason(error)}") from None
+            raise LaunchError(f"cannot listen at {address}: {reason(error)}") from None
         self._credentials = Credentials.new((address, self._listener.getsockname()[1]), certificate)
         self._path, claim = self._credentials.write()
         self._end = weakref.finalize(
@@ -103,7 +103,7 @@ class Nodes(Hosts):
         return f"lockstep agent {shlex.quote(str(self._path))}"
 
     def wait(self, timeout: float = 120.0, *, show: bool = True) -> Nodes:
-        """Wait until all agents have dialled in, and say meanwhile what they are started by.
+        """Wait until all agents have connected; meanwhile show the command that starts them.
 
         Raises LaunchError after `timeout` seconds, and for an agent of other versions; in both
         cases others may still come, and wait() may be called again.
@@ -112,13 +112,15 @@ class Nodes(Hosts):
         notice = Notice(show)
         while len(self._hosts) < self.count:
             notice.say(
-                f"{len(self._hosts)} of {self.count} agents are here. On each host: {self.command}"
+                f"{len(self._hosts)} of {self.count} agents are here. Run on each host: "
+                f"{self.command}"
             )
             if not self.admit(until - time.monotonic()):
                 here = f" ({', '.join(self.names)})" if self._hosts else ""
                 raise LaunchError(
                     f"{len(self._hosts)} of {self.count} agents{here} have come within "
-                    f"{timeout:g} s. On each other host: {self.command}; then wait() again"
+                    f"{timeout:g} s. Run on each other host: {self.command}; then call wait() "
+                    "again"
                 )
         self.settle()
         notice.say(f"agents are on {', '.join(self.names)}")
@@ -187,12 +189,12 @@ class Nodes(Hosts):
         self._all_here()
         for host, least in zip(self._hosts, gpus, strict=False):
             if host.gpus < least:
-                given = f", though it was given {host.given}" if host.given else ""
+                given = f", although it was given {host.given}" if host.given else ""
                 raise LaunchError(
                     f"PyTorch can use {host.gpus or 'no'} GPU{'s' * (host.gpus != 1)} on "
-                    f"{host.name}{given}, and NCCL needs {least} there. Is PyTorch's build for "
-                    "such GPUs, and the driver loaded? With --backend gloo the same calls run on "
-                    "the CPU."
+                    f"{host.name}{given}, and NCCL needs {least} there. Is PyTorch built for "
+                    "these GPUs, and is the driver loaded? With --backend gloo the same "
+                    "calls run on the CPU."
                 )
         if lost := next((host for host in self._hosts if host.lost), None):
             raise LaunchError(f"{lost.lost} {self._renewal}")
@@ -216,8 +218,8 @@ class Nodes(Hosts):
     def _all_here(self) -> None:
         if len(self._hosts) < self.count:
             raise LaunchError(
-                f"{len(self._hosts)} of {self.count} agents are here. On each host: "
-                f"{self.command}; then wait() for them"
+                f"{len(self._hosts)} of {self.count} agents are here. Run on each host: "
+                f"{self.command}; then call wait()"
             )
 
     def close(self) -> None:
@@ -259,8 +261,8 @@ def _refuse_others(called: str, theirs: Mapping[str, str]) -> None:
     ]
     if other:
         raise LaunchError(
-            f"the agent on {called} is not let in, since all hosts must have the same: "
-            f"{'; '.join(other)}. Start it in the environment that this notebook has"
+            f"the agent on {called} was refused, because all hosts must have the same "
+            f"versions: {'; '.join(other)}. Start it in the environment of this notebook"
         )
 
 
@@ -355,7 +357,7 @@ class RemoteNode:
             with contextlib.suppress(OSError):  # who is gone is heard to be
                 self._host.transport.flush()
             if time.monotonic() - self._heard_at > _SILENCE:
-                self._lose(f"nothing was heard of it for {_SILENCE:g} s")
+                self._lose(f"nothing was heard from it for {_SILENCE:g} s")
 
     def drain(self) -> None:
         self._on_message()
@@ -382,14 +384,13 @@ class RemoteNode:
                 self._heard_at = time.monotonic()
                 self._take_in(*heard)
         except EOFError:
-            self._lose("its connection has closed: it was ended, or its host went down")
+            self._lose("its connection was closed: the agent was ended, or its host went down")
         except (NoMessage, LookupError, TypeError, ValueError) as error:
-            self._lose(f"it sends what no agent would ({type(error).__name__}: {error})")
+            self._lose(f"it sent what no agent sends ({type(error).__name__}: {error})")
 
     def _lose(self, why: str) -> None:
         who = ranks_text(rank.rank for rank in self.ranks)
-        verb = "goes" if len(self.ranks) == 1 else "go"
-        self._host.lost = f"The agent on {self._host.name} is lost: {why}. With it {verb} {who}."
+        self._host.lost = f"The agent on {self._host.name} is lost: {why}. Lost with it: {who}."
         self._host.lost += self._why_lost()
         self._forget()
 

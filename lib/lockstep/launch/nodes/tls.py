@@ -42,8 +42,8 @@ def certificate() -> tuple[ssl.SSLContext, str]:
     openssl = shutil.which("openssl") or shutil.which("openssl", path=str(Path(sys.prefix) / "bin"))
     if openssl is None:
         raise LaunchError(
-            "links to other hosts are encrypted, and there is no program openssl here to make the "
-            "certificate: install it"
+            "connections to other hosts are encrypted, and openssl, which makes the "
+            "certificate, is not installed here: install it"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

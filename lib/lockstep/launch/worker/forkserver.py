@@ -355,7 +355,7 @@ def _reseed() -> None:
 def _why_not_fork(environment: Mapping[str, str]) -> str:
     """Say why ranks with these variables cannot be forked here now; "" where they can."""
     if not sys.platform.startswith("linux"):
-        return "ranks are forked on Linux only; here each one starts a Python of its own"
+        return "ranks are forked on Linux only; here each one starts its own Python"
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         return f"the forkserver has {threads} threads, so its ranks were started one by one"
@@ -370,7 +370,7 @@ def _why_not_fork(environment: Mapping[str, str]) -> str:
     )
     if changed:
         named = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")
-        return f"Python and PyTorch read {named} as they start, so ranks were started one by one"
+        return f"Python and PyTorch read {named} when they start, so ranks were started one by one"
     return ""
 
 

@@ -151,7 +151,7 @@ def safely(do: Callable[..., Any], *args: Any, default: Any = None) -> Any:
             raise
         recorder = _recorder
         if recorder is not None:
-            recorder.doubt(f"the record of calls is not complete: {_told(error)}")
+            recorder.doubt(f"the record of calls is incomplete: {_told(error)}")
     finally:
         _eval_frame.set_eval_frame(compiling)
     return default

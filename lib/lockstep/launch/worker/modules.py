@@ -69,7 +69,9 @@ class Modules:
             try:
                 superreload(sys.modules[name], old_objects=self._old_objects)
             except Exception as error:
-                notes.append(f"{name} keeps its old state, as it raised {_line(error)}")
+                notes.append(
+                    f"{name} keeps its old state, because reloading it raised {_line(error)}"
+                )
             else:
                 done.append(name)
         if done:

@@ -57,7 +57,7 @@ from .rendezvous import make_default_group, meet_in_file, serve_store
 from .shown import shown
 from .streams import close_files, flush, open_files, redirect
 
-_UNWRITTEN = "what it printed could not be flushed at its end, for which Python leaves by exit(120)"
+_UNWRITTEN = "its output could not be flushed at its exit, so Python exited with code 120"
 _fflush = ctypes.CDLL(None).fflush
 _COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE; 0 is the default one
 _LEAST_FREE = 4  # a GPU with less than this part of its memory free has no room for a reserve
@@ -205,7 +205,7 @@ class _Rank:
             yield
         except BaseException as error:
             what = f"after the job Lockstep itself failed in rank {self.rank}"
-            note = f"{what} ({type(error).__name__}), which changes nothing of the job"
+            note = f"{what} ({type(error).__name__}); the job is not affected"
             self._note = "; ".join(filter(None, [self._note, note]))
 
     def _try(self, message: dict[str, Any], descriptors: list[int]) -> tuple[Reply, list[int]]:
@@ -348,7 +348,7 @@ class _Rank:
                 with self._recorder.leaving(f"the end of its thread {waiting[0]!r}"):
                     threading._shutdown()  # type: ignore[attr-defined]
             self._groups = hooks.groups()
-            own = "the end of its variables and of what atexit knows"
+            own = "the end of its variables and of its atexit functions"
             with self._recorder.leaving(own, may_be_helped=True):
                 self._close_down()
         finally:

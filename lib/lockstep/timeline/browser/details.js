@@ -46,7 +46,7 @@ function waitInWords(scene, i) {
   }
   if (last === i) return [`came last of ${others.length} ranks`];
   if (others.length > 1 && !scene.head.parts[rowOf(scene, i).part].oneClock)
-    return ["the ranks' clocks are not aligned: no waiting time can be told (trace.align())"];
+    return ["the ranks' clocks are not aligned: waiting times are unknown (call trace.align())"];
   return [];
 }
 

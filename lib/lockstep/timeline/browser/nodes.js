@@ -12,9 +12,9 @@ export const leftOf = (root, enlarged) =>
   isNarrow(root, enlarged) ? Math.min(116 * enlarged, 0.4 * root.clientWidth) : 168 * enlarged;
 
 export const HELP =
-  "Arrow keys pan and scroll, + and − zoom, as W A S D do; Home shows all, / searches, Enter goes to the " +
-  "next match. Shift and arrow keys go from slice to slice, R tells of the range that is seen, " +
-  "F zooms to what is selected, Escape unselects.";
+  "Arrow keys pan and scroll, + and − zoom, and so do W A S D; Home shows all, / searches, Enter goes to the " +
+  "next match. Shift and arrow keys go from slice to slice, R reports on the visible range, " +
+  "F zooms to the selection, Escape clears it.";
 
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;

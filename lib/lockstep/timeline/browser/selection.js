@@ -43,7 +43,7 @@ function launchesInWords(scene, i, { from, to }) {
 
 export function sayHelp({ scene, nodes }) {
   if (scene.head.isOverview) {
-    const text = "An overview; the slices are on their way…";
+    const text = "An overview; the slices are loading…";
     nodes.said.replaceChildren(make("div", { textContent: text }));
     return;
   }

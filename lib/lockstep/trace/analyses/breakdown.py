@@ -103,7 +103,7 @@ class Breakdown:
             return found[0]
         devices = ", ".join(str(one.device) for one in self.totals if one.rank == rank)
         if found:
-            raise TraceError(f"rank {rank} has several GPUs: say which, device= one of {devices}")
+            raise TraceError(f"rank {rank} has several GPUs: choose one with device=, of {devices}")
         if rank in self.unseen:
             raise TraceError(self.unseen[rank])
         if device is not None and rank in self.left_out:
@@ -213,7 +213,7 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     of no rank what its device did.
     """
     if skip < 0:
-        raise TraceError(f"skip={skip}: the number of steps to leave out is 0 or more")
+        raise TraceError(f"skip={skip}: the number of steps to leave out must be 0 or more")
     of_rank: dict[int, list[Step]] = {}
     for step in steps(trace):
         of_rank.setdefault(step.rank, []).append(step)
@@ -312,12 +312,12 @@ def _notes(rank: int, own: Sequence[Step], work: DeviceTimes, bounds: Times) -> 
     if between * 100 > (length := int(bounds[-1] - bounds[0])):
         notes.append(
             f"rank {rank}: {percent(between / length, 1)} of the time is between its step "
-            "annotations, and counts to the step before"
+            "annotations, and is counted to the step before"
         )
     lost = int(np.count_nonzero(~work.known))
     if lost:
         notes.append(
-            f"rank {rank}: the launches of {lost:,} of {len(work.rows):,} kernels and copies are "
-            "not in the trace; idle time before these is other"
+            f"rank {rank}: the launches of {lost:,} of {len(work.rows):,} kernels and copies "
+            "are not in the trace; idle time before these counts as other"
         )
     return notes

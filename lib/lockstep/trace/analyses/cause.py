@@ -132,7 +132,10 @@ def _late(
     each = [_share(one, part) for one in found.steps if one.rank == own.rank]
     if part == "other" and max(each) > 2 * statistics.median(each) + LITTLE:
         some = sum(one > statistics.median(each) + LITTLE for one in each)
-        said += f", of which {some} of {len(each)} steps hold long stretches that nothing tells of"
+        said += (
+            f", of which {some} of {len(each)} steps hold long stretches that the trace "
+            "does not explain"
+        )
         return Cause("checkpoint", own.rank, more(part), said)
     return Cause("straggler", own.rank, waits, said)
 
@@ -149,7 +152,7 @@ def _alike(trace: Slices, found: Breakdown, own: Spent) -> Cause:
     if len(trace.ranks) > 1:
         late = f"no rank is late; {percent(collectives(trace).share)} of it is waiting"
     else:
-        late = "whether it waits for another rank, the trace of one rank does not tell"
+        late = "the trace of one rank does not show whether it waits for another rank"
     return Cause(
         "exposed communication", None, shares[part], f"no computing hides {said}, and {late}"
     )

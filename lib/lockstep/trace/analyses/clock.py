@@ -345,16 +345,16 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
     if agree.mean() < _AGREEING:
         raise Misaligned(
             f"the ends of {len(used):,} collectives do not agree on any clock: "
-            f"{np.count_nonzero(~agree):,} end more than {_DISAGREE // 1000} µs apart, half of "
-            f"them all more than {microseconds(np.median(apart), 0)} µs. Are these files of "
-            "one run, and each of the rank that it says?"
+            f"{np.count_nonzero(~agree):,} end more than {_DISAGREE // 1000} µs apart, half "
+            f"of all more than {microseconds(np.median(apart), 0)} µs. Are these files of one "
+            "run, and each of the rank that it names?"
         )
     jump, rank, when = _jump(used, place, len(ranks))
     if abs(jump) > _JUMP:
         raise Misaligned(
             f"rank {ranks[rank]}'s clock jumps by {microseconds(abs(jump), 0)} µs, "
-            f"{(when - int(used.end.min())) / 1e6:,.0f} ms after the first collective. Take the "
-            "part before, or the part after."
+            f"{(when - int(used.end.min())) / 1e6:,.0f} ms after the first collective. Use "
+            "the part before, or the part after."
         )
     fastest = int(np.argmax(np.abs(clocks.drift)))
     if abs(clocks.drift[fastest]) > _ABSURD_DRIFT:
@@ -365,8 +365,8 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
     wander, rank = _wander(used, end, place, len(ranks))
     if wander > _DISAGREE:
         raise Misaligned(
-            f"rank {ranks[rank]}'s clock jumps: for a while it is {microseconds(wander, 0)} µs "
-            "off. Take a shorter part of the trace."
+            f"rank {ranks[rank]}'s clock jumps: for a while it is {microseconds(wander, 0)} "
+            "µs off. Use a shorter part of the trace."
         )
     gap = used.highest(start) - used.lowest(end)  # > 0: somebody left before the last had come
     violations = int((gap > 0).sum())

@@ -260,8 +260,8 @@ def collectives(trace: Slices) -> Collectives:
     """
     if not trace.has_one_clock:
         raise TraceError(
-            "the clocks of these ranks have not been compared yet, so nobody can say who waited "
-            "for whom: call trace.align() first, and ask the trace that it returns"
+            "the clocks of these ranks are not aligned, so it is unknown who waited for "
+            "whom: call trace.align() first, and ask the trace that it returns"
         )
     resolution = trace.certificate.resolution if trace.certificate else 0
     matches = match(trace)

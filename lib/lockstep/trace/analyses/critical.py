@@ -201,7 +201,7 @@ class CriticalPath:
         rank, most = next(iter(self.by_rank.items()))
         lines = [
             f"critical path of {milliseconds(whole)} ms: {self._shares()}",
-            f"most of it on rank {rank} ({percent(most / whole)}), which is there for "
+            f"most of it is on rank {rank} ({percent(most / whole)}): "
             + ", ".join(f"{milliseconds(ns)} ms {kind}" for kind, ns in self.on(rank).items()),
             "the longest: "
             + "; ".join(
@@ -213,13 +213,14 @@ class CriticalPath:
         ]
         if self.by_kind.get("host", 0) > whole / 2 and any(self.segments.on_gpus):
             lines.append(
-                f"while the path is on a host, its GPU idles for {milliseconds(self.idle)} ms: "
-                "faster hosts win about that, and then the GPUs' work holds the end"
+                f"while the path is on a host, its GPU idles for {milliseconds(self.idle)} "
+                "ms: faster hosts would save about that much, and then the GPUs' work would "
+                "limit the end"
             )
         if self.unmatched:
             lines.append(
-                f"{self.unmatched} communications have no other rank's part in the trace: "
-                "their transfer includes waiting"
+                f"{self.unmatched} communications have no counterpart on another rank in the "
+                "trace: their transfer includes waiting"
             )
         return printable("\n".join([*lines, *self.notes]))
 
@@ -255,8 +256,8 @@ def critical_path(trace: Slices) -> CriticalPath:
     """
     if not trace.has_one_clock:
         raise TraceError(
-            f"these are the clocks of {len(trace.ranks)} ranks, and a path across them would jump "
-            "in time: call align() first, and ask the trace that it returns"
+            f"the clocks of these {len(trace.ranks)} ranks are not aligned, so a path across "
+            "them would jump in time: call align() first, and ask the trace that it returns"
         )
     refuse_unseen(trace)
     work = _Predecessors(trace)
@@ -491,7 +492,7 @@ class _Path:
                     end = int(one.end[busy].max())
                     last = (end, rank, lane) if last is None or end > last[0] else last
         if last is None:
-            raise TraceError("this trace holds no work, so that nothing can be waited for")
+            raise TraceError("this trace holds no work, so there is nothing to wait for")
         self.steps(self.host(last[1], last[2], last[0]))
 
     def of_rank(self, rank: int) -> _Threads:

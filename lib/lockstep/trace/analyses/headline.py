@@ -92,14 +92,15 @@ def _communication(trace: Slices, found: Breakdown, met: Collectives | str) -> t
 def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
     queue = max(launches(trace).queues, key=lambda one: one.share)
     look = (
-        "Look at launches() and at the operators around the longest stretches: many small kernels "
-        "ask for fusing or a CUDA graph, long pauses for the data or for Python."
+        "Look at launches() and at the operators around the longest stretches: many small "
+        "kernels call for fusion or a CUDA graph; long pauses point to data loading or "
+        "Python."
     )
     if (share := within(trace, found, queue.rank, DRIVER)[0]) > LITTLE:
         look = (
             f"For {percent(share)} of its steps the host is in cudaMalloc and cudaFree: keep "
-            "tensors' sizes alike from step to step, and what empties PyTorch's cache out of the "
-            "steps."
+            "the sizes of tensors the same from step to step, and do not empty PyTorch's "
+            "cache within steps."
         )
     return (
         f"The host holds the steps back: for {_by_how_much(found, 'host_bound')} the GPU idles "

@@ -154,7 +154,7 @@ def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
     if by not in _KEYS:
         raise TraceError(f"by={by!r}: kernels are grouped by {', '.join(_KEYS)}")
     if top < 1:
-        raise TraceError(f"top={top}: the number of groups to show is 1 or more")
+        raise TraceError(f"top={top}: the number of groups to show must be 1 or more")
     refuse_unseen(trace)
     rows = on_device(trace)
     keys, names = _KEYS[by](trace, rows)

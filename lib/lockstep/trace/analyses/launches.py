@@ -273,20 +273,23 @@ def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
     notes = []
     if lost := int(np.count_nonzero(calls == NONE)):
         notes.append(
-            f"rank {rank}: the launches of {lost:,} of {len(rows):,} kernels and copies are not in "
-            "the trace; they count nowhere here"
+            f"rank {rank}: the launches of {lost:,} of {len(rows):,} kernels and copies are "
+            "not in the trace; these are not counted here"
         )
     named = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     made = trace.where(Kind.LAUNCH, rank=rank)
     made = made[named[trace.name[made]]]
     if idle := int(np.count_nonzero(~np.isin(made, calls))):
         notes.append(
-            f"rank {rank}: what {idle:,} of {len(made):,} launching calls launched is not in the "
-            "trace; they count nowhere here"
+            f"rank {rank}: what {idle:,} of {len(made):,} launching calls launched is not in "
+            "the trace; these are not counted here"
         )
     gpus = {lane.device for lane in trace.lanes if lane.rank == rank and lane.on_device}
     if len(gpus) > 1:
-        notes.append(f"rank {rank}: its {len(gpus)} GPUs count together: idle is when all are")
+        notes.append(
+            f"rank {rank}: its {len(gpus)} GPUs are counted together: idle time is "
+            "when all of them idle"
+        )
     early = np.count_nonzero(
         trace.start[rows] < np.where(calls == NONE, _NEVER, trace.start[calls])
     )

@@ -150,8 +150,9 @@ def rates(trace: Slices) -> Rates:
         refuse_without_shapes(with_shapes, around)
     known = sum(one.time for one in found)
     note = (
-        f"{percent(known / max(time, 1), 1)} of the kernels' {milliseconds(time)} ms: the other "
-        "operators' work does not follow from shapes, or no operator launched them"
+        f"the table covers {percent(known / max(time, 1), 1)} of the kernels' "
+        f"{milliseconds(time)} ms: the work of other operators does not follow from shapes, "
+        "or no operator launched them"
         if with_shapes
         else "the operators have no shapes (record_shapes=True), so their work is not known"
     )

@@ -147,7 +147,7 @@ def streams(
     trace without what the devices did (see `unseen`).
     """
     if min(short, call, late) < 0:
-        raise TraceError("the limits of outliers are 0 ns or more")
+        raise TraceError("the limits of outliers must be 0 ns or more")
     refuse_unseen(trace)
     device = on_device(trace)
     calls = launch_of(trace, device)

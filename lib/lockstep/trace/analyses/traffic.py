@@ -126,7 +126,7 @@ def traffic(trace: Slices, met: Collectives, ranks_per_host: int | None = None) 
     none of these. Raises TraceError for ranks_per_host below 1.
     """
     if ranks_per_host is not None and ranks_per_host < 1:
-        raise TraceError(f"ranks_per_host={ranks_per_host}: it is 1 or more")
+        raise TraceError(f"ranks_per_host={ranks_per_host}: it must be 1 or more")
     hosts = {
         rank: (
             str(trace.about.get(rank, {}).get("host", ""))
@@ -138,7 +138,7 @@ def traffic(trace: Slices, met: Collectives, ranks_per_host: int | None = None) 
     notes: list[str] = []
     reaches = _reaches(met, hosts)
     if any(one.where == UNKNOWN for one in reaches):
-        notes.append("the files do not name the hosts of all ranks: say ranks_per_host=N")
+        notes.append("the files do not name the hosts of all ranks: give ranks_per_host=N")
     return Traffic(
         reaches, _exchanges(trace, met, hosts, notes), tuple(notes), met.trace.provenance
     )
@@ -200,7 +200,9 @@ def _exchanges(
         else:
             groups.setdefault((known.group, ranks), []).append((at, matrix))
     if lost:
-        notes.append(f"{lost:,} all-to-alls left out: their sizes, or some of their ranks, lack")
+        notes.append(
+            f"{lost:,} all-to-alls left out: their sizes, or some of their ranks, are missing"
+        )
     waited = matches.total(met.waited)
     found = []
     for (group, ranks), every in groups.items():

@@ -158,7 +158,7 @@ def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise TraceError(f"{folder.name} is no folder: give the one with a dump of each rank")
+        raise TraceError(f"{folder.name} is not a folder: give the one with a dump of each rank")
     entries: dict[int, list[Entry]] = {}
     named: dict[int, str] = {}
     full: list[int] = []
@@ -182,8 +182,9 @@ def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
             ) from None
     if not entries:
         raise TraceError(
-            f"{folder.name} holds no dumps: files that end in the rank, such as nccl_trace_rank_0. "
-            "Set TORCH_NCCL_DEBUG_INFO_TEMP_FILE and TORCH_FR_BUFFER_SIZE before the ranks start"
+            f"{folder.name} holds no dumps: files whose names end in the rank, such as "
+            "nccl_trace_rank_0. Set TORCH_NCCL_DEBUG_INFO_TEMP_FILE and TORCH_FR_BUFFER_SIZE "
+            "before the ranks start"
         )
     entries, assumed = _with_members(entries)
     notes = []
@@ -193,7 +194,7 @@ def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
             "or those that used it"
         )
     if full:
-        notes.append(f"{ranks_text(full)}: the recorder was full, the oldest entries are lost")
+        notes.append(f"{ranks_text(full)}: the recorder was full, so the oldest entries are lost")
     stamp = stamp or Provenance("recorded", f"flight recorder, {folder.name}")
     return _judge(entries, full, notes, stamp)
 
@@ -205,11 +206,13 @@ def _read(path: Path) -> dict[str, Any]:
         try:
             dump = json.loads(path.read_text(encoding="utf-8", errors="replace"))
         except (ValueError, RecursionError) as error:
-            raise TraceError(f"{path.name} is no JSON, or is cut off: {error}") from None
+            raise TraceError(f"{path.name} is not JSON, or is cut off: {error}") from None
     else:
         dump = read_plain(path)
     if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
-        raise TraceError(f"{path.name} is no dump of a flight recorder: it has no list `entries`")
+        raise TraceError(
+            f"{path.name} is not a dump of a flight recorder: it has no list `entries`"
+        )
     return dump
 
 

@@ -56,7 +56,7 @@ def of(job: Job) -> Slices:
         # The cache would keep what goes with the job.
         trace = load(job.profiles, stamp=live(job), cache=False)
         if job.device not in ("", "CPU") and not any(lane.on_device for lane in trace.lanes):
-            why = "the profiler saw nothing of the GPU; --env KINETO_LOG_LEVEL=2 shows what it says"
+            why = "the profiler saw nothing of the GPU; --env KINETO_LOG_LEVEL=2 shows its messages"
             trace = trace.derive(notes=(*trace.notes, why))
         if job.nodes == 1:  # PyTorch 2.11 writes no host down where no GPU was at work
             host = platform.node()

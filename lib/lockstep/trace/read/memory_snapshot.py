@@ -197,7 +197,8 @@ def _parts(snapshot: Any, name: str) -> tuple[Sequence[Any], Sequence[Any]]:
         elif all(isinstance(one, Mapping) for one in segments):
             return traces, segments
     raise TraceError(
-        f"{name} is no snapshot of PyTorch's allocator: it has no lists device_traces and segments"
+        f"{name} is not a snapshot of PyTorch's allocator: it has no lists device_traces and "
+        "segments"
     )
 
 
@@ -206,11 +207,11 @@ def _device(traces: Sequence[Any], device: int | None, name: str) -> int:
     if not recorded or (device is not None and device not in recorded):
         of = f" of GPU {device}" if device is not None else ""
         raise TraceError(
-            f"{name} has no history{of}: call torch.cuda.memory._record_memory_history() before "
-            "the part that is to be seen, in the process that allocates"
+            f"{name} has no history{of}: call torch.cuda.memory._record_memory_history() "
+            "before the part that you want to see, in the process that allocates"
         )
     if device is None and len(recorded) > 1:
-        raise TraceError(f"{name} has a history of GPUs {recorded}: say which one, device=…")
+        raise TraceError(f"{name} has a history of GPUs {recorded}: choose one with device=…")
     return recorded[0] if device is None else device
 
 
@@ -318,11 +319,11 @@ def _before(
             held[address] = _Block(_requested(block), where, "")
     notes = []
     if early := sum(one.where == EARLIER for one in (*alive.values(), *waiting.values())):
-        notes.append(f"{early:,} allocations are older than the history, their lines unknown")
+        notes.append(f"{early:,} allocations are older than the history: their lines are unknown")
     reserving = [event for event in events if event["action"] in _RESERVES]
     if any(event["action"] in ("segment_map", "segment_unmap") for event in reserving):
         # Expandable segments grow and merge: their addresses at the end are not the events'.
-        notes.append("segments are expandable: what was reserved is reckoned from the end")
+        notes.append("segments are expandable: reserved memory is computed back from the end")
         come = sum(_RESERVES[one["action"]] * int(one["size"]) for one in reserving)
         return alive, waiting, _at_end(segments)[2] - come, notes
     first = {event["addr"]: event for event in reversed(reserving)}

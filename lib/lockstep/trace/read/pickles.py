@@ -40,5 +40,6 @@ def read_plain(path: Path) -> Any:
         raise TraceError(f"{path.name} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a broken pickle raises nearly anything
         raise TraceError(
-            f"{path.name} is no pickle, or is cut off: {str(error)[:200] or type(error).__name__}"
+            f"{path.name} is not a pickle, or is cut off: "
+            f"{str(error)[:200] or type(error).__name__}"
         ) from None

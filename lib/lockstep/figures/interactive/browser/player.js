@@ -20,7 +20,7 @@ function render({ model, el }) {
   const choices = make("div", { className: "ls-bar" });
   const back = makeButton("‹ step", "one round back", () => goTo(Math.ceil(time) - 1));
   const play = makeButton("play", "play", () => (playing ? stop() : start()));
-  const forth = makeButton("step ›", "one round forth", () => goTo(Math.floor(time) + 1));
+  const forth = makeButton("step ›", "one round forward", () => goTo(Math.floor(time) + 1));
   const scrub = make("input", { type: "range", className: "ls-scrub", min: 0, step: 1 });
   scrub.setAttribute("aria-label", "round");
   scrub.oninput = () => goTo(Number(scrub.value));

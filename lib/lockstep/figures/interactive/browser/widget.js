@@ -26,7 +26,7 @@ export function connect(model, tell, wait) {
   };
 }
 
-export const BUSY = "The kernel is busy, or gone: the answer comes when its cells have run.";
+export const BUSY = "The kernel is busy, or has ended: the answer comes when its cells have run.";
 
 // What stands below the widget, for those who cannot run it: here it is folded.
 export function foldStill(el) {

@@ -145,8 +145,8 @@ def _unread(column: Column, categories: list[str], notes: list[str]) -> dict[str
         return {}
     which = ", ".join(list(unread)[:5])
     notes.append(
-        f"{_count(sum(unread.values()), 'slice')} of categories that are not known here ({which}): "
-        "they count in no answer"
+        f"{_count(sum(unread.values()), 'slice')} of unknown categories ({which}): they are "
+        "not counted"
     )
     return {"unread": unread}
 
@@ -172,9 +172,9 @@ def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: l
     leave_out(
         (start == BAD_TIME) | (duration == BAD_TIME), "without a start or duration that is a number"
     )
-    leave_out(duration < 0, "of negative duration")
+    leave_out(duration < 0, "with a negative duration")
     leave_out(start < 0, "at a negative time")
-    leave_out(duration > _DAY, "of more than a day")
+    leave_out(duration > _DAY, "longer than a day")
     if keep.any():
         middle = int(np.median(start[keep]))
         leave_out(np.abs(start - middle) > _DAY, "more than a day away from the others")
@@ -193,7 +193,7 @@ def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: l
     annotated = (columns["kind"] == Kind.GPU_ANNOTATION) & (stream < 0)
     stream[annotated] = row[annotated]
     if len(large := np.unique(stream[stream >= 2**31])):
-        notes.append(f"{_count(len(large), 'stream')} with a number above 2^31: numbered anew")
+        notes.append(f"{_count(len(large), 'stream')} with a number above 2^31: renumbered")
         anew = stream >= 2**31
         stream[anew] = 2**31 - 1 - np.searchsorted(large, stream[anew])
     return keep

@@ -45,9 +45,7 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
     if not paths:
         some = "; ".join(left_out) or "no file there ends with .json or .json.gz"
         inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
-        where = (
-            f"; load one of the folders inside of it ({', '.join(inside[:6])})" if inside else ""
-        )
+        where = f"; load one of the folders in it ({', '.join(inside[:6])})" if inside else ""
         raise TraceError(f"there is no trace in {folder}: {some}{where}")
     notes += [f"left out: {why}" for why in left_out]
     return paths
@@ -61,12 +59,12 @@ def state_of(path: Path) -> State:
     except OSError as error:
         why = error.strerror or str(error)
         if path.is_symlink():
-            why = f"it is a link to {os.readlink(path)}, and that leads to no file ({why})"
+            why = f"it is a link to {os.readlink(path)}, which leads to no file ({why})"
         raise TraceError(f"{path} cannot be read: {why}") from error
     if stat.S_ISDIR(state.st_mode):
         raise TraceError(f"{path} is a folder: load it by itself, or name the files in it")
     if not stat.S_ISREG(state.st_mode):
-        raise TraceError(f"{path} is a pipe or a device, and no file: write it to a file first")
+        raise TraceError(f"{path} is a pipe or a device, not a file: write it to a file first")
     return state.st_size, state.st_mtime_ns
 
 

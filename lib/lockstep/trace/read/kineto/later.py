@@ -34,7 +34,7 @@ class Later:
                 return
             number += len(events)
         if origin is not None:
-            raise TraceError(f"{self._path(rank)} has no event no. {origin:,} any more")
+            raise TraceError(f"{self._path(rank)} no longer has event no. {origin:,}")
 
     def moments(
         self, rank: int, name: str, origins: Column

@@ -53,8 +53,8 @@ def together(found: list[Found]) -> list[list[Found]]:
     if twice := next((run for run in runs if not _once(run)), None):
         some = ", ".join(one.path.name for one in twice[:6])
         raise TraceError(
-            f"which files were recorded together is not clear ({some}): some are of one rank and "
-            "overlap in time. Put each run into a folder of its own"
+            f"it is not clear which files were recorded together ({some}): some are of one "
+            "rank and overlap in time. Put each run into a folder of its own"
         )
     return runs
 

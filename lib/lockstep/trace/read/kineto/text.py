@@ -37,12 +37,12 @@ _OTHER_FORMATS = (
     (
         b"SQLite format 3",
         0,
-        "an SQLite database, perhaps of Nsight Systems, and no JSON",
+        "an SQLite database, perhaps of Nsight Systems, not JSON",
     ),
-    (b"\xff\xfe", 0, "text in UTF-16: write it anew in UTF-8"),
-    (b"\xfe\xff", 0, "text in UTF-16: write it anew in UTF-8"),
-    (b"{\0", 0, "text in UTF-16 or UTF-32: write it anew in UTF-8"),
-    (b"\0{", 0, "text in UTF-16: write it anew in UTF-8"),
+    (b"\xff\xfe", 0, "text in UTF-16: convert it to UTF-8"),
+    (b"\xfe\xff", 0, "text in UTF-16: convert it to UTF-8"),
+    (b"{\0", 0, "text in UTF-16 or UTF-32: convert it to UTF-8"),
+    (b"\0{", 0, "text in UTF-16: convert it to UTF-8"),
 )
 # By members of its object: JSON that is often taken for a trace.
 _NOT_TRACES = (
@@ -124,8 +124,8 @@ class Text:
             tail = whole[len(whole) - unread :]
             if len(tail) > _LIMIT:
                 raise TraceError(
-                    f"{self.path} has an event of more than {_LIMIT >> 20} MB: it is no trace, or "
-                    "a part of it is missing"
+                    f"{self.path} has an event of more than {_LIMIT >> 20} MB: it is not a "
+                    "trace, or part of it is missing"
                 )
             yield whole, found
         self._close(foot, len(tail))
@@ -154,12 +154,12 @@ class Text:
             return
         if any(_EVENTS.search(part) for part in foot):
             raise TraceError(
-                f"{self.path} holds several lists of events: traces that were written one after "
-                "the other into one file? Split it"
+                f"{self.path} holds several lists of events: were several traces written into "
+                "one file? Split it"
             )
         if sum(map(len, foot)) > _LIMIT:
             self.damage.append(
-                f"what stands behind the events is longer than {_LIMIT >> 20} MB: left out"
+                f"the text after the events is longer than {_LIMIT >> 20} MB: left out"
             )
             return
         text = b",".join(foot).decode(errors="replace").strip()
@@ -173,12 +173,12 @@ class Text:
                 end += len(text) - len(text.lstrip(", ")) - 1
             except (ValueError, RecursionError):
                 self.about |= _members(text)
-                self.damage.append("its end is missing: it breaks off behind the events")
+                self.damage.append("its end is missing: it breaks off after the events")
                 return
         if left := text[end:].strip():
             if left.startswith("["):
                 raise TraceError(f"{self.path} holds several lists of events: split it")
-            self.damage.append(f"{len(left):,} characters behind its end are left out")
+            self.damage.append(f"{len(left):,} characters after its end are left out")
 
     def _open(self, blocks: Iterator[bytes]) -> bytes:
         text = b""
@@ -196,24 +196,24 @@ class Text:
             if len(text) > _LIMIT:
                 break
         if place.nested:
-            self.damage.append("its events lie inside of another member")
+            self.damage.append("its events lie inside another member")
             return self._behind(text, place.nested)
         if not text.strip():
             raise TraceError(
                 f"{self.path} is empty: "
-                + ("; ".join(self.damage) or "did the run that wrote it end before it was written?")
+                + ("; ".join(self.damage) or "did the run end before it was written?")
             )
         if len(text) > _LIMIT:
             raise TraceError(
-                f"{self.path} has no events in its first {_LIMIT >> 20} MB: it is no trace, or "
-                "what stands before its events is that long"
+                f"{self.path} has no events in its first {_LIMIT >> 20} MB: it is not a "
+                "trace, or the text before its events is that long"
             )
         try:
             said = json.loads(text)
         except (ValueError, RecursionError):
             what = "; ".join(self.damage) or "it is not JSON, or breaks off before its events"
             raise TraceError(f"{self.path} cannot be read as a trace: {what}") from None
-        raise NotATrace(f"{self.path} is JSON, but no trace: {_what_else(said)}")
+        raise NotATrace(f"{self.path} is JSON, but not a trace: {_what_else(said)}")
 
     def _refuse_other_formats(self, text: bytes) -> None:
         for mark, at, what in _OTHER_FORMATS:
@@ -227,7 +227,7 @@ class Text:
             self.about = _LENIENT.decode(head + "}")
         except (ValueError, RecursionError):
             self.about = _members(head)
-            self.damage.append("what stands before the events cannot be read as a whole")
+            self.damage.append("the text before the events cannot be read as a whole")
         return text[found.end() :]
 
     def _blocks(self) -> Iterator[bytes]:
