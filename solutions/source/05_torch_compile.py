@@ -3,14 +3,14 @@
 #
 # **Two sittings, 55 and 65 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
-# `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model twice
-# as fast, or slower, or keep it compiling for an hour. Afterwards you can
+# `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model ten times as fast,
+# or a little slower, and compiling can take longer than a minute: you will see a recording of each. Afterwards you can
 #
 # - say what Dynamo, AOTAutograd and Inductor each make of a function,
 # - compute how many bytes fusion saves, and say where it stops,
 # - say what each mode switches on, and when that pays,
 # - find graph breaks and repair them, and end a storm of recompilations,
-# - compile one block of a model in place of all, and know what that costs,
+# - compile one block of a model instead of all of them, and know what that costs,
 # - put a collective into a graph, with work beside it.
 #
 # Lab 00 comes first: it shows the cells, the strips under them, and the checks.
@@ -45,12 +45,12 @@ compiler = compile_session()  # one rank that stays, with an empty cache
 # | **AOTAutograd** | that graph | the *joint graph*: forward and backward in elementary operations |
 # | **Inductor** | its two halves | kernels: C++ for a CPU, Triton for a GPU |
 #
-# A matrix product calls a library kernel. Everything around it goes into as few kernels as Inductor can make: a mean
-# over each row and a sum of all numbers fit into one kernel, together with what is computed from the mean. Below, `x`
-# needs no gradient, `w` and `b` do.
+# A matrix product calls a kernel of a library. Everything around it goes into as few kernels as Inductor can make. On a
+# CPU a single kernel can hold elementwise operations, a mean over each row, what is computed from that mean, and sums
+# over all rows or over all numbers. Below, `x` needs no gradient; `w` and `b` do.
 #
-# **Predict:** how many kernels are called on a CPU, those of the library included, in the forward and the
-# backward pass together?
+# **Predict:** how many kernels does a CPU run in the forward and the backward pass together, those of the library
+# included?
 
 # %% id="look-prediction" tags=["prediction"]
 prediction = 4  # the product, and all else; backward: all else, w's product
@@ -86,7 +86,7 @@ lockstep.compare(predicted=prediction, measured=len(seen.kernels))
 # %% [markdown] id="view-text"
 # Select a line, a node or a kernel below with the mouse or the arrow keys, and everything that belongs to it is
 # marked. Look for three things: which kernels come from the line with `relu`; which nodes the backward pass computes
-# *again*; and the code of a kernel, which opens below the lists.
+# *again*; and the code of a kernel, which you can open below the lists.
 
 # %% id="view"
 view(seen, stamp=stamp)
@@ -98,7 +98,10 @@ view(seen, stamp=stamp)
 # `matmul` has become `aten.mm`: AOTAutograd expresses PyTorch's many operations in terms of fewer, simpler ones.
 # Nodes such as `permute` and `alias` appear in no kernel: they only view the same memory differently.
 #
-# On a GPU the first two stages are the same, and Inductor writes Triton:
+# On a GPU the first two stages are the same, and Inductor writes Triton. The function that was recorded is longer: it
+# also divides by a standard deviation and multiplies by `gain_F`. The blocks of a GPU's kernel do not wait for each
+# other, so a sum over many rows takes two kernels: one computes partial sums, and the next one adds them. There are
+# three such sums, one in the forward pass and two in the backward pass:
 
 # %% id="gpu-code" tags=["plumbing"]
 recording = lockstep.recorded("compile/h200.json")
@@ -176,20 +179,20 @@ lockstep.table(
 )
 
 # %% [markdown] id="fusion-explained"
-# - **Reductions** fuse with what comes before and after them, if a kernel can hold a row. (Each buffer of a kernel is
-#   counted once: a row that is read three times stays in a cache.)
-# - **Products** stop fusion. `between` has three kernels: `relu`, the library's product, and the rest. What follows a
-#   product is its *epilogue*: a product that Inductor generates itself, from a template, can absorb it. Only the two
-#   max-autotune modes try that.
+# - **Reductions** fuse with what comes before and after them, as long as a kernel can hold a row. (Each buffer of a
+#   kernel is counted once: a row that is read three times stays in a cache.)
+# - **Products** stop fusion. `between` has three kernels: `relu`, the library's product, and the rest. They move 2, 3
+#   and 2 squares. What follows a product is its *epilogue*: a product that Inductor generates itself, from a template,
+#   can absorb it. Only the two max-autotune modes try that.
 # - **Views** between elementwise operations cost nothing.
 #
 # ### Exercise 1: bytes
 #
 # **Goal:** `traffic(operations, kept, size)` returns two ints: the bytes that the operations move when each runs by
 # itself, and the bytes that a single kernel moves if it does all of them. `operations` is a list of pairs, such as
-# `[(["x", "y"], "a"), (["a"], "b")]`: the names of the inputs, and the name of the result. `kept` lists the names of
-# the results that are needed later, each once. Every tensor has `size` bytes. An operation that takes the same tensor
-# twice, such as `x * x`, reads it once.
+# `[(["x", "y"], "a"), (["a"], "b")]`: the names of the inputs, and the name of the result, which no other result has.
+# `kept` lists the names of the results that are needed later, each once. Every tensor has `size` bytes. An operation
+# that takes the same tensor twice, such as `x * x`, reads it once.
 
 
 # %% id="traffic"
@@ -226,23 +229,28 @@ for name in names:
 # %% [markdown] id="modes-explained"
 # - `triton.cudagraphs` records what the compiled code launches as a **CUDA graph**, which the host launches
 #   with one call. It helps where the host is too slow to launch small kernels in time.
-# - `max_autotune` also generates products from templates, in many tilings, and measures which is fastest.
+# - `max_autotune` also generates products from templates, in many tilings, and measures which kernel is fastest, these
+#   or the library's.
 # - `coordinate_descent_tuning` changes one block size at a time for as long as the kernel gets faster. This applies
 #   to the kernels that Inductor generates; templates and library kernels stay as they are.
 #
-# Three models, a forward pass without gradients: **dense**, two large MLP blocks that spend their time in products;
-# **small**, twelve narrow blocks for 16 tokens; **experts**, a mixture of experts in which each token uses two. The
-# recorded models are large, the live ones fit a laptop. "compile s" is the first call with empty caches, "warm s" the
-# first call of a process that finds them filled, and "MB held" the memory that PyTorch has taken from the GPU.
+# You will time a forward pass without gradients of three models: **dense**, large MLP blocks that spend their time in
+# products; **small**, narrow blocks for few tokens; **experts**, a mixture of experts in which each token uses two. The
+# models that were recorded on a GPU are large, the live ones fit a laptop.
 #
 # The cell takes the modes in turns: a batch of steps in one, then a batch in the next. A computer's speed changes
 # from one minute to the next, so numbers from different minutes cannot be compared. On a CPU there is no CUDA graph,
 # so default and reduce-overhead call the same kernels: the difference between these two rows is noise, and shows how
 # far you can trust the rest of the table. (max-autotune tries C++ templates there, for the products of the experts.)
 #
+# "compile s" is the time of the first call, less that of a later one. Live, it is shorter for the modes that come
+# later: they find kernels in the cache. The recording has it with empty caches, and as "warm s" in a process that
+# finds them filled; "MB held" is the memory that PyTorch has taken from the GPU.
+#
 # ### Claim: "torch.compile makes a model about 30 % faster"
 #
-# Tables of gains say 10, 20, 30 % for attention, a whole model, an MLP. **Guess**, of three models.
+# A common guess; "about 30 %" means here 1.2 to 1.4 times as fast. **Guess** whether it holds for the three models on
+# an H200, each in four modes.
 
 # %% id="gains-guess" tags=["guess"]
 guess = "does not hold"
@@ -315,9 +323,9 @@ here, stamp = found(job, "modes")
 shown("Models and modes", here, stamp)
 
 # %% [markdown] id="launches-text"
-# The GPU's answer was recorded. Its small model is bound by the host: the GPU waits for launches, and all of them
-# take the host about equally long. In eager mode a step launches 60 kernels. Compiled in the default mode it launches
-# 49: the 24 products of the library, and 25 that Inductor has written.
+# Now the recording of an H200. Its small model, twelve blocks for 16 tokens, is bound by the host: the GPU waits for
+# launches, and each of them takes the host about equally long. In eager mode a step launches 60 kernels. Compiled in
+# the default mode it launches 49: the 24 products of the library, and 25 that Inductor has written.
 #
 # **Predict:** how many times as fast as eager is the small model in the default mode?
 
@@ -363,14 +371,16 @@ lockstep.claim(
 
 # %% [markdown] id="gains-explained"
 # The launches explain the direction; the size of the gain varies from process to process, as the cost of a launch
-# does. With a CUDA graph there is one launch in all, and the question disappears: 8 times as fast.
+# does. In a mode with a CUDA graph the host launches two things: a copy of the input to where the graph reads it, and
+# the graph. The step is 8 times as fast.
 #
-# Ask before you compile: *what is the time spent on?* Products run in library kernels either way: only what surrounds
-# them can become faster. A CUDA graph can remove the cost of launches. Memory traffic shrinks by what you computed in
-# section 2. *How many steps will there be?* "pays after steps" is compile time divided by what a step saves.
+# Ask before you compile: *what is the time spent on?* Products run in library kernels either way, unless templates win:
+# only what surrounds them can become faster. A CUDA graph can remove the cost of launches. Memory traffic shrinks by
+# what you computed in section 2. *How many steps will there be?* "pays after steps" is compile time divided by what a
+# step saves. (Millions of steps, as for *dense*, mean that nothing was saved but noise.)
 
 # %% [markdown] id="break-text"
-# **Break.** The first sitting ends here. What comes next: functions that are *not* one graph.
+# **Break.** The first sitting ends here. What comes next: functions that do *not* become one graph.
 
 # %% [markdown] id="breaks-text"
 # ## 4 · Graph breaks
@@ -379,8 +389,8 @@ lockstep.claim(
 # cannot go on: it ends the graph, lets Python run that step, and starts another graph after it. That is a **graph
 # break**. The result is correct, but nothing fuses across the break.
 #
-# `torch._dynamo.explain(f)(x)` says how many there are and why. **Predict:** how many graphs does the
-# function below become, for one `x`?
+# `torch._dynamo.explain(f)(x)` says how many breaks there are and why. **Predict:** how many graphs does the function
+# below become, for the one `x` that it gets?
 
 # %% id="break-prediction" tags=["prediction"]
 prediction = 3  # up to the if; from there to int(); from there to the end
@@ -409,7 +419,10 @@ said.graph_count
 lockstep.compare(predicted=prediction, measured=job[0])
 
 # %% [markdown] id="fullgraph-text"
-# `fullgraph=True` turns a break into an error. The next cell is **broken on purpose**. Look in the report for the line of the function, and for what it advises.
+# Each line names a break: a line of the function, and Dynamo's reason. (`generic_jump` is a branch on a tensor's value.)
+#
+# `fullgraph=True` turns a break into an error. The next cell is **broken on purpose**. Look in the report for the line
+# of the function, and for what it advises.
 
 # %% id="fullgraph" tags=["varies"]
 # %%torchrun -n 1 --no-init --may-fail
@@ -432,9 +445,9 @@ torch.compile(f, fullgraph=True, backend="eager")(torch.ones(3))
 # | what breaks | repair |
 # | --- | --- |
 # | `if` on a tensor's value | `torch.where(c, a, b)`: both are computed, one is taken; `torch.cond(c, f, g, (x,))`: one runs |
-# | `.item()`, `int(t)`, `float(t)` | keep the tensor; or `torch._dynamo.config.capture_scalar_outputs = True` |
+# | `.item()`, `int(t)`, `float(t)` | keep the tensor; or set `torch._dynamo.config.capture_scalar_outputs = True` |
 # | `print`, logging | leave it out of the compiled part |
-# | a library that Dynamo cannot follow | `@torch.compiler.disable` on that function: one break, at a place you chose |
+# | a library that Dynamo cannot follow | `@torch.compiler.disable` on the function that calls it: one break, at a place you chose |
 
 # %% id="where-demo"
 # %%torchrun -n 1 --no-init
@@ -447,9 +460,9 @@ print(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: -x, (x,)))
 # %% [markdown] id="adjust-text"
 # ### Exercise 2: without a break
 #
-# **Goal:** `adjust(x)` returns `x / 2` if the sum of `x` is positive, and `x * 4` if not; plus, at every place, the
-# number of positive entries of `x`. Compiled, it is *one* graph for all values of a given shape, without changing any
-# setting of PyTorch. This is the straightforward version, which breaks:
+# **Goal:** `adjust(x)` returns `x / 2` if the sum of `x` is positive, and `x * 4` if not; to each number it adds how
+# many entries of `x` are positive. `x` has floating-point numbers. Compiled, `adjust` is *one* graph for all values of
+# a given shape, without changing any setting of PyTorch. This is the straightforward version, which breaks:
 #
 # ```python
 # def adjust(x):
@@ -478,16 +491,18 @@ lockstep.check("adjust", adjust)
 # Dynamo stores these as **guards** and checks them before each call. If one fails, it compiles again. How it treats
 # shapes is up to you:
 #
-# | asked | what happens |
+# | what you ask for | what happens |
 # | --- | --- |
-# | nothing | the first shape is taken as fixed; a size that changes is *dynamic* from then on |
+# | nothing | the first shape is taken as fixed; a dimension whose size changes is *dynamic* from then on: any size will do |
 # | `dynamic=False` | every shape is fixed |
-# | `dynamic=True` | every size is dynamic from the start (0 and 1 are still cases of their own) |
-# | `mark_dynamic(x, 0)` | size 0 is dynamic from the start (1 is still a case of its own) |
-# | `mark_unbacked(x, 0)` | nothing at all is assumed of size 0, not even that it is not 1 |
+# | `dynamic=True` | every dimension is dynamic from the start |
+# | `mark_dynamic(x, 0)` | dimension 0 of `x` is dynamic from the start (0 and 1 stay cases of their own) |
+# | `mark_unbacked(x, 0)` | nothing at all is assumed of the size of dimension 0; a branch on it breaks the graph |
 #
-# Batches of 2, 3, 4, 5, 6 and 7 rows come one after the other. **Predict:** how many graphs does the first
-# way make?
+# Except with `mark_unbacked`, the sizes 0 and 1 are always cases of their own.
+#
+# Batches of 2, 3, 4, 5, 6 and 7 rows come one after the other. **Predict:** how many graphs are made if you ask for
+# nothing?
 
 # %% id="recompile-prediction" tags=["prediction"]
 prediction = 2  # one for 2 rows, and a dynamic one when 3 come
@@ -526,7 +541,7 @@ lockstep.compare(predicted=prediction, measured=job[0]["nothing"])
 # %% [markdown] id="storm-explained"
 # A dynamic graph serves all sizes, but may be slower than one that knows them. Recompilations call after call are a
 # **storm**, which ends at a limit: after `torch._dynamo.config.recompile_limit` graphs of a function, 8 by default,
-# anything new runs eagerly, and only a log says so. With `fullgraph=True` the limit is an error.
+# anything new runs eagerly, and only a warning in the log says so. With `fullgraph=True` the limit is an error.
 #
 # The compiler writes what it does into named logs. `recompiles` lists every guard that failed. For a script, set
 # `TORCH_LOGS=recompiles` in its environment (`TORCH_LOGS=help` lists all logs); in a process that has already
@@ -558,14 +573,14 @@ for _ in range(2):
     warmup(torch.ones(3))
 
 # %% [markdown] id="warmup-text"
-# An integer attribute of a module is assumed to be fixed, and this one changes at each call: one graph for every
-# call, up to the limit.
+# The guard was `self.calls == 0`: an integer attribute of a module is assumed to be fixed. This one changes at each
+# call, so there is one graph for every call, up to the limit.
 #
 # ### Exercise 3: end the storm
 #
 # **Goal:** `Warmup()` makes a module like the one above: its call number `n`, counted from 1, returns `x * min(n, 8)
-# / 8`. Compiled, twenty calls make at most four graphs, without changing any setting of PyTorch, although the number
-# of rows of `x` changes as well. Each module counts its own calls.
+# / 8`. Compiled, it becomes at least one graph and at most four, however often it is called, without changing any
+# setting of PyTorch. The number of rows of `x` changes from call to call, too. Each module counts its own calls.
 
 # %% id="Warmup"
 import torch
@@ -594,16 +609,16 @@ lockstep.check("Warmup", Warmup)
 #
 # A large model repeats the same block. Compiled as one graph, every block is traced and lowered again. (Its kernels
 # have the same code as those of the first block, and identical code is compiled only once.) **Regional compilation**
-# compiles the block: `block.compile()` for each. The first one is compiled; Dynamo reuses its code for the others,
-# since weights are inputs of the graph and not part of it ([PyTorch's
+# calls `block.compile()` for each block instead. Only the first block is then compiled: Dynamo reuses its code for the
+# others, since weights are inputs of the graph and not part of it ([PyTorch's
 # recipe](https://docs.pytorch.org/tutorials/recipes/regional_compilation.html)). The price: nothing fuses from one
-# block into the next, and each block has its own guards to check.
+# block into the next, and guards are checked for each block.
 #
 # ### Exercise 4: block by block
 #
-# **Goal:** `by_block(model, backend)` gets a `torch.nn.Sequential` of equal blocks, three or more. It returns
-# something that is called like `model` and gives the same. `backend` has compiled *one* graph, of one
-# block, after the first call, and every block has run it.
+# **Goal:** `by_block(model, backend)` gets a `torch.nn.Sequential` of three or more blocks, which differ only in their
+# weights. It returns something that is called like `model` and gives the same, with the same gradients. After the first
+# call, `backend` has compiled *one* graph, that of one whole block, and every block has run it.
 
 # %% id="by_block"
 import torch
@@ -613,8 +628,7 @@ def by_block(model, backend):
     # BEGIN SOLUTION
     for block in model:
         block.compile(backend=backend)
-        # each block so far compiles when called, or takes what is there
-    return model
+    return model  # its first block is compiled when it is called
     # END SOLUTION
 
 
@@ -624,7 +638,7 @@ lockstep.check("by_block", by_block)
 # %% [markdown] id="ranks-text"
 # ## 7 · Many ranks
 #
-# Each rank compiles for itself. Their collectives must still match, as always. Dynamo knows the collectives: in the
+# Each rank compiles for itself; as always, the collectives of all ranks must match. Dynamo knows the collectives: in the
 # graph, `dist.all_reduce(x)` becomes functions whose results are new tensors.
 #
 # **Predict:** how many graphs does each rank make of the function below?
@@ -669,15 +683,15 @@ lockstep.compare(predicted=prediction, measured=len(job[0]))
 #
 # ```python
 # ops = torch.ops._c10d_functional
-# y = ops.all_reduce(x, "sum", group)   # group: the name of a process group
+# y = ops.all_reduce(x, "sum", group)  # group: the name of a process group
 # total = ops.wait_tensor(y)
 # ```
 #
 # ### Exercise 5: a product meanwhile
 #
-# **Goal:** `beside(x, a, b, group)` returns the sum of `x` over all ranks, plus `a @ b` of this rank's own. Compiled,
-# it is one graph, in which the sum starts, then the product is computed, and then comes the only wait. `x` is not
-# changed.
+# **Goal:** `beside(x, a, b, group)` returns the sum of `x` over the ranks of a process group, whose name is `group`,
+# plus this rank's own `a @ b`. Compiled, it is one graph, in which the sum starts, then the product is computed, and
+# then comes the only wait. `x` is not changed.
 
 # %% id="beside"
 import torch
@@ -709,7 +723,7 @@ lockstep.check("beside", beside)
 # - A guard that fails triggers another compilation, up to a limit. Equal blocks can share one graph.
 # - A collective in a graph is a start and a wait, and what happens between them is up to you.
 #
-# **What goes further** is in the further notebook, each section on its own.
+# **Going further:** the further notebook has more; each of its sections stands on its own.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("05")
@@ -728,7 +742,7 @@ lockstep.progress("05")
 #
 # ### Claim: "the default mode uses CUDA graphs"
 #
-# Texts on serving repeat it. **Guess**; the cell asks PyTorch for the options of each mode.
+# A common guess. **Guess** the verdict; the cell asks PyTorch for the options of each mode.
 
 # %% id="modes-guess" tags=["guess"]
 guess = "does not hold"
@@ -801,7 +815,7 @@ lockstep.claim(
 # %% [markdown] id="dense-text"
 # ### Claim: "a model whose time is that of large products gains less than 10 %"
 #
-# Texts on tuning say so. **Guess**; the cell looks at the dense model, in all modes.
+# A common guess. **Guess** the verdict; the cell looks at the dense model, in all modes.
 
 # %% id="dense-guess" tags=["guess"]
 guess = "holds"
@@ -1172,7 +1186,7 @@ lockstep.claim(
 #
 # ### Claim: "Inductor leaves collectives in the order in which they stand"
 #
-# Texts on tuning say so. **Guess**. The function below has two gathers, each with its wait directly behind it, and
+# A common guess. **Guess** the verdict. The function below has two gathers, each with its wait directly behind it, and
 # then a product that needs neither. Each printed line is one version of the code that Inductor generates.
 
 # %% id="overlap-guess" tags=["guess"]

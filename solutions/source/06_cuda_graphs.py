@@ -3,12 +3,12 @@
 #
 # **Two sittings, 70 and 90 minutes · needs: a CPU** (the same cells use a GPU where there is one)
 #
-# A small model on a large GPU waits for its host: each kernel is launched by itself, and launching takes longer than
-# computing. A CUDA graph is a list of launches that is recorded once and then launched as a whole. Afterwards you can
+# A small model keeps a large GPU waiting for the host: each kernel is launched by itself, and launching takes longer than
+# computing. A CUDA graph holds launches that are recorded once and then made all at once. Afterwards you can
 #
 # - say from a trace whether a step is bound by launches, and predict what a graph gains,
 # - capture a forward pass or a whole training step, so that it computes what the plain one does,
-# - say why something cannot be captured, or is captured and wrong,
+# - say why something cannot be captured, or why its replay is wrong,
 # - serve all batch sizes with a few graphs, and predict the memory they take.
 #
 # Lab 04 comes first: it has streams, events and the virtual GPU. No GPU is needed: where there is none, your code
@@ -16,7 +16,7 @@
 # on an H200.
 
 # %% id="parameters" tags=["parameters"]
-NPROC = 4  # ranks in the part about collectives; all else needs one GPU
+NPROC = 4  # ranks that communicate, in the further notebook only
 BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 
 # %% id="load"
@@ -31,8 +31,8 @@ print(lockstep.virtual.MACHINES["H200"])
 
 # %% [markdown] id="machine-text"
 # `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU, as in lab 04; `cuda` has the names of
-# `torch.cuda`. The result comes from a run without a profiler; then the program runs once more for its timeline. With
-# `values=False` the virtual GPU computes times only.
+# `torch.cuda`. On a real GPU the result comes from a run without a profiler, and the program runs once more for its
+# timeline. With `values=False` the virtual GPU computes times only.
 
 # %% id="on-gpu-rank" tags=["plumbing"]
 import tempfile
@@ -115,7 +115,6 @@ def seconds(cuda, step, repeats=30):
         for _ in range(repeats):
             step()
         cuda.synchronize()
-        # after each turn, `means` has one more mean of `repeats` steps
         means.append((lockstep.virtual.perf_counter() - begin) / repeats)
     return sorted(means)[1]
 
@@ -123,10 +122,12 @@ def seconds(cuda, step, repeats=30):
 # %% [markdown] id="bound-text"
 # ## 1 · Launches that take longer than kernels
 #
-# A serving engine generates one token at a time. Here are 8 sequences and 24 layers of width 512, with a product per
-# layer (8 × 512) · (512 × 512), a relu and a sum. Each of these kernels takes the device 1 to 3 µs. How long each
-# *launch* takes the host is in the line about the machine above (a product takes longer). So the device waits for the
-# host. **Predict:** how many µs does a forward pass take?
+# A serving engine generates one token at a time, in a *decode step*: a forward pass with one row for each sequence. Here
+# are 8 sequences and 24 layers of width 512, each with a product (8 × 512) · (512 × 512), a relu and an addition. Each of these
+# kernels takes the device 1 to 3 µs. How long each *launch* takes the host is in the line about the machine above;
+# that of a product takes longer. All of them take longer than the kernels, so the device waits for the host.
+#
+# **Predict:** how many µs does a decode step take?
 
 # %% id="bound-prediction" tags=["prediction"]
 # your number, in µs
@@ -165,7 +166,7 @@ plain.timeline("One step: the host calls, and the device waits for it")
 #
 # 1. the device is idle between kernels while the next kernel is *not yet launched*;
 # 2. the queue is empty: each kernel begins soon after its launch, instead of waiting for others;
-# 3. the step takes as long with less work in it (tried in the further notebook).
+# 3. the step takes as long with less work in it (you can try that in the further notebook).
 #
 # The first two can be counted in a trace.
 
@@ -183,7 +184,7 @@ def kernels_of_step(trace):
 
 kernels = kernels_of_step(plain.trace)
 durations = [end - start for start, end in kernels]
-# of a step without the profiler, which takes the host's time
+# of a step without the profiler, which slows the host down
 computes = sum(durations) / timed.result
 queue = plain.trace.launches().queue(0)
 depth, waits = queue.depth[0], queue.stretches
@@ -198,8 +199,9 @@ lockstep.table("Is it launch-bound?", columns, rows, stamp=plain.stamp)
 # %% [markdown] id="last_end-text"
 # ### Exercise 1: when is the device done?
 #
-# Four numbers model this. The host begins launch number *i* (0, 1, 2 …) at *i* · `launch`. Its kernel begins at the
-# earliest `latency` after that, and `gap` after the end of the kernel before it.
+# A model of this has the kernels' durations and three numbers. The host begins launch number *i* (0, 1, 2 …) at
+# *i* · `launch`. Its kernel begins as soon as `latency` has passed since then *and* `gap` has passed since the end of
+# the kernel before it, if there is one. It does not wait for anything else.
 #
 # **Goal:** `last_end(kernels, launch, latency, gap)` returns when the last kernel ends; `kernels` lists the kernels'
 # durations in order, at least one. All times are in µs, from the start of the first launch.
@@ -220,9 +222,9 @@ def last_end(kernels, launch, latency, gap):
 lockstep.check("last_end", last_end)
 
 # %% [markdown] id="last_end-use"
-# This function predicts the gain of a graph. With a graph the host launches once. So `launch` is 0, and on this
-# machine `latency` is 8.8 µs and `gap` 0.03 µs (of graphs on H200s). One by one, a launch takes (11.7 + 2 · 6.6) / 3
-# = 8.3 µs on average, `latency` is 9.0 µs and `gap` 1.15 µs.
+# This function predicts the gain of a graph. The virtual H200's numbers were fitted to recordings. Launched one by one,
+# a launch takes (11.7 + 2 · 6.6) / 3 = 8.3 µs on average, `latency` is 9.0 µs and `gap` 1.15 µs. A graph is launched
+# once for all of its kernels: `launch` is 0, `latency` 8.8 µs and `gap` 0.03 µs.
 
 # %% id="last_end-run"
 last_end = lockstep.carry_on("last_end", last_end)
@@ -237,9 +239,9 @@ lockstep.table("72 kernels, by the model", ["how", "µs"], rows, stamp=stamp)
 # %% [markdown] id="capture-text"
 # ## 2 · Capture and replay
 #
-# A graph is **captured**: inside `with cuda.graph(g):` your launches are recorded instead of run. `g.replay()` then
-# gives all of them to the current stream in one call. Here `x` is 2; the graph has `x.mul_(3)`; then there are two
-# replays. **Predict:** what is `x` after them?
+# A graph is **captured**: inside `with cuda.graph(g):` your launches are recorded and nothing runs. `g.replay()` then
+# gives all of them to the current stream in one call. Here `x` is 2, `x.mul_(3)` is captured, and the graph is replayed
+# twice. **Predict:** what is `x` then?
 
 # %% id="capture-prediction" tags=["prediction"]
 prediction = 2 * 3 * 3  # capturing runs nothing; each replay multiplies once
@@ -262,9 +264,9 @@ print("after the capture:", seen.result[0])
 seen.compare(prediction, seen.result[1])
 
 # %% [markdown] id="addresses-text"
-# A graph knows kernels and **addresses**, but nothing about your variables. Three lines show what follows from that.
-# `y = x * 10` is captured with `x` = 1. Then `x` becomes a *new* tensor of 2s, and the graph is replayed. This is
-# **broken on purpose**. **Predict:** what is `y`?
+# A graph knows kernels and **addresses**, but nothing about your variables. Here `y = x * 10` is captured while `x` is a
+# tensor of 1s. Then the name `x` is given to a *new* tensor of 2s, and the graph is replayed. This is **broken on
+# purpose**. **Predict:** what is `y`?
 
 # %% id="addresses-prediction" tags=["prediction"]
 prediction = 10  # the graph reads the old tensor, which is still there
@@ -297,16 +299,16 @@ print("copied into the old tensor:", seen.result[1])
 # PyTorch's [notes on CUDA graphs](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) have the rules.
 #
 # **Warm-up.** Whatever a step does only in its first call must happen before the capture: creating buffers, choosing
-# algorithms, loading kernels. So it is called at least once before, on a *side stream*: on a GPU, what autograd and
+# algorithms, loading kernels. So call it at least once before, on a *side stream*: on a GPU, what autograd and
 # libraries set up in a first call may be bound to the stream of that call. (The virtual GPU cannot detect this, so
-# the checks do not ask for it, and short cells below do without.)
+# the checks do not ask for a side stream, and short cells below do without.)
 #
 # ### Exercise 2: a graph that others can use
 #
-# **Goal:** `captured(cuda, work, x)` captures `work(x)` once and returns a function `run`. `run(new)` returns what
-# `work(new)` would (`new` is like `x`), with a copy in, one replay and a copy out: at most three launches. What it
-# has returned never changes, whatever runs later; `x` and `new` are not changed. The host never waits in `run`. The
-# first call of `work` sets something up that cannot be captured.
+# **Goal:** `captured(cuda, work, x)` captures `work` once and returns a function `run`. `run(new)` returns the tensor
+# that `work(new)` would return, with a copy in, one replay and a copy out: at most three launches. `new` has the shape
+# and type of `x`. What `run` has returned never changes, whatever runs later; `x` and `new` are not changed. The host
+# never waits in `run`. The first call of `work` sets something up that cannot be captured.
 
 # %% id="captured"
 import torch
@@ -338,9 +340,9 @@ lockstep.check("captured", captured)
 
 # %% [markdown] id="gain-text"
 # Now the decode step of section 1, captured by your function, and beside it a bare loop of `g.replay()`. A replay
-# costs the host one launch. How long the 72 kernels take as a graph, your model of exercise 1 has said above. In a
-# loop, each replay is launched while the one before it runs, which hides `latency`. **Predict:** by which factor is a
-# bare replay faster than the eager step?
+# costs the host one launch. Your model of exercise 1 has said how long the 72 kernels take as a graph. In a
+# loop, each replay is launched while the one before it runs, which hides `latency`. **Predict:** how many times as fast
+# as the eager step is a bare replay?
 
 # %% id="gain-prediction" tags=["prediction"]
 # your number: eager time / replay time
@@ -390,7 +392,7 @@ title = "Warm-up and capture, then one replay: a copy, the graph, a copy"
 after.timeline(title)
 
 # %% [markdown] id="break"
-# **Break.** The first sitting ends here. You can tell a launch-bound step, and make a graph of it that computes the same.
+# **Break.** The first sitting ends here. You can recognise a launch-bound step, and make a graph of it that computes the same.
 # What comes next: whole training steps, what cannot be captured, and many batch sizes. To go on from here in a new kernel,
 # run only the lab's first cells, down to the one that defines `forward`.
 
@@ -400,8 +402,9 @@ after.timeline(title)
 # Forward, backward and optimizer can be one graph. Two things are easy to miss.
 #
 # **The warm-up trains.** Its calls are real steps. And **numbers are baked in**: a Python number that was passed to a
-# kernel stays as it was. Here SGD is captured with a learning rate of 0.1; later the program sets `group["lr"] = 0`.
-# **Predict:** how large is the change made by the next step, as a fraction of what it was before: 0 or 1?
+# kernel stays as it was. Here SGD is captured with a learning rate of 0.1. One step is replayed; then the program sets
+# `lr` to 0 and replays another. **Predict:** what is the change that the second step makes to `w`, divided by that of
+# the first?
 
 # %% id="baked-prediction" tags=["prediction"]
 prediction = 1  # the kernels of the graph have 0.1 in them
@@ -435,16 +438,16 @@ seen.compare(prediction, round(seen.result[1] / seen.result[0], 3))
 
 # %% [markdown] id="baked-explained"
 # What is to change from replay to replay must be in a tensor on the device: for example `Adam(lr=torch.tensor(…,
-# device="cuda"), capturable=True)`. A tensor on the CPU is read while the step is captured, and its number is baked
-# in like any other. Without `capturable` `Adam.step` refuses to be captured.
+# device="cuda"), capturable=True)`. A tensor on the CPU is read during the capture, and its number is baked
+# in like any other. Without `capturable=True`, `Adam.step` refuses to be captured.
 #
 # ### Exercise 3: a training step
 #
 # **Goal:** `graphed_training(cuda, model, optimizer, loss_of, x, y)` captures a step: gradients to zero, `loss =
 # loss_of(model(x), y)`, backward, `optimizer.step()`. It returns `step(x, y)`, which does one step on a new batch by
-# one replay and returns the loss, in a tensor of its own. Capturing must **not train**: when the function returns,
-# the model's parameters have the values they had before. `optimizer` is SGD without momentum, so there is no other
-# state. In `step`, the host does not wait, and there are at most four launches.
+# one replay, and returns the loss that was computed in it, in a tensor of its own. Capturing must **not train**: when
+# `graphed_training` returns, the model's parameters have the values they had before. `optimizer` is SGD without
+# momentum, so there is no other state. In `step`, the host does not wait, and there are at most four launches.
 
 # %% id="graphed_training"
 import torch
@@ -491,9 +494,10 @@ lockstep.check("graphed_training", graphed_training)
 # %% [markdown] id="breaks-text"
 # ## 4 · What breaks a capture
 #
-# While a stream is captured nothing runs. So no line may wait for a value, or copy between the device and ordinary
-# (not pinned) memory. And all work must come back to the stream of the capture. Random numbers are drawn on the
-# device. **Predict:** how many of these ten fail, each captured by itself?
+# While a stream is captured, nothing runs on it. So the host cannot wait for a value, nor for the shape of a result, and
+# nothing can be copied between the device and ordinary (not pinned) memory. Work on other streams must be joined to the
+# stream of the capture. Random numbers are drawn on the device. **Predict:** how many of these ten fail, each captured
+# by itself?
 
 # %% id="breaks-prediction" tags=["prediction"]
 prediction = 6  # item, if, the mask, cpu, synchronize, the stream not joined
@@ -546,10 +550,10 @@ found["x.sum()"].compare(prediction, failed)
 # %% [markdown] id="breaks-explained"
 # A mask fails because its result's *shape* depends on values. The result of `torch.where` always has the same shape.
 # Random numbers work, and each replay draws new ones. An `if` on a shape can be captured: the graph contains the
-# branch that was taken at the time.
+# branch that was taken during the capture.
 #
-# It is worse if something is captured and wrong. Python runs during the capture only: a replay does not count, print
-# or decide anything there ("A counter in Python, and a list of outputs", in the further notebook).
+# It is worse if the capture succeeds and the replay is wrong. Python runs during the capture only: in a replay it does
+# not count, print or decide ("A counter in Python, and a list of outputs", in the further notebook).
 #
 # ### Exercise 4: make it capturable
 #
@@ -564,9 +568,9 @@ found["x.sum()"].compare(prediction, failed)
 #     return large.sum()
 # ```
 #
-# **Goal:** `clipped(x, limit)` computes the same for every `x` that a replay finds, and can be captured. `limit` is a
-# Python number that does not change. `x` is float32 and has one dimension; it is not all zeros, and must not be
-# changed.
+# **Goal:** `clipped(x, limit)` can be captured, and each replay computes the same as this function for the values that
+# `x` has then. The result is a tensor with one number. `limit` is a positive Python number that does not change. `x` is
+# float32 and has one dimension; it is not all zeros, and must not be changed.
 
 # %% id="clipped"
 import torch
@@ -586,7 +590,7 @@ lockstep.check("clipped", clipped)
 # %% [markdown] id="by_size-text"
 # ## 5 · One graph for each batch size
 #
-# Shapes are fixed in a graph. A serving engine has a new batch size at each step, as requests come and go. It
+# Shapes are fixed in a graph. A serving engine's batch size changes from step to step, as requests come and go. It
 # captures graphs for a few sizes, and **pads**: a batch of 9 runs in the graph for 16, and 7 rows are discarded
 # ([`enable_padding`](https://nvidia.github.io/TensorRT-LLM/1.3.0rc27/llm-api/reference/DecodeCudaGraphConfig.html) in
 # TensorRT-LLM).
@@ -594,13 +598,19 @@ lockstep.check("clipped", clipped)
 # Is that expensive? As long as a step is bound by launches or by reading weights, more rows cost next to nothing.
 # What costs is **memory**: each graph keeps what it needs, whether it runs or not.
 #
-# A step of 24 layers keeps three tensors of *rows* × 2048 bfloat16 at a time: the layer's input, the product, its relu. (The sum takes the
-# product's place.) So a graph of 4096 rows takes 3 · 16 MiB. Nine graphs have 4096, 2048, …, 16 rows. The
-# allocator takes memory in pieces: a tensor of 10 MiB or more has its own; below that it comes from a piece of 20 MiB, of 1 MiB or less from
-# a piece of 2 MiB.
+# A step of width 2048 keeps three tensors of *rows* × 2048 bfloat16 numbers at a time: the layer's input, the product
+# and its relu. (The sum takes the product's place.) For 4096 rows each of them has 16 MiB. The allocator takes memory
+# from the device in pieces:
 #
-# **Predict:** how many MiB do the nine graphs take, if each has its own pool? (Count the pieces for three tensors of 16 MiB, of 8, 4,
-# 2, 1, and for the four smallest graphs. A real GPU takes 32 MiB more, once, for cuBLAS: "what graphs take" below explains them.)
+# | tensor | comes from |
+# | --- | --- |
+# | 10 MiB or more | a piece of its own size |
+# | more than 1 MiB | a piece of 20 MiB, with others if they fit |
+# | 1 MiB or less | a piece of 2 MiB, with others if they fit |
+#
+# Nine graphs are captured, for 4096, 2048, …, 16 rows. **Predict:** how many MiB do they take, if each has its own pool?
+# (Count the pieces for three tensors of 16 MiB, of 8, 4, 2, 1, and for the four smallest graphs. A real GPU takes 32 MiB
+# more, once, for cuBLAS.)
 
 # %% id="memory-prediction" tags=["prediction"]
 # your number, in MiB
@@ -708,9 +718,9 @@ lockstep.check("by_size", by_size)
 # %% [markdown] id="recap"
 # ## Recap
 #
-# - A step is launch-bound if the device waits for launches: gaps between kernels, an empty queue, and no gain from less work.
+# - A step is launch-bound if the device waits for launches: gaps between kernels, an empty queue, no gain from less work.
 # - A capture records kernels and addresses, and runs nothing. Inputs are copied in, outputs copied out.
-# - Memory of a capture comes from a pool. Graphs of one pool must not run at the same time.
+# - The memory of a capture comes from a pool. Graphs of one pool must not run at the same time.
 # - Lines that wait, results whose shape depends on values, and streams that are not joined cannot be captured. What
 #   Python does is captured once: branches, counters, numbers.
 # - A training step can be one graph. Its warm-up trains, and its learning rate is baked in.
@@ -718,18 +728,19 @@ lockstep.check("by_size", by_size)
 #   notebook has an H200's steps of many sizes.
 #
 # **Graphs that PyTorch makes for you.** `torch.compile(model, mode="reduce-overhead")` (lab 05) does all of this by
-# itself: it copies inputs into static tensors, warms up, captures a graph for each compiled function and each shape, and
-# has them share one pool, as a *tree* of the orders in which they have run
+# itself. It copies inputs into static tensors, warms up, and captures a graph for each compiled function and each shape.
+# The graphs share one pool, and PyTorch keeps the orders in which they have run as a *tree*
 # ([CUDA graph trees](https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html)). The price is the one
-# you have seen: the next run overwrites the outputs of the last one. PyTorch raises an error if you read such an output;
-# clone what you keep. `torch.compiler.cudagraph_mark_step_begin()` tells where a new step begins, and what
-# the step before has made may be overwritten.
+# you have seen: the next step overwrites the outputs of the last one, so clone what you keep. PyTorch raises an error
+# if you read an output that was overwritten. `torch.compiler.cudagraph_mark_step_begin()` marks where a new step begins:
+# from there on, the outputs of the step before may be overwritten.
 #
 # **Graphs that change.** CUDA can set the parameters of a kernel in a graph that is ready
-# (`cudaGraphExecKernelNodeSetParams`), or give it those of another capture with the same shape (`cudaGraphExecUpdate`).
-# PyTorch's `CUDAGraph` has no method for either, so what changes must be *in* the static tensors.
+# (`cudaGraphExecKernelNodeSetParams`), or update the graph from another capture of the same structure
+# (`cudaGraphExecUpdate`). PyTorch's `CUDAGraph` has no method for either; it only hands out CUDA's own handle
+# (`raw_cuda_graph_exec()`). With PyTorch alone, what changes must be *in* the static tensors.
 #
-# **What is missing here:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
+# **What comes next:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
 
 # %% id="progress" tags=["unpublished"]
 lockstep.progress("06")
@@ -742,9 +753,9 @@ lockstep.progress("06")
 # %% [markdown] id="overwritten-text"
 # ## An output that is overwritten
 #
-# About 10 minutes; a CPU is enough. A kept output of a graph may lie where a graph of the same pool that was
-# captured *before* it had something in between. The cell captures `first`, which computes `x * 2 + 3` and needs `x * 2`
-# for a moment, then `second` with `z = x * 100`, in one pool; `x` is 1. Then it replays `first`, `second` and
+# About 10 minutes; a CPU is enough. A graph's output may lie where another graph of the same pool, captured *before* it,
+# keeps an intermediate result. The cell captures `first`, which computes `x * 2 + 3` and needs memory for `x * 2` on
+# the way, then `second` with `z = x * 100`, in one pool; `x` is 1. Then it replays `first`, `second` and
 # `first`. **Predict:** what is `z` after these three?
 
 # %% id="overwritten-prediction" tags=["prediction"]
@@ -876,8 +887,7 @@ print("kept:", *seen.result[0], "· copied:", *seen.result[1])
 # %% [markdown] id="pool-text"
 # ## Memory while a graph is captured
 #
-# About 5 minutes; a CPU is enough. Some texts list "no new memory allocations" among the rules for CUDA
-# graphs.
+# About 5 minutes; a CPU is enough. That a captured graph may make no new memory allocations is a common guess.
 #
 # ### Claim: "memory cannot be allocated while a graph is captured"
 #
