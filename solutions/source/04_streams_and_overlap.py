@@ -940,6 +940,9 @@ title = "Five batches: plain, then prefetched"
 lockstep.Timeline(after.trace, before=before.trace, title=title)
 
 # %% [markdown] id="recap"
+# Only the first copy is exposed. (On an H200 five such batches took 13.1 ms plain and 8.6 ms prefetched: recorded.)
+# Were a step shorter than its copy, the copies would set the pace.
+#
 # ## Recap
 #
 # - A call launches, and returns. A clock on the host measures the launch; events measure the device's time, its
