@@ -51,6 +51,91 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return sorted(filter(lambda one: one < steps, every))
 
 
+# %% profiled: start-and-stop
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    rank = torch.distributed.get_rank()
+    profiler = profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    )
+    profiler.start()
+    for number in range(steps):
+        train(number)
+        profiler.step()
+    profiler.stop()
+
+
+# %% profiled: skip-first
+def profiled(train, steps, first, count, folder):
+    import os
+
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{os.environ['RANK']}.json")
+
+    plan = schedule(skip_first=first - 1, wait=0, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready, record_shapes=True) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+    return profiler
+
+
+# %% profiled: step-between
+def profiled(train, steps, first, count, folder):
+    from pathlib import Path
+
+    from torch.profiler import profile, schedule
+
+    path = Path(folder) / f"rank{torch.distributed.get_rank()}.json"
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(str(path))) as p:
+        for number in range(steps):
+            if number > 0:
+                p.step()
+            with torch.profiler.record_function("my range"):
+                train(number)
+
+
+# %% profiled: own-schedule
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import ProfilerAction, profile
+
+    def plan(step):
+        if first <= step < first + count - 1:
+            return ProfilerAction.RECORD
+        named = {
+            first - 1: ProfilerAction.WARMUP,
+            first + count - 1: ProfilerAction.RECORD_AND_SAVE,
+        }
+        return named.get(step, ProfilerAction.NONE)
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: written-afterwards
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+    profiler.export_chrome_trace(f"{folder}/rank{torch.distributed.get_rank()}.json")
+
+
 # %% offsets: sorted-middle
 def offsets(ends):
     found = []

@@ -115,6 +115,212 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [step for step in range(last) if step % cycle < wait + warmup]
 
 
+# %% profiled: never-recorded
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready):
+        for number in range(steps):
+            train(number)
+
+
+# %% profiled: no-file
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: another-file
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: another-file
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule, tensorboard_trace_handler
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    ready = tensorboard_trace_handler(folder)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: not-each-rank
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        if torch.distributed.get_rank() == 0:
+            profiler.export_chrome_trace(f"{folder}/rank0.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: not-each-rank
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    if torch.distributed.get_rank() > 0:
+        for number in range(steps):
+            train(number)
+        return
+
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank0.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: no-schedule
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    with profile(on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: step-first
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            profiler.step()
+            train(number)
+
+
+# %% profiled: repeat-forgotten
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: one-late
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: one-early
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=0, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: one-more
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count + 1, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: stops-early
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+            if number == first + count - 1:
+                break
+
+
+# %% profiled: no-warm-up
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        rank = torch.distributed.get_rank()
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first, warmup=0, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
 # %% offsets: behind
 def offsets(ends):
     return [statistics.median(row[0] - row[r] for row in ends) for r in range(len(ends[0]))]

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import random
 import statistics
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +20,7 @@ import numpy as np
 from ...base.formatting import percent
 from ...base.provenance import recorded
 from ...trace import Kind, Trace
-from ..judging import Number, Run, Trial, judged
+from ..judging import Noted, Number, Run, Trial, judged
 
 US = 1_000  # nanoseconds
 
@@ -54,6 +59,89 @@ def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> l
         for step in range(steps)
         if step % cycle >= wait + warmup and (not repeat or step // cycle < repeat)
     ]
+
+
+# ── The profiler's loop ──────────────────────────────────────────────────────────────────────
+
+
+def _recording(answer: Any, steps: int, first: int, count: int) -> Noted:
+    """Return for which steps `train` was called, in which of them the profiler was recording, and
+    the ranges in this rank's file, in order: None without such a file. Noted is which files there
+    are, and whether PyTorch warned that there is no warm-up."""
+    import torch
+
+    called, recorded = [], []
+
+    def train(number: int) -> None:
+        called.append(number)
+        if torch.autograd._profiler_enabled():
+            recorded.append(number)
+        with torch.profiler.record_function(f"train {number}"):
+            torch.ones(8).sum()
+
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        answer(train, steps, first, count, folder)
+        files = sorted(os.listdir(folder))
+        file = Path(folder) / f"rank{os.environ['RANK']}.json"
+        ranges = _ranges(file) if file.exists() else None
+    end = {"called": called, "recorded": recorded, "ranges": ranges}
+    cold = any("won't be using warmup" in str(one.message) for one in said)
+    return Noted(end, {"files": files, "cold": cold})
+
+
+def _ranges(file: Path) -> list[str]:
+    """Steps and calls of `train`, in order: an answer may have ranges of its own."""
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    ranges = [one for one in events if one.get("cat") == "user_annotation"]
+    names = [one["name"] for one in sorted(ranges, key=lambda one: one["ts"])]
+    return [name for name in names if name.startswith(("ProfilerStep#", "train "))]
+
+
+@judged("profiled", lab="07", play=_recording, silent=True)
+def profiled(draw: random.Random) -> Iterator[Trial]:
+    """`profiled(train, steps, first, count, folder)`: the loop, and a file of some steps a rank."""
+    first, count = draw.sample((2, 3, 4), 2)
+    for nproc, start, steps in (
+        (2, first, first + count + 1),
+        (3, first + 1, 3 * (first + 1 + count)),  # further cycles would fit in
+        (2, 1, count + 2),  # nothing to wait for
+        (2, first, first + count),  # ends with the last one that is kept
+    ):
+        kept = range(start, start + count)
+        right = {
+            "called": list(range(steps)),
+            "recorded": list(kept),
+            "ranges": [name for at in kept for name in (f"ProfilerStep#{at}", f"train {at}")],
+        }
+        facts = {"steps": steps, "first": start, "count": count, "last": start + count - 1}
+        given = (steps, start, count)
+        yield Trial(nproc, given=[given] * nproc, right=[right] * nproc, facts=facts)
+
+
+def _no_file(run: Run, rank: int) -> bool:
+    return run.got(rank)["ranges"] is None
+
+
+def _not_each_rank(run: Run, rank: int) -> bool:
+    """Whether rank 0 has its file, and this rank has written none."""
+    return _no_file(run, rank) and not run.noted[rank]["files"] and not _no_file(run, 0)
+
+
+def _another_file(run: Run, rank: int) -> Any:
+    files = run.noted[rank]["files"]
+    return _no_file(run, rank) and bool(files) and {"files": ", ".join(files)}
+
+
+def _never_recorded(run: Run, rank: int) -> bool:
+    return _no_file(run, rank) and not run.got(rank)["recorded"]
+
+
+profiled.shows("not-each-rank", _not_each_rank)
+profiled.shows("another-file", _another_file)
+profiled.shows("never-recorded", _never_recorded)
+profiled.shows("no-file", _no_file)
+profiled.demands("no-warm-up", lambda run, rank: run.noted[rank]["cold"])
 
 
 # ── One clock ────────────────────────────────────────────────────────────────────────────────
