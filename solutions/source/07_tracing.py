@@ -1,12 +1,13 @@
 # %% [markdown] id="title"
 # # 07 · Multi-GPU tracing
 #
-# **Two sittings, 70 and 75 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
+# **Two sittings, 85 and 85 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
 #
 # Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every operator, kernel
 # and collective, with its start and end. Afterwards you can
 #
-# - record the steps that you want,
+# - write the profiler's loop, and record the steps that you want,
+# - read one rank's trace in Perfetto,
 # - align the clocks of all ranks, by hand and with a certificate,
 # - say how much of the communication is hidden behind computing, and how much is exposed,
 # - name the rank that the others wait for: it is not the one with the long kernels,
@@ -76,9 +77,10 @@ count = len(trace.where(Kind.COMMUNICATION, rank=0))
 lockstep.compare(predicted=prediction, measured=count)
 
 # %% [markdown] id="first-explained"
-# Below the cell is the timeline: a group of lanes for each rank. Click it, scroll to zoom, and find the
-# three steps, and in each of them the four all-reduces below "gradients". (On GPUs step 0 is nearly all of the
-# picture: kernels are loaded, NCCL connects. Zoom into its right end for the others.)
+# Below the program is the timeline: a group of lanes for each rank. Click it, then scroll to zoom, and find the three
+# steps on "thread main". ▸ unfolds a thread: in each step is the range "gradients". Its four all-reduces have lanes of
+# their own: threads of gloo's, or a stream of the GPU. (On GPUs step 0 is nearly all of the picture: kernels are
+# loaded, NCCL connects. Zoom into its right end for the others.)
 #
 # ### Which steps to record
 #
@@ -116,6 +118,57 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 # %% id="recorded_steps-check"
 lockstep.check("recorded_steps", recorded_steps)
 
+# %% [markdown] id="ready-text"
+# ### The loop around a profiler
+#
+# Above, `--trace` started the profiler for you. In a script you start it yourself: `torch.profiler.profile` is a
+# context manager. Where it has a schedule, its `step()` tells it that a step is over. When a cycle is over, it calls
+# your function `on_trace_ready` with itself: that function writes the file, by `export_chrome_trace(path)`. Without a
+# schedule everything inside of the `with` block is one cycle:
+
+# %% id="ready"
+# %%torchrun -n 1 --no-init
+import torch
+from torch.profiler import profile
+
+
+def ready(profiler):
+    print("recorded first:", profiler.events()[0].name)
+
+
+with profile(on_trace_ready=ready):
+    torch.ones(8).sum()
+print("the block is over")
+
+# %% [markdown] id="profiled-text"
+# ### Exercise 2: the profiler's loop
+#
+# **Goal:** `profiled(train, steps, first, count, folder)` runs on every rank. It calls `train(number)` for the numbers
+# 0 to `steps` - 1, in order, and records `count` of these steps: number `first` and those after it, once. One step of
+# warm-up comes right before them. (`first` is at least 1, and the loop is long enough.) Rank 0 writes its trace to the
+# file `rank0.json` in `folder`, rank 1 to `rank1.json`, and so on. What the function returns does not matter.
+
+# %% id="profiled"
+import torch.distributed as dist
+from torch.profiler import profile, schedule
+
+
+def profiled(train, steps, first, count, folder):
+    # BEGIN SOLUTION
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+    # END SOLUTION
+
+
+# %% id="profiled-check"
+lockstep.check("profiled", profiled)
+
 # %% [markdown] id="cost-explained"
 # ### What the profiler costs
 #
@@ -133,7 +186,8 @@ lockstep.check("recorded_steps", recorded_steps)
 # all-reduce before another one has come.
 #
 # To show this, the next cell takes a recording of 4 H200s (ten layers, data-parallel) and shifts the clocks of all
-# ranks but rank 0. Then it prints when four all-reduces *end*, by each rank's own clock.
+# ranks but rank 0. Then it prints when four all-reduces *end*, by each rank's own clock, counted from the smallest of
+# these times.
 
 # %% id="skew" tags=["plumbing"]
 import random
@@ -179,7 +233,7 @@ lockstep.compare(predicted=prediction, measured=wrong[2] / 1e3, unit="µs")
 # Four collectives give four differences, which agree within microseconds. In a real trace one of them is sometimes
 # far off, because a rank was interrupted just as it left. A median is not affected.
 #
-# ### Exercise 2: offsets
+# ### Exercise 3: offsets
 #
 # **Goal:** `ends[collective][rank]` are the ends in nanoseconds by each rank's own clock. `offsets(ends)` returns a
 # list with one number for each rank: the median, over the collectives, of the rank's end minus rank 0's end. The
@@ -220,9 +274,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="certificate-explained"
-# Read the certificate's last sentence. 95 % of the ends agree within some microseconds, so a shorter wait cannot be
-# told from the clocks' error, and is not reported: this limit is the **resolution**. A tool that shows waits of one
-# microsecond between ranks, without a certificate, shows noise.
+# Read the certificate's last sentence. 95 % of the collectives end on all ranks within some microseconds of each other.
+# A shorter wait cannot be told from the clocks' error, and is not reported: this limit is the **resolution**. A tool
+# that shows waits of one microsecond between ranks, without a certificate, shows noise.
 
 # %% [markdown] id="exposed-text"
 # ## 3 · Where the step went
@@ -240,11 +294,11 @@ lockstep.table(
 #
 # Hidden communication costs (nearly) nothing. Exposed communication is what you can save.
 #
-# ### Exercise 3: exposed communication
+# ### Exercise 4: exposed communication
 #
 # **Goal:** `exposed(compute, communication)` returns for how many nanoseconds some communication runs and nothing
 # computes. Both are lists of `(start, end)`, ints, in no particular order; spans within a list may overlap, as on two
-# streams. Each moment counts once. For `[(0, 100)]` and `[(60, 160)]` it is 60.
+# streams. Either list may be empty. Each moment counts once. For `[(0, 100)]` and `[(60, 160)]` it is 60.
 
 
 # %% id="exposed"
@@ -270,7 +324,7 @@ lockstep.check("exposed", exposed)
 
 # %% [markdown] id="breakdown-text"
 # The same ten layers on 4 H200s, *before* anything was done about it: backward first, then each gradient is
-# all-reduced by itself. `skip=1` leaves out the first recorded step; the table adds up the other two.
+# all-reduced by itself. `skip=1` leaves out the first recorded step, number 2; the table adds up the other two.
 
 # %% id="breakdown"
 before = recording("data-parallel-before")
@@ -299,13 +353,68 @@ lockstep.Timeline(after, before=before, title=title)
 # About 74 % of the communication is hidden now, and the step is a little longer than you predicted: kernels that
 # compute run slower while NCCL's kernels use part of the same GPU (`compute` grew), and DDP's buckets cost copies.
 # `diff` shows both. Overlap has a price, the topic of lab 04.
-
-# %% [markdown] id="break-text"
+#
 # **Break.** The first sitting ends here. You have recorded a profile, aligned clocks, and seen where a step goes.
-# What comes next: late ranks, slow hosts, six cases, and a proof. The next section starts on its own.
+# What comes next: a trace in Perfetto, late ranks, slow hosts, six cases, and a proof. The next section starts on its
+# own.
+
+# %% [markdown] id="perfetto-text"
+# ## 4 · One rank's file in Perfetto
+#
+# Most people look at traces in [Perfetto](https://ui.perfetto.dev), a viewer that runs in the browser: the page reads
+# a file on the machine that the browser is on, and uploads nothing. The next cell writes a file for it: rank 1 of the
+# ten layers of section 3, before DDP's buckets, as the profiler has recorded it. (The files of your own `profiled` are
+# of the same kind.)
+
+# %% id="perfetto-file" tags=["unpublished"]
+import shutil
+import tempfile
+
+recorded = lockstep.recorded("traces/data-parallel-before")
+folder = tempfile.TemporaryDirectory(prefix="lockstep-traces-")
+print(shutil.copy(recorded.path / "rank1.json.gz", folder.name))
+
+# %% [markdown] id="perfetto-read"
+# 1. Open [ui.perfetto.dev](https://ui.perfetto.dev), click **Open trace file** at the left, and choose this file; or
+#    drag the file onto the page. (Where Jupyter runs on another machine, copy the file to yours first. It is removed
+#    when this notebook's kernel ends.)
+# 2. Click the two groups `python3` to unfold them. The first has the threads of the process, the second, `python3 1`,
+#    has the GPU with number 1. Its `stream 7` is what the kernels run on.
+# 3. W and S zoom in and out where the mouse is, A and D move. Find `ProfilerStep#3` on the main thread, and in it the
+#    ranges `forward`, `backward` and `gradients`: the host launches there. The GPU runs what was launched later, on
+#    stream 7.
+# 4. On stream 7, find the first all-reduce of that step: it begins where the products of the backward pass end, just
+#    before the GPU's range `gradients`. It is two slices, one above the other: the range `nccl:all_reduce`, and the
+#    kernel `ncclDevKernel_AllReduce…`. Click the kernel. F zooms to it, and an arrow leads back to the call that
+#    launched it, in `gradients`.
+# 5. The panel "Current Selection" shows its **Duration**.
+#
+# **Predict:** how many microseconds will Lockstep say that this kernel lasts? It has read the same file.
+
+# %% id="perfetto-prediction" tags=["prediction"]
+prediction = 215  # Perfetto's panel: Duration 215µs 7ns
+
+# %% id="perfetto-measured"
+before = recording("data-parallel-before")
+met = before.collectives()[20]  # each step has 20: the first of the second step
+lasted = [(met.end[rank] - met.start[rank]) / 1e3 for rank in met.ranks]
+waited = [met.waited[rank] / 1e3 for rank in met.ranks]
+rows = [[r, f"{lasted[r]:.0f}", f"{waited[r]:.0f}"] for r in met.ranks]
+table = lockstep.table(
+    "The same all-reduce on all ranks",
+    ["rank", "in it, in µs", "of which it waited, in µs"],
+    rows,
+    stamp=before.provenance,
+)
+display(table)
+lockstep.compare(predicted=prediction, measured=lasted[1], unit="µs")
+
+# %% [markdown] id="perfetto-explained"
+# Perfetto and Lockstep agree on rank 1. What the file of one rank cannot say is in the last column: rank 1 spent most
+# of this all-reduce waiting for rank 0, which came last. That takes the files of all ranks, on one clock.
 
 # %% [markdown] id="late-text"
-# ## 4 · Who is late
+# ## 5 · Who is late
 #
 # In the next cell one rank, chosen at random and not revealed, computes much longer than the others before each of
 # six all-reduces.
@@ -329,9 +438,9 @@ for number in range(6):
 # %% [markdown] id="late-claim-text"
 # ### Claim: "the rank with the longest all-reduces is the slow one"
 #
-# It looks like that in a profile of one rank: "most of my time is NCCL". The next cell shows how long each rank
-# computes, and how long it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"` or
-# `"depends"`?
+# A common guess, for a profile of one rank looks like that: "most of my time is NCCL". The next cell shows how long each
+# rank computes, and how long it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"`
+# or `"depends"`?
 
 # %% id="late-guess" tags=["guess"]
 guess = "does not hold"
@@ -363,12 +472,12 @@ lockstep.claim(
 # The slow rank arrives last, so it waits least. A long all-reduce means: *this rank was early*. The rank to blame is
 # the one that arrived **last**, and its cost is the total time that the others waited.
 #
-# ### Exercise 4: who is charged
+# ### Exercise 5: who is charged
 #
 # **Goal:** `arrivals[collective][rank]` says when each rank arrived, in nanoseconds, on one clock. In each
-# collective, the last rank is charged the sum of what the others waited for it. A wait shorter than `resolution` does
-# not count: the clocks cannot show it. `charged(arrivals, resolution)` returns a list with what each rank is charged
-# in total.
+# collective, the last rank is charged the sum of what the others waited for it (no two ranks arrive last together). A
+# wait shorter than `resolution` does not count: the clocks cannot show it. `charged(arrivals, resolution)` returns a
+# list with what each rank is charged in total.
 #
 # An example with a resolution of 10: of `[[0, 100, 95]]` rank 1 is charged 100.
 
@@ -394,10 +503,10 @@ lockstep.check("charged", charged)
 # It splits the time that NCCL or gloo seem to take into waiting and transfer.
 
 # %% id="collectives" tags=["varies"]
-trace.collectives()
+print(trace.collectives(), lockstep.live(job), sep="\n")
 
 # %% [markdown] id="host-text"
-# ## 5 · Hosts that are too slow
+# ## 6 · Hosts that are too slow
 #
 # A GPU runs what its host has launched. A launch costs the host a few microseconds, whatever the kernel does. Where
 # kernels are shorter than that, the queue is empty and the GPU waits: the step is **launch-bound**, and faster
@@ -406,15 +515,16 @@ trace.collectives()
 # launches them all.
 
 # %% id="host"
-lines = []
+lines, timed = [], lockstep.recorded("traces/overhead.json").content
 for name in ("eager", "compiled", "graph"):
     trace = recording(f"tensor-parallel-{name}")
     calls = trace.launches().calls[0]
     lines.append([name, f"{calls.calls / 3:.0f}", f"{calls.launched / 3:.0f}"])
-    length = trace.breakdown(skip=1).of(0).length / 2
-    lines[-1] += [f"{calls.host / 3e3:.0f}", f"{length / 1e6:.3f}"]
+    step = timed[f"tensor-parallel-{name}"]
+    both = step["step_seconds"], step["recorded_step_seconds"]
+    lines[-1] += [f"{calls.host / 3e3:.0f}", *(f"{t * 1e3:.2f}" for t in both)]
 head = ["program", "launching calls", "kernels"]
-head += ["µs of the host in these calls", "ms, recorded"]
+head += ["µs of the host in these calls", "ms", "ms, recorded"]
 lockstep.table(
     "A step of rank 0",
     head,
@@ -423,15 +533,16 @@ lockstep.table(
 )
 
 # %% [markdown] id="host-explained"
-# A compiled step launches fewer kernels than an eager one, and takes no less time: the launching calls are a small
-# part of what the host does. The graph has all kernels of the eager step, and one call.
+# "ms" is a step without the profiler, which makes the first two much longer. A compiled step launches fewer kernels than
+# an eager one, and takes no less time: the launching calls are a small part of what the host does. The graph has all
+# kernels of the eager step, and one call.
 #
 # A host can also be too slow in another way, **starved input**: a step begins when its data is there, and while the
 # host is still preparing it, nothing runs. In the breakdown both are host-bound. In the picture they differ: a
 # launch-bound step has hundreds of short gaps throughout; a starved step has one long gap at its start.
 
 # %% [markdown] id="cases-text"
-# ## 6 · Six cases
+# ## 7 · Six cases
 #
 # Here are six traces, each slowed by one cause that you are not told. Before them comes X, which is explained. X, A,
 # B and E were recorded on H200s; C, D and F with gloo ranks on a small CPU. These are the words for causes:
@@ -456,7 +567,8 @@ def look(letter):
     """What the library says of a case: picture, parts, who is late, steps."""
     trace = case(letter)
     display(lockstep.Timeline(trace, title=f"case {letter}"))
-    display(trace.breakdown(), trace.collectives())
+    display(trace.breakdown())
+    print(trace.collectives())
     for rank in trace.ranks:
         own = [one for one in trace.steps() if one.rank == rank]
         ms = {one.number: (one.end - one.start) / 1e6 for one in own}
@@ -502,15 +614,15 @@ look("E")
 look("F")
 
 # %% [markdown] id="diagnoses-text"
-# ### Exercise 5: six diagnoses
+# ### Exercise 6: six diagnoses
 #
 # **Goal:** `diagnoses()` returns a dict: for each of "A" to "F" a tuple `(rank, cause, share)`. The rank
 # is the one that is the cause, or `None` where all are alike; the cause is a word of the table; the share is
 # a number from 0 to 1. You may ask the traces anything: `case("A")` is one.
 #
 # The **share** is the part of the steps that the cause takes. For a rank that others wait for: how much smaller the
-# share of exposed communication is in its steps than in theirs. Where all ranks are alike: the cause's part of the
-# breakdown, for the rank that waits least, as in X. (For E that is all the time in which its GPU waits for the host,
+# share of exposed communication is in its steps than in theirs, on average. Where all ranks are alike: the cause's
+# part of the breakdown, for the rank that waits least, as in X. (For E that is all the time in which its GPU waits for the host,
 # not only the calls that are to blame.) A few percent more or less do not matter.
 
 
@@ -551,7 +663,7 @@ columns = ["case", "who", "cause", "of a step", "because"]
 lockstep.table("What the library guesses", columns, rows, stamp=stamps)
 
 # %% [markdown] id="gate-text"
-# ## 7 · Prove it
+# ## 8 · Prove it
 #
 # You have changed one thing. Is the step faster now, or slower? Step times vary even if nothing was changed, so one
 # number before and one after prove little. A fixed percentage is no test either.
@@ -561,9 +673,10 @@ lockstep.table("What the library guesses", columns, rows, stamp=stamps)
 # if one grew by more than noise explains, and names the rank, kernel or range. In a shell it is
 # `lockstep gate BASELINE NEW`, whose exit code a CI job understands.
 #
-# We take DDP's buckets away again: from *after* to *before*. **Predict:** how many of the three measures
-# (step time, exposed communication, launches) will grow beyond noise? DDP copies gradients into its
-# buckets.
+# We take DDP's buckets away again: from *after* to *before*. There are 20 gradients. *After* copies each of them into
+# one of DDP's three buckets, and launches an all-reduce for each bucket; *before* launches an all-reduce for each
+# gradient. **Predict:** how many of the three measures (step time, exposed communication, launches) will grow beyond
+# noise?
 
 # %% id="gate-prediction" tags=["prediction"]
 prediction = 2  # step time, exposed communication; no copies: fewer launches
@@ -598,8 +711,7 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # The step did grow, but only by a third of what the recorded steps say. Ask a trace *where* the time goes, and a
 # clock without a profiler how much it is. Nor can three steps a side support odds such as one in many thousands: with
 # fewer than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
-
-# %% [markdown] id="nccl-text"
+#
 # ## What changes under NCCL
 #
 # | with gloo, on a CPU | with NCCL |
@@ -611,8 +723,9 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # %% [markdown] id="recap"
 # ## Recap
 #
-# - Record some steps by a schedule, after a warm-up. Recording costs the host about a microsecond for each slice,
-#   which a busy GPU hides and a busy host does not.
+# - Record some steps by a schedule, after a warm-up: `step()` moves the profiler on, `on_trace_ready` writes a file a
+#   rank. Recording costs the host about a microsecond for each slice, which a busy GPU hides and a busy host does not.
+# - Perfetto shows the file of one rank. Who made it wait is in the others'.
 # - The end of a collective is one moment on all ranks, which aligns the clocks. Below the resolution nothing is
 #   known.
 # - Only exposed communication costs time. A long collective mostly means a rank that was early.
@@ -628,62 +741,6 @@ lockstep.progress("07")
 #
 # Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
 # Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
-
-# %% [markdown] id="loop-text"
-# ## The profiler's loop by hand
-#
-# About 10 minutes; a CPU is enough. `--trace` has started the profiler for you. In a script you write the loop yourself:
-# `profile` gets a schedule and a function that it calls at the end of each cycle, and `step()` says that a step is over.
-# Each rank writes files of its own.
-#
-# **Predict:** the schedule below has `wait=1, warmup=1, active=2, repeat=2`, and the loop has ten steps. How many files
-# does each rank write?
-
-# %% id="loop-prediction" tags=["prediction"]
-prediction = 2  # cycles of four steps: one file each, and then no more
-
-# %% id="loop"
-import tempfile
-
-import torch
-import torch.distributed as dist
-from torch.profiler import profile, record_function, schedule
-
-folder = tempfile.TemporaryDirectory(prefix="lockstep-traces-")
-
-
-def loop(traces):
-    files = []
-
-    def ready(profiler):
-        rank, cycle = dist.get_rank(), len(files)
-        files.append(f"{traces}/cycle{cycle}-rank{rank}.json")
-        profiler.export_chrome_trace(files[-1])
-
-    x = torch.ones(1 << 16)
-    cycles = schedule(wait=1, warmup=1, active=2, repeat=2)
-    with profile(schedule=cycles, on_trace_ready=ready) as profiler:
-        for _ in range(10):
-            with record_function("gradients"):
-                dist.all_reduce(x)
-            profiler.step()
-    return files
-
-
-how = {"nproc_per_node": 2, "backend": "gloo", "show": False}
-job = lockstep.torchrun(loop, folder.name, **how)
-lockstep.compare(predicted=prediction, measured=len(job[0]))
-
-# %% id="loop-files" tags=["unpublished"]
-print(*job[0], *job[1], sep="\n")
-
-# %% [markdown] id="loop-explained"
-# Open one of these files in [Perfetto](https://ui.perfetto.dev): drag it onto the page, which reads it on your machine.
-# W and S zoom, A and D move, a click selects a slice, and a dragged area lists the slices in it. Find the two recorded
-# steps (`ProfilerStep#2` and `#3` in the first cycle), the range "gradients" in each, and the all-reduce below it: how
-# much of the range does it take? Then open the other rank's file. It is another page with another clock: which rank
-# came late to the first all-reduce you cannot see there, and that is what section 2 of the lab is for. The files are
-# removed when this notebook's kernel ends.
 
 # %% [markdown] id="costs-text"
 # ## What recording costs, and hides
@@ -840,7 +897,7 @@ lockstep.compare(predicted=prediction, measured=each, unit="MiB")
 # %% [markdown] id="roofline-text"
 # ## A roofline by hand
 #
-# Is a kernel slow, or is it as fast as the machine allows? 10 minutes; kernels of a recording on
+# Is a kernel slow, or is it as fast as the machine allows? 15 minutes; kernels of a recording on
 # H200s; a CPU is enough.
 
 # %% [markdown] id="roofline-predict-text"

@@ -25,7 +25,7 @@ LABS = (
     Lab("04", "streams_and_overlap", "Streams, events, overlap", "85 + 90", "cpu"),
     Lab("05", "torch_compile", "torch.compile modes", "55 + 65", "cpu"),
     Lab("06", "cuda_graphs", "CUDA graphs", "70 + 90", "cpu"),
-    Lab("07", "tracing", "Multi-GPU tracing", "70 + 75", "cpu"),
+    Lab("07", "tracing", "Multi-GPU tracing", "85 + 85", "cpu"),
     Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90 + 70", "cpu"),
     Lab("15", "communication_at_scale", "What communication costs at scale", "55 + 75", "cpu"),
 )
