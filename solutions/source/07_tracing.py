@@ -172,7 +172,8 @@ lockstep.check("profiled", profiled)
 # %% [markdown] id="cost-explained"
 # ### What the profiler costs
 #
-# The profiler works on the CPU, for every slice: it takes the time and writes a row, in about a microsecond. Where
+# For every slice the profiler works on the CPU, about a microsecond: it times each call and writes a row (the times of
+# kernels come from the GPU). Where
 # the host has time to spare, nobody waits for that. Where the host is the bottleneck, every row makes the step
 # longer, and the trace shows a program that is slower than yours. **Measure the step without the profiler, too**, and
 # in a launch-bound trace trust the order of events more than the shares. (A section of the further notebook has eight
@@ -747,7 +748,8 @@ lockstep.progress("07")
 #
 # The cost of recording, in eight programs, and a comparison that it distorts. About 15 minutes; recordings.
 #
-# The profiler works on the CPU, for every slice: it takes the time and writes a row. So its cost
+# For every slice the profiler works on the CPU: it times each call and writes a row; the times of kernels
+# come from the GPU. So its cost
 # should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
 # to spare: "experts" is a mixture-of-experts layer (tokens travel to the rank of their expert and
 # back), "tensor-parallel-eager" 16 tensor-parallel blocks (each rank has a part of every matrix, and an all-reduce
