@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 05 · torch.compile modes
 #
-# **Two sittings, 55 and 65 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
+# **Two sittings, 60 and 65 minutes · needs: a CPU and a C++ compiler** (what modes do on a GPU is recorded)
 #
 # `torch.compile` turns a Python function into graphs, and graphs into kernels. It can make a model ten times as fast,
 # or a little slower, and compiling can take longer than a minute: you will see a recording of each. Afterwards you can

@@ -483,7 +483,7 @@ live_timeline(one_job, f"1F1B on {NPROC} ranks")
 #
 # ### Claim: "1F1B makes the pipeline faster than GPipe"
 #
-# People say so: 1F1B came later, and Megatron-LM and PyTorch have it. Compare the bubbles: by the model, and
+# A common guess: 1F1B came later, and Megatron-LM and PyTorch have it. Compare the bubbles: by the model, and
 # as measured, with `run_stage` for both. **Guess** first.
 
 # %% id="faster-guess" tags=["guess"]
@@ -545,7 +545,8 @@ print("after y.backward(x.grad):", first.weight.grad is not None)
 # `inputs` and `targets` are lists of microbatches, the same on all ranks: the first rank uses the
 # inputs, the last one the targets, and all messages have the shape and type of `inputs[0]`. The batch's
 # loss is the mean of `torch.nn.functional.mse_loss(y, target)` over the microbatches. Afterwards the
-# parameters have the gradients of that loss in `.grad`, and the last rank returns the loss, a number. One
+# parameters have the gradients of that loss in `.grad`, which was None before, and the last rank returns the loss, a
+# number; what the others return does not matter. One
 # message for each microbatch, way and neighbour; any schedule will do. No optimizer here. A rank alone is the
 # first and the last at once.
 
@@ -722,7 +723,7 @@ print("of the weight, later:", of_weight.item())
 # **Goal:** `split_backward(y, x, weights, grad)`: `y` was computed from `x` and the list `weights`, and
 # `grad` is the gradient of `y`. It returns two things: the gradient of `x`, and a function without
 # arguments. Only that function, when it is called, computes the weights' gradients, and not that of `x` once
-# more; it *adds* them to what is in `.grad`.
+# more; it *adds* them to what is in `.grad`, which may be None. It is called once.
 
 # %% id="split_backward"
 import torch

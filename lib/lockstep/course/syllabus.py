@@ -23,7 +23,7 @@ LABS = (
     Lab("02", "point_to_point", "Point-to-point", "70 + 60", "cpu"),
     Lab("03", "collectives", "Collectives", "90 + 35", "cpu"),
     Lab("04", "streams_and_overlap", "Streams, events, overlap", "85 + 90", "cpu"),
-    Lab("05", "torch_compile", "torch.compile modes", "55 + 65", "cpu"),
+    Lab("05", "torch_compile", "torch.compile modes", "60 + 65", "cpu"),
     Lab("06", "cuda_graphs", "CUDA graphs", "70 + 90", "cpu"),
     Lab("07", "tracing", "Multi-GPU tracing", "85 + 85", "cpu"),
     Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90 + 70", "cpu"),
