@@ -126,3 +126,57 @@ def average(x):
         elif rank == other:
             dist.recv(total, 0)
     return total / n
+
+
+# %% average: fixed-number
+def average(x):
+    dist.all_reduce(x)
+    return x / 2
+
+
+# %% average: fixed-number
+def average(x):
+    dist.all_reduce(x)
+    return x / 3
+
+
+# %% average: fixed-number
+def average(x):
+    dist.all_reduce(x)
+    return x / 5
+
+
+# %% average: fixed-number
+def average(x):
+    dist.all_reduce(x)
+    return x / 8
+
+
+# %% average: fixed-number
+def average(x):
+    dist.all_reduce(x)
+    return x / 16
+
+
+# %% average: one-off
+def average(x):
+    dist.all_reduce(x)
+    return x / (dist.get_world_size() + 1)
+
+
+# %% average: not-the-sum
+def average(x):
+    dist.all_reduce(x, op=dist.ReduceOp.MIN)
+    return x / dist.get_world_size()
+
+
+# %% average: not-the-sum
+def average(x):
+    dist.all_reduce(x, op=dist.ReduceOp.PRODUCT)
+    return x / dist.get_world_size()
+
+
+# %% average: not-the-sum
+def average(x):
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x

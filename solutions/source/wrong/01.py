@@ -664,3 +664,58 @@ class StoreGroup(dist.ProcessGroup):
             else:
                 x.add_(other)
         return DoneWork()
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 2
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 3
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 4
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 5
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 6
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 7
+
+
+# %% local_gpu: fixed-number
+def local_gpu(env):
+    return int(env["RANK"]) % 16
+
+
+# %% local_gpu: nodes-alike
+def local_gpu(env):
+    return int(env["RANK"]) - int(env["GROUP_RANK"]) * int(env["LOCAL_WORLD_SIZE"])
+
+
+# %% local_gpu: always-the-same
+def local_gpu(env):
+    return 0
+
+
+# %% local_gpu: always-the-same
+def local_gpu(env):
+    return 1
+
+
+# %% local_gpu: string
+def local_gpu(env):
+    return env["RANK"]
