@@ -64,7 +64,7 @@ def exit_code(job: Job) -> int | None:
     if job.failures and job.failures[0].type_name == "KeyboardInterrupt":
         return -signal.SIGINT  # as Python ends itself
     first = job.failures[0].message if job.failures else ""
-    if match := re.search(r"exit\((-?\d+)\)", first):
+    if match := re.search(r"(?:exit\(|exited with code )(-?\d+)", first):
         return int(match[1]) % 256
     if match := re.search(r"ended by (SIG\w+)", first):
         return -signal.Signals[match[1]]

@@ -321,7 +321,7 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
     "too many cells": (
         '# %% id="shown"\n',
         "".join(f'# %% id="more-{at}"\n1\n\n' for at in range(80)) + '# %% id="shown"\n',
-        "00_tiny.py: its core has 90 cells, and 80 are the most",
+        "00_tiny.py: its core has 90 cells, and the limit is 80",
     ),
     "a long core without a break": (
         '# %% id="shown"\n',

@@ -31,7 +31,7 @@ def test_the_summary_names_who_is_slow_and_what_it_did(capsys):
     assert lines[3].startswith("Look at what rank 1 does before it comes: nvjet")
     assert "breakdown without step" in said
     assert "rank 1 came last 9 times" in said
-    assert "most of it on rank 1 (99 %)" in said
+    assert "most of it is on rank 1 (99 %)" in said
 
 
 def test_a_page_and_a_trace_for_perfetto(tmp_path, capsys):

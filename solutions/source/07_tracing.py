@@ -126,7 +126,7 @@ lockstep.check("recorded_steps", recorded_steps)
 # your function `on_trace_ready` with itself: that function writes the file, by `export_chrome_trace(path)`. Without a
 # schedule everything inside of the `with` block is one cycle:
 
-# %% id="ready"
+# %% id="ready" tags=["varies"]
 # %%torchrun -n 1 --no-init
 import torch
 from torch.profiler import profile
