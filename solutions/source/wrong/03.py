@@ -763,3 +763,17 @@ def global_mean(values):
     dist.all_reduce(total)
     own = len(values) * dist.get_world_size()
     return total.item() / own if own else math.nan
+
+
+# %% global_mean: mean-of-means
+def global_mean(values):
+    mean = values.double().mean() if len(values) else torch.zeros((), dtype=torch.float64)
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+# %% global_mean: divides-by-own
+def global_mean(values):
+    total = values.double().sum()
+    dist.all_reduce(total)
+    return total.item() / max(1, len(values) * dist.get_world_size())

@@ -613,3 +613,16 @@ def chance(before, after):
 # %% chance: pairs
 def chance(before, after):
     return sum(one >= other for one in before for other in after) / (len(before) * len(after))
+
+
+# %% exposed: lengths-only
+def exposed(compute, communication):
+    def covered(spans):
+        moments = sorted({moment for span in spans for moment in span})
+        return sum(
+            end - start
+            for start, end in itertools.pairwise(moments)
+            if any(first <= start and end <= last for first, last in spans)
+        )
+
+    return max(0, covered(communication) - covered(compute))
