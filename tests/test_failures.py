@@ -533,7 +533,7 @@ def test_time_limit_shows_stacks_and_last_calls(run):
 def test_interrupt_reports_and_leaves_the_kernel_ready(kernel, run):
     body = "dist.all_reduce(x)\nprint('ready', flush=True)\ntime.sleep(600 if rank == 0 else 0)"
     kernel.start(cell(body + "\ndist.barrier()"))
-    kernel.wait_for(lambda reply: reply.shown.count("ready") > 0)
+    kernel.wait_for(lambda reply: "ranks 0–3 │ ready" in reply.shown)
     kernel.interrupt()
     reply = kernel.finish()
     print(f"{reply.seconds:.2f} s after the interrupt", reply.error, sep="\n")
