@@ -25,6 +25,13 @@ def test_every_section_prediction_and_exercise_is_in_it(lab):
     of_lab = [one.name for one in exercises() if one.lab == lab.number]
     assert [name for name in of_lab if f"**Exercise** `{name}`" not in text] == []
     found = sheet.published(lab)
+    results = {ask.cell: ask.measured for one in found for ask in one.asks}
+    assert [
+        cell
+        for cell, said in results.items()
+        if not re.search(r"predicted .+ · .+|“.+” you said", said)
+        and not cell.startswith("dials")  # sliders take it, and show nothing until they are moved
+    ] == []
     titles = [
         line.removeprefix("## ")
         for cell in cells
@@ -88,8 +95,12 @@ def test_minutes_and_words_of_a_lab_made_by_hand():
         prose("# Title\n" + "word " * 179),
         prose("## One\n\n**Predict:** how many?"),
         code("one-prediction", "prediction = 2 + 1  # two, and one more", "prediction"),
-        code("run", "%%torchrun --may-fail\n1", shown="one\ntwo"),
-        code("said", "lockstep.compare(predicted=prediction, measured=3)", shown="3 and 3"),
+        code("run", "%%torchrun --may-fail\n1", shown="one\nlive · failed"),
+        code(
+            "said",
+            "lockstep.compare(predicted=prediction, measured=3)",
+            shown="predicted 3 · measured 3",
+        ),
         prose("Because. And more.\n\n**Break.** Tea."),
         code("hidden", "c = 1", "plumbing"),
         code("average", "import x\n# why\ndef average():\n    a\n    b\n    c = 1"),
@@ -104,7 +115,9 @@ def test_minutes_and_words_of_a_lab_made_by_hand():
     ran, compared = 0.5 + 2 * 0.1 + 2 * 0.05, 0.5 + 0.1 + 0.05
     assert one.minutes == pytest.approx(9 / 180 + 2 + ran + compared + 5 + 2 * 1.5)
     assert one.asks == [
-        sheet.Ask("one-prediction", "how many?", "2 + 1", "two, and one more", "3 and 3")
+        sheet.Ask(
+            "one-prediction", "how many?", "2 + 1", "two, and one more", "predicted 3 · measured 3"
+        )
     ]
     assert one.broken == ["run"]
     assert one.exercises == ["average"]

@@ -230,7 +230,8 @@ world.close()
 # - `lockstep.hint("…")`, with an exercise's name, has three hints. Once you have checked an answer of your own,
 #   the third also says how to get the course's. Later cells go on with that one where yours does not pass.
 # - The folder `solutions/` has this notebook complete, with its outputs.
-#
+
+# %% [markdown] id="seen"
 # ## What you have seen
 #
 # A rank is a process with a number. Ranks share nothing and learn from each other only by

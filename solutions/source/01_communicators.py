@@ -390,7 +390,8 @@ x.item(), y.item()
 # are used in different orders on two ranks can hang. PyTorch's documentation of `new_group` asks for "a
 # globally consistent execution order of collectives across ranks", over all groups together. So this
 # cell asks for gloo.
-#
+
+# %% [markdown] id="new-group-section"
 # ## 5 · `new_group`
 #
 # `new_group([0, 1])` makes a group of ranks 0 and 1. Under NCCL its communicator is made in one of two ways. Its
@@ -480,7 +481,8 @@ everybody = dist.new_group([0, 1, 2, 3])
 # 0–2 it is call `#1`, for rank 3 it is call `#0`. The mistake is in the line before, on the rank that did not run it.
 # A stack dump of the hanging ranks does not show that; the record of their calls does, and the report's first
 # sentence comes from it.
-#
+
+# %% [markdown] id="several-groups"
 # ## 6 · One rank, several groups
 #
 # Large models are trained with several kinds of parallelism at once. Ranks are laid out in a grid, with an axis for

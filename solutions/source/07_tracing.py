@@ -712,7 +712,8 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # The step did grow, but only by a third of what the recorded steps say. Ask a trace *where* the time goes, and a
 # clock without a profiler how much it is. Nor can three steps a side support odds such as one in many thousands: with
 # fewer than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
-#
+
+# %% [markdown] id="nccl-traces"
 # ## What changes under NCCL
 #
 # | with gloo, on a CPU | with NCCL |

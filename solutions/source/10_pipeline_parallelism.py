@@ -318,7 +318,8 @@ lockstep.compare(predicted=prediction, measured=plainly / less)
 # sequences, width *h* and *a* heads, if nothing is recomputed ([Korthikanti and
 # others](https://arxiv.org/abs/2205.05198), section 4.1). For one sequence of 2,048 tokens, *h* = 12,288 and *a* = 96
 # that is 2.9 GB a layer; stage *s* keeps it *p* − *s* times. A layer's input alone has 50 MB.
-#
+
+# %% [markdown] id="on-ranks"
 # ## 3 · On ranks
 #
 # Each rank is a stage and runs this program, which uses the most obvious calls. The gradient of the last stage's
@@ -517,7 +518,8 @@ lockstep.claim(
 #
 # **Break.** The first sitting ends here. You have two schedules, and a stage that runs them with real messages. What
 # follows: a real model, and a backward in two halves. The next section starts on its own.
-#
+
+# %% [markdown] id="real-model"
 # ## 4 · A real model
 #
 # Now each rank has real layers, and autograd. Autograd does not cross a message: a received tensor has numbers but no
@@ -694,7 +696,8 @@ lockstep.claim(
 # The cut changes nothing, bit by bit (with the backwards in order). Microbatches change the order of sums, which is rounding. (What
 # does depend on the microbatches is a layer that looks at its whole batch, such as BatchNorm. The paper
 # says so, too.)
-#
+
+# %% [markdown] id="halves"
 # ## 5 · A backward in two halves
 #
 # Back to the bubble. The backward of a layer computes two gradients. The stage before it waits for that of

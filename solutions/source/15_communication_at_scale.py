@@ -171,7 +171,8 @@ lockstep.claim(
 # So there are two prices of a small call: the host's, and NCCL's own. Which one you pay depends on
 # which is larger. (This recording was made on another host than the one above, with another launch time:
 # its stamp says 32 cores. Launch belongs to the host, β to the links.)
-#
+
+# %% [markdown] id="fewer-rounds"
 # ## 2 · Fewer rounds
 #
 # Rounds matter for small messages, bytes for large ones. This is what has to happen one after the other:
@@ -470,7 +471,8 @@ lockstep.claim(
 # This depends on the numbers, and with others it can be false: gradients ten times as large, or few activations.
 # Count before you repeat it. (And the bytes of DP can travel while the backward pass goes on, as DDP sends them.
 # Layers wait for those of TP.)
-#
+
+# %% [markdown] id="two-levels"
 # ## 4 · Two levels
 #
 # Ranks lie in a grid, a row for each node. `inside` is the group of this rank's node, `across` the group
@@ -581,7 +583,8 @@ lockstep.compare(predicted=prediction, computed=1000 * between, unit="ms")
 # flat rings pay is steps: 2·1023, of them 2·127 between nodes, as on two levels. The 1,792 others stay
 # inside. Each is short, but together they take 6 ms, and that decides for a bucket. Trees between nodes
 # pay 2·log₂ 128 steps.
-#
+
+# %% [markdown] id="thousands"
 # ## 5 · Thousands of GPUs
 #
 # We have no recordings of that size, but others have published figures. Predict with the model, compare, and ask what

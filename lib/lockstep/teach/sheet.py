@@ -42,6 +42,8 @@ _SAID = re.compile(r"\w")  # a table's bars say nothing
 _HEADING = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _ASKS = re.compile(r"\*\*Predict[^*]*\*\*:?\s*(?P<question>.+?)(?=\n\n|\Z)", re.DOTALL)
+_FAILED = re.compile(r"· failed$", re.MULTILINE)  # the stamp of a job
+_RESULT = {"prediction": "predicted ", "guess": "“"}  # how a comparison begins, and a claim
 _CLAIMED = re.compile(r"“(?P<said>[^”]+)”")
 _SENTENCE = re.compile(r"^.+?[.:!?](?=\s|\Z)", re.DOTALL)
 _COMMENT = re.compile(r"\s#\s(?P<why>.+)$", re.MULTILINE)
@@ -152,7 +154,7 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
         seen |= _lines(cell)
         if cell["id"] in given:
             here.exercises.append(cell["id"])
-        if "--may-fail" in source or "may_fail=True" in source:
+        if any(_FAILED.search(text) for text in _texts(cell)):
             here.broken.append(cell["id"])
         if {"prediction", "guess"} & set(tags):
             here.asks.append(_ask(cell["id"], source, tags, question, cells[at + 1 :]))
@@ -187,11 +189,17 @@ def _minutes(cell: Cell, given: dict[str, set[str]], seen: set[str]) -> float:
 def _looked_at(cell: Cell) -> float:
     """Return the minutes for what a cell shows."""
     minutes = 0.0
-    for output in cell["outputs"]:
-        data = output.get("data", {})
-        text = "".join(output.get("text") or data.get("text/plain", ""))
-        minutes += _SHOWN * len(text.splitlines()) + _RUN * ("image/png" in data)
+    for output, text in zip(cell["outputs"], _texts(cell), strict=True):
+        minutes += _SHOWN * len(text.splitlines()) + _RUN * ("image/png" in output.get("data", {}))
     return minutes
+
+
+def _texts(cell: Cell) -> list[str]:
+    """Return each output of a cell as the text that it is, or has for those who see no picture."""
+    return [
+        "".join(one.get("text") or one.get("data", {}).get("text/plain", ""))
+        for one in cell["outputs"]
+    ]
 
 
 def _lines(cell: Cell) -> set[str]:
@@ -206,28 +214,33 @@ def _ask(name: str, source: str, tags: list[str], text: str, later: list[Cell]) 
     comment = _COMMENT.search(said)
     answer = _flat(_COMMENT.sub("", said))
     if "guess" in tags:
-        measured, then = _measured("claim", later)
+        measured, then = _measured("guess", later)
         claim = _CLAIMED.search(measured)
         question = f"does it hold that {claim['said']}" if claim else "does the sentence hold?"
         return Ask(name, question, answer, comment["why"] if comment else then, measured)
-    measured, then = _measured("compare", later)
+    measured, then = _measured("prediction", later)
     asked = [one["question"] for one in _ASKS.finditer(text)] or text.split("\n\n")[-1:]
     return Ask(name, _flat(asked[-1]), answer, comment["why"] if comment else then, measured)
 
 
-def _measured(kind: str, later: list[Cell]) -> tuple[str, str]:
-    """Return what the first comparison (or claim) said when the solution was executed, and how the
+def _measured(asked: str, later: list[Cell]) -> tuple[str, str]:
+    """Return what came of a prediction (or a guess) when the solution was executed, and how the
     text behind it begins."""
     for at, cell in enumerate(later):
-        if cell["cell_type"] != "code" or f"lockstep.{kind}(" not in "".join(cell["source"]):
+        if cell["cell_type"] != "code":
             continue
-        shown = [one["data"].get("text/plain", "") for one in cell["outputs"] if "data" in one]
-        said = _flat("".join(shown[-1])) if shown else ""
-        if "varies" in cell["metadata"].get("tags", []):
+        tags = cell["metadata"].get("tags", [])
+        if asked in tags:  # the next one
+            break
+        shown = [one for one in _texts(cell) if one.startswith(_RESULT[asked])]
+        if not shown:
+            continue
+        said = _flat(shown[-1])
+        if "varies" in tags:
             said = f"differs from run to run; the published run: {said}"
         texts = ["".join(one["source"]) for one in later[at:] if one["cell_type"] == "markdown"]
         first = _SENTENCE.match(texts[0].strip()) if texts else None
-        then = _flat(first[0]) if first and not texts[0].startswith("#") else ""
+        then = _flat(first[0]) if first and not texts[0].startswith(("#", "**")) else ""
         return said, then if len(then.split()) >= _LEAST else ""
     return "", ""
 
