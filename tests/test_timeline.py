@@ -193,7 +193,7 @@ def test_a_comparison_starts_each_trace_at_its_own_zero() -> None:
 
 def test_what_one_live_rank_says_is_not_of_each_rank() -> None:
     calm = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=Provenance("live", "a GPU"))
-    assert repr(Timeline(calm)) == "timeline: 1 rank, no communication\nlive · a GPU"
+    assert repr(Timeline(calm)) == "timeline: 1 rank, no communication recorded\nlive · a GPU"
 
 
 def test_only_the_ranks_that_are_asked_for() -> None:

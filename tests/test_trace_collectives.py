@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from dataclasses import replace
@@ -177,6 +178,7 @@ def test_the_costliest_straggler_comes_first_in_words_and_table():
     ]
     # The median of the sizes that are known, and the share of all the time that was waited.
     table = found._repr_mimebundle_()["text/html"]
+    assert all(html.escape(line) in table for line in words[1:])
     cells = re.findall("<t[hd][^>]*>([^<]*)</t[hd]>", table)[6:]
     assert cells == [
         *("all_reduce", "3", "6 kB", "70 %", "10.0 µs", "4.2 GB/s"),

@@ -712,8 +712,7 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # The step did grow, but only by a third of what the recorded steps say. Ask a trace *where* the time goes, and a
 # clock without a profiler how much it is. Nor can three steps a side support odds such as one in many thousands: with
 # fewer than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
-
-# %% [markdown] id="nccl-traces"
+#
 # ## What changes under NCCL
 #
 # | with gloo, on a CPU | with NCCL |
@@ -789,7 +788,7 @@ lockstep.compare(predicted=prediction, measured=added, unit="ms")
 # %% [markdown] id="costs-claim-text"
 # ### Claim: "profiling costs a few percent"
 #
-# People say so, and look at the profile as if the program always ran like that. **Guess**: does it
+# A common guess: many look at a profile as if the program always ran like that. **Guess**: does it
 # hold? `"holds"`, `"does not hold"` or `"depends"`? The cell has eight programs.
 
 # %% id="cost-guess" tags=["guess"]

@@ -423,10 +423,10 @@ print(lockstep.live(job))
 # **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for GPipe's
 # order and for 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
 # `inputs` has the first stage's microbatches, and all messages have their shape and type. The last
-# stage's gradient is ones. One message for each step and neighbour, no other calls, and nothing is left
-# unfinished when it returns. And however many microbatches there are: when a step begins, at most **six**
-# tensors are still alive that were received or returned and are no longer needed, and at most six sends
-# have begun that nobody has waited for.
+# stage's gradient is ones. There are 2 to 8 stages. One message for each step and neighbour, no other calls,
+# and each handle is waited for once before it returns. And however many microbatches there are: when a step
+# begins, at most **six** tensors are still alive that were received or returned and are no longer needed (the
+# stage itself keeps what its backward needs), and at most six sends have begun that nobody has waited for.
 
 # %% id="run_stage"
 import torch

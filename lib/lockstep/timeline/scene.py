@@ -679,9 +679,9 @@ def _communications(trace: Trace) -> str:
         )
     groups = by_value(said)
     if len(groups) == 1:
-        what = groups[0][1] or "no communication"
+        what = groups[0][1] or "no communication recorded"
         return what if len(trace.ranks) == 1 else f"{what} on each rank"
-    return "; ".join(f"{what or 'no communication'} on {who}" for who, what in groups)
+    return "; ".join(f"{what or 'no communication recorded'} on {who}" for who, what in groups)
 
 
 def summary(scene: Scene) -> str:

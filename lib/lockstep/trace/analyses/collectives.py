@@ -14,6 +14,7 @@ from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
+from .wording import with_notes
 
 # Those whose bus bandwidth is defined, see `lockstep.models.cost.bus_factor`.
 _WITH_BUS = (
@@ -180,22 +181,24 @@ class Collectives:
         return [int(index) for index in order if total[index] > 0]
 
     def __str__(self) -> str:
-        lines = [self._headline()]
-        for one in self.stragglers[:_TOP]:
-            lines.append(
-                f"rank {one.rank} came last {_many(one.times, 'time')} and cost the others "
-                f"{_time(one.caused)}; meanwhile: {'; '.join(map(str, one.doing[:3]))}"
-            )
-        for index in self.worst(3):
-            one_of = self[index]
-            lines.append(
+        return printable("\n".join([self._headline(), *self._sentences()]))
+
+    def _sentences(self) -> list[str]:
+        """Say who came last, which collectives cost most, and what was left out."""
+        said = [
+            f"rank {one.rank} came last {_many(one.times, 'time')} and cost the others "
+            f"{_time(one.caused)}; meanwhile: {'; '.join(map(str, one.doing[:3]))}"
+            for one in self.stragglers[:_TOP]
+        ]
+        for one_of in map(self.__getitem__, self.worst(3)):
+            said.append(
                 f"{_name(one_of)}: waited {_time(sum(one_of.waited.values()))} for rank "
                 f"{one_of.last}, transfer {_time(one_of.transfer)}"
             )
         if self.unmatched:
             why = ", ".join(f"{count:,} ({reason})" for reason, count in self.unmatched.items())
-            lines.append(f"slices left out: {why}")
-        return printable("\n".join([*lines, *self.notes]))
+            said.append(f"slices left out: {why}")
+        return [*said, *self.notes]
 
     def _headline(self) -> str:
         if not len(self):
@@ -208,13 +211,8 @@ class Collectives:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         heads = ("operation", "times", "size", "share waited", "transfer", "bus bandwidth")
-        bundle = table(
-            self._headline(),
-            heads,
-            self._by_operation(),
-            stamp=self.trace.provenance,
-        )._repr_mimebundle_()
-        return {**bundle, "text/plain": str(self)}
+        shown = table(self._headline(), heads, self._by_operation(), stamp=self.trace.provenance)
+        return {**with_notes([shown], self._sentences()), "text/plain": str(self)}
 
     def _by_operation(self) -> list[tuple[str, ...]]:
         operations = np.array([one.operation for one in self.trace.known] or [""])
