@@ -421,6 +421,7 @@ def test_both_ends_prove_that_they_know_the_key(known):
     code = (
         "import socket, sys; from lockstep.launch.nodes.transport import Transport, prove\n"
         f"end = Transport(socket.socket(fileno={caller.fileno()}))\n"
+        "print('ready', flush=True)\n"
         f"print(prove(end, b'{other}', dialled=True))"
     )
     with subprocess.Popen(
@@ -429,6 +430,7 @@ def test_both_ends_prove_that_they_know_the_key(known):
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
         assert transport.prove(transport.Transport(end), b"right", dialled=False) is known
         assert process.communicate()[0].strip() == str(known)
 
