@@ -5,6 +5,7 @@ from __future__ import annotations
 import lockstep
 import pytest
 from lockstep import LaunchError, Slurm
+from lockstep.__main__ import main
 from lockstep.launch.cluster import profile
 from lockstep.launch.cluster.allocation import CurrentSlurmJob, find
 
@@ -82,6 +83,13 @@ def test_a_profile_that_is_wrong_says_where(text, why):
     profile.path().write_text(text)
     with pytest.raises(LaunchError, match=why):
         find("slurm")
+
+
+def test_no_profile_is_written_before_slurm_has_given_nodes(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["cluster", "init", "--partition", "gpu"]) == 1
+    assert capsys.readouterr().out.startswith("there is no Slurm here")
+    assert not profile.path().exists()
 
 
 def test_where_there_is_no_slurm_that_is_said(monkeypatch, tmp_path):

@@ -819,6 +819,13 @@ def test_wrong_flag_says_what_to_do(run, flags, says):
     assert "run_cell" not in told, "the launcher's own frames are of no interest"
 
 
+def test_a_script_that_is_not_there_is_named_alone(run):
+    reply = run("%torchrun -n 2 gone.py")
+    assert reply.error_name == "ScriptNotFound"
+    name, said = reply.error.splitlines()
+    assert name == "ScriptNotFound" and said.startswith("there is no script 'gone.py' in /")
+
+
 def test_cell_with_a_syntax_error_or_a_magic(run):
     assert "was never closed" in run("%%torchrun -n 2\nx = (").error
     assert "belongs to the notebook" in run("%%torchrun -n 2\n%timeit 1").error

@@ -216,6 +216,7 @@ def test_a_profile_is_written_and_tried(cluster, tmp_path):
 
     done = command("init", "--partition", "nope")
     assert done.returncode == 1 and "There are: down, main, tiny, urgent" in done.stdout
+    assert 'partition = "urgent"' in profile.read_text()
     profile.write_text('[slurm]\npartitoin = "main"\n')
     done = command("check")
     assert done.returncode == 2 and "did you mean partition?" in done.stderr

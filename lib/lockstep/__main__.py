@@ -274,10 +274,10 @@ def _add_cluster(commands: Any) -> None:
         "cluster",
         usage="lockstep cluster {init,check} [options]",
         help="describe your Slurm cluster in a profile, and test it",
-        description='init writes a profile, which on="slurm" and %%torchrun --on slurm use; '
-        "its options are those of lockstep.Slurm. check uses the profile that "
-        "exists. Both then run a job that says hello from each node. Exit code: "
-        "1 if something is wrong, 2 for bad options, else 0.",
+        description="Both run a job that says hello from each node. init, whose options are "
+        "those of lockstep.Slurm, writes them to a profile once Slurm has given the nodes: "
+        'on="slurm" and %%torchrun --on slurm use it. check uses the profile that exists. '
+        "Exit code: 1 if something is wrong, 2 for bad options, else 0.",
     )
     parser.add_argument("step", choices=("init", "check"))
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
@@ -299,11 +299,11 @@ def _cluster(arguments: argparse.Namespace) -> int:
     said["options"] = arguments.option and tuple(arguments.option)
     said = {name: value for name, value in said.items() if value is not None}
     try:
-        if arguments.step == "init":
-            print(printable(f"wrote {profile.write(Slurm(**said))}"), flush=True)
-        elif said:
+        keep = arguments.step == "init"
+        if said and not keep:
             raise LaunchError(f"check uses the profile; it takes no --{next(iter(said))}")
-        return 0 if check_cluster(profile.read(), lambda line: print(printable(line))) else 1
+        cluster = Slurm(**said) if keep else profile.read()
+        return 0 if check_cluster(cluster, lambda line: print(printable(line)), keep=keep) else 1
     except BrokenPipeError:
         raise
     except (LaunchError, OSError) as error:

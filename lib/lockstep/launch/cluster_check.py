@@ -11,14 +11,19 @@ from typing import Any
 
 import platformdirs
 
+from .cluster import profile
 from .cluster.slurm import Slurm
 from .errors import LaunchError
-from .job import JobFailed, JobInterrupted
+from .job import JobInterrupted
 from .run import torchrun
 
 
-def check_cluster(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
-    """Run a rank on each node (or on each GPU) and say what it finds; whether all is well."""
+def check_cluster(cluster: Slurm, say: Callable[[str], None], *, keep: bool) -> bool:
+    """Run a rank on each node (or on each GPU) and say what it finds; return whether all is well.
+
+    keep: write the profile of this cluster once Slurm has given its nodes. Raises OSError where
+    it cannot be written.
+    """
     folder = platformdirs.user_state_path("lockstep")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="hello-") as file:
@@ -29,10 +34,16 @@ def check_cluster(cluster: Slurm, say: Callable[[str], None] = print) -> bool:
                 nproc_per_node="gpu" if cluster.gpus_per_node else 1,
                 on=cluster,
                 timeout=120,
+                may_fail=True,
             )
-        except (LaunchError, JobFailed, JobInterrupted) as error:
+        except (LaunchError, JobInterrupted) as error:
             say(str(error))
             return False
+    if keep:
+        say(f"wrote {profile.write(cluster)}")
+    if not job.ok:
+        say(job.report)
+        return False
     troubles = []
     for rank, found in enumerate(job.results):
         if not found["shared"]:

@@ -44,6 +44,10 @@ def refusal(error: OSError) -> LaunchError:
     return LaunchError(f"the ranks cannot be started: {reason(error)}")
 
 
+class ScriptNotFound(ShownPlainly, FileNotFoundError):
+    """Raised for a script that is not there."""
+
+
 class CannotSend(ShownPlainly, TypeError):
     """Raised for a value that cannot leave its process; the message names it and says why."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from . import cell as cells
 from . import payload
 from .cell import Cell
-from .errors import CannotSend, LaunchError, refusal
+from .errors import CannotSend, LaunchError, ScriptNotFound, refusal
 from .nodes.base import Task
 from .outcome import Plan
 
@@ -39,7 +39,7 @@ def program_task(plan: Plan, command: Sequence[str]) -> Task:
     else:
         script = Path(program)
         if not script.is_file():
-            raise FileNotFoundError(f"there is no script {program!r} in {os.getcwd()}")
+            raise ScriptNotFound(f"there is no script {program!r} in {os.getcwd()}")
         content = {"kind": "script", "script": os.path.abspath(script), "argv": list(command)}
     task = _pack(content, plan, {}, None)
     task.may_leave = True
