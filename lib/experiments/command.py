@@ -18,19 +18,13 @@ from . import (
     claims,
     compile,
     course,
-    graph_ranks,
     graphs,
-    hang,
     launching,
     manifest,
-    overlap,
-    protocols,
     recording,
     reserve,
     sweeps,
-    traces,
     two_nodes,
-    two_streams,
 )
 from .experiment import CannotRecord, Experiment, Result
 
@@ -42,15 +36,9 @@ EXPERIMENTS = (
     reserve.EXPERIMENT,
     recording.EXPERIMENT,
     sweeps.EXPERIMENT,
-    protocols.EXPERIMENT,
     compile.EXPERIMENT,
     claims.EXPERIMENT,
-    two_streams.EXPERIMENT,
     graphs.EXPERIMENT,
-    graph_ranks.EXPERIMENT,
-    traces.EXPERIMENT,
-    hang.EXPERIMENT,
-    overlap.EXPERIMENT,
     course.EXPERIMENT,
 )
 

@@ -59,8 +59,8 @@ class Experiment:
     together or not at all; or it yields them, and each is written when it comes: one of a file that
     it has given before takes that one's place. minutes: about how long it takes. least, most: ranks
     for which it makes sense. ranks: how many it takes where nobody says a number; None for one on
-    each GPU. gpus: whether each rank needs a GPU, and NCCL. triton: whether it compiles kernels.
-    part: as `run`, of one of its parts only, whose name it gets first.
+    each GPU. gpus: whether each rank needs a GPU, and NCCL. part: as `run`, of one of its parts
+    only, whose name it gets first.
     """
 
     name: str
@@ -71,7 +71,6 @@ class Experiment:
     most: int | None = None
     ranks: int | None = None
     gpus: bool = True
-    triton: bool = False
     part: Callable[[str, Machine, int], Iterable[Result]] | None = None
     writes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -81,8 +80,7 @@ class Experiment:
         if not self.gpus:
             return "nothing but PyTorch"
         number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
-        gpus = f"{number} GPU{'' if number == '1' else 's'}"
-        return gpus + (" and Triton" if self.triton else "")
+        return f"{number} GPU{'' if number == '1' else 's'}"
 
     def stale(self, file: str, found: Iterable[str]) -> str:
         """Say why it would not write a recording with these keys, or files; else ""."""
@@ -118,8 +116,6 @@ class Experiment:
             )
         if self.gpus and "nccl" not in machine.torch.backends:
             raise CannotRecord(f"{self.name} needs NCCL, which this PyTorch is built without")
-        if self.triton and machine.torch.triton is None:
-            raise CannotRecord(f"{self.name} needs Triton: pip install triton")
         return nproc
 
 
@@ -136,13 +132,12 @@ def by_torchrun(
     nproc: int,
     nodes: int = 1,
     environment: Variables | None = None,
-    may_fail: bool = False,
 ) -> None:
     """Run a module on ranks as PyTorch's own torchrun does, where Lockstep shall add nothing.
 
     nproc: ranks of each node. nodes: an agent of torchrun for each of them, all on this host.
     environment: variables to set, or with None to take away. Raises ExperimentFailed where an
-    agent fails, unless it may.
+    agent fails.
     """
     given = environment or {}
     variables = {name: value for name, value in os.environ.items() if name not in given}
@@ -164,7 +159,7 @@ def by_torchrun(
     finally:
         for agent in running:
             end(agent)
-    if any(codes) and not may_fail:
+    if any(codes):
         raise ExperimentFailed(f"torchrun ended {module} with exit code {max(codes, key=abs)}")
 
 
@@ -177,14 +172,11 @@ def measured_by_torchrun(module: str, *, nproc: int, environment: Variables | No
         return json.loads(file.read_text())
 
 
-def join_nccl(**options: Any) -> torch.device:
-    """Join the process group on a rank of torchrun, under NCCL; returns the rank's own GPU.
-
-    options: of `init_process_group`.
-    """
+def join_nccl() -> torch.device:
+    """Join the process group on a rank of torchrun, under NCCL; returns the rank's own GPU."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device, **options)
+    dist.init_process_group("nccl", device_id=device)
     return device
 
 
