@@ -34,6 +34,11 @@ def cuda() -> Iterator[Any]:
         yield module
 
 
+def test_all_names_of_the_package_are_there() -> None:
+    for name in virtual.__all__:
+        assert getattr(virtual, name) is not None
+
+
 # ── Ordinary PyTorch ─────────────────────────────────────────────────────────────────────────
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from lockstep import recorded, virtual
 from lockstep.trace import Kind, Trace
-from lockstep.virtual.fit import fitted
 from lockstep.virtual.model import H200, MACHINES, Machine
 from timed_programs import PROGRAMS, UNSEEN, quicker, simulated
+from virtual_fit import fitted
 
 
 def test_constants_are_those_of_the_recordings() -> None:

@@ -28,15 +28,15 @@ used again holds what was there. What reads too early reads what is there.
 Races
 -----
 Two operations race if both use the same memory, one writes, and no stream order, event or wait of
-the host orders them (`order`, vector clocks). That depends on the program and not on times: a race
-that the times hide is one, too. Each is reported with both lines and a repair (`races()`). And each
-shows in a number: until the first of the two has been played, its end (or, if it only reads, its
-start) is held back for the second, so that they come in the wrong order, on every run. The
-timeline shows the operation that took so long. What raced reads when it begins and writes when it
-ends; all else cannot tell, and is computed in place at its end. So a program without races gives,
-bit for bit, what the same operations give on the CPU, and a wrong one gives a wrong number not now
-and then but always. (Where holds would wait for each other, the oldest is dropped; what has been
-played before the second is launched stays as it was.)
+the host orders them (`happens_before`, vector clocks). That depends on the program and not on
+times: a race that the times hide is one, too. Each is reported with both lines and a repair
+(`races()`). And each shows in a number: until the first of the two has been played, its end (or, if
+it only reads, its start) is held back for the second, so that they come in the wrong order, on
+every run. The timeline shows the operation that took so long. What raced reads when it begins and
+writes when it ends; all else cannot tell, and is computed in place at its end. So a program without
+races gives, bit for bit, what the same operations give on the CPU, and a wrong one gives a wrong
+number not now and then but always. (Where holds would wait for each other, the oldest is dropped;
+what has been played before the second is launched stays as it was.)
 
 Autograd does what it does on a GPU: an operation of the backward pass runs on the stream of its
 forward operation; the pass orders its own operations; it begins after what its caller's stream
@@ -69,10 +69,10 @@ a virtual GPU can run no backward pass on a real one, which then says so.
 
 `values=False` makes a device of times only, for tensors of any size.
 
-Modules: `model` (constants), `schedule` (time), `order` (what is ordered), `conflicts` (what is
-not, in words), `memory`, `work` (a call that is computed later), `costs` (of operations),
-`processor` (all of it together), `tensor` (PyTorch's side), `streams` and `graphs` (torch.cuda's
-names, which `cuda` gathers), `collectives`, `switch` (on and off), `fit` (of the constants).
+Modules: `model` (constants), `schedule` (time), `happens_before` (what is ordered), `race_detector`
+(what is not, in words), `memory`, `work` (a call that is computed later), `costs` (of operations),
+`simulator` (all of it together), `tensor` (PyTorch's side), `streams` and `graphs` (torch.cuda's
+names, which `cuda` gathers), `collectives`, `switch` (on and off).
 Nothing here imports torch before the device is used.
 """
 
@@ -85,8 +85,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..trace import Trace
-    from .model import MACHINES, Machine
-    from .race_detector import Race, Races
+    from .model import MACHINES
+    from .race_detector import Races
     from .simulator import Device
     from .switch import device, switch_on
     from .tensor import gpu
@@ -94,10 +94,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MACHINES",
-    "Machine",
     "NotModelled",
-    "Race",
-    "Races",
     "device",
     "gpu",
     "is_on",
@@ -156,11 +153,11 @@ def _needed() -> Device:
 
 
 _HOMES = {
-    **dict.fromkeys(("MACHINES", "Machine"), "model"),
-    **dict.fromkeys(("Race", "Races"), "conflicts"),
-    **dict.fromkeys(("device", "switch_on"), "switch"),
-    "gpu": "tensor",
+    "MACHINES": "model",
     "NotModelled": "work",
+    "device": "switch",
+    "gpu": "tensor",
+    "switch_on": "switch",
 }
 
 

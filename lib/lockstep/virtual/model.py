@@ -164,11 +164,11 @@ def _rates(bf16: float, tf32: float, single: float, double: float) -> Mapping[st
     return MappingProxyType(known)
 
 
-# What of an H200 is recorded, `fit` reads from data/traces, data/sweeps and data/virtual (of the
-# programs there that are not compared), and says how; the rest is NVIDIA's data sheet. The other
-# machines have the H200's host and latencies, and of their data sheets' peaks the part that the
-# H200 reaches. Of A100 and B200 `link` is the H200's in proportion to NVLink's peak (600 and 1800
-# for 900 GB/s).
+# What of an H200 is recorded, tests/virtual_fit.py reads from data/traces, data/sweeps and
+# data/virtual (of the programs there that are not compared), and says how; the rest is NVIDIA's
+# data sheet. The other machines have the H200's host and latencies, and of their data sheets' peaks
+# the part that the H200 reaches. Of A100 and B200 `link` is the H200's in proportion to NVLink's
+# peak (600 and 1800 for 900 GB/s).
 _REACHED, _REACHED_MEMORY = 790 / 989.5, 4.3 / 4.8
 _SHEET = "NVIDIA's data sheet, times what an H200 reaches of its own"
 

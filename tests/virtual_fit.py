@@ -1,4 +1,4 @@
-"""The source of an H200's constants: `python -m lockstep.virtual.fit` reads the recordings anew.
+"""The source of an H200's constants: `python tests/virtual_fit.py` reads the recordings anew.
 
 `flops` lies between what the recorded MLP's products reach and 8192³ products beside a collective,
 which take 1.55 ms each where the GPU's power limit holds them back. What is not read here
@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-
-from ..base.provenance import recorded
-from ..models.cost import fit_collective
-from ..trace import Kind, Trace
-from .model import H200
+from lockstep import recorded
+from lockstep.models.cost import fit_collective
+from lockstep.trace import Kind, Trace
+from lockstep.virtual.model import H200
 
 Fitted = dict[str, float]
 
