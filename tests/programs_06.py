@@ -8,15 +8,72 @@ No constant of the virtual GPU was set by them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from experiments.graphs import captured, forward, layers, microseconds, serve, training
 from lockstep import virtual
+from lockstep.virtual import perf_counter
+from torch import nn
 
 Step = Callable[[], Any]
+
+
+def layers(count: int, width: int) -> list[torch.Tensor]:
+    """Return `count` weights of width × width, bfloat16."""
+    scale = 0.5 / width**0.5
+    return [
+        torch.randn(width, width, device="cuda").mul_(scale).to(torch.bfloat16)
+        for _ in range(count)
+    ]
+
+
+def forward(weights: Sequence[torch.Tensor], x_BD: torch.Tensor) -> torch.Tensor:
+    for w_DD in weights:
+        x_BD = x_BD + torch.relu(x_BD @ w_DD)
+    return x_BD
+
+
+def training(cuda: Any, depth: int, width: int, batch: int) -> Step:
+    """Return a step of SGD with momentum on a small MLP, bfloat16."""
+    parts: list[nn.Module] = []
+    for _ in range(depth):
+        parts += [nn.Linear(width, width), nn.ReLU()]
+    model = nn.Sequential(*parts).to("cuda").to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    x_BD, y_BD = (torch.zeros(batch, width, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.mse_loss(model(x_BD), y_BD).backward()
+        optimizer.step()
+
+    return step
+
+
+def captured(cuda: Any, step: Step) -> tuple[Any, Any]:
+    """Return (graph, what the step returned), after two calls on a side stream."""
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(2):
+            step()
+    cuda.current_stream().wait_stream(side)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        made = step()
+    return graph, made
+
+
+def serve(
+    graph: Any, x_BD: torch.Tensor, out_BD: torch.Tensor, new_BD: torch.Tensor
+) -> torch.Tensor:
+    """Return what a replay makes of a new input."""
+    x_BD.copy_(new_BD)
+    graph.replay()
+    return out_BD.clone()
 
 
 def _forward(cuda: Any, depth: int, width: int, batch: int, graph: bool) -> Step:
@@ -76,8 +133,16 @@ PROGRAMS: dict[str, Callable[[Any], Step]] = {
 
 
 def step_time(cuda: Any, name: str, repeats: int = 20) -> float:
-    """µs."""
-    return microseconds(cuda, {"step": PROGRAMS[name](cuda)}, repeats)["step_us"]
+    """Return the µs of a step, the median of seven batches."""
+    step, found = PROGRAMS[name](cuda), []
+    for _ in range(8):
+        cuda.synchronize()
+        began = perf_counter()
+        for _ in range(repeats):
+            step()
+        cuda.synchronize()
+        found.append((perf_counter() - began) / repeats * 1e6)
+    return statistics.median(found[1:])  # the first is a warm-up
 
 
 def simulated() -> dict[str, float]:

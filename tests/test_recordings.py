@@ -322,16 +322,16 @@ MACHINE = Machine(
 
 
 def test_how_many_ranks_an_experiment_takes():
-    sweeping, graphs = find(["sweeps", "graphs"])
+    sweeping, claims = find(["sweeps", "claims"])
     assert MACHINE.torch
     assert sweeping.ranks_on(MACHINE, None) == 2  # one on each GPU
     assert sweeping.ranks_on(replace(MACHINE, gpus=(H200,) * 8), None) == 8
     assert sweeping.ranks_on(MACHINE, 2) == 2
-    assert graphs.ranks_on(MACHINE, None) == 1
+    assert claims.ranks_on(MACHINE, None) == 1
     refusals = [
         (sweeping, MACHINE, 4, "can use 2 GPUs here: .* or say -n 2"),
-        (graphs, replace(MACHINE, gpus=(), gpu_error="old driver"), None, r"no GPU here \(old dri"),
-        (graphs, replace(MACHINE, torch=None), None, "needs PyTorch"),
+        (claims, replace(MACHINE, gpus=(), gpu_error="old driver"), None, r"no GPU here \(old dri"),
+        (claims, replace(MACHINE, torch=None), None, "needs PyTorch"),
         (sweeping, replace(MACHINE, torch=replace(MACHINE.torch, backends=())), 2, "needs NCCL"),
     ]
     for one, machine, asked, said in refusals:

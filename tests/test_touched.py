@@ -136,7 +136,6 @@ def test_what_files_of_ours_touch(file: str, test: str, distance: int) -> None:
         ("lockstep/virtual/graphs.py", ["virtual_graphs", "virtual"]),
         ("lockstep/virtual/__init__.py", ["virtual"]),
         ("lockstep/figures/interactive/player.py", ["interactive"]),
-        ("experiments/graphs.py", ["experiments_graphs"]),
     ],
 )
 def test_what_is_named_like_a_module_comes_first(file: str, tests: list[str]) -> None:

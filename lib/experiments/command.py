@@ -18,7 +18,6 @@ from . import (
     claims,
     compile,
     course,
-    graphs,
     launching,
     manifest,
     recording,
@@ -38,7 +37,6 @@ EXPERIMENTS = (
     sweeps.EXPERIMENT,
     compile.EXPERIMENT,
     claims.EXPERIMENT,
-    graphs.EXPERIMENT,
     course.EXPERIMENT,
 )
 
