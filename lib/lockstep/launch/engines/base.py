@@ -1,11 +1,9 @@
-"""One small interface: start, tell what came up and what ended, end."""
+"""What engines have in common with those who use them: ranks that come up, and their variables."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..channel import Channel
 from ..place import Place
@@ -28,43 +26,6 @@ class Arrival:
         self.channel.close()
         for descriptor in self.descriptors.values():
             os.close(descriptor)
-
-
-class Engine(Protocol):
-    """Starts and ends the processes of one set of ranks."""
-
-    restarts: bool  # whether ranks that fail may come back by themselves
-    ranks_exit_on_failure: bool  # as whoever watches over them expects
-    job: str  # a name that no other job on this machine has; it marks the processes
-    events: Channel  # `ended` (index, exit code, peak memory); closed: the forkserver is gone
-
-    def start(self, place: Place, environment: Mapping[str, str]) -> Place:
-        """Start the ranks of a place; returns it with the master that was found.
-
-        Raises LaunchError, or OSError, where nothing can be started.
-        """
-
-    def started(self) -> str:
-        """Wait until processes exist; returns a note for the learner, mostly empty."""
-
-    def fileno(self) -> int | None:
-        """Readable when ranks may have come up; None when all are there at once."""
-
-    def arrivals(self) -> list[Arrival]:
-        """The ranks that have come up since the last call."""
-
-    def fate(self) -> str:
-        """Return what became of the process that watches over the ranks; "" while it lives."""
-
-    def detach(self) -> None:
-        """Have everything ended; the next job of this process waits for that."""
-
-    def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
-        """End everything that was started, in bounded time.
-
-        gracefully: who handles SIGTERM may end by itself before. meanwhile: called now and then.
-        Returns a sentence for each process that could not be ended, and for what was lost.
-        """
 
 
 def torchrun_environment(rank: int, place: Place) -> dict[str, str]:

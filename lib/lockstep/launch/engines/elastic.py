@@ -14,12 +14,12 @@ from ..channel import Channel, NoMessage
 from ..interrupts import defer_signals
 from ..place import Place
 from .base import Arrival
-from .supervised import TICK, Folder, Supervised, python_path
+from .supervised import TICK, Engine, Folder, python_path
 
 _AGENT = "lockstep.launch.worker.elastic"  # the module that its process runs
 
 
-class Elastic(Supervised):
+class Elastic(Engine):
     """Ranks under `torch.distributed.launcher`'s elastic agent, as torchrun starts them."""
 
     ranks_exit_on_failure = True

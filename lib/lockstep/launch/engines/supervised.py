@@ -28,7 +28,9 @@ from .. import processes
 from ..channel import Channel, NoMessage, anonymous_file
 from ..errors import LaunchError
 from ..interrupts import defer_signals
+from ..place import Place
 from ..processes import FOLDER, GRACE, LAST_MOMENT
+from .base import Arrival
 
 _MODULE = "lockstep.launch.worker.forkserver"  # the module that it runs
 # Seconds in which the forkserver must have answered, on a busy machine, too.
@@ -195,7 +197,7 @@ def python_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(p for p in (package, environment.get("PYTHONPATH", "")) if p)
 
 
-_detached: list[tuple[int, Supervised]] = []  # with the process whose they are
+_detached: list[tuple[int, Engine]] = []  # with the process whose they are
 forkserver = Forkserver()
 atexit.register(forkserver.close)
 _numbers = itertools.count(1)
@@ -236,7 +238,7 @@ class Folder:
 
 
 def reap_detached() -> list[str]:
-    """Wait until detached jobs have ended; returns what `Supervised.end` does."""
+    """Wait until detached jobs have ended; returns what `Engine.end` does."""
     said: list[str] = []
     with defer_signals(), contextlib.suppress(IndexError):
         while True:
@@ -246,13 +248,16 @@ def reap_detached() -> list[str]:
     return said
 
 
-class Supervised:
-    """Processes that the forkserver starts, watches and ends: what both engines share."""
+class Engine:
+    """Starts, watches and ends the processes of one set of ranks, by the forkserver."""
 
+    restarts: bool  # whether ranks that fail may come back by themselves
+    ranks_exit_on_failure: bool  # as whoever watches over them expects
+    events: Channel  # `ended` (index, exit code, peak memory); closed: the forkserver is gone
     _called = "rank {}"  # what the processes are that the forkserver starts, by their index
 
     def __init__(self) -> None:
-        self.job = f"{os.getpid()}-{next(_numbers)}"
+        self.job = f"{os.getpid()}-{next(_numbers)}"  # no other on this machine has this name
         self._note: str | None = None
         self._said: list[str] = []  # of processes of jobs before that could not be ended
         self._folder: Folder | None = None
@@ -260,6 +265,21 @@ class Supervised:
         self._has_events = False
         self._unused: float | None = None  # seconds in which somebody must use what was started
         self._pids: dict[int, int] = {}  # what the forkserver has started, with its start time
+
+    def start(self, place: Place, environment: Mapping[str, str]) -> Place:
+        """Start the ranks of a place; returns it with the master that was found.
+
+        Raises LaunchError, or OSError, where nothing can be started.
+        """
+        raise NotImplementedError
+
+    def fileno(self) -> int | None:
+        """Readable when ranks may have come up; None when all are there at once."""
+        raise NotImplementedError
+
+    def arrivals(self) -> list[Arrival]:
+        """Return the ranks that have come up since the last call."""
+        raise NotImplementedError
 
     def _begin(
         self, count: int, argv: list[str], environment: Mapping[str, str], ends: list[int]
@@ -345,6 +365,7 @@ class Supervised:
         )
 
     def fate(self) -> str:
+        """Return what became of the forkserver; "" while it lives."""
         return self._forkserver.fate() if self._forkserver is not None else ""
 
     def detach(self) -> None:
@@ -354,6 +375,11 @@ class Supervised:
         _detached.append((os.getpid(), self))
 
     def end(self, gracefully: bool, meanwhile: Callable[[], None]) -> list[str]:
+        """End everything that was started, in bounded time.
+
+        gracefully: who handles SIGTERM may end by itself before. meanwhile: called now and then.
+        Returns a sentence for each process that could not be ended, and for what was lost.
+        """
         if self._folder is None:
             return []
         folder, self._folder = self._folder, None

@@ -13,10 +13,10 @@ from ..errors import LaunchError
 from ..interrupts import defer_signals
 from ..place import Place
 from .base import Arrival, torchrun_environment
-from .supervised import PATIENCE, TICK, Supervised, reap_detached
+from .supervised import PATIENCE, TICK, Engine, reap_detached
 
 
-class Warm(Supervised):
+class Warm(Engine):
     """Fresh ranks, forked from the forkserver."""
 
     restarts = False

@@ -15,7 +15,8 @@ from ...base.formatting import megabytes
 from ...base.machine import usable_cores
 from .. import processes
 from ..channel import MOST_BYTES, NoMessage
-from ..engines.base import Arrival, Engine
+from ..engines.base import Arrival
+from ..engines.supervised import Engine
 from ..errors import LaunchError, reason
 from ..interrupts import defer_signals
 from ..logs import LogFiles
