@@ -13,14 +13,13 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-import symtable
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..course.exercises import exercises
 from ..course.judging.catalogue import SourceError, answers
+from ..launch.cell import names_of
 from .source import ASKED, asked, blank, complete, is_exercise, notebooks, read, tags
 
 FEWEST_WRONG_ANSWERS = 3
@@ -174,7 +173,9 @@ def _bound_after(cell: Any, bound: set[str], where: str, title: str) -> set[str]
     reads = {*re.findall(r"\{(\w+)\}", magic), *re.findall(r"--world (\w+)", magic)}
     binds: set[str] = set()
     for statement in ast.parse(re.sub(r"^[%!].*$", "", code, flags=re.MULTILINE)).body:
-        read, bind = _names(statement)
+        read, bind = names_of(statement)
+        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            read -= bind  # a loop's variable, a function's own name
         reads |= read - binds
         binds |= bind
     for name in sorted(reads - bound):
@@ -189,24 +190,3 @@ def _bound_after(cell: Any, bound: set[str], where: str, title: str) -> set[str]
     if magic and "--world" not in magic:  # its names end with its ranks
         binds = set()
     return bound | binds | set(re.findall(r"--into (\w+)", magic))
-
-
-def _names(statement: ast.stmt) -> tuple[set[str], set[str]]:
-    """Return the names that a statement wants from outside of it, and those that it binds."""
-    table = symtable.symtable(ast.unparse(statement), "cell", "exec")
-    symbols = table.get_symbols()
-    binds = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
-    reads = set(_globals(table))
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-        reads.add(statement.target.id)
-    if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-        reads -= binds  # a loop's variable, a function's own name
-    return reads, binds
-
-
-def _globals(table: symtable.SymbolTable) -> Iterator[str]:
-    for symbol in table.get_symbols():
-        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
-            yield symbol.get_name()
-    for inner in table.get_children():
-        yield from _globals(inner)

@@ -6,7 +6,7 @@ import ast
 import builtins
 import dis
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -42,10 +42,22 @@ class Cell:
         return "init_process_group" in _identifiers(ast.parse(self.source))
 
     def names(self) -> set[str]:
-        """The global names that the cell reads before it binds them itself."""
-        walker = _Reads()
-        walker.visit(ast.parse(self.source))
-        return walker.read
+        """Return the global names that the cell reads before it binds them itself.
+
+        What it binds only perhaps (in an if, a loop, a try) still counts as read: sending one value
+        too many is harmless, one too few is not.
+        """
+        read: set[str] = set()
+        bound = set(dir(builtins))
+        for statement in _in_order(ast.parse(self.source).body):
+            try:
+                reads, binds = names_of(statement)
+            except SyntaxError:  # of what only the compiler refuses: the ranks say where
+                break
+            read |= reads - bound
+            if not isinstance(statement, _PERHAPS):
+                bound |= binds
+        return read
 
     def run(self, namespace: dict[str, Any]) -> Any:
         """Execute in `namespace`; returns the value of the last expression, None without one."""
@@ -60,69 +72,31 @@ class Cell:
         return None if self.source.rstrip().endswith(";") else value
 
 
-class _Reads(ast.NodeVisitor):
-    """Names read at a cell's top level or inside its functions, less those bound before.
+_PERHAPS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.Match)
+_READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
 
-    Follows the order of evaluation. What is bound only perhaps (in an if, a loop, a try) still
-    counts as read: sending one value too many is harmless, one too few is not.
-    """
 
-    def __init__(self) -> None:
-        self.read: set[str] = set()
-        self._bound: set[str] = set()
-        self._certain = True
+def _in_order(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements with those of `with` blocks one by one, which are executed for certain."""
+    for statement in body:
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            inside, statement.body = statement.body, [ast.copy_location(ast.Pass(), statement)]
+            yield statement
+            yield from _in_order(inside)
+        else:
+            yield statement
 
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            if node.id not in self._bound and not hasattr(builtins, node.id):
-                self.read.add(node.id)
-        elif self._certain:
-            self._bound.add(node.id)
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit(node.value)
-        for target in node.targets:
-            self.visit(target)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if isinstance(node.target, ast.Name):
-            self.visit_Name(ast.Name(node.target.id, ast.Load()))
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        for part in (node.value, node.annotation, node.target):
-            if part is not None:
-                self.visit(part)
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        if self._certain:
-            names = ((a.asname or a.name.split(".")[0]) for a in node.names)
-            self._bound.update(names)
-
-    visit_ImportFrom = visit_Import
-
-    def _visit_perhaps(self, node: ast.AST) -> None:
-        certain, self._certain = self._certain, False
-        self.generic_visit(node)
-        self._certain = certain
-
-    visit_If = visit_For = visit_While = visit_Try = visit_TryStar = visit_Match = _visit_perhaps
-
-    def _visit_scope(self, node: Any) -> None:
-        """A function, class or comprehension: the compiler knows which of its names are global."""
-        for part in ast.iter_child_nodes(node):  # decorators, defaults, annotations, bases
-            if isinstance(part, ast.expr):
-                self.visit(part)
-        wrapped = ast.Module([node if isinstance(node, ast.stmt) else ast.Expr(node)], [])
-        code = compile(ast.fix_missing_locations(wrapped), "scope", "exec", dont_inherit=True)
-        inner = {name for part in _nested(code) for name in _globals_of(part)}
-        own = {node.name} if isinstance(node, ast.stmt) else set()  # type: ignore[attr-defined]
-        self.read |= {name for name in inner - own - self._bound if not hasattr(builtins, name)}
-        if self._certain:
-            self._bound |= own
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _visit_scope
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_scope
+def names_of(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the global names that a top-level statement reads, and those that it binds."""
+    code = compile(ast.Module([statement], []), "statement", "exec", dont_inherit=True)
+    own = [(one.opname, one.argval) for one in dis.get_instructions(code)]
+    binds = {name for operation, name in own if operation in ("STORE_NAME", "STORE_GLOBAL")}
+    inner = {name for part in _nested(code) if part is not code for name in _globals_of(part)}
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        inner -= binds  # it may call itself
+    read = {name for operation, name in own if operation in _READS}
+    return (read | inner) - {"__annotations__"}, binds  # where an annotated name stands
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -134,7 +108,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _globals_of(code: types.CodeType) -> Iterator[str]:
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname in _READS:
             yield instruction.argval
 
 
