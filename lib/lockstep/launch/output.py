@@ -14,6 +14,7 @@ from pathlib import Path
 import platformdirs
 
 from ..base.formatting import in_one_line
+from .locks import is_held
 
 HEAD_BYTES = TAIL_BYTES = 50_000  # of a rank's output that are shown; a flood goes to a file
 FILE_BYTES = 32_000_000  # of a flood that the file keeps
@@ -170,7 +171,7 @@ def _make_room(folder: Path) -> None:
     taken = FILE_BYTES
     for path in sorted(folder.glob("*.log"), reverse=True):  # their names begin with the time
         with suppress(OSError):  # another process has just removed it
-            if _is_being_written(path):
+            if is_held(path):
                 taken += FILE_BYTES
             elif taken + (size := path.stat().st_size) > FOLDER_BYTES:
                 path.unlink()
@@ -178,17 +179,6 @@ def _make_room(folder: Path) -> None:
                 taken += size
     if taken > FOLDER_BYTES:
         raise OSError(f"{folder} is full ({_megabytes(FOLDER_BYTES)})")
-
-
-def _is_being_written(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _megabytes(count: int) -> str:

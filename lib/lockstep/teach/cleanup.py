@@ -13,7 +13,6 @@ listed here belongs to this user and to nobody alive:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -31,6 +30,7 @@ import psutil
 
 from ..base.formatting import binary, in_one_line
 from ..launch import processes
+from ..launch.locks import is_held
 
 _YOUNG = 60.0  # seconds: whoever makes a file may not have locked it yet
 _TEMPORARY = re.compile(r"lockstep-(trace-)?[a-z0-9_]{8}")
@@ -154,7 +154,7 @@ def _folders(base: Path, oldest: float) -> Iterator[Leftover]:
         if (about := _own(path, stat.S_ISDIR)) is None:
             continue
         if path.name.startswith(processes.FOLDER):
-            if not _locked(path):
+            if not is_held(path):
                 yield _folder(path, about, _remove_unlocked)
         elif _TEMPORARY.fullmatch(path.name) and about.st_mtime < oldest - _YOUNG:
             yield _folder(path, about, shutil.rmtree)
@@ -170,7 +170,7 @@ def _caches(traces: Path, oldest: float) -> Iterator[Leftover]:
 
 def _tickets(folder: Path) -> Iterator[Leftover]:
     for path in _sorted(folder.glob("ticket-*.json")):
-        if (about := _own(path, stat.S_ISREG)) is not None and not _locked(path):
+        if (about := _own(path, stat.S_ISREG)) is not None and not is_held(path):
             yield Leftover("ticket", str(path), _age(about), path.unlink)
 
 
@@ -199,23 +199,8 @@ def _own(path: Path, kind: Callable[[int], bool]) -> os.stat_result | None:
     return about if kind(about.st_mode) and about.st_uid == os.geteuid() and old else None
 
 
-def _locked(path: Path) -> bool:
-    """Return whether somebody uses it; True where that cannot be known."""
-    try:
-        claim = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(claim)
-    return False
-
-
 def _remove_unlocked(path: Path) -> None:
-    if _locked(path):
+    if is_held(path):
         raise OSError(0, "in use now")
     shutil.rmtree(path)
 

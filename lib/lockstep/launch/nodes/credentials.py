@@ -5,7 +5,6 @@ Users know that file as the agent's ticket.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 import platformdirs
 
 from ..errors import LaunchError
+from ..locks import is_held
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class Credentials:
         folder = platformdirs.user_state_path("lockstep") / "nodes"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in folder.glob("ticket-*.json"):
-            with contextlib.suppress(OSError), old.open() as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_held(old):
                 remove(old)
         claim, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
         fcntl.flock(claim, fcntl.LOCK_SH)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import logging
@@ -42,6 +41,7 @@ from typing import Any
 from .. import processes
 from ..channel import Channel, NoMessage, in_turn
 from ..errors import refusal
+from ..locks import is_held
 from ..processes import FOLDER, GRACE, LAST_MOMENT, Reaper
 from . import hooks, rank
 from .process import adopt_orphans, aside, die_with_parent
@@ -419,17 +419,12 @@ def _sweep() -> None:
     """
     for base in {tempfile.gettempdir(), "/tmp"}:
         for folder in Path(base).glob(f"{FOLDER}*"):
-            with contextlib.suppress(OSError):  # in use, or somebody else's
+            with contextlib.suppress(OSError):  # another process has just removed it
                 about = folder.lstat()
                 young = time.time() - about.st_mtime < 60  # it may not be locked yet
-                if young or about.st_uid != os.geteuid() or not stat.S_ISDIR(about.st_mode):
-                    continue
-                claim = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+                if ours and not young and not is_held(folder):
                     shutil.rmtree(folder, ignore_errors=True)
-                finally:
-                    os.close(claim)
 
 
 def main(control: Channel, kernel: int) -> None:
