@@ -20,6 +20,7 @@ from . import (
     course,
     launching,
     manifest,
+    overlap,
     recording,
     reserve,
     sweeps,
@@ -37,6 +38,7 @@ EXPERIMENTS = (
     sweeps.EXPERIMENT,
     compile.EXPERIMENT,
     claims.EXPERIMENT,
+    overlap.EXPERIMENT,
     course.EXPERIMENT,
 )
 
