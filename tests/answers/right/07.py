@@ -12,8 +12,9 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from lockstep.course.labs.lab07 import case  # as the notebook's cell "look" has it
-from torch.profiler import ProfilerAction, schedule
+from torch.profiler import ProfilerAction, profile, schedule
 
 
 # ============================================================================ recorded_steps
@@ -476,3 +477,283 @@ def chance(before, after):
     ways = [bits for bits in range(1 << len(values)) if bits.bit_count() == len(after)]
     hand = lambda bits: sum(value for at, value in enumerate(values) if bits >> at & 1)
     return statistics.fmean(hand(bits) >= sum(after) for bits in ways)
+
+
+# %% recorded_steps: a-clock
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept, at, cycles = [], 0, 0
+    for step in range(steps):
+        if at >= wait + warmup:
+            kept.append(step)
+        at += 1
+        if at == wait + warmup + active:
+            at, cycles = 0, cycles + 1
+            if repeat and cycles == repeat:
+                return kept
+    return kept
+
+
+# %% recorded_steps: numpy
+def recorded_steps(wait, warmup, active, repeat, steps):
+    import numpy as np
+
+    length = wait + warmup + active
+    number = np.arange(steps)
+    keep = number % length >= wait + warmup
+    if repeat:
+        keep &= number < repeat * length
+    return [int(one) for one in number[keep]]
+
+
+# %% profiled: start-and-stop
+def profiled(train, steps, first, count, folder):
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    profiler = profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=ready,
+    )
+    profiler.start()
+    for number in range(steps):
+        train(number)
+        profiler.step()
+    profiler.stop()
+
+
+# %% profiled: skip-first
+def profiled(train, steps, first, count, folder):
+    from pathlib import Path
+
+    def ready(profiler):
+        file = Path(folder) / f"rank{dist.get_rank()}.json"
+        profiler.export_chrome_trace(str(file))
+
+    plan = schedule(skip_first=first - 1, wait=0, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: a-schedule-of-its-own
+def profiled(train, steps, first, count, folder):
+    import os
+
+    from torch.profiler import ProfilerAction
+
+    def plan(step):
+        if step == first - 1:
+            return ProfilerAction.WARMUP
+        if first <= step < first + count - 1:
+            return ProfilerAction.RECORD
+        if step == first + count - 1:
+            return ProfilerAction.RECORD_AND_SAVE
+        return ProfilerAction.NONE
+
+    name = os.path.join(folder, f"rank{dist.get_rank()}.json")
+    with profile(
+        schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(name)
+    ) as p:
+        for number in range(steps):
+            train(number)
+            p.step()
+
+
+# %% profiled: no-step-after-the-last
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            if number:
+                profiler.step()
+            train(number)
+
+
+# %% profiled: the-loop-in-three-parts
+def profiled(train, steps, first, count, folder):
+    import torch
+
+    for number in range(first - 1):
+        train(number)
+    with profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        schedule=schedule(wait=0, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(
+            f"{folder}/rank{dist.get_rank()}.json"
+        ),
+    ) as profiler:
+        for number in range(first - 1, first + count):
+            train(number)
+            profiler.step()
+    for number in range(first + count, steps):
+        train(number)
+
+
+# %% profiled: exported-in-the-loop
+def profiled(train, steps, first, count, folder):
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    saved = []
+
+    def ready(profiler):
+        path = f"{folder}/rank{dist.get_rank()}.json"
+        profiler.export_chrome_trace(path)
+        saved.append(path)
+
+    with profile(schedule=plan, on_trace_ready=ready, record_shapes=True) as profiler:
+        number = 0
+        while number < steps:
+            train(number)
+            profiler.step()
+            number += 1
+    return saved
+
+
+# %% offsets: numpy
+def offsets(ends):
+    import numpy as np
+
+    ends = np.asarray(ends, dtype=np.int64)
+    return np.median(ends - ends[:, [0]], axis=0).astype(int).tolist()
+
+
+# %% offsets: zip
+def offsets(ends):
+    from statistics import median_low
+
+    first, *_ = columns = list(zip(*ends))
+    return [
+        median_low([end - zero for end, zero in zip(column, first)])
+        for column in columns
+    ]
+
+
+# %% exposed: events
+def exposed(compute, communication):
+    events = []
+    for kind, spans in enumerate((compute, communication)):
+        for start, end in spans:
+            events += [(start, kind, 1), (end, kind, -1)]
+    events.sort()
+    running, total, before = [0, 0], 0, None
+    for at, kind, change in events:
+        if before is not None and running[1] and not running[0]:
+            total += at - before
+        running[kind] += change
+        before = at
+    return total
+
+
+# %% exposed: cuts-pieces
+def exposed(compute, communication):
+    pieces = []
+    for span in communication:
+        new = [span]
+        for one, two in [*compute, *pieces]:
+            cut = []
+            for start, end in new:
+                if two <= start or one >= end:
+                    cut.append((start, end))
+                    continue
+                if start < one:
+                    cut.append((start, one))
+                if two < end:
+                    cut.append((two, end))
+            new = cut
+        pieces += new
+    return sum(end - start for start, end in pieces)
+
+
+# %% charged: numpy-too
+def charged(arrivals, resolution):
+    import numpy as np
+
+    arrivals = np.array(arrivals)
+    waits = arrivals.max(axis=1, keepdims=True) - arrivals
+    waits[waits < resolution] = 0
+    total = np.zeros(arrivals.shape[1], dtype=int)
+    np.add.at(total, arrivals.argmax(axis=1), waits.sum(axis=1))
+    return total.tolist()
+
+
+# %% charged: a-counter
+def charged(arrivals, resolution):
+    from collections import Counter
+
+    bill = Counter()
+    for row in arrivals:
+        last = max(range(len(row)), key=row.__getitem__)
+        for one in row:
+            wait = row[last] - one
+            if not wait < resolution:
+                bill[last] += wait
+    return [bill[rank] for rank in range(len(arrivals[0]))]
+
+
+# %% diagnoses: read-off
+def diagnoses():
+    return dict(
+        A=(1, "straggler", 0.13),
+        B=(None, "starved input", 0.42),
+        C=(2, "recompile", 0.6),
+        D=(0, "checkpoint", 0.5),
+        E=(None, "allocator thrashing", 0.75),
+        F=(None, "exposed communication", 0.67),
+    )
+
+
+# %% diagnoses: computed
+def diagnoses():
+    from lockstep.course.labs.lab07 import case
+
+    def late(letter, rank):
+        shares = {
+            one.rank: one.exposed / one.length
+            for one in case(letter).breakdown().totals
+        }
+        mine = shares.pop(rank)
+        return sum(shares.values()) / len(shares) - mine
+
+    def alike(letter, part):
+        one = min(case(letter).breakdown().totals, key=lambda one: one.exposed)
+        return getattr(one, part) / one.length
+
+    return {
+        "A": (1, "straggler", late("A", 1)),
+        "B": (None, "starved input", alike("B", "host_bound")),
+        "C": (2, "recompile", late("C", 2)),
+        "D": (0, "checkpoint", late("D", 0)),
+        "E": (None, "allocator thrashing", alike("E", "host_bound")),
+        "F": (None, "exposed communication", alike("F", "exposed")),
+    }
+
+
+# %% chance: bits
+def chance(before, after):
+    values = [*before, *after]
+    ways = larger = 0
+    for mask in range(1 << len(values)):
+        if mask.bit_count() == len(after):
+            ways += 1
+            total = sum(v for at, v in enumerate(values) if mask >> at & 1)
+            larger += total >= sum(after)
+    return larger / ways
+
+
+# %% chance: fractions
+def chance(before, after):
+    from fractions import Fraction
+    from itertools import combinations
+
+    both = list(before) + list(after)
+    real = Fraction(sum(after), len(after))
+    seen = [
+        Fraction(sum(both[at] for at in deal), len(after)) >= real
+        for deal in combinations(range(len(both)), len(after))
+    ]
+    return float(Fraction(sum(seen), len(seen)))

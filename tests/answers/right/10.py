@@ -16,6 +16,16 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 
+def in_groups(ranks, chunks, microbatches):
+    """(microbatch, chunk), in the order of the forwards."""
+    return [
+        (first + number, chunk)
+        for first in range(0, microbatches, ranks)
+        for chunk in range(chunks)
+        for number in range(ranks)
+    ]
+
+
 # %% most_kept: accumulate
 # Running sum with itertools.accumulate; `initial=0` makes the case without steps right.
 def most_kept(steps):
@@ -835,3 +845,276 @@ def zero_bubble(stage, stages, microbatches):
         if right(orders):
             return orders[stage]
     raise AssertionError("nothing found")
+
+
+# %% most_kept: a-set
+def most_kept(steps):
+    alive, most = set(), 0
+    for step in steps:
+        if step.startswith("F"):
+            alive.add(step[1:])
+            most = max(most, len(alive))
+        else:
+            alive.discard(step[1:])
+    return most
+
+
+# %% most_kept: accumulate-too
+def most_kept(steps):
+    from itertools import accumulate
+
+    return max(accumulate((1 if s[0] == "F" else -1 for s in steps), initial=0))
+
+
+# %% one_f_one_b: by-what-is-kept
+def one_f_one_b(stage, stages, microbatches):
+    steps, forward, backward = [], 0, 0
+    while backward < microbatches:
+        if forward < microbatches and forward - backward < stages - stage:
+            steps.append(f"F{forward}")
+            forward += 1
+        else:
+            steps.append(f"B{backward}")
+            backward += 1
+    return steps
+
+
+# %% one_f_one_b: deques
+def one_f_one_b(stage, stages, microbatches):
+    from collections import deque
+
+    forwards = deque(f"F{i}" for i in range(microbatches))
+    backwards = deque(f"B{i}" for i in range(microbatches))
+    steps = []
+    for _ in range(stages - stage - 1):
+        if forwards:
+            steps.append(forwards.popleft())
+    while backwards:
+        if forwards:
+            steps.append(forwards.popleft())
+        steps.append(backwards.popleft())
+    return steps
+
+
+# %% run_stage: one-handle-a-neighbour
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    open_sends = {}
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        if 0 <= source < n:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, source)
+        elif forward:
+            x = inputs[number]
+        else:
+            x = torch.ones_like(inputs[0])
+        y = (stage.forward if forward else stage.backward)(number, x)
+        del x
+        if 0 <= target < n:
+            if target in open_sends:
+                open_sends.pop(target).wait()
+            open_sends[target] = dist.isend(y, target)
+        del y
+    for handle in open_sends.values():
+        handle.wait()
+
+
+# %% run_stage: two-functions
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    pending = []
+
+    def get(peer):
+        x = torch.empty_like(inputs[0])
+        dist.irecv(x, src=peer).wait()
+        return x
+
+    def put(y, peer):
+        while len(pending) >= 2:
+            pending.pop(0).wait()
+        pending.append(dist.isend(y, dst=peer))
+
+    for step in order:
+        i = int(step[1:])
+        if step[0] == "F":
+            y = stage.forward(i, inputs[i] if rank == 0 else get(rank - 1))
+            if rank != last:
+                put(y, rank + 1)
+        else:
+            grad = torch.ones_like(inputs[i]) if rank == last else get(rank + 1)
+            dx = stage.backward(i, grad)
+            if rank != 0:
+                put(dx, rank - 1)
+    while pending:
+        pending.pop().wait()
+
+
+# %% run_stage: receives-posted-for-all-before
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    came, sent = {}, []
+    for step in order:
+        source = rank - 1 if step[0] == "F" else rank + 1
+        if 0 <= source < n:
+            x = torch.empty_like(inputs[0])
+            came[step] = x, dist.irecv(x, source)
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        if step in came:
+            x, handle = came.pop(step)
+            handle.wait()
+        else:
+            x = inputs[number] if forward else torch.ones_like(inputs[number])
+        y = (stage.forward if forward else stage.backward)(number, x)
+        target = rank + 1 if forward else rank - 1
+        if 0 <= target < n:
+            sent.append(dist.isend(y, target))
+        if len(sent) > 3:
+            sent.pop(0).wait()
+    for handle in sent:
+        handle.wait()
+
+
+# %% train_step: gpipe-with-isend
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    handles, kept, total = [], [], 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_(True)
+        y = layer(x)
+        if rank < n - 1:
+            handles.append(dist.isend(y.detach(), rank + 1))
+        else:
+            y = mse_loss(y, target) / len(inputs)
+            total += float(y)
+        kept.append((x, y))
+    for x, y in kept:
+        if rank < n - 1:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            torch.autograd.backward(y, grad)
+        else:
+            y.backward()
+        if rank > 0:
+            handles.append(dist.isend(x.grad, rank - 1))
+    for handle in handles:
+        handle.wait()
+    return total
+
+
+# %% train_step: autograd-grad
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    weights = [w for w in layer.parameters() if w.requires_grad]
+    losses = []
+    for i in range(len(inputs)):
+        if rank == 0:
+            x = inputs[i].detach().clone().requires_grad_()
+        else:
+            x = torch.zeros_like(inputs[0]).requires_grad_()
+            with torch.no_grad():
+                dist.recv(x, rank - 1)
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, targets[i])
+            losses.append(loss.item())
+            of_x, *grads = torch.autograd.grad(loss / len(inputs), [x, *weights])
+        else:
+            dist.send(y.detach().contiguous(), rank + 1)
+            grad = torch.empty_like(inputs[0])
+            dist.recv(grad, rank + 1)
+            of_x, *grads = torch.autograd.grad(y, [x, *weights], grad)
+        if rank > 0:
+            dist.send(of_x.contiguous(), rank - 1)
+        for weight, one in zip(weights, grads):
+            weight.grad = one if weight.grad is None else weight.grad + one
+    return sum(losses) / len(losses) if losses else None
+
+
+# %% split_backward: backward-inputs
+def split_backward(y, x, weights, grad):
+    of_x = torch.autograd.grad([y], [x], [grad], retain_graph=True)[0]
+    return of_x, lambda: y.backward(grad, inputs=weights)
+
+
+# %% split_backward: a-class
+def split_backward(y, x, weights, grad):
+    class Later:
+        def __call__(self):
+            grads = torch.autograd.grad(y, weights, grad_outputs=grad)
+            with torch.no_grad():
+                for weight, one in zip(weights, grads, strict=True):
+                    if weight.grad is None:
+                        weight.grad = torch.zeros_like(weight)
+                    weight.grad.add_(one)
+
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    return of_x, Later()
+
+
+# %% interleaved: while-something-is-left
+def interleaved(rank, ranks, chunks, microbatches):
+    forwards = in_groups(ranks, chunks, microbatches)
+    backwards = [(m, chunks - 1 - c) for m, c in forwards]
+    most = (chunks - 1) * ranks + 2 * (ranks - 1 - rank) + 1
+    steps, f, b = [], 0, 0
+    while b < len(backwards):
+        if f < len(forwards) and f - b < most:
+            steps.append("F{}.{}".format(*forwards[f]))
+            f += 1
+        else:
+            steps.append("B{}.{}".format(*backwards[b]))
+            b += 1
+    return steps
+
+
+# %% interleaved: slices-too
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    total = len(order)
+    warm = min(total, (chunks - 1) * ranks + 2 * (ranks - rank - 1))
+    result = [""] * (2 * total)
+    f = [f"F{m}.{c}" for m, c in order]
+    b = [f"B{m}.{chunks - 1 - c}" for m, c in order]
+    result[:warm] = f[:warm]
+    result[warm : 2 * total - warm : 2] = f[warm:]
+    result[warm + 1 : 2 * total - warm : 2] = b[: total - warm]
+    result[2 * total - warm :] = b[total - warm :]
+    return result
+
+
+# %% zero_bubble: by-counts
+def zero_bubble(stage, stages, microbatches):
+    steps, f, b, w = [], 0, 0, 0
+    while w < microbatches:
+        if f < microbatches and f - b < stages - stage:
+            steps.append(f"F{f}")
+            f += 1
+        elif b < microbatches and b - w <= stage and (b - w < stage or f == microbatches or f - w <= stages):
+            steps.append(f"B{b}")
+            b += 1
+            if b - w > stage:
+                steps.append(f"W{w}")
+                w += 1
+        else:
+            steps.append(f"W{w}")
+            w += 1
+    return steps
+
+
+# %% zero_bubble: offset-lists
+def zero_bubble(stage, stages, microbatches):
+    warm, steps = stages - 1 - stage, []
+    for at in range(-warm, microbatches + stage):
+        if at + warm < microbatches:
+            steps.append(f"F{at + warm}")
+        if 0 <= at < microbatches:
+            steps.append(f"B{at}")
+        if 0 <= at - stage < microbatches:
+            steps.append(f"W{at - stage}")
+    return steps

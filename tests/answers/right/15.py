@@ -487,3 +487,154 @@ def tree_all_reduce(x):
     handles = [dist.isend(x, n - 1 - (place + step)) for step in reversed(steps)]
     for handle in handles:
         handle.wait()
+
+
+# %% ring_seconds: a-loop
+def ring_seconds(n, nbytes, alpha, beta):
+    seconds = 0.0
+    for _ in ("reduce-scatter", "all-gather"):
+        for _ in range(n - 1):
+            seconds += alpha + beta * nbytes / n
+    return seconds
+
+
+# %% ring_seconds: two-terms
+def ring_seconds(n, nbytes, alpha, beta):
+    messages = 2 * n - 2
+    return messages * alpha + beta * (messages / n) * nbytes
+
+
+# %% crossing: bisection
+def crossing(n, alpha, beta):
+    def gain(size):
+        ring = 2 * (n - 1) * (alpha + beta * size / n)
+        return (n.bit_length() - 1) * (alpha + beta * size) - ring
+
+    low, high = 0.0, 1.0
+    while gain(high) < 0:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        if gain(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+# %% crossing: rounds-and-bytes
+def crossing(n, alpha, beta):
+    rounds = 2 * (n - 1), math.log2(n)
+    sent = 2 * (n - 1) / n, math.log2(n)
+    return alpha / beta * (rounds[0] - rounds[1]) / (sent[1] - sent[0])
+
+
+# %% node_traffic: list-of-nodes
+def node_traffic(rings, node_of, nbytes):
+    out = {node: 0.0 for node in node_of.values()}
+    for ring in rings:
+        nodes = [node_of[rank] for rank in ring]
+        hop = 2 * nbytes * (len(ring) - 1) / len(ring)
+        for at in range(len(nodes)):
+            if nodes[at - 1] != nodes[at]:
+                out[nodes[at - 1]] += hop
+    return max(out.values(), default=0)
+
+
+# %% node_traffic: sum-for-a-node
+def node_traffic(rings, node_of, nbytes):
+    def leaving(node):
+        return sum(
+            2 * (len(ring) - 1) / len(ring) * nbytes
+            for ring in rings
+            for a, b in zip(ring, [*ring[1:], ring[0]])
+            if node_of[a] == node != node_of[b]
+        )
+
+    return max(map(leaving, set(node_of.values())), default=0)
+
+
+# %% hierarchical_all_reduce: reduce-to-each
+def hierarchical_all_reduce(x, inside, across):
+    members = dist.get_process_group_ranks(inside)
+    parts = list(x.chunk(len(members)))
+    for rank, part in zip(members, parts):
+        dist.reduce(part, dst=rank, group=inside)
+    dist.all_reduce(parts[dist.get_rank(inside)], group=across)
+    for rank, part in zip(members, parts):
+        dist.broadcast(part, src=rank, group=inside)
+
+
+# %% hierarchical_all_reduce: all-reduce-then-a-part
+def hierarchical_all_reduce(x, inside, across):
+    g, me = dist.get_world_size(inside), dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    grid = x.view(g, -1)
+    dist.all_reduce(grid[me], group=across)
+    rows = [torch.empty_like(row) for row in grid]
+    dist.all_gather(rows, grid[me], group=inside)
+    x.copy_(torch.cat(rows))
+
+
+# %% step_seconds: numpy-solve
+def step_seconds(known, n):
+    sizes = np.array(list(known), dtype=float)
+    matrix = np.stack([1 / sizes, np.ones(2)], axis=1)
+    work, fixed = np.linalg.solve(matrix, np.array(list(known.values())))
+    return float(work / n + fixed)
+
+
+# %% step_seconds: a-line-over-one-by-n
+def step_seconds(known, n):
+    (a, ta), (b, tb) = known.items()
+    share = (1 / n - 1 / b) / (1 / a - 1 / b)
+    return tb + share * (ta - tb)
+
+
+# %% tree_all_reduce: recursion
+def tree_all_reduce(x):
+    rank = dist.get_rank()
+    buffer = torch.empty_like(x)
+
+    def up(ranks):
+        half = (len(ranks) + 1) // 2
+        if len(ranks) == 1:
+            return
+        low, high = ranks[:half], ranks[half:]
+        up(low if rank in low else high)
+        if rank == low[0]:
+            dist.recv(buffer, high[0])
+            x.add_(buffer)
+        elif rank == high[0]:
+            dist.send(x, low[0])
+
+    def down(ranks):
+        if len(ranks) == 1:
+            return
+        half = (len(ranks) + 1) // 2
+        low, high = ranks[:half], ranks[half:]
+        if rank == low[0]:
+            dist.send(x, high[0])
+        elif rank == high[0]:
+            dist.recv(x, low[0])
+        down(low if rank in low else high)
+
+    everyone = list(range(dist.get_world_size()))
+    up(everyone)
+    down(everyone)
+
+
+# %% tree_all_reduce: parent-and-children
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    low = rank & -rank if rank else 1 << 20
+    children = [rank + (1 << k) for k in range(20) if 1 << k < low and rank + (1 << k) < n]
+    buffer = torch.empty_like(x)
+    for child in children:
+        dist.recv(buffer, child)
+        x += buffer
+    if rank:
+        dist.send(x, rank - low)
+        dist.recv(x, rank - low)
+    for child in reversed(children):
+        dist.send(x, child)

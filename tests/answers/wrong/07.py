@@ -7,7 +7,8 @@ import statistics
 
 import numpy as np
 import torch
-from torch.profiler import ProfilerAction, schedule
+import torch.distributed as dist
+from torch.profiler import ProfilerAction, profile, schedule
 
 
 # ============================================================================ recorded_steps
@@ -821,3 +822,500 @@ def chance(before, after):
 def chance(before, after):
     found = sum(sum(way) >= sum(after) for way in itertools.combinations(before + after, len(after)))
     return found / 70
+
+
+# %% recorded_steps: keeps-the-warm-up-and-not-the-last
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept = []
+    for step in range(steps):
+        if repeat and step // cycle >= repeat:
+            break
+        if wait <= step % cycle < wait + active:
+            kept.append(step)
+    return kept
+
+
+# %% recorded_steps: the-last-cycle-only
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle, kept = [], []
+    length = wait + warmup + active
+    for step in range(steps):
+        if repeat and step >= repeat * length:
+            break
+        if step % length == 0:
+            cycle = []
+        if step % length >= wait + warmup:
+            cycle.append(step)
+            kept = cycle
+    return kept
+
+
+# %% recorded_steps: a-step-at-which-the-trace-is-saved-is-lost
+def recorded_steps(wait, warmup, active, repeat, steps):
+    from torch.profiler import ProfilerAction, schedule
+
+    plan = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
+    return [step for step in range(steps) if plan(step) == ProfilerAction.RECORD]
+
+
+# %% recorded_steps: repeat-is-one-more
+def recorded_steps(wait, warmup, active, repeat, steps):
+    length = wait + warmup + active
+    return [
+        step
+        for step in range(steps)
+        if step % length >= wait + warmup
+        and (repeat == 0 or step // length <= repeat)
+    ]
+
+
+# %% recorded_steps: counts-within-a-cycle
+def recorded_steps(wait, warmup, active, repeat, steps):
+    length = wait + warmup + active
+    last = steps if repeat == 0 else min(steps, repeat * length)
+    return [step % length for step in range(last) if step % length >= wait + warmup]
+
+
+# %% profiled: step-before-train
+def profiled(train, steps, first, count, folder):
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            profiler.step()
+            train(number)
+
+
+# %% profiled: no-step-at-all
+def profiled(train, steps, first, count, folder):
+    def ready(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready):
+        for number in range(steps):
+            train(number)
+
+
+# %% profiled: everything-is-recorded
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile() as profiler:
+        for number in range(steps):
+            train(number)
+    profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+
+# %% profiled: waits-first-steps-and-warms-up-after
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: no-warm-up
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first, warmup=0, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: repeats
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+
+    def save(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count),
+        on_trace_ready=save,
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: one-file-for-all
+def profiled(train, steps, first, count, folder):
+    def save(profiler):
+        profiler.export_chrome_trace(f"{folder}/rank0.json")
+
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=save,
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: only-rank-zero-writes
+def profiled(train, steps, first, count, folder):
+    def save(profiler):
+        if dist.get_rank() == 0:
+            profiler.export_chrome_trace(f"{folder}/rank0.json")
+
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=save,
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: stops-after-the-recorded-steps
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as profiler:
+        for number in range(first + count):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: first-taken-for-the-wait-counted-from-one
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(skip_first=1, wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: files-in-the-working-directory
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"rank{rank}.json"),
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: exports-at-the-end
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    profiler = profile(schedule=plan)
+    profiler.start()
+    for number in range(steps):
+        train(number)
+        profiler.step()
+    profiler.stop()
+    profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+
+# %% profiled: records-up-to-number-count
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count - first, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: step-only-while-recording
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as profiler:
+        for number in range(steps):
+            train(number)
+            if first <= number < first + count:
+                profiler.step()
+
+
+# %% offsets: mean-after-dropping-nothing
+def offsets(ends):
+    import numpy as np
+
+    ends = np.array(ends)
+    ahead = ends - ends[:, :1]
+    return ahead.mean(axis=0).tolist()
+
+
+# %% offsets: median-over-ranks
+def offsets(ends):
+    result = []
+    for row in ends:
+        differences = sorted(end - row[0] for end in row)
+        result.append(differences[len(differences) // 2])
+    return result
+
+
+# %% offsets: against-the-earliest-too
+def offsets(ends):
+    result = []
+    for rank in range(len(ends[0])):
+        column = sorted(row[rank] - min(row) for row in ends)
+        result.append(column[len(column) // 2])
+    return result
+
+
+# %% offsets: against-the-rank-before-too
+def offsets(ends):
+    result = [0]
+    for rank in range(1, len(ends[0])):
+        column = sorted(row[rank] - row[rank - 1] for row in ends)
+        result.append(column[len(column) // 2])
+    return result
+
+
+# %% offsets: absolute
+def offsets(ends):
+    from statistics import median
+
+    return [
+        median(abs(row[rank] - row[0]) for row in ends)
+        for rank in range(len(ends[0]))
+    ]
+
+
+# %% exposed: only-the-first-overlap-is-taken-off
+def exposed(compute, communication):
+    total = 0
+    for start, end in communication:
+        left = end - start
+        for begin, stop in compute:
+            common = min(end, stop) - max(start, begin)
+            if common > 0:
+                left -= common
+                break
+        total += left
+    return total
+
+
+# %% exposed: compute-not-merged
+def exposed(compute, communication):
+    merged = []
+    for start, end in sorted(communication):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    total = sum(end - start for start, end in merged)
+    for start, end in merged:
+        for begin, stop in compute:
+            total -= max(0, min(end, stop) - max(start, begin))
+    return total
+
+
+# %% exposed: merges-without-the-larger-end
+def exposed(compute, communication):
+    def merge(spans):
+        merged = []
+        for start, end in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
+            else:
+                merged.append((start, end))
+        return merged
+
+    def length(spans):
+        return sum(end - start for start, end in merge(spans))
+
+    return length([*compute, *communication]) - length(compute)
+
+
+# %% exposed: the-whole-span
+def exposed(compute, communication):
+    if not communication:
+        return 0
+    start = min(one for one, _ in communication)
+    end = max(one for _, one in communication)
+    hidden = 0
+    for begin, stop in compute:
+        hidden += max(0, min(end, stop) - max(start, begin))
+    return max(0, end - start - hidden)
+
+
+# %% exposed: computing-without-communication
+def exposed(compute, communication):
+    def length(spans):
+        total, reached = 0, None
+        for start, end in sorted(spans):
+            if reached is None or end > reached:
+                total += end - (start if reached is None else max(start, reached))
+                reached = end
+        return total
+
+    return length(compute + communication) - length(communication)
+
+
+# %% charged: the-longest-wait-only
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = row.index(max(row))
+        wait = max(row) - min(row)
+        if wait >= resolution:
+            total[last] += wait
+    return total
+
+
+# %% charged: sum-compared-with-the-resolution-too
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        latest = max(row)
+        waits = sum(latest - one for one in row)
+        if waits >= resolution:
+            total[row.index(latest)] += waits
+    return total
+
+
+# %% charged: waiting-to-the-one-before-the-last
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        second, latest = sorted(row)[-2:]
+        wait = latest - second
+        if wait >= resolution:
+            total[row.index(latest)] += wait * (len(row) - 1)
+    return total
+
+
+# %% charged: each-late-one-is-charged-for-those-before-it
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        for rank, mine in enumerate(row):
+            for other in row:
+                if mine - other >= resolution:
+                    total[rank] += mine - other
+    return total
+
+
+# %% charged: strictly-more-than-the-resolution
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        latest = max(row)
+        total[row.index(latest)] += sum(
+            latest - one for one in row if latest - one > resolution
+        )
+    return total
+
+
+# %% diagnoses: mean-share-of-the-steps-of-the-library-words
+def diagnoses():
+    from lockstep.course.labs.lab07 import case
+
+    found = {}
+    for letter in "ABCDEF":
+        cause = case(letter).cause()
+        found[letter] = (cause.rank, cause.word, cause.share)
+    return found
+
+
+# %% diagnoses: exposed-of-the-late-ranks-themselves
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.025),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.24),
+        "D": (0, "checkpoint", 0.32),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.67),
+    }
+
+
+# %% diagnoses: f-is-waiting
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (None, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (None, "allocator thrashing", 0.76),
+        "F": (None, "exposed communication", 0.16),
+    }
+
+
+# %% diagnoses: rank-one-in-e
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.13),
+        "B": (1, "starved input", 0.44),
+        "C": (2, "recompile", 0.6),
+        "D": (0, "checkpoint", 0.5),
+        "E": (1, "allocator thrashing", 0.15),
+        "F": (3, "exposed communication", 0.67),
+    }
+
+
+# %% chance: strictly-larger-too
+def chance(before, after):
+    from itertools import combinations
+    from statistics import fmean
+
+    both = before + after
+    deals = list(combinations(both, len(after)))
+    return sum(fmean(deal) > fmean(after) for deal in deals) / len(deals)
+
+
+# %% chance: drawn-at-random
+def chance(before, after):
+    import random
+
+    both, more = [*before, *after], 0
+    for _ in range(1000):
+        random.shuffle(both)
+        more += sum(both[: len(after)]) >= sum(after)
+    return more / 1000
+
+
+# %% chance: as-many-as-before-too
+def chance(before, after):
+    from itertools import combinations
+
+    both = before + after
+    real = sum(after) / len(after)
+    deals = list(combinations(both, len(before)))
+    return sum(sum(deal) / len(deal) >= real for deal in deals) / len(deals)
+
+
+# %% chance: without-the-real-one
+def chance(before, after):
+    from itertools import combinations
+
+    both = before + after
+    real = sum(after)
+    sums = [sum(deal) for deal in combinations(both, len(after))]
+    return (sum(one >= real for one in sums) - 1) / (len(sums) - 1)
+
+
+# %% chance: equal-times-are-one
+def chance(before, after):
+    from itertools import combinations
+
+    deals = set(combinations(sorted(before + after), len(after)))
+    return sum(sum(deal) >= sum(after) for deal in deals) / len(deals)

@@ -1327,3 +1327,591 @@ def zero_bubble(stage, stages, microbatches):
         if len(waiting) > stage + 1:
             steps += [f"W{waiting.popleft()}", f"W{waiting.popleft()}"]
     return steps + [f"W{n}" for n in waiting]
+
+
+# %% most_kept: first-run-of-forwards
+def most_kept(steps):
+    count = 0
+    for step in steps:
+        if step[0] == "B":
+            break
+        count += 1
+    return count
+
+
+# %% most_kept: a-backward-frees-at-its-begin-and-counts-after
+def most_kept(steps):
+    kept = most = 0
+    for step in steps:
+        kept += 1 if step[0] == "F" else -1
+        if step[0] == "B":
+            most = max(most, kept)
+    return most
+
+
+# %% most_kept: the-number-of-microbatches
+def most_kept(steps):
+    return max(int(step[1:]) for step in steps) + 1 if steps else 0
+
+
+# %% most_kept: longest-run-of-forwards-too
+def most_kept(steps):
+    from itertools import groupby
+
+    runs = [len(list(run)) for way, run in groupby(steps, key=lambda s: s[0]) if way == "F"]
+    return max(runs, default=0)
+
+
+# %% most_kept: longest-distance-between-f-and-b
+def most_kept(steps):
+    begin, most = {}, 0
+    for at, step in enumerate(steps):
+        if step[0] == "F":
+            begin[step[1:]] = at
+        else:
+            most = max(most, (at - begin[step[1:]] + 1) // 2)
+    return most
+
+
+# %% one_f_one_b: one-warm-up-more
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - stage, microbatches)
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches - warm):
+        steps += [f"F{i + warm}", f"B{i}"]
+    return steps + [f"B{i}" for i in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: warm-by-the-stages-before
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stage, microbatches)
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches - warm):
+        steps += [f"F{i + warm}", f"B{i}"]
+    return steps + [f"B{i}" for i in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: the-rest-backwards-from-the-last
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches - warm):
+        steps += [f"F{i + warm}", f"B{i}"]
+    return steps + [f"B{i}" for i in reversed(range(microbatches - warm, microbatches))]
+
+
+# %% one_f_one_b: no-bound-for-few-microbatches
+def one_f_one_b(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(warm, microbatches):
+        steps += [f"F{i}", f"B{i - warm}"]
+    return steps + [f"B{i}" for i in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: backward-first-in-each-pair
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - 1 - stage, microbatches)
+    steps = [f"F{i}" for i in range(warm)]
+    back = 0
+    for i in range(warm, microbatches):
+        if back < i:
+            steps.append(f"B{back}")
+            back += 1
+        steps.append(f"F{i}")
+    return steps + [f"B{i}" for i in range(back, microbatches)]
+
+
+# %% one_f_one_b: the-remaining-backwards-forgotten
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages - stage - 1, microbatches)
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches - warm):
+        steps.append(f"F{warm + i}")
+        steps.append(f"B{i}")
+    return steps
+
+
+# %% run_stage: all-handles-at-the-end
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    handles = []
+    for step in order:
+        number = int(step[1:])
+        forward = step.startswith("F")
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        if forward and rank == 0:
+            x = inputs[number]
+        elif not forward and rank == n - 1:
+            x = torch.ones_like(inputs[0])
+        else:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, source)
+        y = stage.forward(number, x) if forward else stage.backward(number, x)
+        if 0 <= target < n:
+            handles.append(dist.isend(y, target))
+    for handle in handles:
+        handle.wait()
+
+
+# %% run_stage: a-handle-a-step-waits-right-away
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        if 0 <= source < n:
+            x = torch.empty_like(inputs[0])
+            dist.irecv(x, source).wait()
+        else:
+            x = inputs[number] if forward else torch.ones_like(inputs[number])
+        y = (stage.forward if forward else stage.backward)(number, x)
+        if 0 <= target < n:
+            dist.isend(y, target).wait()
+
+
+# %% run_stage: handles-dropped-without-wait
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    handle = None
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        if 0 <= source < n:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, source)
+        else:
+            x = inputs[number] if forward else torch.ones_like(inputs[number])
+        y = (stage.forward if forward else stage.backward)(number, x)
+        if 0 <= target < n:
+            handle = dist.isend(y, target)
+    if handle:
+        handle.wait()
+
+
+# %% run_stage: sends-the-input-on
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sent = []
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        x = inputs[number] if forward else torch.ones_like(inputs[number])
+        if 0 <= source < n:
+            x = torch.empty_like(x)
+            dist.recv(x, source)
+        if forward:
+            stage.forward(number, x)
+        else:
+            stage.backward(number, x)
+        if 0 <= target < n:
+            sent.append(dist.isend(x, target))
+        if len(sent) > 2:
+            sent.pop(0).wait()
+    while sent:
+        sent.pop(0).wait()
+
+
+# %% run_stage: keeps-what-came-in-a-list
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sent, came = [], []
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        x = inputs[number] if forward else torch.ones_like(inputs[number])
+        if 0 <= source < n:
+            x = torch.empty_like(x)
+            dist.recv(x, source)
+        came.append(x)
+        y = (stage.forward if forward else stage.backward)(number, x)
+        if 0 <= target < n:
+            sent.append(dist.isend(y, target))
+        if len(sent) > 2:
+            sent.pop(0).wait()
+    while sent:
+        sent.pop(0).wait()
+
+
+# %% run_stage: last-gradient-is-the-output
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sent, outputs = [], {}
+    for step in order:
+        number, forward = int(step[1:]), step[0] == "F"
+        source, target = (rank - 1, rank + 1) if forward else (rank + 1, rank - 1)
+        if 0 <= source < n:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, source)
+        else:
+            x = inputs[number] if forward else outputs.pop(number)
+        y = (stage.forward if forward else stage.backward)(number, x)
+        if forward and rank == n - 1:
+            outputs[number] = y
+        if 0 <= target < n:
+            sent.append(dist.isend(y, target))
+        if len(sent) > 2:
+            sent.pop(0).wait()
+    while sent:
+        sent.pop(0).wait()
+
+
+# %% train_step: loss-not-divided
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total / len(inputs)
+
+
+# %% train_step: mean-of-gradients-by-parameters-again
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    for parameter in layer.parameters():
+        parameter.grad /= len(inputs)
+    return total
+
+
+# %% train_step: the-last-loss
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    loss = None
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target)
+            (loss / len(inputs)).backward()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return loss.item() if loss is not None else None
+
+
+# %% train_step: loss-is-the-sum
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    losses = []
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target)
+            (loss / len(inputs)).backward()
+            losses.append(loss.item())
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return sum(losses)
+
+
+# %% train_step: the-outputs-gradient-sent-back
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            y.retain_grad()
+            total += loss.item()
+        if rank > 0:
+            grad = x.grad if rank < n - 1 else (2 / x.numel()) * (y - target).detach()
+            dist.send(grad, rank - 1)
+    return total
+
+
+# %% train_step: zeroes-grad-each-microbatch
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        layer.zero_grad()
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: all-microbatches-in-one
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, target = torch.cat(inputs), torch.cat(targets)
+    if rank > 0:
+        x = torch.empty_like(x)
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+    y = layer(x)
+    loss = None
+    if rank < n - 1:
+        dist.send(y.detach(), rank + 1)
+        grad = torch.empty_like(y)
+        dist.recv(grad, rank + 1)
+        y.backward(grad)
+    else:
+        loss = mse_loss(y, target)
+        loss.backward()
+        loss = loss.item()
+    if rank > 0:
+        dist.send(x.grad, rank - 1)
+    return loss
+
+
+# %% split_backward: later-does-all
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        y.backward(grad)
+
+    return of_x, later
+
+
+# %% split_backward: overwrites-too
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        grads = torch.autograd.grad(y, weights, grad)
+        for weight, one in zip(weights, grads):
+            weight.grad = one
+
+    return of_x, later
+
+
+# %% split_backward: all-at-once-and-put-off
+def split_backward(y, x, weights, grad):
+    of_x, *of_weights = torch.autograd.grad(y, [x, *weights], grad)
+
+    def later():
+        for weight, one in zip(weights, of_weights):
+            weight.grad = one if weight.grad is None else weight.grad + one
+
+    return of_x, later
+
+
+# %% split_backward: once-for-each-weight-without-the-gradient
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        y.sum().backward(inputs=list(weights))
+
+    return of_x, later
+
+
+# %% split_backward: only-where-grad-is-there
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        for weight, one in zip(weights, torch.autograd.grad(y, weights, grad)):
+            if weight.grad is not None:
+                weight.grad += one
+
+    return of_x, later
+
+
+# %% split_backward: accumulates-in-the-closure
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    before = [weight.grad for weight in weights]
+
+    def later():
+        grads = torch.autograd.grad(y, weights, grad)
+        for weight, old, new in zip(weights, before, grads):
+            weight.grad = new if old is None else old + new
+
+    return of_x, later
+
+
+# %% interleaved: fills-with-one-for-each-rank
+def interleaved(rank, ranks, chunks, microbatches):
+    forwards = in_groups(ranks, chunks, microbatches)
+    backwards = [(m, chunks - 1 - c) for m, c in forwards]
+    warm = min((chunks - 1) * ranks + (ranks - 1 - rank), len(forwards))
+    steps = [f"F{m}.{c}" for m, c in forwards[:warm]]
+    for (m, c), (bm, bc) in zip(forwards[warm:], backwards):
+        steps += [f"F{m}.{c}", f"B{bm}.{bc}"]
+    return steps + [f"B{m}.{c}" for m, c in backwards[len(forwards) - warm :]]
+
+
+# %% interleaved: backwards-from-chunk-zero-too
+def interleaved(rank, ranks, chunks, microbatches):
+    forwards = in_groups(ranks, chunks, microbatches)
+    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
+    steps = [f"F{m}.{c}" for m, c in forwards[:warm]]
+    for (m, c), (bm, bc) in zip(forwards[warm:], forwards):
+        steps += [f"F{m}.{c}", f"B{bm}.{bc}"]
+    return steps + [f"B{m}.{c}" for m, c in forwards[len(forwards) - warm :]]
+
+
+# %% interleaved: warm-not-bounded
+def interleaved(rank, ranks, chunks, microbatches):
+    forwards = in_groups(ranks, chunks, microbatches)
+    backwards = [(m, chunks - 1 - c) for m, c in forwards]
+    warm = (chunks - 1) * ranks + 2 * (ranks - 1 - rank)
+    f = [f"F{m}.{c}" for m, c in forwards]
+    b = [f"B{m}.{c}" for m, c in backwards]
+    steps = f[:warm]
+    for one, other in zip(f[warm:], b):
+        steps += [one, other]
+    return steps + b[-warm:]
+
+
+# %% interleaved: all-of-a-chunk-first
+def interleaved(rank, ranks, chunks, microbatches):
+    f = [f"F{m}.{c}" for c in range(chunks) for m in range(microbatches)]
+    b = [f"B{m}.{c}" for c in reversed(range(chunks)) for m in range(microbatches)]
+    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(f))
+    steps = f[:warm]
+    for one, other in zip(f[warm:], b):
+        steps += [one, other]
+    return steps + b[len(f) - warm :]
+
+
+# %% interleaved: one-chunk-after-the-other-as-1f1b
+def interleaved(rank, ranks, chunks, microbatches):
+    steps = []
+    for chunk in range(chunks):
+        warm = min(ranks - 1 - rank, microbatches)
+        steps += [f"F{m}.{chunk}" for m in range(warm)]
+        for m in range(microbatches - warm):
+            steps += [f"F{m + warm}.{chunk}", f"B{m}.{chunk}"]
+        steps += [f"B{m}.{chunk}" for m in range(microbatches - warm, microbatches)]
+    return steps
+
+
+# %% zero_bubble: w-right-after-b
+def zero_bubble(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches):
+        if i + warm < microbatches:
+            steps.append(f"F{i + warm}")
+        steps += [f"B{i}", f"W{i}"]
+    return steps
+
+
+# %% zero_bubble: all-w-at-the-end
+def zero_bubble(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches):
+        if i + warm < microbatches:
+            steps.append(f"F{i + warm}")
+        steps.append(f"B{i}")
+    return steps + [f"W{i}" for i in range(microbatches)]
+
+
+# %% zero_bubble: put-off-by-the-stages-after
+def zero_bubble(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{i}" for i in range(warm)]
+    done = 0
+    for i in range(microbatches):
+        if i + warm < microbatches:
+            steps.append(f"F{i + warm}")
+        steps.append(f"B{i}")
+        if i >= warm:
+            steps.append(f"W{done}")
+            done += 1
+    return steps + [f"W{i}" for i in range(done, microbatches)]
+
+
+# %% zero_bubble: w-before-the-b
+def zero_bubble(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{i}" for i in range(warm)]
+    for i in range(microbatches):
+        if i + warm < microbatches:
+            steps.append(f"F{i + warm}")
+        if i >= stage:
+            steps.append(f"W{i - stage}")
+        steps.append(f"B{i}")
+    return steps + [f"W{i}" for i in range(microbatches - stage, microbatches)]
+
+
+# %% zero_bubble: a-w-is-missing
+def zero_bubble(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps, w = [f"F{i}" for i in range(warm)], 0
+    for i in range(microbatches):
+        if i + warm < microbatches:
+            steps.append(f"F{i + warm}")
+        steps.append(f"B{i}")
+        if i >= stage:
+            steps.append(f"W{w}")
+            w += 1
+    return steps + [f"W{i}" for i in range(w, microbatches - 1)]

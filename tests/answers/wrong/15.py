@@ -767,3 +767,389 @@ def tree_all_reduce(x):
         elif rank % (2 * d) == d:
             dist.recv(x, rank - d)
             dist.send(x, rank - d)
+
+
+# %% ring_seconds: whole-bytes
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + beta * (nbytes // n))
+
+
+# %% ring_seconds: one-alpha-a-phase
+def ring_seconds(n, nbytes, alpha, beta):
+    if n == 1:
+        return 0.0
+    return 2 * alpha + 2 * (n - 1) / n * nbytes * beta
+
+
+# %% ring_seconds: beta-is-a-bandwidth
+def ring_seconds(n, nbytes, alpha, beta):
+    steps = 2 * (n - 1)
+    return steps * (alpha + nbytes / n / beta)
+
+
+# %% ring_seconds: whole-tensor-in-each-message-too
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + beta * nbytes)
+
+
+# %% ring_seconds: n-steps-a-phase
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * n * alpha + 2 * nbytes * beta
+
+
+# %% ring_seconds: empty-is-free
+def ring_seconds(n, nbytes, alpha, beta):
+    if nbytes == 0 or n == 1:
+        return 0
+    return 2 * (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% crossing: bytes-alone
+def crossing(n, alpha, beta):
+    return math.log2(n) * alpha / beta
+
+
+# %% crossing: one-phase-of-the-ring
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return (n - 1 - k) * alpha / ((k - (n - 1) / n) * beta)
+
+
+# %% crossing: natural-logarithm-too
+def crossing(n, alpha, beta):
+    k = math.log(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: doubling-sends-everything-once
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - k) / (beta * (2 * (n - 1) / n - 1))
+
+
+# %% crossing: rabenseifner
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * (2 * (n - 1) - 2 * k) / (beta * (2 * k - 2 * (n - 1) / n))
+
+
+# %% crossing: rounded-to-bytes
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return math.ceil(alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n)))
+
+
+# %% crossing: smallest-power-of-two
+def crossing(n, alpha, beta):
+    size = 1
+    k = math.log2(n)
+    while 2 * (n - 1) * (alpha + beta * size / n) > k * (alpha + beta * size):
+        size *= 2
+    return size
+
+
+# %% node_traffic: all-nodes-together-too
+def node_traffic(rings, node_of, nbytes):
+    total = 0
+    for ring in rings:
+        n = len(ring)
+        for a, b in zip(ring, ring[1:] + ring[:1]):
+            if node_of[a] != node_of[b]:
+                total += 2 * (n - 1) / n * nbytes
+    return total
+
+
+# %% node_traffic: not-closed
+def node_traffic(rings, node_of, nbytes):
+    out = defaultdict(float)
+    for ring in rings:
+        n = len(ring)
+        for a, b in pairwise(ring):
+            if node_of[a] != node_of[b]:
+                out[node_of[a]] += 2 * (n - 1) / n * nbytes
+    return max(out.values(), default=0)
+
+
+# %% node_traffic: busiest-of-each-ring-too
+def node_traffic(rings, node_of, nbytes):
+    total = 0
+    for ring in rings:
+        n = len(ring)
+        out = Counter()
+        for i, rank in enumerate(ring):
+            if node_of[rank] != node_of[ring[(i + 1) % n]]:
+                out[node_of[rank]] += 1
+        if out:
+            total += max(out.values()) * 2 * (n - 1) / n * nbytes
+    return total
+
+
+# %% node_traffic: comes-in-counts-as-well
+def node_traffic(rings, node_of, nbytes):
+    out = defaultdict(float)
+    for ring in rings:
+        n = len(ring)
+        for i, rank in enumerate(ring):
+            here, there = node_of[rank], node_of[ring[(i + 1) % n]]
+            if here != there:
+                out[here] += 2 * (n - 1) / n * nbytes
+                out[there] += 2 * (n - 1) / n * nbytes
+    return max(out.values(), default=0)
+
+
+# %% node_traffic: all-ranks-in-each-ring
+def node_traffic(rings, node_of, nbytes):
+    n = len(node_of)
+    out = defaultdict(float)
+    for ring in rings:
+        for a, b in zip(ring, ring[1:] + ring[:1]):
+            if node_of[a] != node_of[b]:
+                out[node_of[a]] += 2 * (n - 1) / n * nbytes
+    return max(out.values(), default=0)
+
+
+# %% node_traffic: the-busiest-rank
+def node_traffic(rings, node_of, nbytes):
+    out = defaultdict(float)
+    for ring in rings:
+        n = len(ring)
+        for a, b in zip(ring, ring[1:] + ring[:1]):
+            if node_of[a] != node_of[b]:
+                out[a] += 2 * (n - 1) / n * nbytes
+    return max(out.values(), default=0)
+
+
+# %% hierarchical_all_reduce: rank-of-the-world
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    dist.all_reduce(x, group=inside)
+    part = x.chunk(g)[dist.get_rank() % g].clone()
+    dist.all_reduce(part, group=across)
+    dist.all_gather(list(x.chunk(g)), part, group=inside)
+
+
+# %% hierarchical_all_reduce: all-of-x-across-too
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    dist.all_reduce(x, group=across)
+
+
+# %% hierarchical_all_reduce: place-in-the-rail
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    part = x.chunk(g)[dist.get_rank(across) % g]
+    dist.all_reduce(x, group=inside)
+    dist.all_reduce(part, group=across)
+    parts = [torch.empty_like(part) for _ in range(g)]
+    dist.all_gather(parts, part.clone(), group=inside)
+    x.copy_(torch.cat(parts))
+
+
+# %% hierarchical_all_reduce: not-in-place
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    part = torch.empty(len(x) // g, dtype=x.dtype, device=x.device)
+    dist.reduce_scatter_tensor(part, x, group=inside)
+    dist.all_reduce(part, group=across)
+    x = torch.empty_like(x)
+    dist.all_gather_into_tensor(x, part, group=inside)
+    return x
+
+
+# %% hierarchical_all_reduce: float-part
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    part = torch.empty(len(x) // g)
+    dist.reduce_scatter_tensor(part, x.float(), group=inside)
+    dist.all_reduce(part, group=across)
+    whole = torch.empty(len(x))
+    dist.all_gather_into_tensor(whole, part, group=inside)
+    x.copy_(whole)
+
+
+# %% hierarchical_all_reduce: size-of-the-rail
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(across)
+    me = dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    size = len(x) // g
+    part = x[me * size : (me + 1) * size].clone()
+    dist.all_reduce(part, group=across)
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(inside))]
+    dist.all_gather(parts, part, group=inside)
+    x.copy_(torch.cat(parts)[: len(x)])
+
+
+# %% hierarchical_all_reduce: only-one-rank-goes-across
+def hierarchical_all_reduce(x, inside, across):
+    first = dist.get_process_group_ranks(inside)[0]
+    dist.reduce(x, dst=first, group=inside)
+    if dist.get_rank() == first:
+        dist.all_reduce(x, group=across)
+    dist.broadcast(x, src=first, group=inside)
+
+
+# %% step_seconds: line-through-n
+def step_seconds(known, n):
+    (a, ta), (b, tb) = known.items()
+    return ta + (tb - ta) * (n - a) / (b - a)
+
+
+# %% step_seconds: power-law-too
+def step_seconds(known, n):
+    (a, ta), (b, tb) = known.items()
+    exponent = math.log(tb / ta) / math.log(b / a)
+    return ta * (n / a) ** exponent
+
+
+# %% step_seconds: fixed-not-below-zero-too
+def step_seconds(known, n):
+    (a, ta), (b, tb) = known.items()
+    work = (ta - tb) / (1 / a - 1 / b)
+    fixed = max(0, ta - work / a)
+    return work / n + fixed
+
+
+# %% step_seconds: no-fixed-part
+def step_seconds(known, n):
+    a = min(known)
+    return known[a] * a / n
+
+
+# %% step_seconds: absolute-work
+def step_seconds(known, n):
+    (a, ta), (b, tb) = sorted(known.items())
+    work = abs(ta - tb) * b
+    fixed = tb - work / b
+    return work / n + fixed
+
+
+# %% step_seconds: rounded
+def step_seconds(known, n):
+    (a, ta), (b, tb) = known.items()
+    work = (ta - tb) / (1 / a - 1 / b)
+    return round(work / n + ta - work / a, 2)
+
+
+# %% tree_all_reduce: only-for-powers-of-two
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == 0:
+            dist.recv(buffer, rank + d)
+            x += buffer
+        elif rank % (2 * d) == d:
+            dist.send(x, rank - d)
+    for d in reversed(distances):
+        if rank % (2 * d) == 0:
+            dist.send(x, rank + d)
+        elif rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+
+
+# %% tree_all_reduce: same-order-down
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer
+        elif rank % (2 * d) == d:
+            dist.send(x, rank - d)
+    for d in distances:
+        if rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+        elif rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+
+
+# %% tree_all_reduce: a-star
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank == 0:
+        for other in range(1, n):
+            dist.recv(buffer, other)
+            x += buffer
+        for other in range(1, n):
+            dist.send(x, other)
+    else:
+        dist.send(x, 0)
+        dist.recv(x, 0)
+
+
+# %% tree_all_reduce: assigns-x
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x = x + buffer
+        elif rank % (2 * d) == d:
+            dist.send(x, rank - d)
+    for d in reversed(distances):
+        if rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+        elif rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+
+
+# %% tree_all_reduce: adds-on-the-way-down
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == 0 and rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer
+        elif rank % (2 * d) == d:
+            dist.send(x, rank - d)
+    for d in reversed(distances):
+        if rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+        elif rank % (2 * d) == d:
+            dist.recv(buffer, rank - d)
+            x += buffer
+
+
+# %% tree_all_reduce: a-chain
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank < n - 1:
+        dist.recv(buffer, rank + 1)
+        x += buffer
+    if rank > 0:
+        dist.send(x, rank - 1)
+        dist.recv(x, rank - 1)
+    if rank < n - 1:
+        dist.send(x, rank + 1)
+
+
+# %% tree_all_reduce: flat-buffer-of-floats
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty(x.shape)
+    d = 1
+    while d < n:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+            break
+        if rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer
+        d *= 2
+    if rank:
+        dist.recv(x, rank - d)
+    d //= 2
+    while d:
+        if rank + d < n:
+            dist.send(x, rank + d)
+        d //= 2
