@@ -17,7 +17,7 @@ from . import words
 from .catalogue import Answer, answers
 from .numbers import Numbers
 from .running import Play, Run, Trial, WrongArguments, contains_solution, explaining, runs
-from .values import Difference, alike, kind, narrowed, same, show, show_both
+from .values import Difference, alike, kind, narrowed, same, show, show_both, told
 
 Found = bool | dict[str, Any]
 Sign = Callable[[Run, int], Found]
@@ -191,7 +191,7 @@ class Judged:
             difference = run.difference(rank)
             assert difference is not None
             if difference.kind != "value":
-                got, right = kind(difference.got), kind(difference.right)
+                got, right = told(difference)
                 said = {"place": self._called + difference.place, "contrast": contrast}
                 raise self._wrong(difference.kind, run, rank, got=got, right=right, **said)
         self._tell_untouched_here(wrong)
@@ -264,7 +264,7 @@ class Judged:
         said["got"], said["right"] = show_both(difference.got, difference.right)
         if difference.kind != "value":  # within what a play has put together
             mistake = difference.kind
-            said["got"], said["right"] = kind(difference.got), kind(difference.right)
+            said["got"], said["right"] = told(difference)
         said |= {"place": self._called + difference.place}
         said |= {"origin": origins[at] and f": {origins[at]}"}
         raise self._wrong(mistake, run, rank, **said)

@@ -299,6 +299,14 @@ def kind(value: Any) -> str:
     return f"{_a(name)}{size}"
 
 
+def told(one: Difference) -> tuple[str, str]:
+    """What came and what should have come, in a sentence, where they are no two numbers: of lists
+    of another length both, else of which sort they are."""
+    if one.kind == "shape" and not isinstance(one.right, Tensor):
+        return show_both(one.got, one.right)
+    return kind(one.got), kind(one.right)
+
+
 def _a(name: str) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
 
