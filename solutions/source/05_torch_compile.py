@@ -179,8 +179,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="fusion-explained"
-# - **Reductions** fuse with what comes before and after them, as long as a kernel can hold a row. (Each buffer of a
-#   kernel is counted once: a row that is read three times stays in a cache.)
+# - **Reductions** over rows fuse with what comes before and after them. (Each buffer of a kernel is counted once: a row
+#   that is read three times stays in a cache. On a GPU, Inductor splits a reduction over very long rows into several
+#   kernels.)
 # - **Products** stop fusion. `between` has three kernels: `relu`, the library's product, and the rest. They move 2, 3
 #   and 2 squares. What follows a product is its *epilogue*: a product that Inductor generates itself, from a template,
 #   can absorb it. Only the two max-autotune modes try that.
@@ -496,10 +497,10 @@ lockstep.check("adjust", adjust)
 # | nothing | the first shape is taken as fixed; a dimension whose size changes is *dynamic* from then on: any size will do |
 # | `dynamic=False` | every shape is fixed |
 # | `dynamic=True` | every dimension is dynamic from the start |
-# | `mark_dynamic(x, 0)` | dimension 0 of `x` is dynamic from the start (0 and 1 stay cases of their own) |
-# | `mark_unbacked(x, 0)` | nothing at all is assumed of the size of dimension 0; a branch on it breaks the graph |
+# | `mark_dynamic(x, 0)` | dimension 0 of `x` is dynamic from the start |
+# | `mark_unbacked(x, 0)` | nothing is assumed about the size of dimension 0; a branch on it breaks the graph |
 #
-# Except with `mark_unbacked`, the sizes 0 and 1 are always cases of their own.
+# Except with `mark_unbacked`, each of the sizes 0 and 1 gets a graph of its own.
 #
 # Batches of 2, 3, 4, 5, 6 and 7 rows come one after the other. **Predict:** how many graphs are made if you ask for
 # nothing?
@@ -809,8 +810,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="always-explained"
-# *experts, default* is about six times as fast, though 29 launches account for a part of its 1.7 ms only: some eager
-# kernels must be slow. Which ones, a table like this cannot tell; a trace can (lab 07).
+# *experts, default* is about six times as fast, though the 29 launches of an eager step account for only a part of
+# its 1.7 ms: some eager kernels must be slow. Which ones, a table like this cannot tell; a trace can (lab 07).
 
 # %% [markdown] id="dense-text"
 # ### Claim: "a model whose time is that of large products gains less than 10 %"
@@ -882,8 +883,8 @@ lockstep.claim(
 # each block that is traced and lowered. Two numbers give you both parts, and the third number.
 #
 # One thing is easy to get wrong: `model.compile()` of a `Sequential` compiles *each block by itself*, since Dynamo
-# does not capture the frames of PyTorch's own modules. `torch.compile(model)` gives it a frame to start from. So the
-# cell also says how many graphs there were, and how many calls each has (a block has five).
+# does not capture the frames of PyTorch's own modules. `torch.compile(model)` gives it a frame to start from. The
+# table also says how many calls a graph has (a block has five).
 
 # %% id="grow" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
@@ -976,8 +977,8 @@ lockstep.claim(
 # %% [markdown] id="grow-explained"
 # Compile time grows with the layers, but not in proportion to them: some costs are paid once for each graph, and
 # kernels with identical code are written and compiled once. Tracing and lowering are paid for every block. Block by
-# block, all of it is paid for one block only: that saves less than a second with six small blocks, and nine of ten
-# seconds with 48. Time it on your own model, with as many blocks as it has.
+# block, all of it is paid for one block only: that saves less than a second with six small blocks, and more than
+# nine of ten seconds with 48. Time it on your own model, with as many blocks as it has.
 
 # %% [markdown] id="alone-text"
 # ## One rank compiles alone
@@ -1174,7 +1175,8 @@ lockstep.claim(
 # %% [markdown] id="cache-explained"
 # Both later processes had cache hits, but that alone says little: the bytes contain the graphs and the generated C++,
 # but not what the C++ compiler made of it, and the compiler is what takes the time. The folder contains that as well.
-# Tracing happens in every process. To avoid tracing, and Python with it, `torch.export` and **AOTInductor** build a
+# (On a GPU the bytes contain what Triton has compiled, too:
+# [PyTorch's recipe](https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_tutorial.html).) Tracing happens in every process. To avoid tracing, and Python with it, `torch.export` and **AOTInductor** build a
 # library that a C++ program can load; its graph is fixed.
 
 # %% [markdown] id="overlap-text"
@@ -1312,7 +1314,7 @@ lockstep.compare(predicted=prediction, measured=len(job[0][2]))
 # Dynamo cannot follow. `torch.library.custom_op` turns it into an operator, a single node of the graph. There are no
 # numbers during tracing, so it needs a **fake**: a function that gives only the shape and type of the result.
 #
-# The function below calls NumPy's sort. **Predict:** how many graphs with the operator?
+# The function below sorts with Python's `sorted`. **Predict:** how many graphs are there with the operator?
 
 # %% id="whole-prediction" tags=["prediction"]
 prediction = 1

@@ -199,7 +199,7 @@ lockstep.table("Is it launch-bound?", columns, rows, stamp=plain.stamp)
 # %% [markdown] id="last_end-text"
 # ### Exercise 1: when is the device done?
 #
-# A model of this has the kernels' durations and three numbers. The host begins launch number *i* (0, 1, 2 …) at
+# A model of such a step has the kernels' durations and three numbers. The host begins launch number *i* (0, 1, 2 …) at
 # *i* · `launch`. Its kernel begins as soon as `latency` has passed since then *and* `gap` has passed since the end of
 # the kernel before it, if there is one. It does not wait for anything else.
 #
@@ -496,8 +496,8 @@ lockstep.check("graphed_training", graphed_training)
 #
 # While a stream is captured, nothing runs on it. So the host cannot wait for a value, nor for the shape of a result, and
 # nothing can be copied between the device and ordinary (not pinned) memory. Work on other streams must be joined to the
-# stream of the capture. Random numbers are drawn on the device. **Predict:** how many of these ten fail, each captured
-# by itself?
+# stream of the capture. Random numbers are drawn on the device. **Predict:** how many of the ten lines below fail, each
+# captured by itself?
 
 # %% id="breaks-prediction" tags=["prediction"]
 prediction = 6  # item, if, the mask, cpu, synchronize, the stream not joined
@@ -609,8 +609,8 @@ lockstep.check("clipped", clipped)
 # | 1 MiB or less | a piece of 2 MiB, with others if they fit |
 #
 # Nine graphs are captured, for 4096, 2048, …, 16 rows. **Predict:** how many MiB do they take, if each has its own pool?
-# (Count the pieces for three tensors of 16 MiB, of 8, 4, 2, 1, and for the four smallest graphs. A real GPU takes 32 MiB
-# more, once, for cuBLAS.)
+# (Count the pieces for three tensors of 16 MiB, of 8, 4, 2, 1, and for the four smallest graphs. A real GPU takes 34 MiB
+# more, once: 32 for cuBLAS, 2 for the random numbers' seed.)
 
 # %% id="memory-prediction" tags=["prediction"]
 # your number, in MiB
@@ -644,8 +644,8 @@ seen.compare(prediction, own[-1], "MiB")
 # %% [markdown] id="shared-text"
 # ### Claim: "each graph that is captured takes more memory"
 #
-# Graphs that never run at the same time can share a pool: `cuda.graph(g, pool=…)`. Then the next graph reuses one
-# graph's memory for its intermediate results. Three ways: own pools; one pool for all, captured from the largest to
+# Graphs that never run at the same time can share a pool: `cuda.graph(g, pool=…)`. Then a graph reuses the memory of
+# those before it for its intermediate results. Three ways: own pools; one pool for all, captured from the largest to
 # the smallest; one pool, from the smallest to the largest. **Guess**: does each further graph take more, in all of
 # them?
 
@@ -674,6 +674,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="shared-explained"
+# Largest first, the later graphs fit into memory that the first one has left; only tensors of 1 MiB or less come from
+# other pieces. Smallest first, each graph needs larger pieces than those before it have left.
+#
 # In a shared pool, intermediate results are overwritten by whichever graph runs next. So graphs of one pool must not
 # run at the same time. Nor is an output safe because somebody keeps the tensor: clone it before another graph of the
 # pool is replayed ("An output that is overwritten", in the further notebook).
@@ -927,7 +930,7 @@ lockstep.claim(
 # %% [markdown] id="pool-explained"
 # It is true that `cudaMalloc` itself cannot be captured: it is not stream work. PyTorch's allocator asks for memory
 # beside the capture, before the line that needs it returns, and puts it into the graph's pool. A library that calls
-# `cudaMalloc` by itself breaks the capture.
+# `cudaMalloc` by itself breaks the capture. (Of the 36 MiB on a GPU, 34 are taken once, as in the lab's section 5.)
 
 # %% [markdown] id="same-text"
 # ## The same bits
@@ -1009,8 +1012,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="gains-explained"
-# With 512 columns and 8 rows the gain is larger than the model's of the lab's section 1: the recorded host took 12 to 17 µs a
-# launch (the eager steps' time, divided by 72), the model's takes 8.3 µs.
+# With 512 columns and 8 rows the gain is larger than that of the virtual GPU in the lab's section 2: with 512 columns the recorded host took
+# 12 to 17 µs a launch (the time of an eager step, divided by 72), the virtual one takes 8.3 µs.
 
 # %% [markdown] id="memory-recorded-text"
 # ## What graphs take and how steady they are, on an H200
@@ -1030,10 +1033,11 @@ columns += ["device: first graph", "all"]
 lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="latency-text"
-# By the rules of the lab's section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took more: 32 MiB are the workspace of cuBLAS, the library
+# By the rules of the lab's section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took 34 MiB more: 32 are the workspace of cuBLAS, the library
 # of the products ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp) takes that much on this kind of GPU,
-# once for each stream, here while it captures). The device's own numbers also have what lies outside of PyTorch's pools. Later graphs
-# take little of that. (2 MiB are left that these rules do not explain.)
+# once for each stream, here while it captures), and 2 are a piece with two small tensors, from which all graphs read the seed and the offset of random numbers
+# ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CUDAGeneratorImpl.cpp) makes them with the first graph).
+# The device's own numbers also have what lies outside of PyTorch's pools. Later graphs take little of that.
 #
 # ### Claim: "a graph makes the latency of a step steady"
 #
@@ -1084,7 +1088,7 @@ lockstep.claim(
 
 # %% [markdown] id="jitter-explained"
 # On the quiet host a replay is steady, and an eager step is not: each of its launches is a chance to be late. On the
-# busy host a replay waits for its turn twice, nearly always. Of the 55 eager steps half took 0.8 ms, and one in ten
+# busy host a replay waits for its turn twice, nearly always. Of the 55 eager steps half took at most 0.8 ms, and one in ten
 # took more than a second: 72 launches are as many chances to lose the lock, and some steps lost none. The recording
 # does not say why some steps lose it and others do not. So a graph made the steps alike, and their median worse: it
 # does not free the host.
