@@ -40,9 +40,9 @@ def recording(name):
 # *ranges*: name the phases of your step with them, and every question about the trace becomes easier. (For NVIDIA's
 # own tools see "A roofline by counters, and NVTX" in the further notebook.)
 #
-# The next cell does that on every rank: `--trace` starts a profiler there. A model with two linear
-# layers goes forward and backward in three steps; each parameter's gradient is averaged by an all-reduce
-# of its own. (A `Linear` has two parameters, a weight and a bias.)
+# The next cell does that on every rank: `--trace` starts a profiler there, and `lockstep.step` marks each step, as
+# the range `ProfilerStep#0` and so on. A model with two linear layers goes forward and backward in three steps; each
+# parameter's gradient is averaged by an all-reduce of its own. (A `Linear` has two parameters, a weight and a bias.)
 #
 # **Predict:** how many all-reduces will be in the trace of *one* rank?
 
@@ -124,7 +124,7 @@ lockstep.check("recorded_steps", recorded_steps)
 # Above, `--trace` started the profiler for you. In a script you start it yourself: `torch.profiler.profile` is a
 # context manager. Where it has a schedule, its `step()` tells it that a step is over. When a cycle is over, it calls
 # your function `on_trace_ready` with itself: that function writes the file, by `export_chrome_trace(path)`. Without a
-# schedule everything inside of the `with` block is one cycle:
+# schedule everything inside the `with` block is one cycle. (Lines that begin with `USDT` are PyTorch's own messages.)
 
 # %% id="ready" tags=["varies"]
 # %%torchrun -n 1 --no-init
@@ -172,12 +172,11 @@ lockstep.check("profiled", profiled)
 # %% [markdown] id="cost-explained"
 # ### What the profiler costs
 #
-# For every slice the profiler works on the CPU, about a microsecond: it times each call and writes a row (the times of
-# kernels come from the GPU). Where
-# the host has time to spare, nobody waits for that. Where the host is the bottleneck, every row makes the step
-# longer, and the trace shows a program that is slower than yours. **Measure the step without the profiler, too**, and
-# in a launch-bound trace trust the order of events more than the shares. (A section of the further notebook has eight
-# programs, and what people say about the cost.)
+# Each slice costs the CPU about a microsecond: the profiler times the call and writes a row. (The times of kernels come
+# from the GPU.) Where the host has time to spare, nobody waits for that. Where the host is the bottleneck, every row
+# makes the step longer, and the trace shows a program that is slower than yours. **Measure the step without the
+# profiler, too**, and in the trace of a busy host trust the order of events more than the shares. (A section of the
+# further notebook has the cost in eight programs, and what people say about it.)
 
 # %% [markdown] id="clock-text"
 # ## 2 · One clock
@@ -275,9 +274,10 @@ lockstep.table(
 )
 
 # %% [markdown] id="certificate-explained"
-# Read the certificate's last sentence. 95 % of the collectives end on all ranks within some microseconds of each other.
-# A shorter wait cannot be told from the clocks' error, and is not reported: this limit is the **resolution**. A tool
-# that shows waits of one microsecond between ranks, without a certificate, shows noise.
+# The certificate says how well the clocks agree: 95 % of the collectives end on all ranks within some microseconds of
+# each other. Its last sentence follows from that: a wait as short as this cannot be told from the clocks' error, and is
+# not reported. This limit is the **resolution**. A tool that shows waits of one microsecond between ranks, without a
+# certificate, shows noise.
 
 # %% [markdown] id="exposed-text"
 # ## 3 · Where the step went
@@ -351,9 +351,10 @@ title = "before DDP's buckets, and with them"
 lockstep.Timeline(after, before=before, title=title)
 
 # %% [markdown] id="breakdown-explained"
-# About 74 % of the communication is hidden now, and the step is a little longer than you predicted: kernels that
-# compute run slower while NCCL's kernels use part of the same GPU (`compute` grew), and DDP's buckets cost copies.
-# `diff` shows both. Overlap has a price, the topic of lab 04.
+# About 74 % of the communication is hidden now (`after.breakdown(skip=1)` says so), and the step is a little longer
+# than you predicted. The table of `diff` shows why: kernels that compute (`nvjet…`, the matrix products) run slower
+# while NCCL's kernels use part of the same GPU, and DDP's buckets cost copies (`Memcpy`). Overlap has a price, the
+# topic of lab 04.
 #
 # **Break.** The first sitting ends here. You have recorded a profile, aligned clocks, and seen where a step goes.
 # What comes next: a trace in Perfetto, late ranks, slow hosts, six cases, and a proof. The next section starts on its
@@ -362,7 +363,7 @@ lockstep.Timeline(after, before=before, title=title)
 # %% [markdown] id="perfetto-text"
 # ## 4 · One rank's file in Perfetto
 #
-# Most people look at traces in [Perfetto](https://ui.perfetto.dev), a viewer that runs in the browser: the page reads
+# [Perfetto](https://ui.perfetto.dev) is a viewer of such files that runs in the browser: the page reads
 # a file on the machine that the browser is on, and uploads nothing. The next cell writes a file for it: rank 1 of the
 # ten layers of section 3, before DDP's buckets, as the profiler has recorded it. (The files of your own `profiled` are
 # of the same kind.)
@@ -382,7 +383,7 @@ print(shutil.copy(recorded.path / "rank1.json.gz", folder.name))
 # 2. Click the two groups `python3` to unfold them. The first has the threads of the process, the second, `python3 1`,
 #    has the GPU with number 1. Its `stream 7` is what the kernels run on.
 # 3. W and S zoom in and out where the mouse is, A and D move. Find `ProfilerStep#3` on the main thread, and in it the
-#    ranges `forward`, `backward` and `gradients`: the host launches there. The GPU runs what was launched later, on
+#    ranges `forward`, `backward` and `gradients`: the host launches there. The GPU runs these kernels later, on
 #    stream 7.
 # 4. On stream 7, find the first all-reduce of that step: it begins where the products of the backward pass end, just
 #    before the GPU's range `gradients`. It is two slices, one above the other: the range `nccl:all_reduce`, and the
@@ -439,7 +440,7 @@ for number in range(6):
 # %% [markdown] id="late-claim-text"
 # ### Claim: "the rank with the longest all-reduces is the slow one"
 #
-# A common guess, for a profile of one rank looks like that: "most of my time is NCCL". The next cell shows how long each
+# A common guess: in the profile of one rank, most of the time is often NCCL's. The next cell shows how long each
 # rank computes, and how long it spends *in* its all-reduces. **Guess** before you run it: `"holds"`, `"does not hold"`
 # or `"depends"`?
 
@@ -535,7 +536,8 @@ lockstep.table(
 
 # %% [markdown] id="host-explained"
 # "ms" is a step without the profiler, which makes the first two much longer. A compiled step launches fewer kernels than
-# an eager one, and takes no less time: the launching calls are a small part of what the host does. The graph has all
+# an eager one, and takes no less time: its launching calls are less than a fifth of a recorded step, in which the host
+# does much else. The graph has all
 # kernels of the eager step, and one call.
 #
 # A host can also be too slow in another way, **starved input**: a step begins when its data is there, and while the
@@ -584,8 +586,9 @@ display(case("X").launches())
 # %% [markdown] id="case-x-explained"
 # Rank 2 came last 48 of 48 times, and it has no more to do than the others: 288 calls, 4 µs each, on all of them. It
 # is the last of four busy hosts, and what is queued on the others is there because they wait for it. A rank that is
-# merely the last of busy hosts is not the cause: `(None, "launch-bound", 0.7)`. The share is the host-bound part of
-# rank 2, whose time is not hidden behind waiting for others.
+# merely the last of busy hosts is not the cause. As a diagnosis, with rank, cause and share:
+# `(None, "launch-bound", 0.7)`. The share is the host-bound part of rank 2, whose time is not hidden behind waiting for
+# others.
 #
 # Now it is your turn: A to F have the other six causes, each once. Ask first:
 #
@@ -674,7 +677,7 @@ lockstep.table("What the library guesses", columns, rows, stamp=stamps)
 # if one grew by more than noise explains, and names the rank, kernel or range. In a shell it is
 # `lockstep gate BASELINE NEW`, whose exit code a CI job understands.
 #
-# We take DDP's buckets away again: from *after* to *before*. There are 20 gradients. *After* copies each of them into
+# We take DDP's buckets away again: from *after* to *before*. (So the gate's column "before" has the recording *after*.) There are 20 gradients. *After* copies each of them into
 # one of DDP's three buckets, and launches an all-reduce for each bucket; *before* launches an all-reduce for each
 # gradient. **Predict:** how many of the three measures (step time, exposed communication, launches) will grow beyond
 # noise?
@@ -748,9 +751,8 @@ lockstep.progress("07")
 #
 # The cost of recording, in eight programs, and a comparison that it distorts. About 15 minutes; recordings.
 #
-# For every slice the profiler works on the CPU: it times each call and writes a row; the times of kernels
-# come from the GPU. So its cost
-# should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
+# For every slice the profiler works on the CPU: it times the call and writes a row. (The times of kernels come from
+# the GPU.) So its cost should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
 # to spare: "experts" is a mixture-of-experts layer (tokens travel to the rank of their expert and
 # back), "tensor-parallel-eager" 16 tensor-parallel blocks (each rank has a part of every matrix, and an all-reduce
 # adds up what they get). Times of a step were measured without and with the profiler, medians of 30 steps.
@@ -1157,9 +1159,9 @@ lockstep.claim(
 # %% [markdown] id="moe-text"
 # ## A step of experts, in tables
 #
-# Books and tools show a step in four tables: top operators, ranges, the step's split, and a roofline. Here
-# they are of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. The
-# roofline by counters has a section of its own above. 20 minutes; recordings.
+# A step is often summed up in four tables: top operators, ranges, the step's split, and a roofline. Here are the
+# first three of a mixture-of-experts step on 4 H200s, made of one trace, and a log line for each step. (The roofline
+# has two sections of its own above.) 20 minutes; recordings.
 
 # %% [markdown] id="moe-operators-text"
 # **Top operators.** GPU time by the innermost operator that launched it; so nothing counts twice.
@@ -1227,7 +1229,7 @@ lockstep.compare(predicted=prediction, measured=found.share, unit="of it")
 # %% [markdown] id="waiting-claim-text"
 # ### Claim: "a collective's time in the profile is what the network takes"
 #
-# So people buy a faster network when NCCL has the largest share of the profile. **Guess**: which part
+# A common guess. If it were so, a faster network would help wherever NCCL has the largest share. **Guess**: which part
 # of the communication was waiting for a late rank, in recorded programs of 4 H200s? Nearly none
 # (`"holds"`), most of it in all of them (`"does not hold"`), or it `"depends"` on the program?
 
@@ -1251,9 +1253,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="moe-split-text"
-# **The step's split.** Tables in books have "forward, backward, all-reduce, other", which add up to the step.
-# Where work runs side by side no such split exists; one of what each *moment* went to does, and that
-# is the breakdown. One rank's mean step, in the form of such a table:
+# **The step's split.** One would like "forward, backward, all-reduce, other" to add up to the step. Where work runs
+# side by side they do not. What each *moment* went to does add up, and that is the breakdown. Here is one rank's mean
+# step, in the form of such a table:
 
 # %% id="moe-split"
 parts = ("compute", "exposed", "copies", "host_bound", "dependency", "other")
@@ -1301,8 +1303,8 @@ for one in moe.breakdown().steps:
 # %% [markdown] id="critical-text"
 # ## The critical path, and Perfetto
 #
-# What the end of a step had to wait for, as one chain over all ranks; and the trace in the viewer that
-# most people use. 10 minutes; recordings.
+# What the end of a step had to wait for, as one chain over all ranks; and the traces of all ranks in one file for
+# Perfetto. 10 minutes; recordings.
 
 # %% id="critical"
 recording("slow-rank").critical_path()
@@ -1314,7 +1316,7 @@ recording("slow-rank").critical_path()
 #
 # ### Claim: "make faster what the GPUs do most of the time, and steps are shorter"
 #
-# So people read a table of kernels from the top. The cell compares which part of the step the GPU of
+# A common guess, for a table of kernels has the longest on top. The cell compares which part of the step the GPU of
 # the busiest rank computes with which part of the *path* is computing. **Guess** for three programs:
 # `"holds"`, `"does not hold"` or `"depends"`?
 
@@ -1400,9 +1402,10 @@ lockstep.compare(predicted=prediction, measured=found, unit="µs")
 # %% [markdown] id="hosts-error-text"
 # ### What the certificate cannot know, and you do
 #
-# Ranks 2 and 3 read one clock, and so do ranks 0 and 1. So the offsets of two ranks of a host must be
-# equal, and what is left between them is the error of the method. Nothing has to be known of the true
-# offset for that: it can be done with every trace of several hosts.
+# Ranks 2 and 3 are on one host, and so are ranks 0 and 1. The times of a host's GPUs are meant to be on that host's
+# clock. So the offsets of its ranks should be equal, and what is left between them is the error: of the GPUs' times
+# and of the method. Nothing has to be known of the true offset for that: it can be done with every trace of several
+# hosts.
 
 # %% id="hosts-error"
 offsets = certificate.offsets

@@ -177,7 +177,7 @@ drawn(four_stages, "GPipe, 4 stages, 8 microbatches")
 
 # %% [markdown] id="bubble-explained"
 # With *p* stages and *m* microbatches, forwards take *m* + *p* − 1 units from the first to the last, and
-# *m* of them are work on each stage: the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
+# *m* of them are work on each stage. Backwards take as long. So the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
 #
 # More microbatches make it smaller. That costs memory; how much can be read off a stage's order.
 #
@@ -313,7 +313,8 @@ print(f"six blocks keep {plainly:,} B, with recomputation {less:,} B")
 lockstep.compare(predicted=prediction, measured=plainly / less)
 
 # %% [markdown] id="unequal-text"
-# It costs a second forward. Where a backward takes as long as two forwards, a step computes 4 units in place of 3. In
+# Recomputation costs a second forward. Where a backward takes as long as two forwards, a microbatch takes 4 units in
+# place of 3. In
 # a Transformer each layer keeps about *sbh*(34 + 5*as*/*h*) bytes of a microbatch in 16 bits, for *s* tokens, *b*
 # sequences, width *h* and *a* heads, if nothing is recomputed ([Korthikanti and
 # others](https://arxiv.org/abs/2205.05198), section 4.1). For one sequence of 2,048 tokens, *h* = 12,288 and *a* = 96
@@ -378,8 +379,8 @@ job = lockstep.torchrun(train, blocking_stage, one_f_one_b, 8, STEP, **options)
 
 # %% [markdown] id="bug-explained"
 # One stage sends an activation forward, the next one a gradient back, to each other. Each would receive right
-# afterwards, but neither gets that far: it is the deadlock of lab 02. GPipe never had the two directions at the same
-# time.
+# afterwards, but neither gets that far: it is the deadlock of lab 02. Under GPipe the two directions never
+# meet.
 #
 # The way out is `isend`. But it has a price: a handle holds its tensor as long as the handle itself lives, and it
 # must live until `wait()`. (Under gloo `is_completed()` of a send stays False until then, however long ago the
@@ -423,10 +424,11 @@ print(lockstep.live(job))
 # **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for GPipe's
 # order and for 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
 # `inputs` has the first stage's microbatches, and all messages have their shape and type. The last
-# stage's gradient is ones. There are 2 to 8 stages. One message for each step and neighbour, no other calls,
-# and each handle is waited for once before it returns. And however many microbatches there are: when a step
-# begins, at most **six** tensors are still alive that were received or returned and are no longer needed (the
-# stage itself keeps what its backward needs), and at most six sends have begun that nobody has waited for.
+# stage's gradient is ones. There are 2 to 8 stages. There is one message for each step and
+# neighbour, and no other communication. Each handle is waited for once before `run_stage` returns. However many
+# microbatches there are: when a step begins, at most **six** tensors are still alive that were received or returned and
+# are no longer needed (the stage itself keeps what its backward needs), and at most six sends have begun that nobody
+# has waited for.
 
 # %% id="run_stage"
 import torch
@@ -661,8 +663,8 @@ lockstep.compare(predicted=prediction, measured=difference(job, alone))
 # ### Claim: "gradient updates are consistent regardless of the number of partitions"
 #
 # That is what [the GPipe paper](https://arxiv.org/abs/1811.06965) says in its introduction: a pipeline is
-# only another way to compute the same. Tested with 1, 2 and 4 parts; and, because "the same" should be
-# the batch as a whole, with all 32 rows at once in one process. Float32 sums in another order may
+# only another way to compute the same. The cell tests 1, 2 and 4 parts. It compares their gradients with those of one
+# process twice: with the same four microbatches, and with all 32 rows in one batch. Float32 sums in another order may
 # differ by some units of $2^{-24}$ of the largest term, so we call a difference below $10^{-6}$ rounding.
 # **Guess** first.
 
@@ -693,9 +695,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="consistent-explained"
-# The cut changes nothing, bit by bit (with the backwards in order). Microbatches change the order of sums, which is rounding. (What
-# does depend on the microbatches is a layer that looks at its whole batch, such as BatchNorm. The paper
-# says so, too.)
+# The cut changes nothing, bit for bit (with the backwards in order). Microbatches change the order of sums: that is
+# rounding. (What does depend on the microbatches is a layer that looks at its whole batch, such as BatchNorm. The
+# paper says so, too.)
 
 # %% [markdown] id="halves"
 # ## 5 · A backward in two halves
