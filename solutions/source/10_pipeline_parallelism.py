@@ -1,8 +1,8 @@
 # %% [markdown] id="title"
 # # 10 · Pipeline parallelism
 #
-# **Two sittings, 90 and 70 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others stand
-# in for GPU time, and say how)
+# **Two sittings, 90 and 70 minutes · needs: a CPU** (one section uses GPUs and NCCL where there are some; the others
+# stand in for GPU time, and say how)
 #
 # A model that is too large for one GPU is cut along its depth. Each rank has one part, and batches go
 # from rank to rank by messages. Afterwards you can
@@ -159,10 +159,9 @@ def live_timeline(job, title):
 # the backward of the next stage. `lockstep.pipeline.simulate` is a model that plays a schedule: each step takes one
 # unit of time, and messages take none.
 #
-# A stage that waits is idle; the idle share of all stages' time is the **bubble**. Count, for 4 stages
-# and 8 microbatches: the last stage begins when the first microbatch has gone through the stages before
-# it, and stage 0 ends when the last gradient has come back through all of them.
-# **Predict:** what share of the time is a stage idle?
+# A stage that waits is idle; the idle share of all stages' time is the **bubble**. Count, for 4 stages and 8
+# microbatches: the last stage begins when the first microbatch has gone through the stages before it, and stage 0
+# ends when the last gradient has come back through all of them. **Predict:** what share of the time is a stage idle?
 
 # %% id="bubble-prediction" tags=["prediction"]
 # your number, between 0 and 1
@@ -176,8 +175,8 @@ lockstep.compare(predicted=prediction, computed=four_stages.idle)
 drawn(four_stages, "GPipe, 4 stages, 8 microbatches")
 
 # %% [markdown] id="bubble-explained"
-# With *p* stages and *m* microbatches, forwards take *m* + *p* − 1 units from the first to the last, and
-# *m* of them are work on each stage. Backwards take as long. So the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
+# With *p* stages and *m* microbatches, forwards take *m* + *p* − 1 units from the first to the last, and *m* of them
+# are work on each stage. Backwards take as long. So the bubble is $(p - 1) / (m + p - 1)$ (`lockstep.cost.bubble`).
 #
 # More microbatches make it smaller. That costs memory; how much can be read off a stage's order.
 #
@@ -263,9 +262,9 @@ schedules = {"1F1B": one_f_one_b, "GPipe": gpipe}
 lockstep.interactive.pipeline(schedules, stages=4, microbatches=8)
 
 # %% [markdown] id="kept-explained"
-# Turn the dials. With more microbatches the bubble is smaller in both schedules; what a stage keeps
-# grows in GPipe only. Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can
-# have many microbatches, a small bubble, *and* little memory.
+# Turn the dials. With more microbatches the bubble is smaller in both schedules; what a stage keeps grows in GPipe
+# only. Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can have
+# many microbatches, a small bubble, *and* little memory.
 #
 # ### What a microbatch weighs
 #
@@ -314,9 +313,8 @@ lockstep.compare(predicted=prediction, measured=plainly / less)
 
 # %% [markdown] id="unequal-text"
 # Recomputation costs a second forward. Where a backward takes as long as two forwards, a microbatch takes 4 units in
-# place of 3. In
-# a Transformer each layer keeps about *sbh*(34 + 5*as*/*h*) bytes of a microbatch in 16 bits, for *s* tokens, *b*
-# sequences, width *h* and *a* heads, if nothing is recomputed ([Korthikanti and
+# place of 3. In a Transformer each layer keeps about *sbh*(34 + 5*as*/*h*) bytes of a microbatch in 16 bits, for *s*
+# tokens, *b* sequences, width *h* and *a* heads, if nothing is recomputed ([Korthikanti and
 # others](https://arxiv.org/abs/2205.05198), section 4.1). For one sequence of 2,048 tokens, *h* = 12,288 and *a* = 96
 # that is 2.9 GB a layer; stage *s* keeps it *p* − *s* times. A layer's input alone has 50 MB.
 
@@ -421,14 +419,13 @@ print(lockstep.live(job))
 #
 # ### Exercise 3: a stage that does not hang, and keeps little
 #
-# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for GPipe's
-# order and for 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute;
-# `inputs` has the first stage's microbatches, and all messages have their shape and type. The last
-# stage's gradient is ones. There are 2 to 8 stages. There is one message for each step and
-# neighbour, and no other communication. Each handle is waited for once before `run_stage` returns. However many
-# microbatches there are: when a step begins, at most **six** tensors are still alive that were received or returned and
-# are no longer needed (the stage itself keeps what its backward needs), and at most six sends have begun that nobody
-# has waited for.
+# **Goal:** `run_stage(order, stage, inputs)` runs one stage's steps, as `blocking_stage` does, for GPipe's order and
+# for 1F1B's. `stage.forward(i, x)` and `stage.backward(i, grad)` compute; `inputs` has the first stage's
+# microbatches, and all messages have their shape and type. The last stage's gradient is ones. There are 2 to 8
+# stages. There is one message for each step and neighbour, and no other communication. Each handle is waited for once
+# before `run_stage` returns. However many microbatches there are: when a step begins, at most **six** tensors are
+# still alive that were received or returned and are no longer needed (the stage itself keeps what its backward
+# needs), and at most six sends have begun that nobody has waited for.
 
 # %% id="run_stage"
 import torch
@@ -479,8 +476,8 @@ print("(a stage that kept all its handles would have 16 for each neighbour)")
 live_timeline(one_job, f"1F1B on {NPROC} ranks")
 
 # %% [markdown] id="faster-text"
-# **What changes under NCCL.** A send returns to the host at once, and the waiting is on the GPU. Sends and
-# receives that need each other must be in *one* group call (lab 02). So Megatron-LM has calls such as
+# **What changes under NCCL.** A send returns to the host at once, and the waiting is on the GPU. Sends and receives
+# that need each other must be in *one* group call (lab 02). So Megatron-LM has calls such as
 # [`send_forward_recv_backward`](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/pipeline_parallel/p2p_communication.py),
 # and the 1F1B of `torch.distributed.pipelining` gives such pairs to `batch_isend_irecv` as one list.
 #
@@ -513,10 +510,10 @@ lockstep.claim(
 )
 
 # %% [markdown] id="faster-explained"
-# Both fill and drain the same pipeline, so with the same microbatches both wait as long, if messages take no
-# time. If they do, 1F1B waits *longer*: in its alternating part a stage waits for a message and its answer;
-# GPipe sends ahead. (By the model, with 4 stages, 8 microbatches, a backward of two forwards and a message of half a
-# forward, GPipe is idle for 33 %, 1F1B for 41 %.) What 1F1B saves is memory, and *that* can be spent on more microbatches.
+# Both fill and drain the same pipeline, so with the same microbatches both wait as long, if messages take no time. If
+# they do, 1F1B waits *longer*: in its alternating part a stage waits for a message and its answer; GPipe sends ahead.
+# (By the model, with 4 stages, 8 microbatches, a backward of two forwards and a message of half a forward, GPipe is
+# idle for 33 %, 1F1B for 41 %.) What 1F1B saves is memory, and *that* can be spent on more microbatches.
 #
 # **Break.** The first sitting ends here. You have two schedules, and a stage that runs them with real messages. What
 # follows: a real model, and a backward in two halves. The next section starts on its own.
@@ -545,14 +542,13 @@ print("after y.backward(x.grad):", first.weight.grad is not None)
 # %% [markdown] id="train_step-text"
 # ### Exercise 4: a training step
 #
-# **Goal:** `train_step(layer, inputs, targets)` runs on all ranks; `layer` is this rank's part of the model.
-# `inputs` and `targets` are lists of microbatches, the same on all ranks: the first rank uses the
-# inputs, the last one the targets, and all messages have the shape and type of `inputs[0]`. The batch's
-# loss is the mean of `torch.nn.functional.mse_loss(y, target)` over the microbatches. Afterwards the
-# parameters have the gradients of that loss in `.grad`, which was None before, and the last rank returns the loss, a
-# number; what the others return does not matter. One
-# message for each microbatch, way and neighbour; any schedule will do. No optimizer here. A rank alone is the
-# first and the last at once.
+# **Goal:** `train_step(layer, inputs, targets)` runs on all ranks; `layer` is this rank's part of the model. `inputs`
+# and `targets` are lists of microbatches, the same on all ranks: the first rank uses the inputs, the last one the
+# targets, and all messages have the shape and type of `inputs[0]`. The batch's loss is the mean of
+# `torch.nn.functional.mse_loss(y, target)` over the microbatches. Afterwards the parameters have the gradients of
+# that loss in `.grad`, which was None before, and the last rank returns the loss, a number; what the others return
+# does not matter. One message for each microbatch, way and neighbour; any schedule will do. No optimizer here. A rank
+# alone is the first and the last at once.
 
 # %% id="train_step"
 import torch
@@ -597,8 +593,8 @@ lockstep.check("train_step", train_step)
 # after the other.
 #
 # Every number of the pipeline comes from the same operations on the same numbers, in the same order (if your
-# backwards go in the microbatches' order); only the place is another one. **Predict:** how large is the largest difference of any gradient, after the
-# third step?
+# backwards go in the microbatches' order); only the place is another one. **Predict:** how large is the largest
+# difference of any gradient, after the third step?
 
 # %% id="same-prediction" tags=["prediction"]
 prediction = 0.0
@@ -751,10 +747,10 @@ lockstep.check("split_backward", split_backward)
 
 # %% [markdown] id="halves-explained"
 # What it costs: `later` goes through the stage's graph a second time, from `y` on (once, if one call asks for all
-# weights). With one linear layer
-# nothing is done twice: one matrix product for `x`, another for the weight. With many layers the gradients
-# *between* them are computed twice. PyTorch's schedules avoid that: `torch/distributed/pipelining/_backward.py`
-# keeps the gradients at which the way to a weight leaves the way to the input.
+# weights). With one linear layer nothing is done twice: one matrix product for `x`, another for the weight. With many
+# layers the gradients *between* them are computed twice. PyTorch's schedules avoid that:
+# `torch/distributed/pipelining/_backward.py` keeps the gradients at which the way to a weight leaves the way to the
+# input.
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -812,11 +808,11 @@ drawn(unequal, "1F1B, the last stage takes twice as long")
 # About 40 minutes; a CPU is enough. An exercise: interleaved 1F1B, a schedule from Megatron-LM that makes the bubble
 # smaller; and what it costs in messages.
 #
-# A microbatch must pass all ranks before the last one can begin, and that takes
-# *p* − 1 *steps of a rank*. So make these steps shorter: **interleaved 1F1B** ([Narayanan et al. 2021,
-# section 2.2](https://arxiv.org/abs/2104.04473)) cuts the model into *v* times as many stages, and gives
-# each rank *v* **chunks** of it. Of *p* ranks, chunk *c* of rank *r* is stage $c \cdot p + r$: a microbatch
-# goes around all ranks *v* times. `F3.1` is the forward of microbatch 3 on this rank's chunk 1.
+# A microbatch must pass all ranks before the last one can begin, and that takes *p* − 1 *steps of a rank*. So make
+# these steps shorter: **interleaved 1F1B** ([Narayanan et al. 2021, section 2.2](https://arxiv.org/abs/2104.04473))
+# cuts the model into *v* times as many stages, and gives each rank *v* **chunks** of it. Of *p* ranks, chunk *c* of
+# rank *r* is stage $c \cdot p + r$: a microbatch goes around all ranks *v* times. `F3.1` is the forward of microbatch
+# 3 on this rank's chunk 1.
 #
 # A rank has as much work as before, now in *v* times as many steps, each 1/*v* as long. It still waits for
 # *p* − 1 steps forward, and *p* − 1 back. **Predict** the bubble of 4 ranks with 2 chunks each and 8
@@ -844,11 +840,10 @@ lockstep.compare(predicted=prediction, computed=bubble)
 #
 # ### Exercise: interleaved
 #
-# **Goal:** `interleaved(rank, ranks, chunks, microbatches)` returns the list of steps of one rank.
-# `microbatches` is a multiple of `ranks`. With all ranks' lists together, and by the model: nothing
-# waits for ever, all is done after $2vm + 2(p - 1)$ units, and rank *r* keeps no more than
-# $(v - 1)\,p + 2(p - 1 - r) + 1$ forwards at once whose backward is still to come. Every order that does
-# this is right.
+# **Goal:** `interleaved(rank, ranks, chunks, microbatches)` returns the list of steps of one rank. `microbatches` is
+# a multiple of `ranks`. With all ranks' lists together, and by the model: nothing waits for ever, all is done after
+# $2vm + 2(p - 1)$ units, and rank *r* keeps no more than $(v - 1)\,p + 2(p - 1 - r) + 1$ forwards at once whose
+# backward is still to come. Every order that does this is right.
 
 
 # %% id="interleaved"
@@ -891,9 +886,10 @@ title = "Interleaved 1F1B, 4 ranks with 2 chunks, 8 microbatches"
 drawn(plan(two_chunks, 4, 8, chunks=2), title)
 
 # %% [markdown] id="messages-text"
-# Now on ranks, beside 1F1B, with half as long steps. The program is like that of exercise 3, with chunks. It
-# waits for its sends at the end only, so that every order runs which the model can play; a tag says for which stage a message is, because two ranks may now have several for each other. (gloo
-# has tags. Under NCCL the schedule itself has to bring the calls of both sides into the same order.)
+# Now on ranks, beside 1F1B, with half as long steps. The program is like that of exercise 3, with chunks. It waits
+# for its sends at the end only, so that every order runs which the model can play; a tag says for which stage a
+# message is, because two ranks may now have several for each other. (gloo has tags. Under NCCL the schedule itself
+# has to bring the calls of both sides into the same order.)
 #
 # With *p* stages a microbatch crosses from one stage to the next *p* − 1 times, forward and back.
 # **Predict:** with `NPROC` ranks of *2 chunks each* and 2 · `NPROC` microbatches, how many messages are sent
@@ -994,15 +990,14 @@ stamp = lockstep.simulated("4 ranks, 8 microbatches; F as long as B")
 lockstep.table(title, columns, rows, stamp=stamp)
 
 # %% [markdown] id="price-explained"
-# So the second forward for each rank gives a message time to travel. With it interleaving pays in
-# all columns; without it, only where messages are short. (The model leaves out that messages
-# share links, and that sending takes a rank's own time: more messages cost more than here.)
+# So the second forward for each rank gives a message time to travel. With it interleaving pays in all columns;
+# without it, only where messages are short. (The model leaves out that messages share links, and that sending takes a
+# rank's own time: more messages cost more than here.)
 
 # %% [markdown] id="zero-text"
 # ## No bubble, or nearly
 #
-# About 35 minutes; a CPU is enough. An exercise: ZB-H1, a zero-bubble
-# schedule; and a sentence of its paper, tested.
+# About 35 minutes; a CPU is enough. An exercise: ZB-H1, a zero-bubble schedule; and a sentence of its paper, tested.
 #
 # A backward has two halves: the gradient of the stage's *input*, for which the stage before it waits, and
 # that of its *weights*, for which nobody waits until the optimizer's step. [Qi et al.
@@ -1150,9 +1145,8 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 # %% [markdown] id="torch-text"
 # ## PyTorch's own schedules
 #
-# About 10 minutes; a CPU is enough. `torch.distributed.pipelining` has these
-# schedules as classes. Here they run, with gloo, on a stage that notes what is asked of it. The last cell
-# compares their orders with yours.
+# About 10 minutes; a CPU is enough. `torch.distributed.pipelining` has these schedules as classes. Here they run,
+# with gloo, on a stage that notes what is asked of it. The last cell compares their orders with yours.
 #
 # A stage takes `group=`, a process group, so that a pipeline can be one axis of several (lab 01). Without it
 # its ranks are those of the default group, says its source,
@@ -1222,7 +1216,6 @@ lockstep.table("4 ranks, 8 microbatches", columns, rows, stamp=stamp)
 
 # %% [markdown] id="torch-explained"
 # With one chunk a rank, PyTorch's `ScheduleInterleavedZeroBubble` has the order of ZB-H1. (Another right order may
-# differ from PyTorch's.) There is more:
-# `ScheduleZBVZeroBubble` gives a rank two chunks that lie like the two arms of a V (rank 0 has the first
-# stage *and* the last; Qi et al., section 6), and `ScheduleDualPipeV` is a variant of DeepSeek's
-# [DualPipe](https://github.com/deepseek-ai/DualPipe).
+# differ from PyTorch's.) There is more: `ScheduleZBVZeroBubble` gives a rank two chunks that lie like the two arms of
+# a V (rank 0 has the first stage *and* the last; Qi et al., section 6), and `ScheduleDualPipeV` is a variant of
+# DeepSeek's [DualPipe](https://github.com/deepseek-ai/DualPipe).
