@@ -951,8 +951,8 @@ lockstep.table(f"{NPROC} ranks, {m} microbatches", columns, rows, stamp=stamp)
 
 # %% [markdown] id="price-text"
 # By the formula about half the bubble, for more than twice the messages: each microbatch crosses $vp - 1$ times, not
-# $p - 1$. Measured, the gain is smaller, and on a busy machine there is none: each message adds the time to wake up,
-# and there are more than twice as many. And more is kept (of chunks half as large). Whether it pays depends on what a
+# $p - 1$. Measured, the gain is smaller: each message adds the time to wake up, and there are more than twice as
+# many. And more is kept (of chunks half as large). Whether it pays depends on what a
 # message costs. In the next table a message arrives some part of a *chunk's* step later, by the model. It has the
 # interleaved schedule twice: with two forwards for each rank after this one before the first backward, as above, and
 # with only *one*, $(v - 1)\,p + (p - 1 - r)$ in all. Without messages that would be as fast, and would keep less.
