@@ -182,7 +182,7 @@ lockstep.check("profiled", profiled)
 # %% [markdown] id="clock-text"
 # ## 2 · One clock
 #
-# Each rank notes times by its own clock. On one host the clocks agree within some microseconds; two hosts differ by
+# Each rank notes times by its own clock. On one host the clocks agree within a few microseconds; two hosts differ by
 # microseconds or by milliseconds, and so a trace of two hosts shows things that never happened: a rank that leaves an
 # all-reduce before another one has come.
 #
@@ -275,7 +275,7 @@ lockstep.table(
 )
 
 # %% [markdown] id="certificate-explained"
-# The certificate says how well the clocks agree: 95 % of the collectives end on all ranks within some microseconds of
+# The certificate says how well the clocks agree: 95 % of the collectives end on all ranks within a few microseconds of
 # each other. Its last sentence follows from that: a wait as short as this cannot be told from the clocks' error, and is
 # not reported. This limit is the **resolution**. A tool that shows waits of one microsecond between ranks, without a
 # certificate, shows noise.
@@ -586,9 +586,8 @@ display(case("X").launches())
 # %% [markdown] id="case-x-explained"
 # Rank 2 came last 48 of 48 times, and it has no more to do than the others: 288 calls, 4 µs each, on all of them. It
 # is the last of four busy hosts, and what is queued on the others is there because they wait for it. A rank that is
-# merely the last of busy hosts is not the cause. The diagnosis, with rank, cause and share, is
-# `(None, "launch-bound", 0.7)`. The share is the host-bound part of rank 2, whose time is not hidden behind waiting
-# for others.
+# merely the last of busy hosts is not the cause. The diagnosis is `(None, "launch-bound", 0.7)`: rank, cause and
+# share. The share is the host-bound part of rank 2, whose time is not hidden behind waiting for others.
 #
 # Now it is your turn: A to F have the other six causes, each once. Ask first:
 #
@@ -713,7 +712,7 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # %% [markdown] id="gate-untraced-explained"
 # The step did grow, but only by a third of what the recorded steps say. Ask a trace *where* the time goes, and a
 # clock without a profiler how much it is. Nor can three steps a side support odds such as one in many thousands: with
-# fewer than eight values the gate assumes that noise is normal, and says no more than "less than 1 of 1,000".
+# fewer than eight values the gate assumes that noise is normal, and says no more than "< 1 in 1,000".
 #
 # ## What changes under NCCL
 #
@@ -885,6 +884,7 @@ memory.draw()
 # picture shows two steps of ten layers: memory grows in the forward pass, where activations are kept, and shrinks in
 # the backward pass. *Reserved* is what the allocator has obtained from the driver. The part above *allocated* is free
 # for your next tensor, if the tensor fits into one of the free pieces; if it does not, that is **fragmentation**.
+# (*Active* adds what is freed while a stream may still use it: here the line is hidden by that of *allocated*.)
 #
 # Each layer's output is 8192 × 2048 numbers in bf16. **Predict:** how many MiB is that?
 
@@ -992,11 +992,10 @@ lockstep.claim(
 # minutes; a recording of an H200.
 
 # %% [markdown] id="counters-how"
-# Nsight Compute (`ncu`) stops before each kernel, runs it several times, and reads counters. It knows the
-# ranges of **NVTX**, NVIDIA's library for names of phases; PyTorch's profiler knows those of `record_function`.
-# `torch.cuda.nvtx.range("name")` makes an NVTX range by hand. `torch.autograd.profiler.emit_nvtx()` makes one of
-# each operator and of each `record_function`: so one set of names is enough for both tools. The
-# recording was made by
+# Nsight Compute (`ncu`) stops before each kernel, runs it several times, and reads counters. It knows the ranges of
+# **NVTX**, NVIDIA's library for names of phases; PyTorch's profiler knows those of `record_function`.
+# `torch.cuda.nvtx.range("name")` makes an NVTX range by hand. `torch.autograd.profiler.emit_nvtx()` makes one for
+# each operator and each `record_function`: so one set of names is enough for both tools. The recording was made by
 #
 # `ncu --clock-control none --profile-from-start off --nvtx --csv --page raw --metrics … python program.py`
 #
@@ -1122,7 +1121,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="ncu-time-text"
-# The other way round it does not work: the program ran inside of an NVTX range, too, and PyTorch's profiler, under
+# The other way round it does not work: the program ran inside an NVTX range, too, and PyTorch's profiler, under
 # which it ran again, has only the four.
 #
 # ### Claim: "a kernel takes as long under `ncu` as in the program"
@@ -1178,7 +1177,7 @@ moe.kernels(8)
 
 # %% [markdown] id="moe-ranges-text"
 # **Ranges.** What `record_function` has named, as the GPU saw it: from the start of a range's first kernel to
-# the end of its last, how long its own kernels run in that time, how long a collective inside of it, and how long
+# the end of its last, how long its own kernels run in that time, how long a collective inside it, and how long
 # nothing. Nsight Systems makes such a table of NVTX ranges ("NVTX GPU projection").
 
 # %% id="moe-ranges"
@@ -1200,7 +1199,7 @@ for name in ("route", "dispatch", "expert", "combine"):
         talk += moe.duration[rows[within & talks]].sum()
     us = [x / len(ranges) / 1e3 for x in (span, own, talk, span - own - talk)]
     lines.append([name, len(ranges), *(f"{x:.1f}" for x in us)])
-head = ["range", "times", "from begin to end", "its own kernels"]
+head = ["range", "times", "from start to end", "its own kernels"]
 lockstep.table(
     "Ranges on the GPU, µs of one rank's step",
     [*head, "a collective", "nothing"],
@@ -1314,8 +1313,8 @@ recording("slow-rank").critical_path()
 #
 # ### Claim: "make faster what the GPUs do most of the time, and steps are shorter"
 #
-# A common guess, for a table of kernels has the longest on top. The cell compares which part of the step the GPU of
-# the busiest rank computes with which part of the *path* is computing. **Guess** for three programs:
+# A common guess, for a table of kernels has the longest on top. The cell compares two shares: how much of the
+# step the GPU of the busiest rank computes, and how much of the *path* is computing. **Guess** for three programs:
 # `"holds"`, `"does not hold"` or `"depends"`?
 
 # %% id="critical-guess" tags=["guess"]
@@ -1419,7 +1418,7 @@ lockstep.table(
 )
 
 # %% [markdown] id="hosts-live-text"
-# ### On nodes of yours
+# ### On your own nodes
 #
 # Where Slurm gives two nodes, the next cell records two ranks on each, and does the same with them. With
 # gloo `align()` may refuse: a rank learns of an end when its thread is woken up, and on a busy host that is
@@ -1514,9 +1513,8 @@ lockstep.claim(
 # %% [markdown] id="straggler-text"
 # ### Claim: "one slow rank makes the steps of all ranks longer"
 #
-# [Revisiting Distributed Synchronous SGD](https://arxiv.org/abs/1604.00981) says that workers who wait for
-# stragglers are what speaks against synchronous training. In "slow-rank", only rank 1 has more to do
-# than in *after*. **Guess:**
+# [Revisiting Distributed Synchronous SGD](https://arxiv.org/abs/1604.00981) names waiting for stragglers as the
+# weakness of synchronous training. In "slow-rank", only rank 1 has more to do than in *after*. **Guess:**
 
 # %% id="straggler-guess" tags=["guess"]
 guess = "holds"
