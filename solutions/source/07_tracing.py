@@ -11,7 +11,7 @@
 # - read one rank's trace in Perfetto,
 # - align the clocks of all ranks, by hand and with a certificate,
 # - say how much of the communication is hidden behind computing, and how much is exposed,
-# - name the rank that the others wait for: it is not the one with the long kernels,
+# - name the rank that the others wait for: it is not the one with the long all-reduces,
 # - find the cause of a slow step in a trace that nobody has explained to you, and
 # - prove that a change made steps slower, or that it did not.
 #

@@ -1146,7 +1146,7 @@ live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")
 # ## PyTorch's own schedules
 #
 # About 10 minutes; a CPU is enough. `torch.distributed.pipelining` has these schedules as classes. Here they run,
-# with gloo, on a stage that notes what is asked of it. The last cell compares their orders with yours.
+# with gloo, on a stage that notes what is asked of it. The last cell compares their orders with those above.
 #
 # A stage takes `group=`, a process group, so that a pipeline can be one axis of several (lab 01). Without it
 # its ranks are those of the default group, says its source,
