@@ -791,7 +791,8 @@ seen.compare(prediction, found[-1][1])
 
 # %% [markdown] id="overwritten-explained"
 # So there are two ways to share a pool. Replay its graphs in the order in which they were captured, as PyTorch's
-# notes ask; or copy out what a replay has computed before another graph runs.
+# notes ask, and be done with all outputs before the next round begins; or copy out what a replay has computed before
+# another graph runs.
 
 # %% [markdown] id="less-text"
 # ## The third sign of a launch-bound step
