@@ -1182,7 +1182,7 @@ lockstep.claim(
 # %% [markdown] id="overlap-text"
 # ## The compiler moves collectives
 #
-# About 10 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its wait.
+# About 15 minutes; two ranks, no compiler. In exercise 5 you put a product between the start of a sum and its wait.
 # Inductor's scheduler can do the same, by two passes: `raise_comms` (starts go up) and `sink_waits` (waits go down).
 # The list of passes is `torch._inductor.config.reorder_for_compute_comm_overlap_passes`.
 #
