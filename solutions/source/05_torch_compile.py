@@ -244,9 +244,9 @@ for name in names:
 # so default and reduce-overhead call the same kernels: the difference between these two rows is noise, and shows how
 # far you can trust the rest of the table. (max-autotune tries C++ templates there, for the products of the experts.)
 #
-# "compile s" is the time of the first call, less that of a later one. Live, it is shorter for the modes that come
-# later: they find kernels in the cache. The recording has it with empty caches, and as "warm s" in a process that
-# finds them filled; "MB held" is the memory that PyTorch has taken from the GPU.
+# "compile s" is the time of the first call; the recording subtracts that of a later one. Live, it is shorter for the
+# modes that come later: they find kernels in the cache. The recording has it with empty caches, and as "warm s" in a
+# process that finds them filled; "MB held" is the memory that PyTorch has taken from the GPU.
 #
 # ### Claim: "torch.compile makes a model about 30 % faster"
 #
@@ -882,9 +882,9 @@ lockstep.claim(
 # graph and block by block: up to six here, up to 48 on an H200. Part of a graph's cost is paid once, and part for
 # each block that is traced and lowered. Two numbers give you both parts, and the third number.
 #
-# One thing is easy to get wrong: `model.compile()` of a `Sequential` compiles *each block by itself*, since Dynamo
-# does not capture the frames of PyTorch's own modules. `torch.compile(model)` gives it a frame to start from. The
-# table also says how many calls a graph has (a block has five).
+# One thing is easy to get wrong: `model.compile()` of a `Sequential` compiles *each block by itself*, since Dynamo does
+# not capture the frames of PyTorch's own modules. `torch.compile(model)` gives it a frame to start from. The table also
+# says how many calls a graph has (a block has five).
 
 # %% id="grow" tags=["varies"]
 # %%torchrun --world compiler --may-fail --into job
@@ -977,8 +977,8 @@ lockstep.claim(
 # %% [markdown] id="grow-explained"
 # Compile time grows with the layers, but not in proportion to them: some costs are paid once for each graph, and
 # kernels with identical code are written and compiled once. Tracing and lowering are paid for every block. Block by
-# block, all of it is paid for one block only: that saves less than a second with six small blocks, and more than
-# nine of ten seconds with 48. Time it on your own model, with as many blocks as it has.
+# block, all of it is paid for one block only: that saves less than a second with six small blocks, and more than nine
+# of ten seconds with 48. Time it on your own model, with as many blocks as it has.
 
 # %% [markdown] id="alone-text"
 # ## One rank compiles alone
@@ -1175,9 +1175,10 @@ lockstep.claim(
 # %% [markdown] id="cache-explained"
 # Both later processes had cache hits, but that alone says little: the bytes contain the graphs and the generated C++,
 # but not what the C++ compiler made of it, and the compiler is what takes the time. The folder contains that as well.
-# (On a GPU the bytes contain what Triton has compiled, too:
-# [PyTorch's recipe](https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_tutorial.html).) Tracing happens in every process. To avoid tracing, and Python with it, `torch.export` and **AOTInductor** build a
-# library that a C++ program can load; its graph is fixed.
+# (On a GPU the bytes contain what Triton has compiled, too: [PyTorch's
+# recipe](https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_tutorial.html).) Tracing happens in every
+# process. To avoid tracing, and Python with it, `torch.export` and **AOTInductor** build a library that a C++ program
+# can load; its graph is fixed.
 
 # %% [markdown] id="overlap-text"
 # ## The compiler moves collectives
@@ -1485,10 +1486,10 @@ lockstep.claim(
 # About 20 minutes; one rank, and a compiler at the end. A compiled model may add in another order, and keep more
 # digits between two operations. So its results differ in the last bits. How large a difference is still correct?
 #
-# A number with `p` binary digits is rounded by at most the part `u = 2**-p` of itself: 2**-24 for float32,
-# 2**-8 for bfloat16, 2**-11 for the inputs of TF32. A sum of K products, in any order, then has
-# an error of at most about `K · u · Σ|x·w|`: each term passes through K roundings at most. (The bound is
-# derived in N. Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3.)
+# A number with `p` binary digits is rounded by at most the part `u = 2**-p` of itself: 2**-24 for float32, 2**-8 for
+# bfloat16, 2**-11 for the inputs of TF32. A sum of K products, in any order, then has an error of at most about `K · u
+# · Σ|x·w|` if `K · u` is well below 1: each term passes through K roundings at most. (The bound is derived in N.
+# Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3.)
 #
 # ### Exercise: a tolerance from the number of terms
 #
@@ -1562,9 +1563,10 @@ lockstep.table(
 )
 
 # %% [markdown] id="right-explained"
-# Errors of both signs cancel, and narrow products are added up in wider numbers. So a test with this bound never
-# rejects a correct kernel; a test that should find small mistakes uses the square root of K in place of K, and may
-# reject a correct kernel now and then. What compiling may *not* change: shapes, and types.
+# Errors of both signs cancel, and narrow products are added up in wider numbers: the bound holds for bfloat16, too,
+# where `K · u` is 4. So a test with this bound never rejects a correct kernel; a test that should find small mistakes
+# uses the square root of K in place of K, and may reject a correct kernel now and then. What compiling may *not*
+# change: shapes, and types.
 #
 # ### Claim: "with the same seed, compiled code draws the same random numbers"
 #

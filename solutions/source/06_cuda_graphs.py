@@ -392,9 +392,9 @@ title = "Warm-up and capture, then one replay: a copy, the graph, a copy"
 after.timeline(title)
 
 # %% [markdown] id="break"
-# **Break.** The first sitting ends here. You can recognise a launch-bound step, and make a graph of it that computes the same.
-# What comes next: whole training steps, what cannot be captured, and many batch sizes. To go on from here in a new kernel,
-# run only the lab's first cells, down to the one that defines `forward`.
+# **Break.** The first sitting ends here. You can recognise a launch-bound step, and make a graph of it that computes
+# the same. What comes next: whole training steps, what cannot be captured, and many batch sizes. To go on from here in
+# a new kernel, run only the lab's first cells, down to the one that defines `forward`.
 
 # %% [markdown] id="training-text"
 # ## 3 · A whole training step
@@ -494,10 +494,10 @@ lockstep.check("graphed_training", graphed_training)
 # %% [markdown] id="breaks-text"
 # ## 4 · What breaks a capture
 #
-# While a stream is captured, nothing runs on it. So the host cannot wait for a value, nor for the shape of a result, and
-# nothing can be copied between the device and ordinary (not pinned) memory. Work on other streams must be joined to the
-# stream of the capture. Random numbers are drawn on the device. **Predict:** how many of the ten lines below fail, each
-# captured by itself?
+# While a stream is captured, nothing runs on it. So the host cannot wait for a value, nor for the shape of a result,
+# and nothing can be copied between the device and ordinary (not pinned) memory. Work on other streams must be joined to
+# the stream of the capture. Random numbers are drawn on the device. **Predict:** how many of the ten lines below fail,
+# each captured by itself?
 
 # %% id="breaks-prediction" tags=["prediction"]
 prediction = 6  # item, if, the mask, cpu, synchronize, the stream not joined
@@ -608,9 +608,9 @@ lockstep.check("clipped", clipped)
 # | more than 1 MiB | a piece of 20 MiB, with others if they fit |
 # | 1 MiB or less | a piece of 2 MiB, with others if they fit |
 #
-# Nine graphs are captured, for 4096, 2048, …, 16 rows. **Predict:** how many MiB do they take, if each has its own pool?
-# (Count the pieces for three tensors of 16 MiB, of 8, 4, 2, 1, and for the four smallest graphs. A real GPU takes 34 MiB
-# more, once: 32 for cuBLAS, 2 for the random numbers' seed.)
+# Nine graphs are captured, for 4096, 2048, …, 16 rows. **Predict:** how many MiB do they take, if each has its own
+# pool? (Count the pieces for three tensors of 16 MiB, of 8, 4, 2, 1, and for the four smallest graphs. A real GPU takes
+# 34 MiB more, once: 32 for cuBLAS, 2 for the random numbers' seed.)
 
 # %% id="memory-prediction" tags=["prediction"]
 # your number, in MiB
@@ -683,10 +683,11 @@ lockstep.claim(
 #
 # ### Exercise 5: all batch sizes
 #
-# **Goal:** `by_size(cuda, work, width, sizes)` captures `work` for inputs of `sizes` rows (float32, `width` columns), all in one pool,
-# and returns `run(x)`. For `x` with at most `max(sizes)` rows it replays the smallest graph that fits and returns what `work(x)` would:
-# as many rows as `x` has, in a tensor of its own. `work` treats each row by itself, and returns a tensor of that
-# many rows. `sizes` are in any order. The first call of `work` sets something up that cannot be captured.
+# **Goal:** `by_size(cuda, work, width, sizes)` captures `work` for inputs of `sizes` rows (float32, `width` columns),
+# all in one pool, and returns `run(x)`. For `x` with at most `max(sizes)` rows it replays the smallest graph that fits
+# and returns what `work(x)` would: as many rows as `x` has, in a tensor of its own. `work` treats each row by itself,
+# and returns a tensor of that many rows. `sizes` are in any order. The first call of `work` sets something up that
+# cannot be captured.
 
 # %% id="by_size"
 import torch
@@ -790,9 +791,9 @@ print(report)
 seen.compare(prediction, found[-1][1])
 
 # %% [markdown] id="overwritten-explained"
-# So there are two ways to share a pool. Replay its graphs in the order in which they were captured, as PyTorch's
-# notes ask, and be done with all outputs before the next round begins; or copy out what a replay has computed before
-# another graph runs.
+# So there are two ways to share a pool. Replay its graphs in the order in which they were captured, as PyTorch's notes
+# ask, and be done with all outputs before the next round begins; or copy out what a replay has computed before another
+# graph runs.
 
 # %% [markdown] id="less-text"
 # ## The third sign of a launch-bound step
@@ -977,8 +978,8 @@ lockstep.claim(
 # %% [markdown] id="gains-text"
 # ## What graphs gain on an H200
 #
-# About 5 minutes; all of it is recorded: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and replayed; and two training steps
-# of eight layers.
+# About 5 minutes; all of it is recorded: steps of 24 layers x + relu(x · w), of three widths, by batch, eager and
+# replayed; and two training steps of eight layers.
 #
 # ### Claim: "CUDA graphs make a step faster"
 #
@@ -1013,8 +1014,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="gains-explained"
-# With 512 columns and 8 rows the gain is larger than that of the virtual GPU in the lab's section 2: with 512 columns the recorded host took
-# 12 to 17 µs a launch (the time of an eager step, divided by 72), the virtual one takes 8.3 µs.
+# With 512 columns and 8 rows the gain is larger than that of the virtual GPU in the lab's section 2: with 512 columns
+# the recorded host took 12 to 17 µs a launch (the time of an eager step, divided by 72), the virtual one takes 8.3 µs.
 
 # %% [markdown] id="memory-recorded-text"
 # ## What graphs take and how steady they are, on an H200
@@ -1034,11 +1035,14 @@ columns += ["device: first graph", "all"]
 lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="latency-text"
-# By the rules of the lab's section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took 34 MiB more: 32 are the workspace of cuBLAS, the library
-# of the products ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp) takes that much on this kind of GPU,
-# once for each stream, here while it captures), and 2 are a piece with two small tensors, from which all graphs read the seed and the offset of random numbers
-# ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CUDAGeneratorImpl.cpp) makes them with the first graph).
-# The device's own numbers also have what lies outside of PyTorch's pools. Later graphs take little of that.
+# By the rules of the lab's section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took 34 MiB more:
+# 32 are the workspace of cuBLAS, the library of the products
+# ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CublasHandlePool.cpp) takes that much on
+# this kind of GPU, once for each stream, here while it captures), and 2 are a piece with two small tensors, from which
+# all graphs read the seed and the offset of random numbers
+# ([PyTorch](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CUDAGeneratorImpl.cpp) makes them with the
+# first graph). The device's own numbers also have what lies outside of PyTorch's pools. Later graphs take little of
+# that.
 #
 # ### Claim: "a graph makes the latency of a step steady"
 #
