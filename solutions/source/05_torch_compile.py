@@ -1487,8 +1487,8 @@ lockstep.claim(
 # digits between two operations. So its results differ in the last bits. How large a difference is still correct?
 #
 # A number with `p` binary digits is rounded by at most the part `u = 2**-p` of itself: 2**-24 for float32, 2**-8 for
-# bfloat16, 2**-11 for the inputs of TF32. A sum of K products, in any order, then has an error of at most about `K · u
-# · Σ|x·w|` if `K · u` is well below 1: each term passes through K roundings at most. (The bound is derived in N.
+# bfloat16, 2**-11 for the inputs of TF32. A sum of K products, in any order, then has an error of at most about
+# `K · u · Σ|x·w|` if `K · u` is well below 1: each term passes through K roundings at most. (The bound is derived in N.
 # Higham, *Accuracy and Stability of Numerical Algorithms*, chapter 3.)
 #
 # ### Exercise: a tolerance from the number of terms
