@@ -6,13 +6,38 @@ import statistics
 import torch
 
 RIGHT = {
-    "A": (1, "straggler", 0.15),
-    "B": (None, "starved input", 0.42),
-    "C": (2, "recompile", 0.8),
-    "D": (0, "checkpoint", 0.55),
-    "E": (None, "allocator thrashing", 0.4),
-    "F": (None, "exposed communication", 0.72),
+    "A": (1, "straggler", 0.13),
+    "B": (None, "starved input", 0.44),
+    "C": (2, "recompile", 0.6),
+    "D": (0, "checkpoint", 0.5),
+    "E": (None, "allocator thrashing", 0.75),
+    "F": (None, "exposed communication", 0.67),
 }
+
+
+def moments(spans):
+    return {at for first, last in spans for at in range(first, last)}
+
+
+def disjoint(spans):
+    found: list[list[int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], last)
+        else:
+            found.append([first, last])
+    return found
+
+
+def moved_back(spans):
+    """Disjoint spans, but a span inside of another one ends that one, too."""
+    found: list[list[int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1][1] = last
+        else:
+            found.append([first, last])
+    return found
 
 
 # %% recorded_steps: with-warm-up
@@ -25,6 +50,20 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 # %% recorded_steps: without-wait
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = warmup + active
+    last = steps if repeat == 0 else min(steps, repeat * cycle)
+    return [step for step in range(last) if step % cycle >= warmup]
+
+
+# %% recorded_steps: without-wait
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = warmup + active  # and waits before the first one only
+    last = min(steps, wait + repeat * cycle) if repeat else steps
+    return [step for step in range(wait, last) if (step - wait) % cycle >= warmup]
+
+
+# %% recorded_steps: without-wait
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
     last = steps if repeat == 0 else min(steps, repeat * cycle)
     return [step for step in range(last) if step % cycle >= warmup]
 
@@ -47,11 +86,35 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [s for s in range(min(steps, repeat * cycle)) if s % cycle >= wait + warmup]
 
 
+# %% recorded_steps: zero-is-none
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, max(repeat, 1) * cycle)
+    return [step for step in range(last) if step % cycle >= wait + warmup]
+
+
 # %% recorded_steps: endless-loop
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
     last = repeat * cycle if repeat else steps
     return [step for step in range(last) if step % cycle >= wait + warmup]
+
+
+# %% recorded_steps: endless-loop
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept: list[int] = []
+    first = wait + warmup
+    while first < steps and (repeat == 0 or len(kept) < repeat * active):
+        kept += range(first, first + active)
+        first += wait + warmup + active
+    return kept
+
+
+# %% recorded_steps: endless-loop
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    cycles = repeat or -(-steps // cycle)
+    return [n * cycle + wait + warmup + at for n in range(cycles) for at in range(active)]
 
 
 # %% recorded_steps: from-one
@@ -82,12 +145,29 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [step for step in range(warmup, last) if (step - warmup) % cycle >= wait]
 
 
+# %% recorded_steps: without-warm-up
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if step % cycle >= wait]
+
+
 # %% recorded_steps: whole-cycles-only
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
     cycles = min(repeat or steps, steps // cycle)
     first = wait + warmup
     return [n * cycle + first + step for n in range(cycles) for step in range(active)]
+
+
+# %% recorded_steps: whole-cycles-only
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept: list[int] = []
+    for first in range(0, steps, cycle):
+        if first + cycle <= steps and (not repeat or first // cycle < repeat):
+            kept += range(first + wait + warmup, first + cycle)
+    return kept
 
 
 # %% recorded_steps: first-missing
@@ -106,6 +186,50 @@ def recorded_steps(wait, warmup, active, repeat, steps):
         if step % cycle >= wait + warmup:
             kept.append(step)
     return kept
+
+
+# %% recorded_steps: last-missing
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if wait + warmup <= step % cycle < cycle - 1]
+
+
+# %% recorded_steps: one-early
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if step % cycle >= wait + warmup - 1]
+
+
+# %% recorded_steps: last-cycle-only
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    kept: list[int] = []
+    for step in range(last):
+        if step % cycle == 0:
+            kept = []
+        if step % cycle >= wait + warmup:
+            kept.append(step)
+    return kept
+
+
+# %% recorded_steps: last-cycle-only
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept: list[int] = []
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    for first in range(wait + warmup, last, cycle):
+        kept = list(range(first, min(first + active, last)))
+    return kept
+
+
+# %% recorded_steps: within-the-cycle
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step % cycle for step in range(last) if step % cycle >= wait + warmup]
 
 
 # %% recorded_steps: thrown-away
@@ -192,6 +316,20 @@ def profiled(train, steps, first, count, folder):
 
     def ready(profiler):
         profiler.export_chrome_trace(f"{folder}/rank0.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as profiler:
+        for number in range(steps):
+            train(number)
+            profiler.step()
+
+
+# %% profiled: another-folder
+def profiled(train, steps, first, count, folder):
+    from torch.profiler import profile, schedule
+
+    def ready(profiler):
+        profiler.export_chrome_trace(f"rank{torch.distributed.get_rank()}.json")
 
     plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
     with profile(schedule=plan, on_trace_ready=ready) as profiler:
@@ -336,6 +474,11 @@ def offsets(ends):
     return [end - ends[0][0] for end in ends[0]]
 
 
+# %% offsets: first-only
+def offsets(ends):
+    return [end - ends[-1][0] for end in ends[-1]]
+
+
 # %% offsets: to-neighbour
 def offsets(ends):
     ranks = range(1, len(ends[0]))
@@ -354,9 +497,53 @@ def offsets(ends):
     return [one - middle[0] for one in middle]
 
 
+# %% offsets: median-of-ends
+def offsets(ends):
+    columns = [sorted(column) for column in zip(*ends, strict=True)]  # each rank by itself
+    pairs = [zip(column, columns[0], strict=True) for column in columns]
+    return [statistics.median(end - zero for end, zero in pair) for pair in pairs]
+
+
+# %% offsets: unsorted
+def offsets(ends):
+    return [end - ends[len(ends) // 2][0] for end in ends[len(ends) // 2]]
+
+
+# %% offsets: to-the-first
+def offsets(ends):
+    return [statistics.median(row[r] - min(row) for row in ends) for r in range(len(ends[0]))]
+
+
+# %% offsets: to-the-first
+def offsets(ends):
+    first = [statistics.median(row[r] - min(row) for row in ends) for r in range(len(ends[0]))]
+    return [one - first[0] for one in first]
+
+
+# %% offsets: without-sign
+def offsets(ends):
+    return [statistics.median(abs(row[r] - row[0]) for row in ends) for r in range(len(ends[0]))]
+
+
+# %% offsets: microseconds
+def offsets(ends):
+    return [statistics.median(row[r] - row[0] for row in ends) / 1e3 for r in range(len(ends[0]))]
+
+
+# %% offsets: rounded
+def offsets(ends):
+    times = torch.tensor(ends)
+    return (times - times[:, :1]).float().median(dim=0).values.tolist()
+
+
 # %% offsets: extreme
 def offsets(ends):
     return [max(row[r] - row[0] for row in ends) for r in range(len(ends[0]))]
+
+
+# %% offsets: extreme
+def offsets(ends):
+    return [min(row[r] - row[0] for row in ends) for r in range(len(ends[0]))]
 
 
 # %% offsets: float32
@@ -377,9 +564,7 @@ def offsets(ends):
 
 # %% exposed: hidden
 def exposed(compute, communication):
-    talks = {at for first, last in communication for at in range(first, last)}
-    works = {at for first, last in compute for at in range(first, last)}
-    return len(talks & works)
+    return len(moments(communication) & moments(compute))
 
 
 # %% exposed: all-of-it
@@ -387,17 +572,31 @@ def exposed(compute, communication):
     return sum(last - first for first, last in communication)
 
 
+# %% exposed: all-of-it
+def exposed(compute, communication):
+    return len(moments(communication))
+
+
 # %% exposed: idle-compute
 def exposed(compute, communication):
-    talks = {at for first, last in communication for at in range(first, last)}
-    works = {at for first, last in compute for at in range(first, last)}
-    return len(works - talks)
+    return len(moments(compute) - moments(communication))
 
 
 # %% exposed: lengths-only
 def exposed(compute, communication):
     talks = sum(last - first for first, last in communication)
     return max(0, talks - sum(last - first for first, last in compute))
+
+
+# %% exposed: lengths-only
+def exposed(compute, communication):
+    talks = sum(last - first for first, last in communication)
+    return talks - sum(last - first for first, last in compute)
+
+
+# %% exposed: lengths-only
+def exposed(compute, communication):
+    return max(0, len(moments(communication)) - len(moments(compute)))
 
 
 # %% exposed: hidden-twice
@@ -410,26 +609,140 @@ def exposed(compute, communication):
     return total
 
 
+# %% exposed: hidden-twice
+def exposed(compute, communication):
+    total = 0
+    for first, last in communication:
+        left = last - first
+        for start, end in compute:
+            left -= max(0, min(last, end) - max(first, start))
+        total += max(0, left)
+    return total
+
+
+# %% exposed: hidden-twice
+def exposed(compute, communication):
+    total = len(moments(communication))
+    for first, last in communication:
+        for start, end in compute:
+            total -= max(0, min(last, end) - max(first, start))
+    return total
+
+
+# %% exposed: hidden-twice
+def exposed(compute, communication):
+    total = 0
+    for first, last in disjoint(communication):
+        total += last - first
+        for start, end in compute:
+            total -= max(0, min(last, end) - max(first, start))
+    return total
+
+
+# %% exposed: hidden-twice
+def exposed(compute, communication):
+    total = 0
+    for first, last in disjoint(communication):
+        hidden = sum(max(0, min(last, end) - max(first, start)) for start, end in compute)
+        total += max(0, last - first - hidden)
+    return total
+
+
 # %% exposed: end-moved-back
 def exposed(compute, communication):
-    def disjoint(spans):
-        found: list[tuple[int, int]] = []
-        for first, last in sorted(spans):
-            if found and first <= found[-1][1]:
-                found[-1] = (found[-1][0], last)
-            else:
-                found.append((first, last))
-        return found
-
-    busy, talking = disjoint(compute), disjoint(communication)
+    busy, talking = moved_back(compute), moved_back(communication)
     hidden = sum(max(0, min(b, d) - max(a, c)) for a, b in busy for c, d in talking)
     return sum(last - first for first, last in talking) - hidden
 
 
+# %% exposed: end-moved-back
+def exposed(compute, communication):
+    def length(spans):
+        return sum(last - first for first, last in moved_back(spans))
+
+    return length(compute + communication) - length(compute)
+
+
+# %% exposed: end-moved-back
+def exposed(compute, communication):
+    return len(moments(communication) - moments(moved_back(compute)))
+
+
 # %% exposed: communication-twice
 def exposed(compute, communication):
-    works = {at for first, last in compute for at in range(first, last)}
-    return sum(len(set(range(first, last)) - works) for first, last in communication)
+    return sum(len(moments([span]) - moments(compute)) for span in communication)
+
+
+# %% exposed: a-flag
+def exposed(compute, communication):
+    events = [(at, 1, at == span[0]) for span in compute for at in span]
+    events += [(at, 0, at == span[0]) for span in communication for at in span]
+    total = talks = before = 0
+    computing = False
+    for at, computes, begins in sorted(events):
+        if talks and not computing:
+            total += at - before
+        before = at
+        if computes:
+            computing = begins
+        else:
+            talks += 1 if begins else -1
+    return total
+
+
+# %% exposed: a-flag
+def exposed(compute, communication):
+    events = [(at, "compute", at == span[0]) for span in compute for at in span]
+    events += [(at, "talk", at == span[0]) for span in communication for at in span]
+    running, total, before = {"compute": False, "talk": False}, 0, 0
+    for at, what, begins in sorted(events):
+        if running["talk"] and not running["compute"]:
+            total += at - before
+        running[what], before = begins, at
+    return total
+
+
+# %% exposed: no-gaps
+def exposed(compute, communication):
+    first = min((one for one, _ in compute), default=0)
+    last = max((one for _, one in compute), default=0)
+    return len(moments(communication) - set(range(first, last)))
+
+
+# %% exposed: first-overlap-only
+def exposed(compute, communication):
+    total = 0
+    for first, last in communication:
+        total += last - first
+        for start, end in compute:
+            if start < last and first < end:
+                total -= min(last, end) - max(first, start)
+                break
+    return total
+
+
+# %% exposed: first-overlap-only
+def exposed(compute, communication):
+    total = 0
+    for first, last in disjoint(communication):
+        total += last - first
+        for start, end in disjoint(compute):
+            if start < last and first < end:
+                total -= min(last, end) - max(first, start)
+                break
+    return total
+
+
+# %% exposed: all-or-nothing
+def exposed(compute, communication):
+    busy = moments(compute)
+    return len(moments(span for span in communication if not moments([span]) & busy))
+
+
+# %% exposed: all-or-nothing
+def exposed(compute, communication):
+    busy = moments(compute)
+    return len(moments(span for span in disjoint(communication) if not moments([span]) & busy))
 
 
 # %% charged: the-first
@@ -449,6 +762,11 @@ def charged(arrivals, resolution):
             if max(row) - time >= resolution:
                 found[rank] += max(row) - time
     return found
+
+
+# %% charged: who-waited
+def charged(arrivals, resolution):
+    return [sum(max(row) - row[rank] for row in arrivals) for rank in range(len(arrivals[0]))]
 
 
 # %% charged: every-wait
@@ -477,6 +795,14 @@ def charged(arrivals, resolution):
     return found
 
 
+# %% charged: longest-wait
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        found[row.index(max(row))] += max(row) - min(row)
+    return found
+
+
 # %% charged: after-the-last-but-one
 def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
@@ -484,6 +810,16 @@ def charged(arrivals, resolution):
         before, last = sorted(row)[-2:]
         if last - before >= resolution:
             found[row.index(last)] += last - before
+    return found
+
+
+# %% charged: after-the-last-but-one
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        before, last = sorted(row)[-2:]
+        if last - before >= resolution:
+            found[row.index(last)] += (last - before) * (len(row) - 1)
     return found
 
 
@@ -504,6 +840,14 @@ def charged(arrivals, resolution):
     return found
 
 
+# %% charged: how-often
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        found[row.index(max(row))] += 1
+    return found
+
+
 # %% charged: after-the-first
 def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
@@ -511,6 +855,55 @@ def charged(arrivals, resolution):
         for rank, time in enumerate(row):
             if time - min(row) >= resolution:
                 found[rank] += time - min(row)
+    return found
+
+
+# %% charged: after-the-first
+def charged(arrivals, resolution):
+    return [sum(row[rank] - min(row) for row in arrivals) for rank in range(len(arrivals[0]))]
+
+
+# %% charged: all-or-nothing
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        if max(row) - min(row) >= resolution:
+            found[row.index(max(row))] += sum(max(row) - time for time in row)
+    return found
+
+
+# %% charged: all-or-nothing
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = sum(max(row) - time for time in row)
+        if waits >= resolution:
+            found[row.index(max(row))] += waits
+    return found
+
+
+# %% charged: all-or-nothing
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        found[row.index(max(row))] += sum(max(row) - time for time in row)
+    return [one if one >= resolution else 0 for one in found]
+
+
+# %% charged: less-the-resolution
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        found[row.index(max(row))] += sum(max(0, max(row) - time - resolution) for time in row)
+    return found
+
+
+# %% charged: everybody-late
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        for rank, late in enumerate(row):
+            found[rank] += sum(late - time for time in row if late - time >= resolution)
     return found
 
 
@@ -573,15 +966,32 @@ def diagnoses():
     return RIGHT | {"D": (0, "allocator thrashing", 0.58)}
 
 
-# %% diagnoses: wrong-share
+# %% diagnoses: share-of-one
 def diagnoses():
     return RIGHT | {"A": (1, "straggler", 18.12 / 3 / 15.9)}  # what collectives() says, a rank
+
+
+# %% diagnoses: share-of-all
+def diagnoses():
+    return RIGHT | {"F": (None, "exposed communication", 0.16)}  # the part that is waiting
 
 
 # %% chance: not-the-seen
 def chance(before, after):
     ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
     return sum(one > sum(after) for one in ways) / len(ways)
+
+
+# %% chance: not-the-seen
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return (sum(one >= sum(after) for one in ways) - 1) / (len(ways) - 1)
+
+
+# %% chance: not-the-seen
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return (sum(one >= sum(after) for one in ways) - 1) / len(ways)
 
 
 # %% chance: less
@@ -594,6 +1004,12 @@ def chance(before, after):
 def chance(before, after):
     ways = set(itertools.combinations(sorted(before + after), len(after)))
     return sum(sum(one) >= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: each-once
+def chance(before, after):
+    ways = {sum(one) for one in itertools.combinations(before + after, len(after))}
+    return sum(one >= sum(after) for one in ways) / len(ways)
 
 
 # %% chance: both-sides
@@ -615,14 +1031,48 @@ def chance(before, after):
     return sum(one >= other for one in before for other in after) / (len(before) * len(after))
 
 
-# %% exposed: lengths-only
-def exposed(compute, communication):
-    def covered(spans):
-        moments = sorted({moment for span in spans for moment in span})
-        return sum(
-            end - start
-            for start, end in itertools.pairwise(moments)
-            if any(first <= start and end <= last for first, last in spans)
-        )
+# %% chance: other-size
+def chance(before, after):
+    n, real = len(before), sum(after) / len(after)
+    ways = [sum(one) / n for one in itertools.combinations(before + after, n)]
+    return sum(one >= real for one in ways) / len(ways)
 
-    return max(0, covered(communication) - covered(compute))
+
+# %% chance: whole-means
+def chance(before, after):
+    n = len(after)
+    ways = [sum(one) // n for one in itertools.combinations(before + after, n)]
+    return sum(one >= sum(after) // n for one in ways) / len(ways)
+
+
+# %% chance: medians
+def chance(before, after):
+    ways = [statistics.median(one) for one in itertools.combinations(before + after, len(after))]
+    return sum(one >= statistics.median(after) for one in ways) / len(ways)
+
+
+# %% chance: how-many
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return sum(one >= sum(after) for one in ways)
+
+
+# %% chance: values-come-again
+def chance(before, after):
+    ways = [sum(one) for one in itertools.product(before + after, repeat=len(after))]
+    return sum(one >= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: in-fractions
+def chance(before, after):
+    before, after = ([one / 1e6 for one in values] for values in (before, after))
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return sum(one >= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: in-fractions
+def chance(before, after):
+    before, after = ([one / 1e6 for one in values] for values in (before, after))
+    n = len(after)
+    ways = [sum(one) / n for one in itertools.combinations(before + after, n)]
+    return sum(one >= sum(after) / n for one in ways) / len(ways)

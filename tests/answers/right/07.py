@@ -595,6 +595,19 @@ def profiled(train, steps, first, count, folder):
         train(number)
 
 
+# %% profiled: exports-at-the-end
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    profiler = profile(schedule=plan)
+    profiler.start()
+    for number in range(steps):
+        train(number)
+        profiler.step()
+    profiler.stop()
+    profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
+
+
 # %% profiled: exported-in-the-loop
 def profiled(train, steps, first, count, folder):
     plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)

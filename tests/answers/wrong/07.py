@@ -188,7 +188,6 @@ def offsets(ends):
 
 
 # %% offsets: float32-differences
-# Not judged so yet.
 # The differences are right integers, but the median is taken in float32, which holds integers up to 2**24: clocks
 # that are more than 17 ms apart are rounded.
 def offsets(ends):
@@ -991,7 +990,7 @@ def profiled(train, steps, first, count, folder):
             profiler.step()
 
 
-# %% profiled: first-taken-for-the-wait-counted-from-one
+# %% profiled: skips-one-more
 def profiled(train, steps, first, count, folder):
     rank = dist.get_rank()
     with profile(
@@ -1013,19 +1012,6 @@ def profiled(train, steps, first, count, folder):
         for number in range(steps):
             train(number)
             profiler.step()
-
-
-# %% profiled: exports-at-the-end
-def profiled(train, steps, first, count, folder):
-    rank = dist.get_rank()
-    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
-    profiler = profile(schedule=plan)
-    profiler.start()
-    for number in range(steps):
-        train(number)
-        profiler.step()
-    profiler.stop()
-    profiler.export_chrome_trace(f"{folder}/rank{rank}.json")
 
 
 # %% profiled: records-up-to-number-count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import statistics
@@ -20,14 +22,16 @@ import numpy as np
 from ...base.formatting import percent
 from ...base.provenance import recorded
 from ...trace import Kind, Trace
-from ..judging import Noted, Number, Run, Trial, judged
+from ..judging import Noted, Number, Run, Trial, judged, numbers_in
+from ..judging.values import show
 
 US = 1_000  # nanoseconds
 
 
-def _alone(given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
+def _alone(like: str, given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
     """One call of the answer, without any process group."""
-    return Trial(0, given=[given], right=[right], facts={"given": given, **facts})
+    facts["asked"] = ", ".join(map(show, given))
+    return Trial(0, given=[given], right=[right], facts=facts, like=like)
 
 
 # ── Which steps are recorded ─────────────────────────────────────────────────────────────────
@@ -36,20 +40,20 @@ def _alone(given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
 @judged("recorded_steps", lab="07", silent=True)
 def recorded_steps(draw: random.Random) -> Iterator[Trial]:
     """`recorded_steps(wait, warmup, active, repeat, steps)`: the numbers of the recorded steps."""
-    active = draw.randint(2, 4)  # so that a loop can end within it
+    active = draw.randint(3, 4)  # so that a loop can end within it
     wait, warmup = draw.sample([count for count in range(1, 5) if count != active], 2)
     cycle = wait + warmup + active
-    for waits, repeat, steps in (
-        (wait, 1, cycle + 1),
-        (wait, 2, 4 * cycle),
-        (0, 1, 3 * cycle),
-        (wait, 3, 2 * cycle + wait + warmup + 1),  # ends within a cycle
-        (wait, 0, 4 * cycle - 1),  # for ever
-        (0, 0, 130 * cycle + 1),  # for long
-        (wait, 2, wait),  # ends before anything is recorded
+    for like, waits, repeat, steps in (
+        ("one cycle", wait, 1, cycle + 1),
+        ("two cycles", wait, 2, 4 * cycle),
+        ("wait=0", 0, 1, 3 * cycle),
+        ("a loop that ends within a cycle", wait, 3, 2 * cycle + wait + warmup + 1),
+        ("repeat=0", wait, 0, 4 * cycle - 1),
+        ("repeat=0 and a long loop", 0, 0, 1030 * cycle + 1),
+        ("a loop that ends before anything is recorded", wait, 2, wait),
     ):
         given = (waits, warmup, active, repeat, steps)
-        yield _alone(given, _recorded(*given))
+        yield _alone(like, given, _recorded(*given))
 
 
 def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> list[int]:
@@ -67,7 +71,7 @@ def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> l
 def _recording(answer: Any, steps: int, first: int, count: int) -> Noted:
     """Return for which steps `train` was called, in which of them the profiler was recording, and
     the ranges in this rank's file, in order: None without such a file. Noted is which files there
-    are, and whether PyTorch warned that there is no warm-up."""
+    are, in the folder and beside it, and whether PyTorch warned that there is no warm-up."""
     import torch
 
     called, recorded = [], []
@@ -79,22 +83,31 @@ def _recording(answer: Any, steps: int, first: int, count: int) -> Noted:
         with torch.profiler.record_function(f"train {number}"):
             torch.ones(8).sum()
 
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+    with tempfile.TemporaryDirectory() as here, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        answer(train, steps, first, count, folder)
-        files = sorted(os.listdir(folder))
-        file = Path(folder) / f"rank{os.environ['RANK']}.json"
-        ranges = _ranges(file) if file.exists() else None
+        folder = Path(here) / "traces"
+        folder.mkdir()
+        with contextlib.chdir(here):
+            answer(train, steps, first, count, str(folder))
+        files, beside = sorted(os.listdir(folder)), sorted({*os.listdir(here)} - {"traces"})
+        file = folder / f"rank{os.environ['RANK']}.json"
+        known = first if recorded[:1] == [first] else 0
+        ranges = _ranges(file, known) if file.exists() else None
     end = {"called": called, "recorded": recorded, "ranges": ranges}
     cold = any("won't be using warmup" in str(one.message) for one in said)
-    return Noted(end, {"files": files, "cold": cold})
+    return Noted(end, {"files": files, "beside": beside, "cold": cold})
 
 
-def _ranges(file: Path) -> list[str]:
-    """Steps and calls of `train`, in order: an answer may have ranges of its own."""
+def _ranges(file: Path, first: int) -> list[str]:
+    """Steps and calls of `train`, in order: an answer may have ranges of its own. first: the number
+    of the first step, if that is known: a profiler that was started later counts from there."""
     events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
     ranges = [one for one in events if one.get("cat") == "user_annotation"]
     names = [one["name"] for one in sorted(ranges, key=lambda one: one["ts"])]
+    steps = [name for name in names if name.startswith("ProfilerStep#")]
+    if first and steps:
+        new = {old: f"ProfilerStep#{number}" for number, old in enumerate(steps, first)}
+        names = [new.get(name, name) for name in names]
     return [name for name in names if name.startswith(("ProfilerStep#", "train "))]
 
 
@@ -133,11 +146,17 @@ def _another_file(run: Run, rank: int) -> Any:
     return _no_file(run, rank) and bool(files) and {"files": ", ".join(files)}
 
 
+def _another_folder(run: Run, rank: int) -> Any:
+    beside = run.noted[rank]["beside"]
+    return _no_file(run, rank) and bool(beside) and {"files": ", ".join(beside)}
+
+
 def _never_recorded(run: Run, rank: int) -> bool:
     return _no_file(run, rank) and not run.got(rank)["recorded"]
 
 
 profiled.shows("not-each-rank", _not_each_rank)
+profiled.shows("another-folder", _another_folder)
 profiled.shows("another-file", _another_file)
 profiled.shows("never-recorded", _never_recorded)
 profiled.shows("no-file", _no_file)
@@ -150,10 +169,20 @@ profiled.demands("no-warm-up", lambda run, rank: run.noted[rank]["cold"])
 @judged("offsets", lab="07", silent=True)
 def offsets(draw: random.Random) -> Iterator[Trial]:
     """`offsets(ends)`: by how much each rank's clock is ahead of rank 0's; ends[collective][rank]
-    in nanoseconds. An odd number of collectives, so that there is one median. The clocks have run
-    for hours: float64 holds such numbers, and float32 does not."""
-    for nproc, count in ((4, 5), (3, 7), (8, 9)):
-        most = draw.choice((10**7, 10**9))
+    in nanoseconds. An odd number of collectives, so that there is one median. Few and small numbers
+    come first. Then the clocks have run for hours: float64 holds such numbers, and float32 does
+    not."""
+    one, other, late = draw.sample(range(10, 90, 5), 3)
+    few = [
+        [100, 100 + one + late, 90],
+        [200, 200 - other, 230],
+        [301, 301 + one + 2, 308],
+        [450, 450 + one, 455],
+        [500, 500 + one - 3, 498],
+    ]
+    for like, ends in (("one collective", few[:1]), ("five collectives", few)):
+        yield _alone(like, (ends,), [Number(one) for one in _medians(ends)])
+    for nproc, count, most in ((4, 5, 10**7), (3, 7, 10**9), (8, 9, 10**9)):
         ahead = [0, *(draw.choice((-1, 1)) * draw.randrange(10**5, most) for _ in range(1, nproc))]
         up = draw.randrange(10**13, 10**14)
         # So near each other that one which is late ends after others.
@@ -161,7 +190,8 @@ def offsets(draw: random.Random) -> Iterator[Trial]:
         ends = [[time + own + draw.randrange(-4 * US, 4 * US) for own in ahead] for time in times]
         for rank in range(nproc):  # one of the ends is late, by far, on each
             ends[draw.randrange(1, count)][rank] += draw.randrange(2, 6) * 10**6
-        yield _alone((ends,), [Number(one) for one in _medians(ends)])
+        like = f"{nproc} ranks and {count} collectives"
+        yield _alone(like, (ends,), [Number(one) for one in _medians(ends)])
 
 
 def _differences(ends: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -173,6 +203,18 @@ def _medians(ends: Sequence[Sequence[int]]) -> list[float]:
     return [statistics.median(every) for every in _differences(ends)]
 
 
+def _rounded(run: Run, _: int) -> Any:
+    for rank, (got, right) in enumerate(
+        zip(numbers_in(run.got(0)), numbers_in(run.right(0)), strict=True)
+    ):
+        if abs(got - right) >= 1:
+            return {"whose": rank, "offset": f"{got:,.0f}", "exact": f"{right:,}"}
+    return False
+
+
+offsets.demands("rounded", _rounded)
+
+
 # ── What nothing hides ───────────────────────────────────────────────────────────────────────
 
 Spans = Sequence[tuple[int, int]]
@@ -182,28 +224,32 @@ Spans = Sequence[tuple[int, int]]
 def exposed(draw: random.Random) -> Iterator[Trial]:
     """`exposed(compute, communication)`: nanoseconds in which a communication runs and nothing
     computes; both are lists of (start, end)."""
-    yield _spans([(0, 100)], [(60, 160)])
-    yield _spans([(0, 50), (80, 130)], [(40, 90)])  # hidden at both ends
-    yield _spans([(0, 300)], [(50, 120), (200, 260)])  # all is hidden
-    for _ in range(2):  # several at a time, of either kind, in no order
+    few: tuple[tuple[str, Spans, Spans], ...] = (
+        ("one span each", [(0, 100)], [(60, 160)]),
+        ("spans that touch", [(0, 50), (80, 130)], [(40, 90)]),
+        ("spans apart", [(0, 10), (50, 60)], [(20, 30), (55, 58), (70, 90)]),
+        ("all hidden", [(0, 300)], [(50, 120), (200, 260)]),
+        ("no order", [(60, 90), (0, 20)], [(80, 95), (10, 40)]),
+        ("compute that overlaps", [(0, 60), (40, 100)], [(50, 130)]),
+        ("compute within compute", [(0, 100), (20, 40)], [(30, 120)]),
+        ("communication that overlaps", [(0, 10)], [(5, 40), (20, 60)]),
+        ("communication within communication", [(15, 20)], [(0, 100), (10, 30)]),
+        ("no compute", [], [(3, 9)]),
+        ("no communication", [(3, 9)], []),
+    )
+    for like, compute, communication in few:
+        yield _spans(like, compute, communication)
+    for _ in range(2):
         spans = [
             [(at, at + draw.randrange(40, 400)) for at in draw.sample(range(0, 3000, 7), 6)]
             for _ in range(2)
         ]
-        at = draw.randrange(4000, 5000)
-        spans[0] += [(at, at + 200), (at + 50, at + 300)]
-        spans[1] += [(at - 80, at + 400), (at + 10, at + 500)]
-        at = draw.randrange(6000, 7000)  # one lies inside of another, of either kind
-        spans[0] += [(at, at + 200), (at + 20, at + 60)]
-        spans[1] += [(at + 100, at + 400), (at + 210, at + 260)]
-        for one in spans:
-            draw.shuffle(one)
-        yield _spans(*spans)
-    yield _spans([], [(3, 9)])
+        yield _spans("six spans each, which overlap", *spans)
 
 
-def _spans(compute: Spans, communication: Spans) -> Trial:
-    return _alone((list(compute), list(communication)), Number(_covered(communication, compute)))
+def _spans(like: str, compute: Spans, communication: Spans) -> Trial:
+    right = Number(_covered(communication, compute))
+    return _alone(like, (list(compute), list(communication)), right)
 
 
 def _covered(spans: Spans, without: Spans = ()) -> int:
@@ -219,6 +265,16 @@ def _covered(spans: Spans, without: Spans = ()) -> int:
 def charged(draw: random.Random) -> Iterator[Trial]:
     """`charged(arrivals, resolution)`: for each rank the nanoseconds that others waited for it;
     arrivals[collective][rank] on one clock."""
+    for like, arrivals in (
+        ("one collective", [[0, 107, 42]]),
+        ("a short wait", [[95, 0, 100]]),
+        ("a wait as long as the resolution", [[100, 70, 90]]),
+        ("short waits only", [[96, 100, 93]]),
+        ("short waits that do not add up to the resolution", [[97, 100, 95]]),
+        ("two ranks that come last", [[0, 20, 50], [130, 100, 110]]),
+        ("a rank that comes last twice", [[0, 50, 20], [100, 180, 175]]),
+    ):
+        yield _alone(like, (arrivals, 10), [Number(one) for one in _charged(arrivals, 10)])
     for nproc, count in ((4, 3), (3, 6), (5, 8)):
         resolution = draw.randrange(5, 9) * US
         arrivals = []
@@ -236,34 +292,29 @@ def charged(draw: random.Random) -> Iterator[Trial]:
                 rows = [time - draw.randrange(1, resolution) for _ in rows]
                 rows[late] = time
             arrivals.append(rows)
-        given = (arrivals, resolution)
-        yield _alone(given, [Number(one) for one in _charged(*given)])
+        right = [Number(one) for one in _charged(arrivals, resolution)]
+        yield _alone(f"{count} collectives of {nproc} ranks", (arrivals, resolution), right)
 
 
-def _charged(
-    arrivals: Sequence[Sequence[int]],
-    resolution: int,
-    who: Callable[..., int] = max,
-    of: Callable[..., Any] = sum,
-) -> list[int]:
+def _charged(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
     found = [0] * len(arrivals[0])
     for row in arrivals:
         waits = [max(row) - time for time in row]
-        found[row.index(who(row))] += of([one for one in waits if one >= resolution] or [0])
+        found[row.index(max(row))] += sum(one for one in waits if one >= resolution)
     return found
 
 
 # ── The cases ────────────────────────────────────────────────────────────────────────────────
 
-CAUSES = (
-    "straggler",
-    "starved input",
-    "exposed communication",
-    "launch-bound",
-    "recompile",
-    "allocator thrashing",
-    "checkpoint",
-)
+CAUSES = {  # and what of a trace shows each
+    "straggler": "one rank has more kernels to run than the others, in every step",
+    "starved input": "one long gap on all GPUs when a step begins",
+    "exposed communication": "collectives that are long on all ranks, and mostly transfer",
+    "launch-bound": "hundreds of short gaps, and hosts that do nothing but launch",
+    "recompile": "ranges of TorchDynamo or Inductor on a rank that others wait for",
+    "allocator thrashing": "cudaMalloc and cudaFree as what hosts are in, in every step",
+    "checkpoint": "long stretches of one rank, in some steps, in which nothing is recorded",
+}
 _FILES = {
     "X": "tensor-parallel-eager",  # explained in the lab
     "A": "slow-rank",
@@ -273,22 +324,22 @@ _FILES = {
     "E": "cases/emptied",
     "F": "cases/reducing",
 }
-_CAUSES: dict[str, tuple[tuple[int | None, ...], str]] = {
-    "A": ((1,), "straggler"),
-    "B": ((None,), "starved input"),
-    "C": ((2,), "recompile"),
-    "D": ((0,), "checkpoint"),
-    "E": ((None,), "allocator thrashing"),
-    "F": ((None,), "exposed communication"),
+_CAUSES: dict[str, tuple[int | None, str]] = {
+    "A": (1, "straggler"),
+    "B": (None, "starved input"),
+    "C": (2, "recompile"),
+    "D": (0, "checkpoint"),
+    "E": (None, "allocator thrashing"),
+    "F": (None, "exposed communication"),
 }
 _ASKED = "ABCDEF"
 _SLACK = 0.05  # of a share: its steps differ by less
 
 
 class Case(NamedTuple):
-    """ranks: those that may be named, None for all alike. least, most: of the share."""
+    """rank: None where all are alike. least, most: of the share."""
 
-    ranks: tuple[int | None, ...]
+    rank: int | None
     cause: str
     least: float
     most: float
@@ -315,21 +366,28 @@ def truth(letter: str) -> Case:
     """Return what the trace of an asked case says, by each way in which its share can be taken from
     it."""
     shares = [share for skip in (0, 1) for share in _shares(letter, skip)]
-    ranks, cause = _CAUSES[letter]
-    return Case(ranks, cause, min(shares) - _SLACK, max(shares) + _SLACK)
+    rank, cause = _CAUSES[letter]
+    return Case(rank, cause, min(shares) - _SLACK, max(shares) + _SLACK)
 
 
 def _shares(letter: str, skip: int) -> list[float]:
     """Return the share by the goal's words: of all steps together, and where a rank is named on
     average over the steps, too."""
-    trace = _whole(letter)
-    breakdown = trace.breakdown(skip=skip)
-    (rank,), *_ = _CAUSES[letter]
+    breakdown = _whole(letter).breakdown(skip=skip)
+    rank, _ = _CAUSES[letter]
     if rank is None:
-        least = min(breakdown.totals, key=lambda one: one.exposed / one.length)
-        part = "exposed" if letter == "F" else "host_bound"
-        return [getattr(least, part) / least.length]
+        least = min(breakdown.totals, key=_exposed)
+        return [getattr(least, _part(letter)) / least.length]
     return [_less(rows, rank) for rows in (breakdown.totals, breakdown.steps)]
+
+
+def _part(letter: str) -> str:
+    """Of the breakdown, where all ranks are alike."""
+    return "exposed" if letter == "F" else "host_bound"
+
+
+def _exposed(row: Any) -> float:
+    return float(row.exposed / row.length)
 
 
 def _less(rows: Sequence[Any], rank: int) -> float:
@@ -337,7 +395,7 @@ def _less(rows: Sequence[Any], rank: int) -> float:
     own: list[float] = []
     others: list[float] = []
     for row in rows:
-        (own if row.rank == rank else others).append(row.exposed / row.length)
+        (own if row.rank == rank else others).append(_exposed(row))
     return statistics.fmean(others) - statistics.fmean(own)
 
 
@@ -345,54 +403,76 @@ def _less(rows: Sequence[Any], rank: int) -> float:
 def diagnoses(draw: random.Random) -> Iterator[Trial]:
     """`diagnoses()`: for each case "A" to "F" a tuple (rank or None, cause, share)."""
     del draw  # the traces are what they are
-    yield _alone((), ...)
+    yield _alone("", (), ...)
 
 
-def _said(run: Run) -> dict[str, Any]:
-    """Each diagnosis by its letter, large or small."""
+def _mistake(run: Run) -> tuple[str, dict[str, Any]]:
+    """The first mistake, case by case, and what its sentence needs; "" if there is none."""
     said = run.returned(0)
-    return {str(key).upper(): one for key, one in said.items()} if isinstance(said, dict) else {}
-
-
-def _first(run: Run, wrong: Callable[[str, Any, Any, Any, Case], Any]) -> Any:
-    """Say what is wrong with the first of the cases, in order."""
+    if not isinstance(said, dict):
+        return "no-dict", {"kind": type(said).__name__}
+    by_letter = {str(key).upper(): one for key, one in said.items()}
+    if missing := [letter for letter in _ASKED if letter not in by_letter]:
+        return "missing-case", {"missing": ", ".join(missing)}
     for letter in _ASKED:
-        if letter in _said(run):
-            rank, cause, share = _said(run)[letter]
-            found = wrong(letter, _rank(rank), cause, share, truth(letter))
-            if found:
-                return {"case": letter, **(found if isinstance(found, dict) else {})}
-    return False
+        mistake, facts = _in_case(letter, by_letter[letter])
+        if mistake:
+            return mistake, facts | {"case": letter}
+    return "", {}
 
 
-def _no_dict(run: Run, _: int) -> Any:
-    return not isinstance(run.returned(0), dict) and {"kind": type(run.returned(0)).__name__}
+def _in_case(letter: str, said: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(said, tuple | list) or len(said) != 3:
+        return "no-triple", {}
+    rank, cause, share = said
+    rank = None if isinstance(rank, str) and rank.lower() == "all" else rank
+    a_rank = rank is None or _is_number(rank, Integral)
+    if not (a_rank and isinstance(cause, str) and _is_number(share, Real)):
+        return "no-triple", {}
+    right, ranks = truth(letter), case(letter).ranks
+    known = {_word(one): look for one, look in CAUSES.items()}
+    if _word(cause) not in known:
+        return "unknown-cause", {"cause": cause, "causes": ", ".join(CAUSES)}
+    if not 0 <= share <= 1:
+        return "percent", {}
+    if rank not in (None, *ranks):
+        return "unknown-rank", {"named": rank, "last": ranks[-1]}
+    if rank != right.rank:
+        mistake = "not-all" if rank is None else "not-one" if right.rank is None else "victim-named"
+        return mistake, {"named": rank}
+    if _word(cause) != _word(right.cause):
+        return "wrong-cause", {"cause": cause, "look": known[_word(cause)]}
+    if not right.least <= share <= right.most:
+        return _other_share(letter, right.rank, share)
+    return "", {}
 
 
-def _missing(run: Run, _: int) -> Any:
-    missing = [letter for letter in _ASKED if letter not in _said(run)]
-    return bool(missing) and {"missing": ", ".join(missing)}
-
-
-def _no_triple(run: Run, _: int) -> Any:
-    wrong = (letter for letter in _ASKED if not _is_diagnosis(_said(run).get(letter)))
-    return next(({"case": letter} for letter in wrong), False)
-
-
-def _is_diagnosis(one: Any) -> bool:
-    if not isinstance(one, tuple | list) or len(one) != 3:
-        return False
-    rank, cause, share = one
-    return (
-        (_rank(rank) is None or _is_number(rank, Integral))
-        and isinstance(cause, str)
-        and _is_number(share, Real)
-    )
-
-
-def _rank(said: Any) -> Any:
-    """None where all ranks are meant."""
-    return None if isinstance(said, str) and said.lower() == "all" else said
+def _other_share(letter: str, rank: int | None, share: float) -> tuple[str, dict[str, Any]]:
+    """Say where a share may come from that is not the right one."""
+    trace = case(letter)
+    rows = trace.breakdown().totals
+    taken = [("what cause() guesses for the calls alone", trace.cause().share)]
+    taken += [("the part of the time in collectives that is waiting", trace.collectives().share)]
+    for row in rows:
+        for part in ("exposed", "host_bound", "compute", "other", "communication"):
+            name = {"host_bound": "host-bound", "exposed": "exposed communication"}.get(part, part)
+            taken.append((f"rank {row.rank}'s part of {name}", getattr(row, part) / row.length))
+    others = [_exposed(row) for row in rows if row.rank != rank]
+    if rank is not None:
+        taken += [
+            (
+                "how much less that is in parts of theirs",
+                _less(rows, rank) / statistics.fmean(others),
+            )
+        ]
+    near = min(taken, key=lambda one: abs(one[1] - share))
+    facts = {"share": percent(float(share)), "others": ", ".join(map(percent, others))}
+    facts["taken"] = f" ({near[0]} is {percent(near[1])})" if abs(near[1] - share) < 0.01 else ""
+    if rank is not None:
+        return "share-of-one", facts | {"named": rank, "own": percent(_exposed(rows[rank]))}
+    least = min(rows, key=_exposed)
+    part = "exposed communication" if _part(letter) == "exposed" else "host-bound"
+    return "share-of-all", facts | {"least": least.rank, "part": part}
 
 
 def _is_number(value: Any, kind: type) -> bool:
@@ -404,82 +484,19 @@ def _word(cause: str) -> str:
     return " ".join(cause.lower().replace("_", " ").replace("-", " ").split())
 
 
-def _unknown(run: Run, _: int) -> Any:
-    return _first(
-        run,
-        lambda letter, rank, cause, share, right: (
-            _word(cause) not in map(_word, CAUSES) and {"cause": cause, "causes": ", ".join(CAUSES)}
-        ),
-    )
+def _is_the(mistake: str) -> Callable[[Run, int], Any]:
+    def sign(run: Run, _: int) -> Any:
+        found, facts = _mistake(run)
+        return found == mistake and (facts or True)
+
+    return sign
 
 
-def _percent(run: Run, _: int) -> Any:
-    return _first(run, lambda letter, rank, cause, share, right: not 0 <= share <= 1)
-
-
-def _no_rank(run: Run, _: int) -> Any:
-    def absent(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
-        there = (None, *case(letter).ranks)
-        return rank not in there and {"named": rank, "last": there[-1]}
-
-    return _first(run, absent)
-
-
-def _victim(run: Run, _: int) -> Any:
-    """A rank that waits is named, where another one makes it wait."""
-
-    def waits(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
-        if rank is None or rank in right.ranks or right.ranks[0] is None:
-            return False
-        return {"named": rank}
-
-    return _first(run, waits)
-
-
-def _not_all(run: Run, _: int) -> Any:
-    return _first(
-        run,
-        lambda letter, rank, cause, share, right: rank is None and None not in right.ranks,
-    )
-
-
-def _not_one(run: Run, _: int) -> Any:
-    def one(letter: str, rank: Any, cause: str, share: float, right: Case) -> Any:
-        return rank not in right.ranks and {"named": rank}
-
-    return _first(run, one)
-
-
-def _cause(run: Run, _: int) -> Any:
-    return _first(
-        run,
-        lambda letter, rank, cause, share, right: (
-            _word(cause) != _word(right.cause) and {"cause": cause}
-        ),
-    )
-
-
-def _share(run: Run, _: int) -> Any:
-    return _first(
-        run,
-        lambda letter, rank, cause, share, right: (
-            not right.least <= share <= right.most
-            and {"share": percent(float(share)), "way": "less" if share > right.most else "more"}
-        ),
-    )
-
-
-diagnoses.demands("no-dict", _no_dict)
-diagnoses.demands("missing-case", _missing)
-diagnoses.demands("no-triple", _no_triple)
-diagnoses.demands("unknown-cause", _unknown)
-diagnoses.demands("percent", _percent)
-diagnoses.demands("unknown-rank", _no_rank)
-diagnoses.demands("victim-named", _victim)
-diagnoses.demands("not-all", _not_all)
-diagnoses.demands("not-one", _not_one)
-diagnoses.demands("wrong-cause", _cause)
-diagnoses.demands("wrong-share", _share)
+for _name in (
+    "no-dict", "missing-case", "no-triple", "unknown-cause", "percent", "unknown-rank", "not-all",
+    "not-one", "victim-named", "wrong-cause", "share-of-one", "share-of-all",
+):  # fmt: skip
+    diagnoses.demands(_name, _is_the(_name))
 
 
 # ── Further: noise ───────────────────────────────────────────────────────────────────────────
@@ -489,44 +506,34 @@ diagnoses.demands("wrong-share", _share)
 def chance(draw: random.Random) -> Iterator[Trial]:
     """`chance(before, after)`: the share of all ways to deal the values out to the two sides in
     which the mean of `after` is at least that much larger."""
+    for like, before, after in (
+        ("one value each", [10], [12]),
+        ("a step that got faster", [12], [10]),
+        ("two values each", [10, 11], [14, 13]),
+        ("equal values", [10, 10, 12], [12, 12]),
+        ("a mean that is no whole number", [10, 12], [11, 12]),
+        ("more values before than after", [10, 15, 13], [12]),
+        ("more values after than before", [12], [11, 15, 10]),
+    ):
+        yield _dealt(like, before, after)
     for count, other, shift in ((3, 3, 900), (4, 4, 40), (3, 5, 60), (4, 4, -50)):
         before = draw.sample(range(1000, 1100), count)
         after = [one + shift for one in draw.sample(range(1000, 1100), other)]
-        yield _alone((before, after), Number(_chance(before, after)))
-    short, middle, long = sorted(draw.sample(range(1000, 1100), 3))
-    before, after = [short, short, middle, short], [middle, long, middle]
-    yield _alone((before, after), Number(_chance(before, after)))
-    while True:  # many ways have the same sum, which is another one where digits are lost
+        yield _dealt(f"{count} values before and {other} after", before, after)
+    while _chance(before, after) == _chance(*([one / 1e6 for one in x] for x in (before, after))):
         a, b, c, d = draw.sample(range(1000, 1100), 4)
         before, after = [a, b, c, d, a], [d, c, b, a, c]
-        right = _chance(before, after)
-        if right not in (_in_ms(before, after), _of_whole(before, after)):
-            break
-    yield _alone((before, after), Number(right))
-    same = draw.randrange(1000, 2000)
-    yield _alone(([same] * 3, [same] * 3), Number(1.0))
+    yield _dealt("many ways of the same sum, which fractions miss", before, after)
 
 
-def _in_ms(before: Sequence[int], after: Sequence[int]) -> float:
-    """With sums of fractions, which differ in the last bit where they are equal."""
-    count = len(after)
-    small, large = ([one / 1e6 for one in values] for values in (before, after))
-    return _chance(small, large, lambda one, seen: one / count >= seen / count)
+def _dealt(like: str, before: list[int], after: list[int]) -> Trial:
+    ways = math.comb(len(before + after), len(after))
+    share = _chance(before, after)
+    counts = {"ways": ways, "count": round(share * ways)}
+    return _alone(like, (before, after), Number(share), **counts)
 
 
-def _of_whole(before: Sequence[int], after: Sequence[int]) -> float:
-    """As if means were whole numbers."""
-    count = len(after)
-    return _chance(before, after, lambda one, seen: one // count >= seen // count)
-
-
-Sums = Callable[[float, float], bool]
-
-
-def _chance(
-    before: Sequence[float], after: Sequence[float], counts: Sums = lambda one, seen: one >= seen
-) -> float:
-    values = [*before, *after]
-    seen = sum(after)  # of equal numbers of values the sum orders as the mean does
-    ways = [sum(one) for one in itertools.combinations(values, len(after))]
-    return sum(counts(one, seen) for one in ways) / len(ways)
+def _chance(before: Sequence[float], after: Sequence[float]) -> float:
+    # Of equal numbers of values the sum orders as the mean does.
+    ways = [sum(one) for one in itertools.combinations([*before, *after], len(after))]
+    return sum(one >= sum(after) for one in ways) / len(ways)
