@@ -75,6 +75,40 @@ def most_kept(steps):
     return most
 
 
+# %% most_kept: last-numbers
+def most_kept(steps):
+    forward = backward = -1
+    most = 0
+    for step in steps:
+        if step[0] == "F":
+            forward = max(forward, int(step[1:]))
+        else:
+            backward = max(backward, int(step[1:]))
+        most = max(most, forward - backward)
+    return most
+
+
+# %% most_kept: freed-late
+def most_kept(steps):
+    kept, done, most = set(), None, 0
+    for step in steps:
+        if step[0] == "F":
+            kept.add(step[1:])
+        most = max(most, len(kept))
+        kept.discard(done)
+        done = step[1:] if step[0] == "B" else None
+    return most
+
+
+# %% most_kept: one-more
+def most_kept(steps):
+    now, most = 0, 0
+    for step in steps:
+        now += 1 if step[0] == "F" else -1
+        most = max(most, now)
+    return most + 1 if steps else 0
+
+
 # %% most_kept: one-more
 def most_kept(steps):
     kept, most = set(), 0
@@ -93,6 +127,28 @@ def one_f_one_b(stage, stages, microbatches):
     for number in range(microbatches - warm):
         steps += [f"F{warm + number}", f"B{number}"]
     return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: same-everywhere
+def one_f_one_b(stage, stages, microbatches):
+    warm = min(stages, microbatches)
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches - warm):
+        steps += [f"F{warm + number}", f"B{number}"]
+    return steps + [f"B{number}" for number in range(microbatches - warm, microbatches)]
+
+
+# %% one_f_one_b: same-everywhere
+def one_f_one_b(stage, stages, microbatches):
+    return [f"{way}{number}" for number in range(microbatches) for way in "FB"]
+
+
+# %% one_f_one_b: same-everywhere
+def one_f_one_b(stage, stages, microbatches):
+    steps = ["F0"]
+    for number in range(1, microbatches):
+        steps += [f"F{number}", f"B{number - 1}"]
+    return [*steps, f"B{microbatches - 1}"]
 
 
 # %% one_f_one_b: all-then-all

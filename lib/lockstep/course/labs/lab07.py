@@ -41,7 +41,8 @@ def _alone(like: str, given: tuple[Any, ...], right: Any, **facts: Any) -> Trial
 def recorded_steps(draw: random.Random) -> Iterator[Trial]:
     """`recorded_steps(wait, warmup, active, repeat, steps)`: the numbers of the recorded steps."""
     active = draw.randint(3, 4)  # so that a loop can end within it
-    wait, warmup = draw.sample([count for count in range(1, 5) if count != active], 2)
+    warmup = draw.choice([count for count in range(2, 6) if count != active])
+    wait = draw.choice([count for count in range(1, 5) if count not in (active, warmup)])
     cycle = wait + warmup + active
     for like, waits, repeat, steps in (
         ("one cycle", wait, 1, cycle + 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import textwrap
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -25,27 +26,22 @@ MOST_SPARE = 6  # tensors of a stage that may be alive when a step begins, and a
 def most_kept(draw: random.Random) -> Iterator[Trial]:
     """`most_kept(steps)`: the most microbatches that a stage keeps at once in this order."""
     few = draw.randint(3, 6)
-    first = draw.randint(2, 4)
-    orders = [
-        ("GPipe", _all_f_all_b(few)),
-        ("1F1B", _one_then_one(first, first + draw.randint(3, 5))),
+    for like, steps in (
+        ("one after the other", _one_then_one(1, 2)),
+        ("GPipe", _all_f_all_b(3)),
+        ("1F1B", _one_then_one(2, 4)),
+        ("more forwards later", "F0 B0 F1 F2 B1 B2".split()),
+        ("one backward between forwards", "F0 F1 B0 F2 F3 B1 B2 B3".split()),
+        ("the first backward last", "F0 F1 B1 F2 B2 F3 B3 B0".split()),
+        ("the last microbatch first", "F3 B3 F2 F1 B2 F0 B1 B0".split()),
+        ("the last backward first", [*_all_f_all_b(few)[:few], *reversed(_all_f_all_b(few)[few:])]),
+        ("more than ten at once", _all_f_all_b(draw.randint(12, 15))),
         ("two forwards for each backward", _two_then_one(draw.randint(11, 14))),
-        (
-            "backwards last first",
-            [*_all_f_all_b(few)[:few], *(f"B{n}" for n in reversed(range(few)))],
-        ),
-        ("one after the other", _one_then_one(1, few)),
-        ("more than ten forwards first", _all_f_all_b(draw.randint(12, 15))),
-        (
-            "the first backward last",
-            ["F0", *(f"{way}{n}" for n in range(1, few + 2) for way in "FB"), "B0"],
-        ),
-        ("the last microbatch first", _renumbered(_one_then_one(first, first + 3))),
+        ("hundreds at once", _all_f_all_b(300)),
         ("no steps", []),
-    ]
-    for like, steps in orders:
+    ):
         most = pipeline.kept(steps)
-        facts = {"steps": steps, "most": most}
+        facts = {"steps": textwrap.shorten(" ".join(steps), 120, placeholder=" …")}
         yield Trial(0, given=[(steps,)], right=[Number(most)], facts=facts, like=like)
 
 
@@ -59,16 +55,6 @@ def _two_then_one(microbatches: int) -> list[str]:
     if microbatches % 2 == 0:
         steps.append(f"F{microbatches - 1}")
     return steps + [f"B{number}" for number in range(done, microbatches)]
-
-
-def _renumbered(steps: Sequence[str]) -> list[str]:
-    """The same order, but the microbatches have their numbers from the last one to the first."""
-    last = _forwards(steps) - 1
-    return [f"{one[0]}{last - int(one[1:])}" for one in steps]
-
-
-def _forwards(steps: Sequence[str]) -> int:
-    return sum(one[0] == "F" for one in steps)
 
 
 # ── one_f_one_b ──────────────────────────────────────────────────────────────────────────────
