@@ -29,10 +29,11 @@ import torch.distributed as dist
 from ..models.cost import bus_factor
 from ..trace import Collective, Kind
 from .happens_before import Clock
+from .kernels import Kernel, Use
 from .model import NCCL_SMS
 from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
-from .simulator import Device, Kernel, Use
+from .simulator import Device
 from .tensor import Dispatch, VirtualTensor, _mapped
 from .work import NotModelled, Op, Work, flat
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .capture import Capture, Captured
 from .memory import Pool
-from .simulator import Capture, Captured
 from .streams import Stream, StreamContext, active, empty_cache, synchronize
 
 _POOLS = itertools.count(1)

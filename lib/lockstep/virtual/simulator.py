@@ -8,32 +8,24 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import WeakSet
+from typing import Any
 
 import torch
 
 from ..base.provenance import simulated
-from ..trace import Collective, Kind, Slice, Trace
+from ..trace import Kind, Slice, Trace
+from .backward import BackwardPasses
+from .capture import Capture, Captured
 from .happens_before import HOST, Clock, Order
-from .memory import EVERYBODY, Allocator, Block, Pool
+from .kernels import About, Kernel, Memory, computed
+from .memory import EVERYBODY, Allocator
 from .model import Machine
-from .race_detector import (
-    Access,
-    History,
-    Line,
-    Race,
-    Races,
-    assigned_name,
-    place,
-    race,
-    variable_name,
-)
-from .schedule import Await, Engine, Marker, Meeting, Record, Schedule, Task
-from .work import Work
+from .race_detector import Line, Races, assigned_name, place, variable_name
+from .race_watch import Actor, RaceWatch
+from .schedule import Await, Engine, Marker, Record, Schedule, Task
 
 DEFAULT_STREAM = 7  # what profilers call a GPU's default stream
 _INSIDE = (
@@ -42,87 +34,6 @@ _INSIDE = (
     f"{sysconfig.get_path('stdlib')}/contextlib.py",
 )
 _HOST_LANE = "host"
-
-
-class Use(NamedTuple):
-    """A tensor's memory as an operation uses it."""
-
-    memory: Memory | HostMemory | Extent
-    view: torch.Tensor
-    writes: bool
-
-
-@dataclass(eq=False)
-class Kernel:
-    """The work that a launch gives to the device; a captured one is launched again and again."""
-
-    name: str
-    work: float
-    share: float
-    traffic: float
-    kind: Kind
-    uses: Sequence[Use]
-    values: Work | None = None
-    engine: Engine = Engine.SMS
-    line: Line | None = None
-    collective: Collective | None = None
-    meet: Callable[[], Meeting] | None = None
-    draw: Callable[[], torch.Tensor] | None = None  # takes random numbers, says from what state
-
-
-class About(NamedTuple):
-    """The origin of a task."""
-
-    kind: Kind
-    correlation: int
-    collective: Collective | None
-    line: Line | None
-    work: Work | None
-
-
-class Memory:
-    """A block of device memory that a tensor and its views share."""
-
-    def __init__(self, device: Device, block: Block, nbytes: int, stream: int) -> None:
-        self.device, self.block, self.nbytes, self.stream = device, block, nbytes, stream
-        self.history = History()
-        self.recorded: set[int] = set()  # other streams that record_stream named
-        self.made_in = (0, stream)  # the backward pass, and the stream, that wrote to it last
-        self.overwritten: Access | None = None  # by a replay, for a tensor that was there before
-
-    @property
-    def base(self) -> int:
-        return self.block.offset
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The segment and the place in it: what is given out there again has it, too."""
-        return id(self.block.segment), self.block.offset
-
-    def tensor(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
-    ) -> torch.Tensor:
-        start = self.block.offset // dtype.itemsize
-        storage = self.block.segment.storage
-        return torch.empty(0, dtype=dtype, device=storage.device).set_(
-            storage, start, shape, stride
-        )
-
-    def __del__(self) -> None:
-        self.device.release(self)
-
-
-@dataclass(eq=False)
-class HostMemory:
-    """Memory of the host that the device copies from or to while the host goes on."""
-
-    tensor: torch.Tensor  # which keeps it
-    history: History = field(default_factory=History)
-    base: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        return self.tensor.untyped_storage().nbytes()
 
 
 @dataclass(eq=False)
@@ -145,93 +56,6 @@ class StreamHandle:
         return self._device is device and self._number == number
 
 
-@dataclass(eq=False)
-class Extent:
-    """A piece of memory that does not keep it: captured kernels know addresses, not tensors."""
-
-    history: History
-    base: int
-    nbytes: int
-    segment: int  # its id, as in the place of a Memory; 0 of the host's
-
-
-class Captured(NamedTuple):
-    """A thing that a stream was told while it was captured: a kernel, or a marker to record or wait
-    for."""
-
-    stream: int
-    kernel: Kernel | None = None
-    record: Marker | None = None
-    wait: Marker | None = None
-
-
-class Capture:
-    """The things that the streams of a graph are told while it is captured, and their order."""
-
-    def __init__(self, pool: Pool, origin: int) -> None:
-        self.pool, self.origin = pool, origin
-        self.streams: set[int] = {origin}
-        self.items: list[Captured] = []
-        self.order = Order()
-        self.kept: list[Block] = []  # freed, but used on other streams of the capture
-        self.broken = ""
-        self._recorded: dict[Marker, Clock] = {}
-
-    def launch(self, stream: int, kernel: Kernel) -> None:
-        self.order.launch(stream)
-        uses = [
-            Use(
-                Extent(
-                    memory.history,
-                    memory.base,
-                    memory.nbytes,
-                    memory.place[0] if isinstance(memory, Memory) else 0,
-                ),
-                view,
-                writes,
-            )
-            for memory, view, writes in kernel.uses
-        ]
-        self.items.append(Captured(stream, kernel=replace(kernel, uses=uses)))
-
-    def record(self, stream: int) -> tuple[Marker, Clock]:
-        marker = Marker()
-        self._recorded[marker] = self.order.record(stream)
-        self.items.append(Captured(stream, record=marker))
-        return marker, self._recorded[marker]
-
-    def wait(self, stream: int, marker: Marker) -> bool:
-        """A wait for what was captured makes a stream part of the graph; False for other waits."""
-        if marker not in self._recorded:
-            if stream in self.streams:
-                self.broken = "a wait for an event that was recorded outside of the capture"
-                raise RuntimeError(
-                    "CUDA error: dependency created on uncaptured work in another stream"
-                )
-            return False
-        if stream not in self.streams:
-            self.streams.add(stream)
-            self.order.launch(stream)
-        self.order.wait(stream, self._recorded[marker])
-        self.items.append(Captured(stream, wait=marker))
-        return True
-
-    def check(self) -> None:
-        """Raises RuntimeError as the end of a capture does."""
-        if self.broken:
-            raise RuntimeError(
-                "CUDA error: operation failed due to a previous error during capture "
-                f"({self.broken})"
-            )
-        joined = self.order.of(self.origin)
-        for stream in sorted(self.streams):
-            if not self.order.is_before(stream, self.order.of(stream)[stream], joined):
-                raise RuntimeError(
-                    f"CUDA error: capturing stream has unjoined work: stream {stream} was given "
-                    "work that the capturing stream does not wait for"
-                )
-
-
 class Device:
     """Host and device in virtual time, the memory, what is ordered, and what has been seen.
 
@@ -249,19 +73,13 @@ class Device:
         self._moved = 0  # bytes that operations have used so far
         self._used: dict[tuple[int, int], int] = {}  # by place: `_moved` when it was used last
         self.pinned: dict[int, Any] = {}
-        self.shared: dict[int, HostMemory] = {}  # by address
         self.state = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63)).get_state()
         self.playing = False
         self.capture: Capture | None = None
         self.capture_mode = "global"
-        self.pass_number = 0  # of the backward pass that goes on, or went on last
-        self.pass_streams: set[int] = set()
-        self.stream_of_node: dict[int, int] = {}  # of those that are not the default's
-        self._nodes = 0  # of autograd, so far
-        self._pass_stream = DEFAULT_STREAM
+        self.backward = BackwardPasses(DEFAULT_STREAM, self.wait_stream)
+        self.watch = RaceWatch(self.named, self.coded, self.as_device)
         self._slices: list[Slice] = []
-        self._races: dict[Any, Race] = {}
-        self._pooled: WeakSet[Memory] = WeakSet()  # memory that tensors have in pools of graphs
         self._correlation = 0
         self._made: dict[int, int] = {}
         self.current = self.add_stream(0, DEFAULT_STREAM).number
@@ -384,81 +202,20 @@ class Device:
             about=About(kernel.kind, correlation, kernel.collective, kernel.line, work),
         )  # fmt: skip
         if work is not None:
-            task.finish = partial(_computed, work.run, task)
+            task.finish = partial(computed, work.run, task)
             if task.meeting is not None:
-                task.begin = partial(_computed, work.read, task)
-        self._uses(kernel, task, work, stream)
+                task.begin = partial(computed, work.read, task)
+        actor = Actor(
+            kernel.name, stream, self.order.launch(stream), self.order.of(stream), kernel.line, task
+        )
+        self.watch.on_launch(kernel, actor)
         self.schedule.add(stream, task)
         return task
 
-    def _uses(self, kernel: Kernel, task: Task, work: Work | None, stream: int) -> None:
-        number = self.order.launch(stream)
-        clock = self.order.of(stream)
-        for memory, view, writes in kernel.uses:
-            for old, new in self._use(
-                memory, view, writes, stream, number, clock, task, kernel.name, kernel.line
-            ):
-                self._race(old, new)
-                if old.task is not None:
-                    _hold(old, new, task)
-                    self._read_early(old.task)
-                    self._read_early(task)
-
-    def _use(
-        self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, stream: int,
-        number: int, clock: Clock, task: Task | None, name: str, line: Line | None,
-    ) -> list[tuple[Access, Access]]:  # fmt: skip
-        size = view.element_size()
-        first = int(view.storage_offset()) * size - memory.base
-        contiguous = view.is_contiguous()
-        extent = view.numel()
-        if extent and not contiguous:
-            extent = sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True)) + 1
-        last = first + extent * size
-        new = Access(task, name, stream, number, first, last, view, writes, line)
-        whole = contiguous and first == 0 and last >= memory.nbytes
-        if self._pooled:
-            self._share_pool(memory, new)
-        return [(old, new) for old in memory.history.add(new, clock, whole)]
-
-    def _share_pool(self, memory: Memory | HostMemory | Extent, new: Access) -> None:
-        """See a replay overwrite what another graph of its pool has put out, and who reads it."""
-        for other in self._pooled:
-            if other is memory or other.history is memory.history:
-                if new.writes:
-                    other.overwritten = None
-                elif other.overwritten is not None:
-                    self._race(other.overwritten, new)
-            elif isinstance(memory, Extent) and new.writes:
-                segment, start = other.place
-                begins, ends = memory.base + new.first, memory.base + new.last
-                if segment == memory.segment and begins < start + other.nbytes and start < ends:
-                    other.overwritten = replace(new, replayed=True)
-
-    def _read_early(self, task: Task) -> None:
-        """A task that races reads when it begins, and writes when it ends."""
-        work = task.about.work
-        if work is None or task.end is not None:
-            return
-        if task.start is None:
-            task.begin = partial(_computed, work.read, task)
-        else:
-            with self.as_device():
-                work.read()
-
-    def _race(self, old: Access, new: Access) -> None:
-        key = (old.line, new.line, old.name, new.name, old.writes, new.writes)
-        if key not in self._races:
-            self._races[key] = race(old, new, self.named, self.coded)
-
     def host_uses(self, address: int, view: torch.Tensor, writes: bool, name: str) -> None:
         """The program itself reads or writes memory that the device copies from or to."""
-        memory = self.shared[address]
-        number = self.order.host_acts()
-        line = self.line()
-        found = self._use(memory, view, writes, HOST, number, self.order.host, None, name, line)
-        for old, new in found:
-            self._race(old, new)
+        actor = Actor(name, HOST, self.order.host_acts(), self.order.host, self.line())
+        self.watch.on_host_use(address, view, writes, actor)
 
     # ── Events ───────────────────────────────────────────────────────────────────────────────
 
@@ -558,7 +315,7 @@ class Device:
         self._note(_HOST_LANE, call, began, self.host, Kind.LAUNCH)
         for _, clock in reached:
             self.order.host_waits(clock)
-        self._forget()
+        self.watch.forget(self.order.host)
 
     def is_done(self, marker: Marker, clock: Clock) -> bool:
         """Whether a point has been reached by now, on the host's clock."""
@@ -567,7 +324,7 @@ class Device:
         done = marker.time is not None and marker.time <= self.host
         if done:
             self.order.host_waits(clock)
-            self._forget()
+            self.watch.forget(self.order.host)
         return done
 
     def play(self, until: Callable[[], bool] | None = None, limit: float = math.inf) -> None:
@@ -589,55 +346,17 @@ class Device:
         finally:
             self.playing = before
 
-    def _forget(self) -> None:
-        for address, memory in [*self.shared.items()]:
-            memory.history.forget(self.order.host)
-            if not memory.history.known:
-                del self.shared[address]
-
     # ── Backward passes ──────────────────────────────────────────────────────────────────────
 
     def stream_of_call(self) -> int:
-        """The stream that an operation goes to: in a backward pass that of its forward operation.
-
-        As autograd does: streams of the pass wait for the one that called it, and this one for
-        them when the pass is over.
-        """
-        node: Any = torch._C._current_autograd_node()  # None outside of a backward pass
-        if node is None:
-            self.leave_backward()
-            following = torch.autograd._get_sequence_nr()  # the number of the next node
-            if self.current != DEFAULT_STREAM:
-                made = range(max(self._nodes, following - 8), following)
-                self.stream_of_node.update(dict.fromkeys(made, self.current))
-            self._nodes = following
-            return self.current
-        if not self.pass_streams:
-            self.pass_number += 1
-        stream = self._pass_stream
-        if node.name() != "torch::autograd::AccumulateGrad":
-            stream = self.stream_of_node.get(node._sequence_nr(), DEFAULT_STREAM)
-        self._pass_stream = stream
-        if stream not in self.pass_streams:
-            self.pass_streams.add(stream)
-            self.wait_stream(stream, self.current)
-        return stream
+        """Return the stream that an operation goes to now."""
+        return self.backward.stream_of_call(self.current)
 
     def leave_backward(self) -> None:
-        if self.pass_streams and torch._C._current_autograd_node() is None:
-            streams, self.pass_streams = self.pass_streams, set()
-            for stream in sorted(streams):
-                self.wait_stream(self.current, stream)
+        self.backward.leave(self.current)
 
     def inside_backward(self, memory: Memory, stream: int, writes: bool) -> None:
-        """Between operations of one pass autograd orders what one makes and another takes."""
-        if not self.pass_streams:
-            return
-        number, made_on = memory.made_in
-        if number == self.pass_number and made_on != stream:
-            self.wait_stream(stream, made_on)
-        if writes:
-            memory.made_in = (self.pass_number, stream)
+        memory.made_in = self.backward.takes(memory.made_in, stream, writes)
 
     # ── Memory ───────────────────────────────────────────────────────────────────────────────
 
@@ -649,23 +368,8 @@ class Device:
         block = self.allocator.take(nbytes, stream, pool)
         memory = Memory(self, block, nbytes, stream)
         if pool != EVERYBODY:
-            self._pooled.add(memory)
-        segment, kept = block.segment, []
-        for first, last, access in segment.left:
-            if self.order.host.get(access.stream, 0) >= access.number:
-                continue
-            if first < block.offset + block.size and block.offset < last:
-                start = first - block.offset
-                memory.history.known.append(
-                    Access(
-                        access.task, access.name, access.stream, access.number, start,
-                        last - block.offset, access.view, access.writes, access.line, past=True,
-                    )
-                )  # fmt: skip
-                if block.offset <= first and last <= block.offset + block.size:
-                    continue
-            kept.append((first, last, access))
-        segment.left[:] = kept
+            self.watch.pooled.add(memory)
+        self.watch.given_out(memory, self.order.host)
         return memory
 
     def release(self, memory: Memory) -> None:
@@ -680,12 +384,7 @@ class Device:
             self.allocator.give_back(block, clocks)
         else:
             self.allocator.give_back(block)
-        memory.history.forget(self.order.host)
-        block.segment.left += [
-            (block.offset + one.first, block.offset + one.last, one)
-            for one in memory.history.known
-            if one.stream not in others
-        ]
+        self.watch.given_back(memory, others, self.order.host)
 
     # ── What has been seen ───────────────────────────────────────────────────────────────────
 
@@ -727,29 +426,7 @@ class Device:
         return simulated(f"virtual {self.machine.name}")
 
     def races(self) -> Races:
-        return Races(list(self._races.values()))
-
-
-def _computed(compute: Callable[[], None], task: Task) -> None:
-    """An error comes when the operation is played, as a GPU's does: so it names the operation."""
-    try:
-        compute()
-    except Exception as error:
-        where = task.about.line or "a line that is not known"
-        raise RuntimeError(
-            f"{task.name}, launched in {where}, failed on the virtual GPU: {error}"
-        ) from error
-
-
-def _hold(old: Access, new: Access, task: Task) -> None:
-    """Let the second of two that race come first, if the first is not over."""
-    first = old.task
-    if first is None or first.end is not None:
-        return
-    if old.writes:
-        first.ends_after.append(task)
-    elif first.start is None:
-        first.starts_after.append(task)
+        return self.watch.races
 
 
 def environment_rank() -> int:

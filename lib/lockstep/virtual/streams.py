@@ -14,8 +14,9 @@ import torch
 
 from ..trace import Kind
 from .happens_before import Clock
+from .kernels import Kernel
 from .schedule import Marker
-from .simulator import DEFAULT_STREAM, Device, Kernel, StreamHandle
+from .simulator import DEFAULT_STREAM, Device, StreamHandle
 from .tensor import DEVICE_TYPE, Dispatch
 from .work import NotOffered
 

@@ -12,9 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
 from .costs import PRODUCTS, SEVERAL, Cost, cost
+from .kernels import HostMemory, Kernel, Memory, Use
 from .model import Machine
 from .schedule import Engine
-from .simulator import Device, HostMemory, Kernel, Memory, Use
+from .simulator import Device
 from .work import NotModelled, Op, Work, flat, generator_at
 
 DEVICE_TYPE = "virtual"
@@ -488,7 +489,7 @@ class Dispatch(TorchDispatchMode):
         device.inside_backward(tensor._memory, stream, inward)
         if host is not None:
             address = host.untyped_storage().data_ptr()
-            shared = device.shared.setdefault(address, HostMemory(host))
+            shared = device.watch.shared.setdefault(address, HostMemory(host))
             uses.append(Use(shared, host, not inward))
         work = Work(_copy_to, (target, source), {}, (), (0,))
         kernel = Kernel(
@@ -512,11 +513,11 @@ class Dispatch(TorchDispatchMode):
             self._annotate(op, args)
         if op.namespace == "c10d":
             self.before_host_waits(device, op, args)
-        if device.shared and not op.is_view and op.namespace == "aten":
+        if device.watch.shared and not op.is_view and op.namespace == "aten":
             written, _ = _written(op, args, kwargs)
             for one in call.hosts:
                 address = one.untyped_storage().data_ptr()
-                if address in device.shared:
+                if address in device.watch.shared:
                     writes = any(one is other for other in written)
                     device.host_uses(address, one, writes, str(op))
         return op.func(*args, **kwargs)

@@ -1,0 +1,158 @@
+"""Watches for races as operations are launched, and makes each of them show in a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+
+from .happens_before import Clock
+from .kernels import Extent, HostMemory, Kernel, Memory, computed
+from .race_detector import Access, Line, Race, Races, race
+from .schedule import Task
+
+
+class Actor(NamedTuple):
+    """An operation that uses memory, or the host itself. clock: what is done before it."""
+
+    name: str
+    stream: int
+    number: int
+    clock: Clock
+    line: Line | None
+    task: Task | None = None
+
+
+class RaceWatch:
+    """The races of a device so far.
+
+    named, coded: a stream in words, and as the program writes it. as_device: what is computed
+    inside is the device's work. pooled: memory that tensors have in pools of graphs. shared: memory
+    of the host that the device uses, by address.
+    """
+
+    def __init__(
+        self,
+        named: Callable[[int], str],
+        coded: Callable[[int], str],
+        as_device: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._named, self._coded, self._as_device = named, coded, as_device
+        self._found: dict[Any, Race] = {}
+        self.pooled: WeakSet[Memory] = WeakSet()
+        self.shared: dict[int, HostMemory] = {}
+
+    @property
+    def races(self) -> Races:
+        return Races(list(self._found.values()))
+
+    def on_launch(self, kernel: Kernel, actor: Actor) -> None:
+        """See what a kernel races with; `actor` has its task."""
+        for memory, view, writes in kernel.uses:
+            for old, new in self._use(memory, view, writes, actor):
+                self._note(old, new)
+                if old.task is not None and actor.task is not None:
+                    _hold(old, new, actor.task)
+                    self._read_early(old.task)
+                    self._read_early(actor.task)
+
+    def on_host_use(self, address: int, view: torch.Tensor, writes: bool, actor: Actor) -> None:
+        """The program itself reads or writes memory that the device copies from or to."""
+        for old, new in self._use(self.shared[address], view, writes, actor):
+            self._note(old, new)
+
+    def forget(self, host: Clock) -> None:
+        """Forget what the host has waited for in memory of its own."""
+        for address, memory in [*self.shared.items()]:
+            memory.history.forget(host)
+            if not memory.history.known:
+                del self.shared[address]
+
+    def given_out(self, memory: Memory, host: Clock) -> None:
+        """A tensor has got memory: what others did there last may race with what it does."""
+        block, kept = memory.block, []
+        for first, last, access in block.segment.left:
+            if host.get(access.stream, 0) >= access.number:
+                continue
+            if first < block.offset + block.size and block.offset < last:
+                start, end = first - block.offset, last - block.offset
+                past = replace(access, first=start, last=end, past=True, replayed=False)
+                memory.history.known.append(past)
+                if block.offset <= first and last <= block.offset + block.size:
+                    continue
+            kept.append((first, last, access))
+        block.segment.left[:] = kept
+
+    def given_back(self, memory: Memory, waited_for: set[int], host: Clock) -> None:
+        """A tensor has let go of memory. waited_for: streams that it is kept for until they are
+        done with it."""
+        memory.history.forget(host)
+        block = memory.block
+        block.segment.left += [
+            (block.offset + one.first, block.offset + one.last, one)
+            for one in memory.history.known
+            if one.stream not in waited_for
+        ]
+
+    def _use(
+        self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, actor: Actor
+    ) -> Sequence[tuple[Access, Access]]:
+        size = view.element_size()
+        first = int(view.storage_offset()) * size - memory.base
+        contiguous = view.is_contiguous()
+        extent = view.numel()
+        if extent and not contiguous:
+            extent = sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True)) + 1
+        last = first + extent * size
+        name, stream, number, clock, line, task = actor
+        new = Access(task, name, stream, number, first, last, view, writes, line)
+        whole = contiguous and first == 0 and last >= memory.nbytes
+        if self.pooled:
+            self._share_pool(memory, new)
+        return [(old, new) for old in memory.history.add(new, clock, whole)]
+
+    def _share_pool(self, memory: Memory | HostMemory | Extent, new: Access) -> None:
+        """See a replay overwrite what another graph of its pool has put out, and who reads it."""
+        for other in self.pooled:
+            if other is memory or other.history is memory.history:
+                if new.writes:
+                    other.overwritten = None
+                elif other.overwritten is not None:
+                    self._note(other.overwritten, new)
+            elif isinstance(memory, Extent) and new.writes:
+                begins, ends = memory.base + new.first, memory.base + new.last
+                is_there = begins < other.base + other.nbytes and other.base < ends
+                if other.segment == memory.segment and is_there:
+                    other.overwritten = replace(new, replayed=True)
+
+    def _read_early(self, task: Task) -> None:
+        """A task that races reads when it begins, and writes when it ends."""
+        work = task.about.work
+        if work is None or task.end is not None:
+            return
+        if task.start is None:
+            task.begin = partial(computed, work.read, task)
+        else:
+            with self._as_device():
+                work.read()
+
+    def _note(self, old: Access, new: Access) -> None:
+        key = (old.line, new.line, old.name, new.name, old.writes, new.writes)
+        if key not in self._found:
+            self._found[key] = race(old, new, self._named, self._coded)
+
+
+def _hold(old: Access, new: Access, task: Task) -> None:
+    """Let the second of two that race come first, if the first is not over."""
+    first = old.task
+    if first is None or first.end is not None:
+        return
+    if old.writes:
+        first.ends_after.append(task)
+    elif first.start is None:
+        first.starts_after.append(task)
