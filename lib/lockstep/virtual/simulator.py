@@ -72,7 +72,6 @@ class Device:
         self.streams: dict[int, StreamState] = {}
         self._moved = 0  # bytes that operations have used so far
         self._used: dict[tuple[int, int], int] = {}  # by place: `_moved` when it was used last
-        self.pinned: dict[int, Any] = {}
         self.state = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63)).get_state()
         self.playing = False
         self.capture: Capture | None = None

@@ -177,6 +177,84 @@ def _to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
     return to, dtype, later, kwargs.get("memory_format")
 
 
+class _Copies:
+    """Copies between host and device, and the host's memory that the device can reach."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._pinned: dict[int, StorageWeakRef] = {}
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._pinned[storage.data_ptr()] = StorageWeakRef(storage)
+        return tensor
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        found = self._pinned.get(tensor.untyped_storage().data_ptr())
+        return found is not None and not found.expired()
+
+    def to_host(
+        self, source: VirtualTensor, target: torch.Tensor, later: bool, stream: int, operator: str
+    ) -> None:
+        """later: the host goes on meanwhile, if the target is pinned."""
+        _need_values(self._device, "a copy to the host")
+        pinned = self.is_pinned(target)
+        waits = not (later and pinned)
+        host = None if waits else target
+        self.launch(source._inner, target, source, host, stream, operator, Engine.OUT, pinned)
+        if waits:
+            self._device.synchronise([stream], "cudaStreamSynchronize")
+
+    def to_device(
+        self, source: torch.Tensor, target: VirtualTensor, later: bool, stream: int, operator: str
+    ) -> None:
+        """later: as for `to_host`; memory that is not pinned is staged first."""
+        device, pinned = self._device, self.is_pinned(source)
+        if not pinned and source.dim():
+            device.refuse_in_capture("a copy of memory that is not pinned", stream)
+        staged = source.detach()
+        if source.dim() == 0 or not pinned:
+            with device.as_device():
+                staged = staged.clone()
+        waits = not (later and pinned)
+        host = None if waits else source
+        self.launch(staged, target._inner, target, host, stream, operator, Engine.IN, pinned)
+        if waits and not (later or (source.nbytes < _PAGE and source.dim() == 0)):
+            device.synchronise([stream], "cudaStreamSynchronize")
+        elif not pinned:
+            device.spend("staging", 1e9 * source.nbytes / device.machine.pageable)
+
+    def launch(
+        self, source: torch.Tensor, target: torch.Tensor, tensor: VirtualTensor,
+        host: torch.Tensor | None, stream: int, operator: str, engine: Engine, pinned: bool,
+    ) -> None:  # fmt: skip
+        """Launch a copy. host: the side of it that the program could touch meanwhile."""
+        device = self._device
+        rate = device.machine.pinned if pinned else device.machine.pageable
+        nbytes = max(source.nbytes, target.nbytes)
+        inward = engine is Engine.IN
+        uses = [Use(tensor._memory, tensor._inner, inward)]
+        device.inside_backward(tensor._memory, stream, inward)
+        if host is not None:
+            address = host.untyped_storage().data_ptr()
+            shared = device.watch.shared.setdefault(address, HostMemory(host))
+            uses.append(Use(shared, host, not inward))
+        work = Work(_copy_to, (target, source), {}, (), (0,))
+        kernel = Kernel(
+            f"copy {engine.value}", device.machine.kernel + 1e9 * nbytes / rate, 0.0, 0.0,
+            Kind.COPY, uses, work if device.values else None, engine, device.line(),
+        )  # fmt: skip
+        device.launch(kernel, stream, operator)
+
+
+def _need_values(device: Device, what: str) -> None:
+    if not device.values:
+        raise NotModelled(
+            f"this virtual GPU was made with values=False and has only times: {what} asks for a "
+            "value"
+        )
+
+
 class Dispatch(TorchDispatchMode):
     """Makes launches of operations on tensors of `device`; leaves the CPU's as they are."""
 
@@ -191,6 +269,7 @@ class Dispatch(TorchDispatchMode):
         self._shapes: dict[Any, Any] = {}
         self._costs: dict[Any, Cost] = {}
         self._marks: list[tuple[str, float]] = []
+        self._copies = _Copies(device)
         self.means_meta = False  # whether the program itself has said "meta"
 
     @staticmethod
@@ -357,7 +436,7 @@ class Dispatch(TorchDispatchMode):
     def _known(self, op: Op, call: _Call, stream: int) -> Any:
         """The result of what has a shape, or an answer, that depends on values: the host waits."""
         device = self.device
-        self._need_values(str(op))
+        _need_values(device, str(op))
         uses = [Use(one._memory, one._inner, False) for one in call.tensors]
         costs = self._cost_of(op, call, call.tensors, (), None)
         kernel = Kernel(
@@ -372,20 +451,15 @@ class Dispatch(TorchDispatchMode):
     def _look(self, op: Op, call: _Call) -> Any:
         """The host wants a value: it is copied on the current stream, and the host waits."""
         device, tensor = self.device, call.tensors[0]
-        self._need_values("item()")
+        _need_values(device, "item()")
         stream = device.stream_of_call()
         device.refuse_in_capture("cudaStreamSynchronize", stream)
         seen = torch.empty((), dtype=tensor.dtype)
-        self._copy(tensor._inner, seen, tensor, None, stream, "aten::item", Engine.OUT, True)
+        self._copies.launch(
+            tensor._inner, seen, tensor, None, stream, "aten::item", Engine.OUT, True
+        )
         device.synchronise([stream], "cudaStreamSynchronize", "aten::item")
         return op.func(seen)
-
-    def _need_values(self, what: str) -> None:
-        if not self.device.values:
-            raise NotModelled(
-                f"this virtual GPU was made with values=False and has only times: {what} asks for "
-                "a value"
-            )
 
     # ── Views, and operations without a kernel ───────────────────────────────────────────────
 
@@ -417,7 +491,8 @@ class Dispatch(TorchDispatchMode):
         self, op: Op, call: _Call, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> torch.Tensor | None:
         """_to_copy and copy_ where one side is the host's; None where both are the device's."""
-        device = self.device
+        device, target = self.device, None
+        made: Any = None  # shape, stride and dtype of a target that there is not yet
         if op.name == "copy_":
             target, source = args[0], args[1]
             later = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
@@ -434,69 +509,22 @@ class Dispatch(TorchDispatchMode):
             if to.type not in (*_HERE, "cpu"):
                 raise NotModelled(f"the virtual GPU cannot copy to {to}")
             with device.as_device():
-                plain = {"dtype": kwargs.get("dtype"), "memory_format": None}
                 meta = _on_meta(source._inner if isinstance(source, VirtualTensor) else source)
-                plain["memory_format"] = kwargs.get("memory_format") or torch.preserve_format
-                shape = _shapes_of(op.func(meta, **plain))
-            target = None
+                form = kwargs.get("memory_format") or torch.preserve_format
+                made = _shapes_of(op.func(meta, dtype=kwargs.get("dtype"), memory_format=form))
         stream = device.stream_of_call()
         if isinstance(source, VirtualTensor):
-            self._need_values("a copy to the host")
             if target is None:
                 with device.aside():
-                    target = torch.empty_strided(shape[0], shape[1], dtype=shape[2])
+                    target = torch.empty_strided(made[0], made[1], dtype=made[2])
                 if later:  # PyTorch pins what it makes for such a copy
-                    self._pin(target)
-            waits = not (later and self.is_pinned(target))
-            self._copy(
-                source._inner, target, source, None if waits else target, stream, str(op),
-                Engine.OUT, self.is_pinned(target),
-            )  # fmt: skip
-            if waits:
-                device.synchronise([stream], "cudaStreamSynchronize")
-            return target
-        if target is None:
-            target = self._made(shape, stream)[0]
-        pinned = self.is_pinned(source)
-        if not pinned and source.dim():
-            device.refuse_in_capture("a copy of memory that is not pinned", stream)
-        if source.dim() == 0 or not pinned:
-            with device.as_device():
-                staged = source.detach().clone()
+                    self._copies.pin(target)
+            self._copies.to_host(source, target, later, stream, str(op))
         else:
-            staged = source.detach()
-        waits = not (later and pinned)
-        self._copy(
-            staged, target._inner, target, None if waits or not pinned else source, stream,
-            str(op), Engine.IN, pinned,
-        )  # fmt: skip
-        if waits and not (later or (source.nbytes < _PAGE and source.dim() == 0)):
-            device.synchronise([stream], "cudaStreamSynchronize")
-        elif not pinned:
-            device.spend("staging", 1e9 * source.nbytes / device.machine.pageable)
+            if target is None:
+                target = self._made(made, stream)[0]
+            self._copies.to_device(source, target, later, stream, str(op))
         return target
-
-    def _copy(
-        self, source: torch.Tensor, target: torch.Tensor, tensor: VirtualTensor,
-        host: torch.Tensor | None, stream: int, operator: str, engine: Engine, pinned: bool,
-    ) -> None:  # fmt: skip
-        """Launch a copy. host: the side of it that the program could touch meanwhile."""
-        device = self.device
-        rate = device.machine.pinned if pinned else device.machine.pageable
-        nbytes = max(source.nbytes, target.nbytes)
-        inward = engine is Engine.IN
-        uses = [Use(tensor._memory, tensor._inner, inward)]
-        device.inside_backward(tensor._memory, stream, inward)
-        if host is not None:
-            address = host.untyped_storage().data_ptr()
-            shared = device.watch.shared.setdefault(address, HostMemory(host))
-            uses.append(Use(shared, host, not inward))
-        work = Work(_copy_to, (target, source), {}, (), (0,))
-        kernel = Kernel(
-            f"copy {engine.value}", device.machine.kernel + 1e9 * nbytes / rate, 0.0, 0.0,
-            Kind.COPY, uses, work if device.values else None, engine, device.line(),
-        )  # fmt: skip
-        device.launch(kernel, stream, operator)
 
     # ── The host's own operations ────────────────────────────────────────────────────────────
 
@@ -504,11 +532,11 @@ class Dispatch(TorchDispatchMode):
         device = self.device
         if op.name == "_pin_memory":
             with device.aside():
-                return self._pin(args[0].clone())
+                return self._copies.pin(args[0].clone())
         if op.name == "is_pinned":
-            return self.is_pinned(args[0])
+            return self._copies.is_pinned(args[0])
         if kwargs.get("pin_memory"):
-            return self._pin(op.func(*args, **{**kwargs, "pin_memory": False}))
+            return self._copies.pin(op.func(*args, **{**kwargs, "pin_memory": False}))
         if op.namespace == "profiler":
             self._annotate(op, args)
         if op.namespace == "c10d":
@@ -521,15 +549,6 @@ class Dispatch(TorchDispatchMode):
                     writes = any(one is other for other in written)
                     device.host_uses(address, one, writes, str(op))
         return op.func(*args, **kwargs)
-
-    def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        self.device.pinned[storage.data_ptr()] = StorageWeakRef(storage)
-        return tensor
-
-    def is_pinned(self, tensor: torch.Tensor) -> bool:
-        found = self.device.pinned.get(tensor.untyped_storage().data_ptr())
-        return found is not None and not found.expired()
 
     def _annotate(self, op: Op, args: Sequence[Any]) -> None:
         device = self.device
