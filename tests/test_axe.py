@@ -10,7 +10,7 @@ import pytest
 from lockstep import simulated
 from lockstep.author.screenshots import chromium
 from lockstep.course import compiled
-from lockstep.course.exercises import Outcome
+from lockstep.course.exercises import CheckOutcome
 from lockstep.launch import view
 from lockstep.timeline import page
 from lockstep.trace import Kind, Slice, Trace
@@ -117,7 +117,7 @@ def outputs() -> str:
         lockstep.Timeline(trace()),
         trace().critical_path(),
         trace().diff(trace()),
-        Outcome("average", "TRY AGAIN", "the sum, not the mean", hints=("look", "again")),
+        CheckOutcome("average", "TRY AGAIN", "the sum, not the mean", hints=("look", "again")),
     ]
     texts = [one._repr_mimebundle_()["text/html"] for one in shown]
     jobs = [view.html(one) for one in (caught.value.job, job, talk)]

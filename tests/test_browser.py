@@ -317,7 +317,8 @@ FINE = {
     "machine": "display({'application/vnd.lockstep.any+json': {}, 'text/html': 'x'}, raw=True)",
     "hint": "HTML('<details><summary>more</summary>it</details>')",
     "hints": "HTML('<details><summary>a</summary><details><summary>b</summary>c</details>')",
-    "passed": "import lockstep\nlockstep.course.exercises.Outcome('mine', 'PASS', note='so be it')",
+    "passed": "from lockstep.course import exercises\n"
+    "exercises.CheckOutcome('mine', 'PASS', note='so be it')",
     "nothing": "None",
 }
 WIDGET = "{'model_id': 'gone', 'version_major': 2, 'version_minor': 0}"

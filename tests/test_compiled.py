@@ -23,36 +23,39 @@ from lockstep.course.compiled import (
     CannotCompile,
     Compiled,
     Findings,
-    Kernel,
-    Node,
     found,
     models,
     require,
     variables,
     view,
 )
+from lockstep.course.compiled.inspection import CompiledKernel, GraphNode
 
 ATTACK = "<script>alert('\"&')</script>"
 STAMP = simulated("by hand")
 SEEN = Compiled(
     source=("def f(x, w):", "    h = x @ w", f"    return h.relu()  # {ATTACK}"),
     captured=(
-        Node("l_x_", "input", 1, (8, 13)),
-        Node("h", "matmul", 1, (8, 13)),
-        Node("relu", "relu", 2, (11, 19)),
+        GraphNode("l_x_", "input", 1, (8, 13)),
+        GraphNode("h", "matmul", 1, (8, 13)),
+        GraphNode("relu", "relu", 2, (11, 19)),
     ),
     joint=(
-        Node("primals_1", "input", None),
-        Node("mm", "aten.mm.default", 1, (8, 13)),
-        Node("relu", "aten.relu.default", 2, (11, 19)),
-        Node("le", "aten.le.Scalar", 2, (11, 19)),
-        Node("mm_1", "aten.mm.default", 1, (8, 13)),
+        GraphNode("primals_1", "input", None),
+        GraphNode("mm", "aten.mm.default", 1, (8, 13)),
+        GraphNode("relu", "aten.relu.default", 2, (11, 19)),
+        GraphNode("le", "aten.le.Scalar", 2, (11, 19)),
+        GraphNode("mm_1", "aten.mm.default", 1, (8, 13)),
     ),
     kernels=(
-        Kernel("extern_kernels.mm", "forward", "library", ("mm",), "extern_kernels.mm(x, w)"),
-        Kernel("cpp_fused_relu_0", "forward", "C++", ("relu",), ATTACK),
-        Kernel("cpp_fused_le_0", "backward", "C++", ("relu", "le"), "a < b"),
-        Kernel("extern_kernels.mm", "backward", "library", ("mm_1",), "extern_kernels.mm(g, w)"),
+        CompiledKernel(
+            "extern_kernels.mm", "forward", "library", ("mm",), "extern_kernels.mm(x, w)"
+        ),
+        CompiledKernel("cpp_fused_relu_0", "forward", "C++", ("relu",), ATTACK),
+        CompiledKernel("cpp_fused_le_0", "backward", "C++", ("relu", "le"), "a < b"),
+        CompiledKernel(
+            "extern_kernels.mm", "backward", "library", ("mm_1",), "extern_kernels.mm(g, w)"
+        ),
     ),
     moved=(96, 128),
 )

@@ -30,7 +30,7 @@ from lockstep.base.formatting import (
 from lockstep.base.provenance import Provenance
 from lockstep.course.compiled import view
 from lockstep.course.doctor import diagnose
-from lockstep.course.exercises import Hint, Outcome
+from lockstep.course.exercises import CheckOutcome, Hint
 from lockstep.course.progress import LabExercises, Progress
 from lockstep.timeline import Timeline, page
 from lockstep.trace import Trace, TraceError
@@ -109,7 +109,7 @@ def of_labs() -> list[Any]:
         lockstep.claim(ATTACK, guess="holds", verdict="holds", because=ATTACK, stamp=stamp),
         lockstep.compare(1.0, 2.0, ATTACK),
         lockstep.interactive.pipeline({ATTACK: lambda rank, ranks, count: []}),
-        Outcome(ATTACK, "TRY AGAIN", f"{ATTACK}\n{ATTACK}", ATTACK, (ATTACK,), 1, ATTACK),
+        CheckOutcome(ATTACK, "TRY AGAIN", f"{ATTACK}\n{ATTACK}", ATTACK, (ATTACK,), 1, ATTACK),
         Hint(ATTACK),
         Progress([LabExercises("00", ATTACK, (ATTACK,))]),
         diagnose(machine),

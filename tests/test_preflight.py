@@ -10,7 +10,7 @@ import pytest
 from lockstep.__main__ import main
 from lockstep.course.exercises import MIME
 from lockstep.teach import preflight
-from lockstep.teach.preflight import Difference
+from lockstep.teach.preflight import LabDifference
 
 
 def notebook(text: str, *tags: str) -> dict:
@@ -34,22 +34,22 @@ def claim(verdict: str) -> str:
     [
         (measured("4"), [measured("4.9")], []),
         (measured("4"), [measured("3.1")], []),
-        (measured("4"), [measured("5.1")], [Difference("a", "figure", "4 ms", "5.1 ms")]),
-        (measured("4"), [measured("2.9")], [Difference("a", "figure", "4 ms", "2.9 ms")]),
+        (measured("4"), [measured("5.1")], [LabDifference("a", "figure", "4 ms", "5.1 ms")]),
+        (measured("4"), [measured("2.9")], [LabDifference("a", "figure", "4 ms", "2.9 ms")]),
         (measured("-4"), [measured("-4.1")], []),
         (measured("1,234"), [measured("1,300")], []),
         (measured("4"), [measured("6"), measured("4.5"), measured("9")], []),  # noise here
         (
             measured("4"),
             [measured("6"), measured("5.5")],
-            [Difference("a", "figure", "4 ms", "5.5 to 6 ms")],
+            [LabDifference("a", "figure", "4 ms", "5.5 to 6 ms")],
         ),
         (measured("4", way="computed"), [measured("9", way="computed")], []),
         (claim("holds"), [claim("holds")], []),
         (
             claim("holds"),
             [claim("holds"), claim("depends")],
-            [Difference("a", "claim", "holds", "“It is so.” depends")],
+            [LabDifference("a", "claim", "holds", "“It is so.” depends")],
         ),
         ("1\nlive · 4 ranks · gloo", ["2\nlive · 8 ranks · nccl"], []),
     ],
@@ -63,12 +63,12 @@ def test_what_varies_is_compared_by_what_it_says(published, here, found):
     ("published", "here", "found"),
     [
         ("1\nlive · 4 ranks · gloo", "1\nlive · 4 ranks · nccl", []),
-        ("1\n2", "1\n3", [Difference("a", "text", "2", "3")]),
-        ("1\n2", "1", [Difference("a", "text", "2", "(nothing)")]),
+        ("1\n2", "1\n3", [LabDifference("a", "text", "2", "3")]),
+        ("1\n2", "1", [LabDifference("a", "text", "2", "(nothing)")]),
         (
             measured("4", ""),
             measured("4.1", ""),
-            [Difference("a", "text", measured("4", ""), measured("4.1", ""))],
+            [LabDifference("a", "text", measured("4", ""), measured("4.1", ""))],
         ),
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 from lockstep.__main__ import main
 from lockstep.base.paths import SOLUTIONS
 from lockstep.teach import report, sandbox, submissions, tables
-from lockstep.teach.report import Graded, Verdict
+from lockstep.teach.report import Graded, Judgement
 from lockstep.teach.sandbox import Limits
 
 pytestmark = pytest.mark.timeout(400)  # sandboxes that start PyTorch, one after the other
@@ -225,7 +225,7 @@ NASTY = '<script>alert("x")</script>'
 
 def test_what_learners_write_is_data_in_every_table(tmp_path):
     hint = f"=HYPERLINK({NASTY})\x1b[2J"
-    verdicts = (Verdict("average", "TRY AGAIN", "<b>", hint),)
+    verdicts = (Judgement("average", "TRY AGAIN", "<b>", hint),)
     one = Graded("=1+1" + NASTY, "00", NASTY, verdicts, (NASTY,), (NASTY,))
     tables.write([one], tmp_path, "stamp")
     page = (tmp_path / "report.html").read_text()
@@ -243,7 +243,7 @@ def test_what_learners_write_is_data_in_every_table(tmp_path):
 
 def test_the_best_of_several_counts(tmp_path):
     def one(verdict: str) -> Graded:
-        return Graded("ada", "00", "x.ipynb", (Verdict("average", verdict),))
+        return Graded("ada", "00", "x.ipynb", (Judgement("average", verdict),))
 
     tables.write([one("TRY AGAIN"), one("PASS"), one("NOT YET")], tmp_path, "stamp")
     assert (tmp_path / "grades.csv").read_text().split() == [

@@ -611,11 +611,11 @@ def test_streams_are_called_what_the_program_calls_them(cuda: Any) -> None:
 
 
 def test_lines_of_a_notebooks_cell_have_no_file() -> None:
-    from lockstep.virtual.race_detector import Line
+    from lockstep.virtual.race_detector import SourceLine
 
     for file in ("/tmp/ipykernel_12/345.py", "cell-7", "<ipython-input-3-abc>"):
-        assert str(Line(file, 3)) == "line 3"
-    assert str(Line("/home/me/train.py", 3)) == "train.py, line 3"
+        assert str(SourceLine(file, 3)) == "line 3"
+    assert str(SourceLine("/home/me/train.py", 3)) == "train.py, line 3"
 
 
 @pytest.mark.parametrize("machine", ["H200", "H100", "A100", "B200"])

@@ -66,7 +66,7 @@ _passed: dict[str, Any] = {}  # by exercise: the answer that passed last
 _given: dict[str, Any] = {}  # by exercise: the course's answer, handed out or in another
 _hinted: dict[str, int] = {}  # by exercise: the hints shown in this kernel
 _tried: set[str] = set()  # exercises with an answer that failed: their solution is offered
-_recipient: Callable[[str, Any], Outcome] | None = None  # of answers that are not judged here
+_recipient: Callable[[str, Any], CheckOutcome] | None = None  # of answers that are not judged here
 
 
 def exercise(
@@ -92,7 +92,7 @@ def exercises() -> tuple[Exercise, ...]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The outcome of a check: verdict is PASS, TRY AGAIN, NOT YET or NOT JUDGED.
 
     mistake: its name, "" if there is none.
@@ -151,7 +151,7 @@ class Outcome:
         return inner if self.hints else ""
 
 
-def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
+def check(name: str, answer: Any, *, seed: int | None = None) -> CheckOutcome:
     """Check the answer to an exercise. Never raises; the outcome draws itself.
 
     A function that still raises NotImplementedError, or None, is NOT YET answered. Ranks, sizes
@@ -160,7 +160,7 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
     if _recipient is not None:
         return _recipient(name, answer)
     if name not in _exercises:
-        return Outcome(name, NOT_YET, _unknown(name))
+        return CheckOutcome(name, NOT_YET, _unknown(name))
     one = _exercises[name]
     seed = secrets.randbelow(10_000) if seed is None else seed
     verdict, hint, mistake = _judge(one, answer, seed)
@@ -170,14 +170,14 @@ def check(name: str, answer: Any, *, seed: int | None = None) -> Outcome:
             note = "this is the course's answer, or asks it: it is not counted as yours"
         else:
             note = record(one.lab, name, "passed")
-        return Outcome(name, PASS, seed=seed, note=note, onward=_onward(one))
+        return CheckOutcome(name, PASS, seed=seed, note=note, onward=_onward(one))
     note = record(one.lab, name, "tried") if verdict == TRY_AGAIN else ""
     if verdict == TRY_AGAIN:
         _tried.add(name)
-    return Outcome(name, verdict, hint, mistake, one.hints, seed, note)
+    return CheckOutcome(name, verdict, hint, mistake, one.hints, seed, note)
 
 
-def hand_answers_to(recipient: Callable[[str, Any], Outcome]) -> None:
+def hand_answers_to(recipient: Callable[[str, Any], CheckOutcome]) -> None:
     """Have `check` give each exercise's name and answer to this function, which returns the
     outcome to show, and judge nothing in this process."""
     global _recipient

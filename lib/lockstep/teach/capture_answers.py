@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython import get_ipython
 
-from ..course.exercises import NOT_JUDGED, Outcome, exercises, hand_answers_to
+from ..course.exercises import NOT_JUDGED, CheckOutcome, exercises, hand_answers_to
 from ..launch import payload
 
 _MOST = 8 << 20  # bytes of an answer
@@ -29,11 +29,11 @@ class _AnswerCapture:
         self._checked: set[str] = set()
         self._seen: dict[str, Any] = {}
 
-    def on_check(self, name: str, answer: Any) -> Outcome:
+    def on_check(self, name: str, answer: Any) -> CheckOutcome:
         if name in self._names:
             self._checked.add(name)
             self._write(name, answer)
-        return Outcome(name, NOT_JUDGED, "recorded: it is judged outside this notebook")
+        return CheckOutcome(name, NOT_JUDGED, "recorded: it is judged outside this notebook")
 
     def before_cell(self, info: Any) -> None:
         """Note the first line of the cell that runs now, for the report of one that never ends."""

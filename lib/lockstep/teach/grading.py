@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _verdict(name: str, packed: dict[str, Any]) -> dict[str, Any]:
-    """Check an answer; returns the fields of a `report.Verdict`."""
+    """Check an answer; returns the fields of a `report.Judgement`."""
     said: dict[str, Any] = {"exercise": name, "mistake": "", "hint": "", "borrowed": False}
     if packed["kind"] == "NoneType":
         return said | {"verdict": NOT_YET}

@@ -38,7 +38,7 @@ _STAMP = re.compile(r"^(live|recorded|simulated|published) .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Difference:
+class LabDifference:
     """A place where a notebook says something else here. kind: "figure", "claim" or "text".
 
     published, here: as text, with units.
@@ -59,7 +59,7 @@ class LabResult:
     gave for them; "" for this machine."""
 
     runs: tuple[Execution, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[LabDifference, ...]
     where: str = ""
 
     @property
@@ -114,7 +114,9 @@ def _on_node(repeats: str, *numbers: str) -> None:
         print(_MARK, base64.b64encode(pickle.dumps(result)).decode(), flush=True)
 
 
-def differences(published: dict[str, Any], shown: Sequence[dict[str, Any]]) -> Iterator[Difference]:
+def differences(
+    published: dict[str, Any], shown: Sequence[dict[str, Any]]
+) -> Iterator[LabDifference]:
     """Yield in what executions of a notebook differ from its published one."""
     outputs = [_texts(one) for one in shown]
     for cell in published["cells"]:
@@ -129,11 +131,11 @@ def differences(published: dict[str, Any], shown: Sequence[dict[str, Any]]) -> I
             plain = _STAMP.sub("", text)
             for other in here:
                 if _STAMP.sub("", other) != plain:
-                    yield Difference(name, "text", *_first_difference(text, other))
+                    yield LabDifference(name, "text", *_first_difference(text, other))
                     break
 
 
-def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[Difference]:
+def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[LabDifference]:
     found = [list(_QUANTITY.finditer(text)) for text in here]
     for at, one in enumerate(_QUANTITY.finditer(published)):
         unit, value = one["unit"], _number(one["value"])
@@ -144,7 +146,7 @@ def _quantities(cell: str, published: str, here: Sequence[str]) -> Iterator[Diff
         low, high = sorted((value * (1 - NOISE), value * (1 + NOISE)))
         if most < low or least > high:
             span = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-            yield Difference(cell, "figure", f"{value:g}{unit}", f"{span}{unit}")
+            yield LabDifference(cell, "figure", f"{value:g}{unit}", f"{span}{unit}")
 
 
 def _number(shown: str) -> float:
@@ -152,14 +154,14 @@ def _number(shown: str) -> float:
     return float(shown.replace(",", ""))
 
 
-def _claims(cell: str, published: str, here: Sequence[str]) -> Iterator[Difference]:
+def _claims(cell: str, published: str, here: Sequence[str]) -> Iterator[LabDifference]:
     for one in _CLAIM.finditer(published):
         for text in here:
             verdicts = {mine["said"]: mine["verdict"] for mine in _CLAIM.finditer(text)}
             mine = verdicts.get(one["said"], one["verdict"])
             if mine != one["verdict"]:
                 said = f"“{one['said']}”"
-                yield Difference(cell, "claim", one["verdict"], f"{said} {mine}")
+                yield LabDifference(cell, "claim", one["verdict"], f"{said} {mine}")
                 break
 
 

@@ -27,7 +27,7 @@ _NETWORK = ("Network is unreachable", "Name or service not known", "name resolut
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """The verdict on an exercise: PASS, TRY AGAIN, NOT YET, NOT JUDGED or NO ANSWER.
 
     mistake: its name; hint: what the check said. borrowed: the course's own answer is in it.
@@ -53,7 +53,7 @@ class Graded:
     learner: str
     lab: str
     file: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Judgement, ...]
     events: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -90,7 +90,7 @@ def grade(
 
 def _grade(one: Submission, run: Run, limits: Limits, stop: threading.Event) -> Graded:
     began = time.monotonic()
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, Judgement] = {}
     events = [one.problem] if one.problem else []
     course = [exercise for exercise in exercises() if exercise.lab == one.lab]
     try:
@@ -104,7 +104,7 @@ def _grade(one: Submission, run: Run, limits: Limits, stop: threading.Event) -> 
         one.lab,
         one.path.name,
         tuple(
-            replace(verdicts.get(each.name, Verdict(each.name, NO_ANSWER)), further=each.further)
+            replace(verdicts.get(each.name, Judgement(each.name, NO_ANSWER)), further=each.further)
             for each in course
         ),
         tuple(map(in_one_line, events)),
@@ -124,21 +124,21 @@ def _execute(one: Submission, run: Run, limits: Limits, events: list[str]) -> di
 
 def _judge(
     packed: dict[str, Any], run: Run, limits: Limits, stop: threading.Event, events: list[str]
-) -> dict[str, Verdict]:
+) -> dict[str, Judgement]:
     """Judge answers. One that ends the judge has no verdict; the others get another judge."""
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, Judgement] = {}
     while packed and not stop.is_set():
         program = "from lockstep.teach import grading; grading.main()"
         ended = run(["-P", "-c", program], files={grading.ANSWERS: json.dumps(packed)})
         for line in ended.said.splitlines():
-            one = Verdict(**json.loads(line))
+            one = Judgement(**json.loads(line))
             verdicts[one.exercise] = one
             packed.pop(one.exercise, None)
         if packed:
             name = next(iter(packed))
             packed.pop(name)
             why = _ended(ended, limits)
-            verdicts[name] = Verdict(name, NOT_JUDGED, hint=why)
+            verdicts[name] = Judgement(name, NOT_JUDGED, hint=why)
             events.append(f"the judge of its answer {name}: {why}")
     return verdicts
 

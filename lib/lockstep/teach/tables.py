@@ -18,7 +18,7 @@ from ..base.formatting import in_one_line
 from ..base.style import DONE, ERROR, GREY
 from ..course.exercises import NOT_JUDGED, NOT_YET, PASS, TRY_AGAIN
 from ..figures.table import Table
-from .report import NO_ANSWER, Graded, Verdict
+from .report import NO_ANSWER, Graded, Judgement
 
 _SIGNS = {PASS: "✓", TRY_AGAIN: "✗", NOT_YET: "…", NOT_JUDGED: "?", NO_ANSWER: "–"}
 _LEGEND = ", ".join(f"{sign} {word.lower()}" for word, sign in _SIGNS.items())
@@ -168,7 +168,7 @@ def _table(lab: str, found: Sequence[Graded]) -> str:
     )
 
 
-def _cell(verdict: Verdict) -> str:
+def _cell(verdict: Judgement) -> str:
     said = ": ".join(part for part in (verdict.verdict, verdict.mistake, verdict.hint) if part)
     said += " (not counted: the course's own answer is in it)" if verdict.borrowed else ""
     mistake = f" {verdict.mistake}" if verdict.mistake else ""

@@ -35,7 +35,7 @@ from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .simulator import Device
 from .tensor import Dispatch, VirtualTensor, _mapped
-from .work import NotModelled, Op, Work, flat
+from .work import Computation, NotModelled, Op, flat
 
 _TAG = 1 << 20  # of the messages that say when a send or a receive began
 
@@ -66,7 +66,7 @@ FORMS = {
 }
 
 
-class Communication(Work):
+class Communication(Computation):
     """The values of a collective: given to the process group when it begins, there at its end."""
 
     _sent: Any = None
@@ -152,7 +152,7 @@ class VirtualWork(dist.Work):
 
 
 @dataclass
-class Line:
+class GroupStream:
     """The stream of a group, and where the last of its collectives ends.
 
     work: what the last call returns; C++ forgets that it is a VirtualWork if Python lets go of it.
@@ -163,7 +163,7 @@ class Line:
     work: VirtualWork | None = None
 
 
-_LINES: dict[tuple[int, str], Line] = {}
+_GROUP_STREAMS: dict[tuple[int, str], GroupStream] = {}
 
 
 def communicate(
@@ -182,9 +182,9 @@ def communicate(
     kernel = _kernel(device, op, form, group, known, out, given, inner)
 
     key = (id(device), group.group_name)
-    if key not in _LINES:
-        _LINES[key] = Line(device.new_stream(0, "the communication stream"))
-    line, current = _LINES[key], device.stream_of_call()
+    if key not in _GROUP_STREAMS:
+        _GROUP_STREAMS[key] = GroupStream(device.new_stream(0, "the communication stream"))
+    line, current = _GROUP_STREAMS[key], device.stream_of_call()
     stream = current if waits else line.stream
     device.wait_stream(stream, current)
     captures = device.capture is not None and stream in device.capture.streams

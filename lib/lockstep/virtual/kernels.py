@@ -10,9 +10,9 @@ import torch
 
 from ..trace import Collective, Kind
 from .memory import Block
-from .race_detector import Access, History, Line
-from .schedule import Engine, Meeting, Task
-from .work import Work
+from .race_detector import Access, History, SourceLine
+from .schedule import DeviceTask, Meeting, Unit
+from .work import Computation
 
 
 class Owner(Protocol):
@@ -81,9 +81,9 @@ class Kernel:
     traffic: float
     kind: Kind
     uses: Sequence[Use]
-    values: Work | None = None
-    engine: Engine = Engine.SMS
-    line: Line | None = None
+    values: Computation | None = None
+    engine: Unit = Unit.SMS
+    line: SourceLine | None = None
     collective: Collective | None = None
     meet: Callable[[], Meeting] | None = None
     draw: Callable[[], torch.Tensor] | None = None  # takes random numbers, says from what state
@@ -95,8 +95,8 @@ class About(NamedTuple):
     kind: Kind
     correlation: int
     collective: Collective | None
-    line: Line | None
-    work: Work | None
+    line: SourceLine | None
+    work: Computation | None
 
 
 @dataclass(eq=False)
@@ -123,7 +123,7 @@ class Extent:
     segment: int
 
 
-def computed(compute: Callable[[], None], task: Task) -> None:
+def computed(compute: Callable[[], None], task: DeviceTask) -> None:
     """An error comes when the operation is played, as a GPU's does: so it names the operation."""
     try:
         compute()

@@ -17,14 +17,14 @@ import torch
 
 from ..base.formatting import printable
 from .happens_before import HOST, Clock
-from .schedule import Task
+from .schedule import DeviceTask
 
 COLLECTIVE = "nccl "  # how the names of collectives begin
 _LONGEST = 64  # elements of a list in which a stream is looked for
 _EXACT = 1 << 24  # elements up to which two views with gaps are compared element by element
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the program: `file`, `number`."""
 
     file: str
@@ -51,7 +51,7 @@ class Access:
     shares with other graphs.
     """
 
-    task: Task | None
+    task: DeviceTask | None
     name: str
     stream: int
     number: int
@@ -59,7 +59,7 @@ class Access:
     last: int
     view: torch.Tensor
     writes: bool
-    line: Line | None
+    line: SourceLine | None
     past: bool = False
     replayed: bool = False
 
@@ -134,7 +134,7 @@ class Race:
     first: str
     second: str
     streams: tuple[str, str]
-    lines: tuple[Line | None, Line | None]
+    lines: tuple[SourceLine | None, SourceLine | None]
     repair: str
 
     def __str__(self) -> str:
@@ -227,14 +227,14 @@ def _verb(access: Access) -> str:
     return "write" if access.writes else "read"
 
 
-def _where(line: Line | None) -> str:
+def _where(line: SourceLine | None) -> str:
     return f" (line {line.number})" if line else ""
 
 
 _ASSIGNED = re.compile(r"^\s*([A-Za-z_]\w*)\s*(?::[^=]+)?=\s*[\w.]+\([^()]*\)\s*(#.*)?$")
 
 
-def assigned_name(line: Line | None) -> str:
+def assigned_name(line: SourceLine | None) -> str:
     """The variable to which a line of code assigns what one call makes, "" if it does not."""
     found = _ASSIGNED.match(line.text) if line else None
     return found[1] if found else ""
@@ -262,11 +262,11 @@ def variable_name(frame: Any, inside: tuple[str, ...], wanted: Callable[[Any], b
     return ""
 
 
-def place(frame: Any, inside: tuple[str, ...]) -> Line | None:
+def place(frame: Any, inside: tuple[str, ...]) -> SourceLine | None:
     """The line of the program that is being run: the first frame up that is not `inside`."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(inside):
-            return Line(file, frame.f_lineno)
+            return SourceLine(file, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -13,8 +13,8 @@ import torch
 
 from .happens_before import Clock
 from .kernels import Extent, HostMemory, Kernel, Memory, computed
-from .race_detector import Access, Line, Race, Races, race
-from .schedule import Task
+from .race_detector import Access, Race, Races, SourceLine, race
+from .schedule import DeviceTask
 
 
 class Actor(NamedTuple):
@@ -24,8 +24,8 @@ class Actor(NamedTuple):
     stream: int
     number: int
     clock: Clock
-    line: Line | None
-    task: Task | None = None
+    line: SourceLine | None
+    task: DeviceTask | None = None
 
 
 class RaceWatch:
@@ -130,7 +130,7 @@ class RaceWatch:
                 if other.segment == memory.segment and is_there:
                     other.overwritten = replace(new, replayed=True)
 
-    def _read_early(self, task: Task) -> None:
+    def _read_early(self, task: DeviceTask) -> None:
         """A task that races reads when it begins, and writes when it ends."""
         work = task.about.work
         if work is None or task.end is not None:
@@ -147,7 +147,7 @@ class RaceWatch:
             self._found[key] = race(old, new, self._named, self._coded)
 
 
-def _hold(old: Access, new: Access, task: Task) -> None:
+def _hold(old: Access, new: Access, task: DeviceTask) -> None:
     """Let the second of two that race come first, if the first is not over."""
     first = old.task
     if first is None or first.end is not None:

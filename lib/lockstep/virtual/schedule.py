@@ -29,7 +29,7 @@ from typing import Any, Protocol
 _NOTHING = 1e-6  # less than this of anything (ns, shares) is none
 
 
-class Engine(Enum):
+class Unit(Enum):
     SMS = "SMs"
     IN = "host to device"
     OUT = "device to host"
@@ -59,7 +59,7 @@ class Meeting(Protocol):
 
 
 @dataclass(eq=False)
-class Task:
+class DeviceTask:
     """Something that the device does: `work` ns of it, if it has all that it can use.
 
     share: of the SMs that it can use. traffic: the part of its time in which memory is what it
@@ -76,13 +76,13 @@ class Task:
     share: float = 1.0
     traffic: float = 0.0
     gap: float = 0.0
-    engine: Engine = Engine.SMS
+    engine: Unit = Unit.SMS
     meeting: Meeting | None = None
     begin: Callable[[], None] | None = None
     finish: Callable[[], None] | None = None
     about: Any = None
-    starts_after: list[Task] = field(default_factory=list)
-    ends_after: list[Task] = field(default_factory=list)
+    starts_after: list[DeviceTask] = field(default_factory=list)
+    ends_after: list[DeviceTask] = field(default_factory=list)
     start: float | None = None
     end: float | None = None
     left: float = 0.0
@@ -120,15 +120,15 @@ class Await:
 
 
 @dataclass(eq=False)
-class Queue:
+class StreamQueue:
     """The tasks that a stream has yet to do. free: when its last task ended. running: the one it is
     at."""
 
     number: int
     priority: int = 0
-    items: deque[Task | Record | Await] = field(default_factory=deque)
+    items: deque[DeviceTask | Record | Await] = field(default_factory=deque)
     free: float = 0.0
-    running: Task | None = None
+    running: DeviceTask | None = None
     tasks: int = 0  # waiting or running
 
 
@@ -140,25 +140,25 @@ class Schedule:
     """
 
     def __init__(
-        self, ended: Callable[[Task], None], waited: Callable[[int, float, float], None]
+        self, ended: Callable[[DeviceTask], None], waited: Callable[[int, float, float], None]
     ) -> None:
         self.now = 0.0
-        self.queues: dict[int, Queue] = {}
+        self.queues: dict[int, StreamQueue] = {}
         self._ended, self._waited = ended, waited
-        self._running: list[Task] = []
-        self._pending: dict[int, Queue] = {}  # those with something to do
+        self._running: list[DeviceTask] = []
+        self._pending: dict[int, StreamQueue] = {}  # those with something to do
         self._changed = True
 
-    def queue(self, number: int, priority: int = 0) -> Queue:
+    def queue(self, number: int, priority: int = 0) -> StreamQueue:
         if number not in self.queues:
-            self.queues[number] = Queue(number, priority)
+            self.queues[number] = StreamQueue(number, priority)
         return self.queues[number]
 
-    def add(self, number: int, item: Task | Record | Await) -> None:
+    def add(self, number: int, item: DeviceTask | Record | Await) -> None:
         queue = self.queues[number]
         queue.items.append(item)
         self._pending[number] = queue
-        if isinstance(item, Task):
+        if isinstance(item, DeviceTask):
             item.left = item.work
             queue.tasks += 1
         self._changed = True
@@ -204,7 +204,7 @@ class Schedule:
                 for queue in self._pending.values()
                 if queue.running is None
                 and queue.items
-                and isinstance(queue.items[0], Task)
+                and isinstance(queue.items[0], DeviceTask)
                 and self._time_of(queue) <= self.now + _NOTHING
                 and queue.items[0].may_start
             ]
@@ -215,11 +215,11 @@ class Schedule:
                     moved = True
         self._share()
 
-    def _pass_markers(self, queue: Queue) -> bool:
+    def _pass_markers(self, queue: StreamQueue) -> bool:
         moved = False
         while queue.running is None and queue.items:
             item = queue.items[0]
-            if isinstance(item, Task):
+            if isinstance(item, DeviceTask):
                 break
             time = max(queue.free, item.ready)
             if time > self.now + _NOTHING:
@@ -240,27 +240,25 @@ class Schedule:
             self._pending.pop(queue.number, None)
         return moved
 
-    def _time_of(self, queue: Queue) -> float:
+    def _time_of(self, queue: StreamQueue) -> float:
         """Return when the head of a queue can start as far as its stream goes."""
         item = queue.items[0]
-        if isinstance(item, Task):
+        if isinstance(item, DeviceTask):
             return max(item.ready, queue.free + item.gap if queue.free else 0.0)
         return max(item.ready, queue.free)
 
-    def _has_room(self, task: Task) -> bool:
-        if task.engine is not Engine.SMS:
+    def _has_room(self, task: DeviceTask) -> bool:
+        if task.engine is not Unit.SMS:
             return all(one.engine is not task.engine or not one.works for one in self._running)
         priority = self.queues[task.stream].priority
         ahead = (
             one.share
             for one in self._running
-            if one.engine is Engine.SMS
-            and one.works
-            and self.queues[one.stream].priority <= priority
+            if one.engine is Unit.SMS and one.works and self.queues[one.stream].priority <= priority
         )
         return sum(ahead) < 1 - _NOTHING
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: DeviceTask) -> None:
         queue = self.queues[task.stream]
         queue.items.popleft()
         queue.running = task
@@ -278,7 +276,7 @@ class Schedule:
         working = [task for task in self._running if task.works]
         for task in sorted(working, key=lambda task: self.queues[task.stream].priority):
             task.rate = 1.0
-            if task.engine is Engine.SMS:
+            if task.engine is Unit.SMS:
                 got = min(task.share, max(free, 0.0))
                 free -= got
                 task.rate = got / task.share
@@ -308,7 +306,7 @@ class Schedule:
                         time = max(time, item.marker.time)
                     elif item.came is not None:
                         continue
-                elif isinstance(item, Task) and time <= self.now + _NOTHING:
+                elif isinstance(item, DeviceTask) and time <= self.now + _NOTHING:
                     continue  # it waits for room, which the end of another gives
                 nearest = min(nearest, time)
         return nearest
@@ -330,7 +328,7 @@ class Schedule:
             if task.may_end:
                 self._finish(task)
 
-    def _finish(self, task: Task) -> None:
+    def _finish(self, task: DeviceTask) -> None:
         task.end = self.now
         self._running.remove(task)
         queue = self.queues[task.stream]
@@ -348,7 +346,7 @@ class Schedule:
         held += [
             queue.items[0]
             for queue in self._pending.values()
-            if queue.running is None and queue.items and isinstance(queue.items[0], Task)
+            if queue.running is None and queue.items and isinstance(queue.items[0], DeviceTask)
             and not queue.items[0].may_start
         ]  # fmt: skip
         if not held:

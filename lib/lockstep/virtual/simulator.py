@@ -23,9 +23,9 @@ from .happens_before import HOST, Clock, Order
 from .kernels import About, Kernel, Memory, computed
 from .memory import EVERYBODY, Allocator
 from .model import Machine
-from .race_detector import Line, Races, assigned_name, place, variable_name
+from .race_detector import Races, SourceLine, assigned_name, place, variable_name
 from .race_watch import Actor, RaceWatch
-from .schedule import Await, Engine, Marker, Record, Schedule, Task
+from .schedule import Await, DeviceTask, Marker, Record, Schedule, Unit
 
 DEFAULT_STREAM = 7  # what profilers call a GPU's default stream
 _INSIDE = (
@@ -136,7 +136,7 @@ class Device:
         self._note(_HOST_LANE, name, self.host, self.host + nanoseconds, kind, **more)
         self.host += nanoseconds
 
-    def line(self) -> Line | None:
+    def line(self) -> SourceLine | None:
         """The line of the program that the host is at."""
         return place(sys._getframe(1), _INSIDE)
 
@@ -144,7 +144,7 @@ class Device:
 
     def launch(
         self, kernel: Kernel, stream: int, operator: str, call: str = "", dispatch: float = 0.0
-    ) -> Task | None:
+    ) -> DeviceTask | None:
         """The host launches a kernel, for which it needs time, and goes on.
 
         dispatch: ns before the launch itself, 0 for the machine's.
@@ -160,7 +160,7 @@ class Device:
         self._correlation += 1
         called = self.host
         self.host += machine.launch
-        call = call or ("cudaLaunchKernel" if kernel.engine is Engine.SMS else "cudaMemcpyAsync")
+        call = call or ("cudaLaunchKernel" if kernel.engine is Unit.SMS else "cudaMemcpyAsync")
         self._note(_HOST_LANE, operator, began, self.host, Kind.OPERATOR)
         self._note(_HOST_LANE, call, called, self.host, Kind.LAUNCH, correlation=self._correlation)
         return self.enqueue(
@@ -188,14 +188,14 @@ class Device:
     def enqueue(
         self, kernel: Kernel, stream: int, ready: float, gap: float, correlation: int,
         again: bool = False,
-    ) -> Task:  # fmt: skip
+    ) -> DeviceTask:  # fmt: skip
         """Hand a kernel to a stream; see what it races with. again: of a graph."""
         work = kernel.values if self.values else None
         if work is not None:
             work = work.again() if again else work
             if kernel.draw is not None:
                 work.before = kernel.draw()
-        task = Task(
+        task = DeviceTask(
             kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap,
             kernel.engine, kernel.meet() if kernel.meet is not None else None,
             about=About(kernel.kind, correlation, kernel.collective, kernel.line, work),
@@ -396,7 +396,7 @@ class Device:
     def annotate(self, name: str, since: float, kind: Kind) -> None:
         self._note(_HOST_LANE, name, since, self.host, kind)
 
-    def _ended(self, task: Task) -> None:
+    def _ended(self, task: DeviceTask) -> None:
         about: About = task.about
         assert task.start is not None and task.end is not None
         self._note(

@@ -14,9 +14,9 @@ from ..trace import Kind
 from .costs import PRODUCTS, SEVERAL, Cost, cost
 from .kernels import HostMemory, Kernel, Memory, Use
 from .model import Machine
-from .schedule import Engine
+from .schedule import Unit
 from .simulator import Device
-from .work import NotModelled, Op, Work, flat, generator_at
+from .work import Computation, NotModelled, Op, flat, generator_at
 
 DEVICE_TYPE = "virtual"
 aten = torch.ops.aten
@@ -201,7 +201,7 @@ class _Copies:
         pinned = self.is_pinned(target)
         waits = not (later and pinned)
         host = None if waits else target
-        self.launch(source._inner, target, source, host, stream, operator, Engine.OUT, pinned)
+        self.launch(source._inner, target, source, host, stream, operator, Unit.OUT, pinned)
         if waits:
             self._device.synchronise([stream], "cudaStreamSynchronize")
 
@@ -218,7 +218,7 @@ class _Copies:
                 staged = staged.clone()
         waits = not (later and pinned)
         host = None if waits else source
-        self.launch(staged, target._inner, target, host, stream, operator, Engine.IN, pinned)
+        self.launch(staged, target._inner, target, host, stream, operator, Unit.IN, pinned)
         if waits and not (later or (source.nbytes < _PAGE and source.dim() == 0)):
             device.synchronise([stream], "cudaStreamSynchronize")
         elif not pinned:
@@ -226,20 +226,20 @@ class _Copies:
 
     def launch(
         self, source: torch.Tensor, target: torch.Tensor, tensor: VirtualTensor,
-        host: torch.Tensor | None, stream: int, operator: str, engine: Engine, pinned: bool,
+        host: torch.Tensor | None, stream: int, operator: str, engine: Unit, pinned: bool,
     ) -> None:  # fmt: skip
         """Launch a copy. host: the side of it that the program could touch meanwhile."""
         device = self._device
         rate = device.machine.pinned if pinned else device.machine.pageable
         nbytes = max(source.nbytes, target.nbytes)
-        inward = engine is Engine.IN
+        inward = engine is Unit.IN
         uses = [Use(tensor._memory, tensor._inner, inward)]
         device.inside_backward(tensor._memory, stream, inward)
         if host is not None:
             address = host.untyped_storage().data_ptr()
             shared = device.watch.shared.setdefault(address, HostMemory(host))
             uses.append(Use(shared, host, not inward))
-        work = Work(_copy_to, (target, source), {}, (), (0,))
+        work = Computation(_copy_to, (target, source), {}, (), (0,))
         kernel = Kernel(
             f"copy {engine.value}", device.machine.kernel + 1e9 * nbytes / rate, 0.0, 0.0,
             Kind.COPY, uses, work if device.values else None, engine, device.line(),
@@ -345,7 +345,7 @@ class Dispatch(TorchDispatchMode):
             device.inside_backward(one._memory, stream, False)
         for one in made:
             device.inside_backward(one._memory, stream, True)
-        work = Work(op.func, call.args, call.kwargs, [one._inner for one in fresh], where)
+        work = Computation(op.func, call.args, call.kwargs, [one._inner for one in fresh], where)
         if known is not None:
             work.results = list(zip(work.made, flat(known), strict=True))
         draw = self._draw(op, work) if op.is_random else None
@@ -410,7 +410,7 @@ class Dispatch(TorchDispatchMode):
             raise NotModelled(f"the virtual GPU does not model {op}: its result is not dense")
         return _shapes_of(returned)
 
-    def _draw(self, op: Op, work: Work) -> Callable[[], torch.Tensor]:
+    def _draw(self, op: Op, work: Computation) -> Callable[[], torch.Tensor]:
         """Return what makes random numbers those of the program's order, whenever they are
         computed."""
         if op.name in _UNKNOWN_DRAWS:
@@ -455,9 +455,7 @@ class Dispatch(TorchDispatchMode):
         stream = device.stream_of_call()
         device.refuse_in_capture("cudaStreamSynchronize", stream)
         seen = torch.empty((), dtype=tensor.dtype)
-        self._copies.launch(
-            tensor._inner, seen, tensor, None, stream, "aten::item", Engine.OUT, True
-        )
+        self._copies.launch(tensor._inner, seen, tensor, None, stream, "aten::item", Unit.OUT, True)
         device.synchronise([stream], "cudaStreamSynchronize", "aten::item")
         return op.func(seen)
 

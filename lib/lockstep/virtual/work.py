@@ -59,7 +59,7 @@ class Op:
 
 
 @dataclass(eq=False)
-class Work:
+class Computation:
     """A call: `run` does all of it; `read` and then `land` do it in two, for races.
 
     args, kwargs: with memory in place of tensors of the device. made: memory of what it returns.
@@ -75,9 +75,9 @@ class Work:
     before: torch.Tensor | None = None
     results: list[tuple[torch.Tensor, torch.Tensor]] | None = field(default=None)
 
-    def again(self) -> Work:
+    def again(self) -> Computation:
         """The same call, to be computed once more."""
-        return Work(self.call, self.args, self.kwargs, self.made, self.written, self.before)
+        return Computation(self.call, self.args, self.kwargs, self.made, self.written, self.before)
 
     def run(self) -> None:
         if self.results is None:

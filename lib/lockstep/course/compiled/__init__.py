@@ -11,7 +11,7 @@ from .compile_session import (
     require,
     variables,
 )
-from .inspection import Compiled, Kernel, Node, look
+from .inspection import Compiled, look
 from .view import View, view
 
 __all__ = [
@@ -19,8 +19,6 @@ __all__ = [
     "CannotCompile",
     "Compiled",
     "Findings",
-    "Kernel",
-    "Node",
     "View",
     "compile_session",
     "compiler_runs",

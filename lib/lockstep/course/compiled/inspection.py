@@ -28,7 +28,7 @@ _LANGUAGES = {"cpp_pybinding": "C++", "cpp": "C++", "triton": "Triton"}
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """A node of a graph. line: of the function's source, from 0; None where nothing says it.
 
     part: the columns of that line which it stems from. does: "aten.add.Tensor", "placeholder".
@@ -41,7 +41,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CompiledKernel:
     """A call of generated code or, if language is "library", of a kernel that was there before.
 
     phase: "forward" or "backward". nodes: names of the joint graph's nodes that it computes; one
@@ -63,9 +63,9 @@ class Compiled:
     backward pass."""
 
     source: tuple[str, ...]
-    captured: tuple[Node, ...]
-    joint: tuple[Node, ...]
-    kernels: tuple[Kernel, ...]
+    captured: tuple[GraphNode, ...]
+    joint: tuple[GraphNode, ...]
+    kernels: tuple[CompiledKernel, ...]
     moved: tuple[int, ...]
 
     def __repr__(self) -> str:
@@ -86,12 +86,14 @@ class Compiled:
     def of(cls, plain: Mapping[str, Any]) -> Compiled:
         """Rebuild it from the dict that stands in a recording."""
 
-        def nodes(found: Any) -> tuple[Node, ...]:
+        def nodes(found: Any) -> tuple[GraphNode, ...]:
             return tuple(
-                Node(**one | {"part": one["part"] and tuple(one["part"])}) for one in found
+                GraphNode(**one | {"part": one["part"] and tuple(one["part"])}) for one in found
             )
 
-        kernels = tuple(Kernel(**one | {"nodes": tuple(one["nodes"])}) for one in plain["kernels"])
+        kernels = tuple(
+            CompiledKernel(**one | {"nodes": tuple(one["nodes"])}) for one in plain["kernels"]
+        )
         source = tuple(plain["source"])
         graphs = nodes(plain["captured"]), nodes(plain["joint"])
         return cls(source, *graphs, kernels, tuple(plain.get("moved", ())))
@@ -120,11 +122,11 @@ def look(function: Callable[..., Any], *args: Any) -> Compiled:
         raise ValueError(f"look() shows Python source, and {function!r} has none") from None
     file = inspect.getsourcefile(written_by_hand)
     captured: list[Any] = []
-    joint: list[list[Node]] = []
+    joint: list[list[GraphNode]] = []
     written: list[_Written] = []
     inside: list[str] = []  # what has graphs of its own
 
-    def read(graph: Any) -> list[Node]:
+    def read(graph: Any) -> list[GraphNode]:
         return [_node(node, file, first, len(lines)) for node in graph.nodes if node.op != "output"]
 
     def backend(module: Any, inputs: Any) -> Any:
@@ -197,9 +199,9 @@ def _modules(written: list[_Written]) -> Iterator[None]:
         yield
 
 
-def _node(node: Any, file: str | None, first: int, count: int) -> Node:
+def _node(node: Any, file: str | None, first: int, count: int) -> GraphNode:
     line, part = _place(node.meta.get("stack_trace") or "", file, first, count)
-    return Node(node.name, _does(node), line, part)
+    return GraphNode(node.name, _does(node), line, part)
 
 
 def _does(node: Any) -> str:
@@ -228,7 +230,7 @@ def _place(
     return place
 
 
-def _kernels(code: str, nodes: dict[str, list[str]], phase: str) -> Iterator[Kernel]:
+def _kernels(code: str, nodes: dict[str, list[str]], phase: str) -> Iterator[CompiledKernel]:
     defined = {one["name"]: (one["language"], one["code"]) for one in _DEFINED.finditer(code)}
     body = code[code.index("def call(") :]
     body = body[: body.index("return (")] if "return (" in body else body
@@ -242,7 +244,9 @@ def _kernels(code: str, nodes: dict[str, list[str]], phase: str) -> Iterator[Ker
         held = by_name.get(name, [])
         mine = held.pop(0) if len(held) > 1 else held[0] if held else []
         language, text = defined.get(name, ("library", _line(body, call.start())))
-        yield Kernel(name, phase, _LANGUAGES.get(language, language), tuple(mine), text.strip())
+        yield CompiledKernel(
+            name, phase, _LANGUAGES.get(language, language), tuple(mine), text.strip()
+        )
 
 
 def _line(text: str, at: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from ...base.formatting import printable
 from ...base.provenance import Provenance
 from ...figures.picture import PALETTE, Figure
-from .inspection import Compiled, Kernel, Node
+from .inspection import Compiled, CompiledKernel, GraphNode
 
 _numbers = itertools.count(1)
 _TITLES = ("source", "captured by Dynamo", "joint graph of AOTAutograd", "kernels of Inductor")
@@ -93,12 +93,12 @@ def items(seen: Compiled) -> list[list[Item]]:
     ]
 
 
-def title(number: int, kernel: Kernel) -> str:
+def title(number: int, kernel: CompiledKernel) -> str:
     """Return such as "K1 forward, C++: cpp_fused_add_0"; a library's kernel has its own name."""
     return f"K{number} {kernel.phase}, {kernel.language}: {kernel.name}"
 
 
-def _without_inputs(nodes: tuple[Node, ...]) -> list[Node]:
+def _without_inputs(nodes: tuple[GraphNode, ...]) -> list[GraphNode]:
     return [node for node in nodes if node.does != _INPUT]
 
 
