@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import io
 import statistics
-import subprocess
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.base.machine import Machine
+from lockstep.base.machine import Machine, gpu_memory_in_use
 from lockstep.launch import sources
 from lockstep.launch.cell import Cell
 from lockstep.launch.job import Job
@@ -84,14 +83,6 @@ def come_up() -> float:
     return time.perf_counter() - began
 
 
-def memory() -> list[int]:
-    """Return the bytes in use on each GPU, as the driver says; [] where there is none."""
-    ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return [int(word) << 20 for word in subprocess.check_output(ask, text=True).split()]
-    return []
-
-
 def measure(nproc: int, backend: str, times: int = TIMES, seconds: float = 2.5) -> dict[str, Any]:
     """Return medians and each cell's seconds; bytes in use; latencies under a job of `seconds`."""
     found: dict[str, Any] = {"ranks": nproc, "backend": backend}
@@ -100,7 +91,7 @@ def measure(nproc: int, backend: str, times: int = TIMES, seconds: float = 2.5) 
     try:
         set_reserve("off")
         cell(REDUCE, nproc, backend)  # wakes the forkserver
-        found["bytes in use without"] = memory()
+        found["bytes in use without"] = gpu_memory_in_use()
         for _ in range(2):  # by turns, for what else the machine does
             set_reserve("off")
             runs["off"] += [timed(nproc, backend) for _ in range(times // 2)]
@@ -110,7 +101,7 @@ def measure(nproc: int, backend: str, times: int = TIMES, seconds: float = 2.5) 
                 waits.append(come_up())
                 runs["ready"].append(timed(nproc, backend))
         come_up()
-        found["bytes in use with a reserve"] = memory()
+        found["bytes in use with a reserve"] = gpu_memory_in_use()
         found["seconds until it is ready"] = statistics.median(waits)
         for name, when in (("at once", "between"), ("behind", "behind")):
             set_reserve("off")

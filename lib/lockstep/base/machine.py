@@ -306,6 +306,13 @@ def _nvidia_driver() -> tuple[str | None, dict[str, int]]:
     return driver, indices
 
 
+def gpu_memory_in_use() -> list[int]:
+    """Return the bytes in use on each GPU, as the driver says; [] where it says nothing."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    words = (_run(query, timeout=10) or "").split()
+    return [int(word) * 2**20 for word in words] if all(map(str.isdigit, words)) else []
+
+
 def _links(indices: Sequence[int]) -> tuple[tuple[str, ...], ...] | None:
     """The matrix for these GPUs alone, in this order: CUDA_VISIBLE_DEVICES may choose some."""
     if not indices:

@@ -5,14 +5,13 @@ prints the same one.
 """
 
 import re
-import subprocess
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
-from ..base.machine import Machine, link_kind, summary
+from ..base.machine import Machine, gpu_memory_in_use, link_kind, summary
 from ..figures.table import Table
 from .syllabus import LABS, Lab
 
@@ -87,7 +86,7 @@ def held_in_reserve(machine: Machine) -> int | None:
     """
     from ..launch import JobFailed, LaunchError, torchrun
 
-    before = _in_use()
+    before = gpu_memory_in_use()
     if not before or len(machine.gpus) != len(before):
         return None
     gpus = len(before)
@@ -103,19 +102,9 @@ def held_in_reserve(machine: Machine) -> int | None:
 def _in_use_beside() -> list[int]:
     import torch.distributed as dist
 
-    found = _in_use() if dist.get_rank() == 0 else []
+    found = gpu_memory_in_use() if dist.get_rank() == 0 else []
     dist.barrier()  # the others' contexts and groups stay until then
     return found
-
-
-def _in_use() -> list[int]:
-    """Return the bytes in use on each GPU, as the driver says; [] where it says nothing."""
-    ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
-        return [int(line) * 2**20 for line in said.split()]
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return []
 
 
 def diagnose(

@@ -43,7 +43,7 @@ from weakref import ref
 
 from ...calls.record import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
 from .naming import frame_here, name_of
-from .record_writer import Kind
+from .record_writer import CallKind
 from .recorder import Recorder
 from .rendezvous import file_of
 
@@ -413,7 +413,7 @@ class _Operation:
         self.asynchronous = self._index("async_op")
         besides = [a for a in self.arguments if a in _BESIDES]
         self.given = len(besides) + (self.group if self.tensors is not None else 0)
-        self._kinds: dict[Any, Kind] = {}  # of calls that there have been
+        self._kinds: dict[Any, CallKind] = {}  # of calls that there have been
 
     def _index(self, *names: str) -> int | None:
         return next((self.arguments.index(n) for n in names if n in self.arguments), None)
@@ -484,7 +484,7 @@ class _Operation:
         tag: int,
         asynchronous: bool,
         batched: bool,
-    ) -> Kind:
+    ) -> CallKind:
         if peer is not None:
             peer = _global_rank(known, peer)
         elif self.is_message:

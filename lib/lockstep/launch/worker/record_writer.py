@@ -42,7 +42,7 @@ _CountedLine = tuple[int, tuple[str, int | None, int]]
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """What calls that are alike have in common.
 
     counter: how many calls there were in their sequence, in a list of one. body: what stands in
@@ -112,7 +112,7 @@ class RecordWriter:
         batched: bool = False,
         queued: bool = False,
         summed: tuple[Group, tuple[Any, ...]] | None = None,
-    ) -> Kind:
+    ) -> CallKind:
         """Return what such calls have in common.
 
         summed: a group, and what all its ranks must do alike, which is compared at the end.
@@ -123,10 +123,10 @@ class RecordWriter:
             body = _pack((operation, group, (), *more))
         counter = self._counts.setdefault((group, line_of(operation, peer, tag)), [0])
         if summed is None:
-            return Kind(counter, body, [0], b"")
-        return Kind(counter, body, self._checksum(summed[0]), repr(summed[1]).encode())
+            return CallKind(counter, body, [0], b"")
+        return CallKind(counter, body, self._checksum(summed[0]), repr(summed[1]).encode())
 
-    def _enter(self, kind: Kind, at: float | None = None, number: int | None = None) -> int:
+    def _enter(self, kind: CallKind, at: float | None = None, number: int | None = None) -> int:
         """Append a call; number: in its sequence, None: the next one."""
         counter, body, checksum, said = kind
         with self._lock:

@@ -39,7 +39,7 @@ from ...calls.record import (
     Group,
     offset_of,
 )
-from .record_writer import Kind, RecordWriter
+from .record_writer import CallKind, RecordWriter
 from .threads import OtherThreads
 
 _MOST_WATCHERS = 16
@@ -125,7 +125,7 @@ class Recorder(RecordWriter):
         """Enter a call that is described as for `kind`; returns as `begin_one`."""
         return self.begin_one(self.kind(operation, group, *what, **more))
 
-    def begin_one(self, kind: Kind) -> int:
+    def begin_one(self, kind: CallKind) -> int:
         """Enter a call of this kind; returns its entry, 0 where it has none."""
         here = self.here
         here.fresh.clear()
@@ -134,7 +134,7 @@ class Recorder(RecordWriter):
             here.blocking = None
         return self._enter(kind)
 
-    def queued(self, kind: Kind, at: float, number: int | None = None) -> int:
+    def queued(self, kind: CallKind, at: float, number: int | None = None) -> int:
         """Enter a call that NCCL has queued, at some moment; returns as `begin_one`.
 
         number: of a collective, where it is known; None: the next one.
