@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -460,10 +461,23 @@ def keys_of(folder: Path, file: str) -> list[str]:
     return sorted({key for row in rows for key in row})
 
 
+def unlike(experiment: Experiment, file: str, found: list[str]) -> str:
+    """Say why an experiment would not write a recording with these keys, or files; else ""."""
+    patterns = [keys for name, keys in experiment.writes.items() if fnmatchcase(file, name)]
+    if not patterns:
+        return f"{experiment.name} writes no {file}"
+    (wanted,) = patterns
+    unknown = [key for key in found if not any(fnmatchcase(key, one) for one in wanted)]
+    lacking = [one for one in wanted if not any(fnmatchcase(key, one) for key in found)]
+    if not unknown and not lacking:
+        return ""
+    return f"{file} has {', '.join(unknown) or 'nothing else'}, and lacks {', '.join(lacking)}"
+
+
 def stale(folder: Path) -> list[str]:
     known = {one.name: one for one in EXPERIMENTS}
     said = [
-        known[entry["experiment"]].stale(entry["file"], keys_of(folder, entry["file"]))
+        unlike(known[entry["experiment"]], entry["file"], keys_of(folder, entry["file"]))
         for entry in entries(folder)
         if entry["file"] not in BEFORE and not retired(entry)
     ]
@@ -529,14 +543,14 @@ def test_what_is_wrong_with_a_recording_is_found(copied, change, said):
 def test_what_no_program_of_today_writes_is_stale():
     (sweeping,) = find(["sweeps"])
     keys = keys_of(DATA, "sweeps/h200-x2.json")
-    assert sweeping.stale("sweeps/h200-x2.json", keys) == ""
-    assert sweeping.stale("sweep/h200-x2.json", keys) == "sweeps writes no sweep/h200-x2.json"
-    said = sweeping.stale("sweeps/h200-x2.json", [*keys[1:], "speeds"])
+    assert unlike(sweeping, "sweeps/h200-x2.json", keys) == ""
+    assert unlike(sweeping, "sweep/h200-x2.json", keys) == "sweeps writes no sweep/h200-x2.json"
+    said = unlike(sweeping, "sweeps/h200-x2.json", [*keys[1:], "speeds"])
     assert said == f"sweeps/h200-x2.json has speeds, and lacks {keys[0]}"
     (launch,) = find(["launch"])  # whose keys name the number of ranks
     own = ["unit", "fresh, 1", "fresh, 8", "world, 1", "failures"]
-    assert launch.stale("launch/h200-x8.json", own) == ""
-    assert "lacks world, *" in launch.stale("launch/h200-x8.json", own[:3] + own[4:])
+    assert unlike(launch, "launch/h200-x8.json", own) == ""
+    assert "lacks world, *" in unlike(launch, "launch/h200-x8.json", own[:3] + own[4:])
 
 
 def test_what_was_recorded_elsewhere_is_taken_in_with_its_entries(copied, tmp_path, capsys):

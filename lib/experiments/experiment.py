@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ class Experiment:
     it has given before takes that one's place. minutes: about how long it takes. least, most: ranks
     for which it makes sense. ranks: how many it takes where nobody says a number; None for one on
     each GPU. gpus: whether each rank needs a GPU, and NCCL. part: as `run`, of one of its parts
-    only, whose name it gets first.
+    only, whose name it gets first. writes: patterns of the keys, or files, of its recordings.
     """
 
     name: str
@@ -81,18 +80,6 @@ class Experiment:
             return "nothing but PyTorch"
         number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
         return f"{number} GPU{'' if number == '1' else 's'}"
-
-    def stale(self, file: str, found: Iterable[str]) -> str:
-        """Say why it would not write a recording with these keys, or files; else ""."""
-        patterns = [keys for name, keys in self.writes.items() if fnmatchcase(file, name)]
-        if not patterns:
-            return f"{self.name} writes no {file}"
-        found, (wanted, *_) = list(found), patterns
-        unknown = [key for key in found if not any(fnmatchcase(key, one) for one in wanted)]
-        lacking = [one for one in wanted if not any(fnmatchcase(key, one) for key in found)]
-        if not unknown and not lacking:
-            return ""
-        return f"{file} has {', '.join(unknown) or 'nothing else'}, and lacks {', '.join(lacking)}"
 
     def ranks_on(self, machine: Machine, asked: int | None) -> int:
         """Return how many ranks it takes there. Raises CannotRecord where the machine lacks

@@ -36,9 +36,9 @@ class Trial:
 
     given: for each rank, the arguments; tensors as `Tensor`. right: for each rank, what it must
     end up with; `...` where only demands judge that. facts: what signs and sentences want to know
-    besides, such as a chunk's length. init: False where the answer makes the process group. env:
-    variables for the ranks. like: what tells its world from others, where the number of ranks
-    does not: "2 nodes of 3 ranks". patience: seconds that it may take.
+    besides, such as a chunk's length. init: False where the answer makes the process group. like:
+    what tells its world from others, where the number of ranks does not: "2 nodes of 3 ranks".
+    patience: seconds that it may take.
     """
 
     nproc: int
@@ -46,7 +46,6 @@ class Trial:
     right: Sequence[Any]
     facts: dict[str, Any] = field(default_factory=dict)
     init: bool = True
-    env: dict[str, str] = field(default_factory=dict)
     like: str = ""
     patience: float = _PATIENCE
 
@@ -145,12 +144,6 @@ class Run:
 
     def calls(self, rank: int) -> list[Call]:
         return self.record[rank]
-
-    def setup(self, rank: int) -> list[Call]:
-        """The calls by which the answer made or ended groups: `new_group([0, 1])`."""
-        return (
-            _within(self.job.setup[rank], self.steps[rank]) if self.steps else self.job.setup[rank]
-        )
 
     def operations(self, rank: int) -> list[str]:
         return [call.operation for call in self.calls(rank)]
@@ -463,7 +456,6 @@ def _start(function: Callable[..., Any], answer: Any, play: Play, given: Any, tr
             nproc_per_node=trial.nproc or 1,
             backend="gloo",
             init=trial.init and trial.nproc > 0,
-            env=trial.env,
             timeout=trial.patience,
             may_fail=True,
             show=False,
