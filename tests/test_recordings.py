@@ -751,7 +751,7 @@ def test_a_lab_is_recorded_anew_beside_the_others(tmp_path, monkeypatch):
     assert manifest.doubts(data) == []
     for wrong, why in {
         "course/9": "has no lab 9",
-        "overlap/2": "no parts",
+        "sweeps/2": "no parts",
         "1/course": "no exp",
     }.items():
         with pytest.raises(CannotRecord, match=why):
