@@ -530,7 +530,6 @@ def _tell_of_forsaken(call: Call, other: Call) -> str:
 def _tell(
     blocked: Mapping[int, Call], missing: Mapping[int, list[int]], ranks: Mapping[int, Seen]
 ) -> str:
-    operations = {call.operation for call in blocked.values()}
     for call in blocked.values():
         if lost := _nobody_there(call):
             return lost.sentence
@@ -541,10 +540,36 @@ def _tell(
                 f"#{call.number} {way} rank {call.peer}, which has completed. Under gloo that "
                 "never returns: drop a handle after its wait()."
             )
-    if any(ranks[peer].finished for absent in missing.values() for peer in absent):
-        operations = set()  # somebody has left: that is what to say
     if other_tag := _other_tag(blocked, ranks):
         return other_tag
+    somebody_left = any(ranks[peer].finished for absent in missing.values() for peer in absent)
+    if alike := _tell_of_one_kind(blocked, somebody_left):
+        return alike
+    sentences = []
+    together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for rank, call in sorted(blocked.items()):
+        together.setdefault((str(call), tuple(missing[rank])), []).append(rank)
+    for (where, absent), waiting in together.items():
+        verb = "waits" if len(waiting) == 1 else "wait"
+        sentence = f"{ranks_text(waiting)} {verb} in {where}"
+        finished = [r for r in absent if ranks[r].finished]
+        if finished:
+            sentence += f" for {ranks_text(finished)}, which already left without that call"
+        elif absent:
+            sentence += f" for {ranks_text(absent)}"
+        sentences.append(sentence)
+    text = "; ".join(sentences)
+    return f"{text[0].upper()}{text[1:]}. {_rule(blocked.values(), somebody_left)}"
+
+
+def _tell_of_one_kind(blocked: Mapping[int, Call], somebody_left: bool) -> str:
+    """Say so where all waiting ranks do the same, and nobody the other half; else ""."""
+    operations = {call.operation for call in blocked.values()}
+    if all(call.group.name == "store" for call in blocked.values()):
+        said = _by_value({r: f"in {c.operation}" for r, c in blocked.items()})
+        return f"Every waiting rank waits for a key of the store ({said}) that nobody sets."
+    if somebody_left:
+        return ""
     if operations == {"send"}:
         said = _by_value({r: f"to rank {c.peer}" for r, c in blocked.items()})
         return (
@@ -561,47 +586,33 @@ def _tell(
             }
         )
         return f"Every waiting rank is in recv ({said}) and nobody sends."
-    if all(call.group.name == "store" for call in blocked.values()):
-        said = _by_value({r: f"in {c.operation}" for r, c in blocked.items()})
-        return f"Every waiting rank waits for a key of the store ({said}) that nobody sets."
-    sentences = []
-    together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-    for rank, call in sorted(blocked.items()):
-        together.setdefault((str(call), tuple(missing[rank])), []).append(rank)
-    for (where, absent), waiting in together.items():
-        verb = "waits" if len(waiting) == 1 else "wait"
-        who = ranks_text(waiting)
-        sentence = f"{who} {verb} in {where}"
-        finished = [r for r in absent if ranks[r].finished]
-        if finished:
-            sentence += f" for {ranks_text(finished)}, which already left without that call"
-        elif absent:
-            sentence += f" for {ranks_text(absent)}"
-        sentences.append(sentence)
-    text = "; ".join(sentences) + "."
-    text = text[0].upper() + text[1:]
-    if any(is_new_group(call.operation) for call in blocked.values()):
-        text += " Every rank must call new_group, in the same order, members or not."
-    elif any(call.operation == "destroy_process_group" for call in blocked.values()):
-        text += (
-            " destroy_process_group waits for the group's work to end; on a GPU it also waits for "
+    return ""
+
+
+def _rule(blocked: Collection[Call], somebody_left: bool) -> str:
+    """Return the rule that the calls break."""
+    if any(is_new_group(call.operation) for call in blocked):
+        return "Every rank must call new_group, in the same order, members or not."
+    if any(call.operation == "destroy_process_group" for call in blocked):
+        return (
+            "destroy_process_group waits for the group's work to end; on a GPU it also waits for "
             "ever while a captured CUDA graph that holds NCCL work is alive: delete the graph "
             "first."
         )
-    elif operations and _collectives_of_several_groups(blocked.values()):
-        text += f" {_ONE_ORDER}"
-    else:
-        kinds = {call.operation in POINT_TO_POINT for call in blocked.values()}
-        if True in kinds:
-            text += (
-                " Every send needs a recv on the rank that it names, in the same group and with "
-                "the same tag, and every recv such a send."
-            )
-        if kinds == {True, False} and len({call.group for call in blocked.values()}) > 1:
-            text += f" {_ONE_ORDER}"
-        elif False in kinds:
-            text += " Every rank of a group must call the same collectives in the same order."
-    return text
+    if not somebody_left and _collectives_of_several_groups(blocked):
+        return _ONE_ORDER
+    rules = []
+    kinds = {call.operation in POINT_TO_POINT for call in blocked}
+    if True in kinds:
+        rules.append(
+            "Every send needs a recv on the rank that it names, in the same group and with "
+            "the same tag, and every recv such a send."
+        )
+    if kinds == {True, False} and len({call.group for call in blocked}) > 1:
+        rules.append(_ONE_ORDER)
+    elif False in kinds:
+        rules.append("Every rank of a group must call the same collectives in the same order.")
+    return " ".join(rules)
 
 
 def _other_tag(blocked: Mapping[int, Call], ranks: Mapping[int, Seen]) -> str:
