@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import playwright.sync_api as playwright
 from lockstep.author.screenshots import chromium
-from lockstep.figures.interactive.widget import Playable, reply, script
+from lockstep.figures.widget import Playable, reply, script
 
 PAGE = """<!doctype html><html lang="en"><title>play</title><style>
 :root{color-scheme:light dark}

@@ -1,4 +1,4 @@
-"""Charts: what plotly gets, the picture and the words beside it. In JupyterLab: test_browser.py."""
+"""Charts: what the page gets, the picture and the words. In a browser: test_interactive.py."""
 
 import base64
 import io
@@ -15,11 +15,11 @@ import matplotlib.figure
 import matplotlib.image
 import nbformat
 import numpy as np
-import plotly.graph_objects
 import pytest
 from lockstep import simulated
 from lockstep.author import build
 from lockstep.figures import chart as charts
+from lockstep.figures import widget
 
 LIB = Path(lockstep.__file__).parents[1]
 STAMP = simulated("a model of rings")
@@ -44,61 +44,57 @@ def picture(shown: charts.Chart) -> np.ndarray:
 def displayed(shown: charts.Chart, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The outputs of a chart in a notebook."""
     outputs: list[dict[str, Any]] = []
-    monkeypatch.setattr(charts, "in_notebook", lambda: True)
+    monkeypatch.setattr(widget, "in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: outputs.append(data))
     shown._ipython_display_()
     return outputs
 
 
-# What plotly gets
+# What the page gets
 
 
 @pytest.mark.parametrize("log", [True, False, "x", "y"])
 @pytest.mark.parametrize("axes", [AXES, {"x": "stages", "y": "bus bandwidth (bytes/s)"}])
-def test_plotly_knows_all_that_it_is_given(log, axes):
+def test_places_are_shares_of_the_axes(log, axes):
     lines = {"points": POINTS, "spread": SPREAD, "curve": CURVE, "band": BAND, "one": POINTS[:1]}
-    drawn = chart(lines, log=log, **axes).plotly()
-    assert list(drawn) == ["data", "layout", "config"]
-    del drawn["config"]
-    plotly.graph_objects.Figure(drawn)  # raises for a name or a value that plotly has not
-    kinds = [drawn["layout"][axis]["type"] for axis in ("xaxis", "yaxis")]
-    wanted = charts._LOGARITHMIC[log]
-    assert kinds == ["log" if axis in wanted else "linear" for axis in "xy"]
+    drawn = chart(lines, log=log, **axes).packed()
+    places = [place for line in drawn["lines"] for point in line["points"] for place in point]
+    places += [place for axis in "xy" for place, _ in drawn[axis]["ticks"]]
+    assert 0 <= min(places) < 0.05 and 0.95 < max(places) <= 1
+    x = [point[0] for point in drawn["lines"][0]["points"]]
+    between = (x[1] - x[0]) / (x[2] - x[0])
+    logarithmic = "x" in charts._LOGARITHMIC[log]
+    assert between == pytest.approx(0.5 if logarithmic else 1e-3, rel=0.01)
 
 
 def test_points_and_their_spread():
-    points, spread, curve, fill, band = chart(
+    points, spread, curve, band = chart(
         {"points": POINTS[::-1], "spread": SPREAD, "curve": CURVE, "band": BAND}
-    ).plotly()["data"]
-    assert list(zip(points["x"], points["y"], strict=True)) == POINTS  # in order of size
-    assert (points["mode"], curve["mode"]) == ("lines+markers", "lines")
-    assert spread["error_y"]["array"] == pytest.approx([1e-5, 2e-3])
-    assert spread["error_y"]["arrayminus"] == pytest.approx([1e-5, 1e-3])
-    assert fill["fill"] == "toself" and fill["hoverinfo"] == "skip" and not fill["showlegend"]
-    assert fill["legendgroup"] == band["legendgroup"] == "band"
-    low, high = zip(*((row[2], row[3]) for row in BAND), strict=True)
-    assert fill["y"] == [*high, *low[::-1]]
-    assert points["customdata"] == ["1 kB: 20 µs", "1 MB: 30 µs", "1 GB: 4 ms"]
-    assert spread["customdata"][1] == "1 GB: 4 ms (3 ms to 6 ms)"
+    ).packed()["lines"]
+    assert points["points"] == sorted(points["points"])  # in order of size
+    assert points["marker"] and spread["marker"] and not curve["marker"] and not band["marker"]
+    assert {len(point) for point in (*spread["points"], *band["points"])} == {4}
+    assert all(low < y < high for _, y, low, high in band["points"])
+    assert points["said"] == ["1 kB: 20 µs", "1 MB: 30 µs", "1 GB: 4 ms"]
+    assert spread["said"][1] == "1 GB: 4 ms (3 ms to 6 ms)"
 
 
 def test_a_model_has_the_colour_of_its_line_and_no_markers():
     measured, other, model = chart(
         {"tree": POINTS, "ring": POINTS}, models={"ring": POINTS}
-    ).plotly()["data"]
-    assert [one["name"] for one in (measured, other, model)] == ["tree", "ring", "ring, model"]
-    assert model["line"]["color"] == other["line"]["color"] != measured["line"]["color"]
-    assert (model["mode"], model["line"]["dash"]) == ("lines", "dash")
-    many = chart({f"line {number}": POINTS for number in range(32)}).plotly()["data"]
-    assert "dash" not in {one["line"]["dash"] for one in many}  # what is dashed is a model
-    assert other["mode"] == "lines+markers"
+    ).packed()["lines"]
+    assert [one["label"] for one in (measured, other, model)] == ["tree", "ring", "ring, model"]
+    assert model["colour"] == other["colour"] != measured["colour"]
+    assert not model["marker"] and other["marker"]
+    many = chart({f"line {number}": POINTS for number in range(32)}).packed()["lines"]
+    assert model["dash"] not in [one["dash"] for one in many]  # what is dashed is a model
     with pytest.raises(ValueError, match="a model of 'doubling', but there is no such line"):
         chart(models={"doubling": POINTS})
 
 
 def test_no_two_lines_look_the_same_and_none_by_colour_alone():
-    lines = chart({f"line {number}": POINTS for number in range(32)}).plotly()["data"]
-    looks = [(one["line"]["dash"], one["marker"]["symbol"], one["line"]["color"]) for one in lines]
+    lines = chart({f"line {number}": POINTS for number in range(32)}).packed()["lines"]
+    looks = [(one["dash"], one["marker"], one["colour"]) for one in lines]
     assert len(set(looks)) == 32
     for look in (1, 2):
         assert len({one[look] for one in looks[:8]}) == 8
@@ -107,30 +103,12 @@ def test_no_two_lines_look_the_same_and_none_by_colour_alone():
     assert len({(dash, marker) for dash, marker, _ in looks}) == 32
 
 
-def test_text_is_no_markup_for_plotly():
-    drawn = chart(
-        {ATTACK: POINTS}, x=ATTACK, y=ATTACK, stamp=simulated(ATTACK), alt=ATTACK
-    ).plotly()
-    for layer in (drawn["data"][0], drawn["layout"]):
-        text = json.dumps(layer).replace("<br>", "").replace("<extra></extra>", "")
-        assert "<" not in text and "$" not in text
-    assert "%{x}" not in drawn["data"][0]["hovertemplate"]
-    assert drawn["layout"]["xaxis"]["title"]["text"].startswith("&lt;script&gt;")
-
-
-def test_nothing_of_a_chart_leaves_the_machine():
-    config = chart().plotly()["config"]
-    assert config["showSendToCloud"] is False
-    assert config["displaylogo"] is False  # a link
-
-
 def test_the_stamps_stand_in_the_chart():
     stamps = [STAMP, lockstep.recorded("sweeps/h200-x4.json").stamp]
     shown = chart(stamp=stamps)
     first, second = map(str, stamps)
     assert repr(shown) == f"chart: A line that rises.\n{first}\n{second}"
-    assert f"{first}<br>{second}" in shown._words()  # where there is room for long ones
-    assert "toImage" in shown.plotly()["config"]["modeBarButtonsToRemove"]  # it would have none
+    assert shown.answer({})["stamp"] == f"{first}\n{second}"
 
 
 # Ticks
@@ -166,20 +144,19 @@ def test_values_are_said_with_their_unit(label, value, said):
 
 
 def test_a_unit_is_no_part_of_the_title():
-    layout = chart(x="bytes").plotly()["layout"]
-    assert layout["xaxis"]["title"]["text"] == "bytes"
-    assert layout["yaxis"]["title"]["text"] == "time"
+    drawn = chart(x="bytes").packed()
+    assert (drawn["x"]["label"], drawn["y"]["label"]) == ("bytes", "time")
 
 
 def test_ticks_of_logarithmic_axes():
-    layout = chart().plotly()["layout"]
+    drawn = chart().packed()
     sizes = "1 kB, 10 kB, 100 kB, 1 MB, 10 MB, 100 MB, 1 GB"
-    assert ", ".join(layout["xaxis"]["ticktext"]) == sizes
-    times = layout["yaxis"]
-    assert times["tickvals"][:5] == [1e-5, 2e-5, 5e-5, 1e-4, 2e-4]
-    assert times["ticktext"][:5] == ["10 µs", "20 µs", "50 µs", "100 µs", "200 µs"]
-    flat = chart({"flat": [(1, 7), (2, 7)]}, x="x", y="y").plotly()["layout"]
-    assert flat["yaxis"]["tickvals"] == [1, 2, 5, 10, 20, 50]
+    assert ", ".join(said for _, said in drawn["x"]["ticks"]) == sizes
+    times = [said for _, said in drawn["y"]["ticks"]]
+    assert times[:5] == ["20 µs", "50 µs", "100 µs", "200 µs", "500 µs"]
+    assert charts._ticks(7, 7) == [1, 2, 5, 10, 20, 50]
+    many = chart({"far": [(1, 1), (1e30, 1)]}, x="x").packed()["x"]["ticks"]
+    assert 4 <= len(many) <= 9
 
 
 # What cannot be drawn
@@ -208,14 +185,15 @@ def test_what_cannot_be_drawn(lines, changed, why):
 
 
 def test_zero_can_be_drawn_on_a_linear_axis():
-    assert chart({"a": [(0, 1), (1, 0)]}, log=False).plotly()["data"][0]["x"] == [0, 1]
+    first, last = chart({"a": [(0, 1), (1, 0)]}, log=False).packed()["lines"][0]["points"]
+    assert first[0] == last[1] < 0.05 and last[0] == first[1] > 0.95
     chart({"a": [(1, 0), (2, 0)]}, log="x")._repr_mimebundle_()
 
 
 def test_ticks_of_linear_axes_have_a_space_before_their_unit():
     shown = chart({"a": [(0, 0), (4, 3.4e11)]}, x="ranks", y="bandwidth (bytes/s)", log=False)
-    axis = shown.plotly()["layout"]["yaxis"]
-    assert axis["ticktext"][:2] == ["0 B/s", "50 GB/s"] and axis["tickvals"][-1] == 3.5e11
+    said = [said for _, said in shown.packed()["y"]["ticks"]]
+    assert said[:2] == ["0 B/s", "50 GB/s"] and said[-1] == "350 GB/s"
     for low, high in ((0, 1), (1e-6, 1.3e-6), (-3, 8), (10, 990)):
         ticks = charts._even_ticks(low, high)
         assert ticks[0] <= low and ticks[-1] >= high and 6 <= len(ticks) <= 13
@@ -264,17 +242,14 @@ def test_many_lines_leave_the_chart_its_height():
     assert many > few + 40
 
 
-def test_a_notebook_gets_the_chart_the_picture_and_the_words(monkeypatch):
+def test_a_notebook_gets_the_widget_the_picture_and_the_words(monkeypatch):
     shown = chart(alt=f"A line that rises. {ATTACK}")
-    drawn, words = displayed(shown, monkeypatch)
-    assert drawn[charts.PLOTLY] == shown.plotly()
-    assert drawn["text/plain"] == repr(shown)
-    assert drawn["text/html"].count("<img") == 2  # both themes, where plotly is not drawn
-    assert "<details" not in drawn["text/html"]  # the words stand below
-    # JupyterLab's extension shows a PNG that comes with a chart, and not the chart.
-    assert "image/png" not in drawn and "image/png" in words
-    assert "&lt;b&gt;bold&lt;/b&gt;</details>" in words["text/html"]
-    assert "<script" not in words["text/html"]
+    live, still = displayed(shown, monkeypatch)
+    assert live["text/plain"] == repr(shown)
+    assert "image/png" not in live and "image/png" in still
+    assert still["text/html"].count("<img") == 2  # both themes
+    assert "&lt;b&gt;bold&lt;/b&gt;</details>" in still["text/html"]
+    assert "<script" not in still["text/html"]
 
 
 def test_what_is_stored_of_a_chart_is_one_text_and_one_picture(monkeypatch):
@@ -288,11 +263,11 @@ def test_what_is_stored_of_a_chart_is_one_text_and_one_picture(monkeypatch):
     assert stored[0]["text/plain"] == "chart: A line that rises.\nsimulated · a model of rings"
 
 
-@pytest.mark.parametrize("missing", ["plotly", "notebook"])
-def test_without_plotly_there_is_the_picture(missing, monkeypatch):
-    if missing == "plotly":
-        monkeypatch.setattr(charts, "in_notebook", lambda: True)
-        monkeypatch.setattr(charts, "find_spec", lambda name: None)
+@pytest.mark.parametrize("missing", ["anywidget", "notebook"])
+def test_without_widgets_there_is_the_picture(missing, monkeypatch):
+    if missing == "anywidget":
+        monkeypatch.setattr(widget, "in_notebook", lambda: True)
+        monkeypatch.setattr(widget, "find_spec", lambda name: None)
     shown = chart()
     with pytest.raises(NotImplementedError):  # IPython then takes the other form
         shown._ipython_display_()
@@ -308,7 +283,7 @@ def test_a_chart_is_the_same_bytes_at_each_execution():
         f"lines = {{'ring': {POINTS}, 'band': {BAND}}}\n"
         "stamp = lockstep.simulated('a model of rings')\n"
         f"one = lockstep.chart(lines, **{AXES}, alt='A line that rises.', stamp=stamp)\n"
-        "print(json.dumps([one.plotly(), one._repr_mimebundle_()]))\n"
+        "print(json.dumps([one.answer({}), one._repr_mimebundle_()]))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(LIB), "PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-c", code]
@@ -316,4 +291,4 @@ def test_a_chart_is_the_same_bytes_at_each_execution():
         command, env=env, capture_output=True, encoding="utf-8", timeout=60, check=True
     ).stdout
     shown = chart({"ring": POINTS, "band": BAND})
-    assert json.loads(said) == [shown.plotly(), shown._repr_mimebundle_()]
+    assert json.loads(said) == json.loads(json.dumps([shown.answer({}), shown._repr_mimebundle_()]))

@@ -14,7 +14,7 @@ from lockstep import interactive
 from lockstep.calls.record import Call, Group
 from lockstep.figures.interactive.cards import Card, number_line
 from lockstep.figures.interactive.messages_of_job import heard
-from lockstep.figures.interactive.widget import BROWSER, FILES, Playable, reply
+from lockstep.figures.widget import BROWSER, FILES, Playable, reply
 from lockstep.models import cost, pipeline
 from lockstep.models.overlap import buckets
 from lockstep.models.rounds import ring
@@ -214,7 +214,9 @@ def test_measured_points_stand_beside_their_formula() -> None:
     ratio = cost.ring_all_reduce(4, 1 << 20, LINE) / near["seconds"]
     assert f"ring says {ratio:.3g} times that" in repr(made)
     assert repr(made).endswith(f"{recording.stamp}\nsimulated · α–β model")
-    assert len(made.answer(made.first())["chart"]["dots"][0]["points"]) == len(rows)
+    measured, *_, model = made.answer(made.first())["chart"]["lines"]
+    assert len(measured["points"]) == len(rows)
+    assert model["label"] == "ring, model" and model["colour"] == measured["colour"]
     with pytest.raises(ValueError, match="no stamp"):
         interactive.cost(line=LINE, measured={"x": points})
     with pytest.raises(ValueError, match="above 0"):
@@ -490,7 +492,42 @@ def test_a_card_asks_first(
     assert opened.problems == clicked.problems == []
 
 
-MADE: dict[str, Any] = {**STILLS, "ring of 8": lambda: interactive.collective("ring", 8)}
+POINTS = [(10.0**at, 1e-5 * at) for at in range(1, 9)]
+
+
+def a_chart() -> Playable:
+    """Eight lines, a band, points that scatter, and a model."""
+    lines: Any = {f"line {at}": [(x, y * (at + 1)) for x, y in POINTS] for at in range(6)}
+    lines["scatters"] = [(x, y / 3, y / 5, y / 2) for x, y in POINTS]
+    lines["band"] = [(10 ** (1 + at / 8), 1e-3, 5e-4, 2e-3) for at in range(50)]
+    return lockstep.chart(
+        lines,
+        models={"scatters": POINTS},
+        x="size (bytes)",
+        y="time (seconds)",
+        alt=f"Lines of {NASTY}.",
+        stamp=STAMP,
+    )
+
+
+def test_points_of_a_chart_say_their_values(context: playwright.BrowserContext) -> None:
+    opened = Opened(context, a_chart())
+    chart = opened.page.locator("svg[role=img]:visible")
+    assert chart.count() == 1
+    said = chart.locator("title").all_text_contents()
+    assert said[0] == "10 B: 10 µs" and len(said) == 7 * len(POINTS)
+    assert "100 MB: 26.7 µs (16 µs to 40 µs)" in said
+    assert chart.locator("polyline").count() == 9 and chart.locator("polygon").count() == 1
+    assert opened.text(".ls-legend").endswith("scatters, model")
+    assert NASTY in opened.text(".ls-said") and opened.page.locator("img").count() == 0
+    assert opened.problems == []
+
+
+MADE: dict[str, Any] = {
+    **STILLS,
+    "ring of 8": lambda: interactive.collective("ring", 8),
+    "chart": a_chart,
+}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -555,7 +592,7 @@ def test_a_page_that_is_laid_out_passes_through_every_width(
 def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.MonkeyPatch) -> None:
     ipywidgets = pytest.importorskip("ipywidgets")
     shown: list[dict] = []
-    monkeypatch.setattr("lockstep.figures.interactive.widget.in_notebook", lambda: True)
+    monkeypatch.setattr("lockstep.figures.widget.in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     made: Playable = interactive.collective("two-level", 8)
     made._ipython_display_()

@@ -144,7 +144,7 @@ def test_the_allocator_frees_what_it_took():
 
 DATA = Path(__file__).parents[1] / "data"
 JUPYTER = ("IPython", "ipykernel", "ipywidgets", "jupyter_client", "nbclient", "nbformat")
-OTHERS = ("anywidget", "matplotlib", "papermill", "plotly", "psutil", "traitlets")
+OTHERS = ("anywidget", "matplotlib", "papermill", "psutil", "traitlets")
 
 
 @pytest.fixture

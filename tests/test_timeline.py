@@ -377,7 +377,7 @@ def test_slices_are_sent_and_not_part_of_what_a_notebook_stores(
     ipywidgets = pytest.importorskip("ipywidgets")
     shown: list[dict] = []
     sent: list[tuple[dict, list]] = []
-    monkeypatch.setattr(widget_module, "in_notebook", lambda: True)
+    monkeypatch.setattr("lockstep.figures.widget.in_notebook", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     monkeypatch.setattr(
         ipywidgets.Widget,

@@ -33,7 +33,7 @@ BESIDES = (
     ("data/*", "tests/test_recordings.py"),
     ("tests/programs/*", "tests/test_families.py"),
     ("lib/lockstep/timeline/browser/*", "tests/test_timeline.py"),
-    ("lib/lockstep/figures/interactive/browser/*", "tests/test_interactive.py"),
+    ("lib/lockstep/figures/browser/*", "tests/test_interactive.py"),
     ("lib/lockstep/course/labs/*", "tests/test_labs.py"),
     ("labs/*", "tests/test_labs.py"),
     ("labs/*.ipynb", "tests/test_browser.py::test_a_blank_lab_shows_what_it_holds[{stem}]"),

@@ -1,62 +1,43 @@
-"""Charts of curves: interactive where plotly is there, a picture and words everywhere else."""
+"""Charts of curves: a widget while the kernel lives, and a picture and words everywhere."""
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 from ..base.formatting import in_one_line, printable, quantity
-from ..base.machine import in_notebook
 from ..base.provenance import Provenance, required
-from .picture import PALETTE, Figure, caption
+from .picture import PALETTE, Figure
+from .widget import Playable
 
-PLOTLY = "application/vnd.plotly.v1+json"
 Point = Sequence[float]  # (x, y) or (x, y, low, high)
+Range = tuple[float, float]
 _CURVE = 40  # a line of more points is a curve: no markers, and a band for error bars
 _COLUMNS = 3  # of a legend
 _FEW_DECADES = 3  # on a logarithmic axis, for ticks between them
+_MOST_TICKS = 8  # of the widget
+_ROOM = 0.04  # of the widget's axes beyond what is drawn
 _LOGARITHMIC = {True: "xy", False: "", "x": "x", "y": "y"}
-# Beside the colour, so that no line is told by it alone; each for matplotlib and for plotly.
-_MARKERS = (
-    *(("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("D", "diamond")),
-    *(("v", "triangle-down"), ("P", "cross"), ("X", "x"), ("*", "star")),
-)
-_MODEL = ("--", "dash")  # and no measurement
-_DASHES = (
-    ("-", "solid"),
-    ("-.", "dashdot"),
-    (":", "dot"),
-    ((0, (8, 2, 1, 2, 1, 2)), "longdashdot"),
+# Beside the colour, so that no line is told by it alone, as matplotlib calls them; dashes are
+# lengths of ink and of gaps.
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MODEL = (3.7, 1.6)  # and no measurement
+_DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (6.4, 1.6, 1.0, 1.6),
+    (1.0, 1.65),
+    (8.0, 2.0, 1.0, 2.0, 1.0, 2.0),
 )
 _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
-# Plotly draws with the colours that it is told, on a paper of either theme: a grey that can be
-# read on both. JupyterLab's theme then has the last word, by a style in the words' output.
-_GREY, _FAINT = "#797979", "rgba(127,127,127,0.3)"
-# The quotient of two lengths, which only new browsers divide.
-_ENLARGED = "tan(atan2(var(--jp-code-font-size,13px),13px))"
-_HEIGHT, _INCHES = 460, 7.0  # of plotly's chart in pixels, of the picture's width
-_CHART = ".jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-words)"
-_STYLE = (
-    f"<style>{_CHART} .main-svg text:not(.hoverlayer *)"
-    "{fill:var(--jp-ui-font-color1)!important}"
-    # While it is drawn anew, as after a change of the theme, what stands below must not move.
-    f"{_CHART} .jp-RenderedPlotly{{min-height:{_HEIGHT}px;"
-    # Plotly's letters are as large as it was told. Where JupyterLab's are enlarged, so is the whole
-    # chart, and has less width to be drawn in (`flex` beside the cell's number, `width` below it).
-    f"--by:{_ENLARGED};transform:scale(var(--by));transform-origin:0 0;"
-    "flex:calc(1/var(--by)) 1 0;width:calc(100%/var(--by));"
-    f"margin-bottom:calc({_HEIGHT}px*(var(--by) - 1))}}</style>"
-)
 
 
-class Chart:
+class Chart(Playable):
     """Lines over an axis; draws itself in a notebook. See `chart`."""
+
+    start = "dials"
 
     def __init__(
         self,
@@ -77,7 +58,7 @@ class Chart:
         self._x = _Axis.of(x, log="x" in logarithmic)
         self._y = _Axis.of(y, log="y" in logarithmic)
         self._lines = [
-            _Line.of(in_one_line(label), points, number, self._x, self._y)
+            _Curve.of(in_one_line(label), points, number, self._x, self._y)
             for number, (label, points) in enumerate(lines.items())
         ]
         if not self._lines:
@@ -87,85 +68,55 @@ class Chart:
                 raise ValueError(f"a model of {label!r}, but there is no such line")
             number = list(lines).index(label)
             name = in_one_line(f"{label}, model")
-            self._lines.append(_Line.of(name, points, number, self._x, self._y, model=True))
+            self._lines.append(_Curve.of(name, points, number, self._x, self._y, model=True))
         self.alt = printable(alt)
         first, *others = required(stamp, "the chart")
         self.stamp = Provenance(first.kind, "\n".join([first.source, *map(str, others)]))
 
-    @cached_property
-    def _picture(self) -> Figure:
-        rows = len(self._lines) // _COLUMNS + str(self.stamp).count("\n")
-        return Figure(self._draw, alt=self.alt, stamp=self.stamp, size=(_INCHES, 3.8 + 0.2 * rows))
-
     def __repr__(self) -> str:
         return f"chart: {self.alt}\n{self.stamp}"
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return {**self._picture._repr_mimebundle_(), "text/plain": repr(self)}
+    def still(self) -> dict[str, Any]:
+        rows = len(self._lines) // _COLUMNS + str(self.stamp).count("\n")
+        size = (7.0, 3.8 + 0.2 * rows)
+        picture = Figure(self._draw, alt=self.alt, stamp=self.stamp, size=size)
+        return {**picture._repr_mimebundle_(), "text/plain": repr(self)}
 
-    def _ipython_display_(self) -> None:
-        if not in_notebook() or find_spec("plotly") is None:  # it has JupyterLab's extension
-            raise NotImplementedError  # IPython then draws it as it draws all else
-        from IPython.display import display
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        nothing_to_turn = {"title": "", "dials": [], "choices": [], "asked": {}}
+        said = {"said": self.alt, "stamp": str(self.stamp)}
+        return {**nothing_to_turn, **said, "chart": self.packed()}
 
-        # Two outputs. Whoever draws plotly shows no other form of the first one, whoever cannot
-        # shows the picture; the words stand below for all. The PNG comes with the words: where it
-        # comes with plotly's form, JupyterLab's extension shows it instead of the chart.
-        picture = self._picture._repr_mimebundle_()
-        still = picture["text/html"].replace(caption(self.alt)[1], "")
-        display({PLOTLY: self.plotly(), "text/html": still, "text/plain": repr(self)}, raw=True)
-        display({"text/html": self._words(), "image/png": picture["image/png"]}, raw=True)
+    def packed(
+        self, x: Range | None = None, y: Range | None = None, mark: float | None = None
+    ) -> dict[str, Any]:
+        """What the page draws: places are shares of the axes.
 
-    def _words(self) -> str:
-        line, words = caption(self.alt)
-        stamp = html.escape(str(self.stamp)).replace("\n", "<br>")
-        return (
-            f'{_STYLE}<figure class="lockstep-words" style="margin:0">{line}'
-            f'<div style="font-size:85%">{stamp}</div>{words}</figure>'
-        )
+        x, y: from where to where they reach, if not as far as the lines. mark: a place on the x
+        axis.
+        """
+        along, up = self._x.scale(x or self._reach("x")), self._y.scale(y or self._reach("y"))
+        return {
+            "x": along.packed(),
+            "y": up.packed(),
+            "lines": [line.packed(along, up) for line in self._lines],
+            "mark": None if mark is None else along.place(mark),
+        }
 
     def _values(self, axis: str) -> list[float]:
         """All that is drawn along an axis."""
         of = slice(0, 1) if axis == "x" else slice(1, None)
         return [value for line in self._lines for row in line.points for value in row[of]]
 
-    # ── Plotly ───────────────────────────────────────────────────────────────────────────────
-
-    def plotly(self) -> dict[str, Any]:
-        """The interactive chart as plotly's JSON; `plotly.graph_objects.Figure(…)` takes it, too,
-        without `config`. Its stamp stands below it, where it has room on a small screen, too; so
-        the chart offers no picture of itself without one.
-        """
-        layout = {
-            "template": {},
-            "autosize": True,
-            "height": _HEIGHT,
-            "margin": {"l": 80, "r": 20, "t": 60, "b": 60},
-            "font": {"color": _GREY, "size": 14},
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "colorway": list(PALETTE),
-            "hovermode": "closest",
-            "hoverlabel": {"font": {"color": "#1a1a1a"}, "bgcolor": "#ffffff", "namelength": -1},
-            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": _GREY, "activecolor": PALETTE[0]},
-            "showlegend": True,
-            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-            "xaxis": self._x.plotly(self._values("x")),
-            "yaxis": self._y.plotly(self._values("y")),
-        }
-        traces = [trace for line in self._lines for trace in line.plotly(self._x, self._y)]
-        return {
-            "data": traces,
-            "layout": layout,
-            "config": {
-                "responsive": True,
-                "displaylogo": False,
-                "showSendToCloud": False,  # a button that uploads the chart
-                "modeBarButtonsToRemove": ["select2d", "lasso2d", "toImage"],
-            },
-        }
-
-    # ── Matplotlib ───────────────────────────────────────────────────────────────────────────
+    def _reach(self, axis: str) -> Range:
+        """An axis of the widget, with some room at its ends."""
+        values, log = self._values(axis), (self._x if axis == "x" else self._y).log
+        low, high = min(values), max(values)
+        if log:
+            room = (high / low) ** _ROOM if high > low else 2.0
+            return low / room, high * room
+        room = _ROOM * (high - low) or abs(high) or 1.0
+        return low - room, high + room
 
     def _draw(self, canvas: Any) -> None:
         from matplotlib.ticker import FixedLocator
@@ -199,7 +150,7 @@ def chart(
     models: Mapping[str, Sequence[Point]] | None = None,
     log: bool | str = True,
 ) -> Chart:
-    """Draw lines over an axis: interactive where possible, else as a picture, and always in words.
+    """Draw lines over an axis: in a notebook points say their values, and a picture and words stay.
 
     lines: for each label its points: (x, y), or (x, y, low, high) where the value scatters. A line
     of more than 40 points is drawn as a curve, others with a marker at each point. x, y: what the
@@ -234,22 +185,30 @@ class _Axis:
             return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
         return quantity(value, self.unit)
 
-    def plotly(self, values: list[float]) -> dict[str, Any]:
-        """The axis with these values on it."""
-        drawn: dict[str, Any] = {
-            "type": "log" if self.log else "linear",
-            "gridcolor": _FAINT,
-            "zeroline": False,
-            "showline": True,
-            "linecolor": _GREY,
-            "ticks": "outside",
-            "automargin": True,
-        }
-        if self.log or self.unit:
-            ticks = (_ticks if self.log else _even_ticks)(min(values), max(values))
-            drawn |= {"tickvals": ticks, "ticktext": [self.say(value) for value in ticks]}
-        title = {"text": _harmless(self.label), "standoff": 10, "font": {"size": 14}}
-        return {**drawn, "title": title}
+    def scale(self, reach: Range) -> _Scale:
+        return _Scale(self, *reach)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """An axis of the widget, from `low` to `high`."""
+
+    axis: _Axis
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """A share of the axis's length."""
+        if self.axis.log:
+            return round(math.log(value / self.low) / math.log(self.high / self.low), 5)
+        return round((value - self.low) / (self.high - self.low), 5)
+
+    def packed(self) -> dict[str, Any]:
+        every = (_ticks if self.axis.log else _even_ticks)(self.low, self.high)
+        ticks = [one for one in every if self.low <= one <= self.high]
+        ticks = ticks[:: 1 + (len(ticks) - 1) // _MOST_TICKS]
+        said = [(self.place(one), self.axis.say(one)) for one in ticks]
+        return {"label": in_one_line(self.axis.label), "ticks": said}
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -271,13 +230,12 @@ def _even_ticks(low: float, high: float) -> list[float]:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _Curve:
     label: str
     points: list[tuple[float, ...]]
-    spread: bool
     color: str
-    marker: tuple[str, str]
-    dash: tuple[Any, str]  # as matplotlib and as plotly has it
+    marker: str
+    dash: tuple[float, ...]
     model: bool  # of the line in its colour
 
     @classmethod
@@ -289,7 +247,7 @@ class _Line:
         x: _Axis,
         y: _Axis,
         model: bool = False,
-    ) -> _Line:
+    ) -> _Curve:
         rows = sorted((tuple(map(float, point)) for point in points), key=lambda row: row[0])
         if not rows:
             raise ValueError(f"the line {label!r} has no points")
@@ -313,7 +271,6 @@ class _Line:
         return cls(
             label,
             rows,
-            len(rows[0]) == 4,
             PALETTE[place],
             _MARKERS[(place + turn) % len(_MARKERS)],
             _MODEL
@@ -326,59 +283,28 @@ class _Line:
     def _is_curve(self) -> bool:
         return self.model or len(self.points) > _CURVE
 
-    def plotly(self, x_axis: _Axis, y_axis: _Axis) -> list[dict[str, Any]]:
-        x, y, *spread = (list(column) for column in zip(*self.points, strict=True))
-        said = [f"{x_axis.say(row[0])}: {y_axis.say(row[1])}" for row in self.points]
-        if self.spread:
-            ends = [f" ({y_axis.say(row[2])} to {y_axis.say(row[3])})" for row in self.points]
+    def packed(self, x: _Scale, y: _Scale) -> dict[str, Any]:
+        """For the page: a point is (x, y, perhaps low and high), `said` what each says."""
+        said = [f"{x.axis.say(row[0])}: {y.axis.say(row[1])}" for row in self.points]
+        if len(self.points[0]) > 2:
+            ends = [f" ({y.axis.say(low)} to {y.axis.say(high)})" for *_, low, high in self.points]
             said = [one + end for one, end in zip(said, ends, strict=True)]
-        name = _harmless(self.label)
-        line: dict[str, Any] = {
-            "type": "scatter",
-            "mode": "lines" if self._is_curve else "lines+markers",
-            "name": name,
-            "legendgroup": name,
-            "x": x,
-            "y": y,
-            "line": {"color": self.color, "dash": self.dash[1], "width": 2},
-            "marker": {"color": self.color, "symbol": self.marker[1], "size": 7},
-            "customdata": said,
-            "hovertemplate": f"{name}<br>%{{customdata}}<extra></extra>",
+        return {
+            "label": self.label,
+            "colour": self.color,
+            "dash": self.dash,
+            "marker": "" if self._is_curve else self.marker,
+            "points": [[x.place(row[0]), *map(y.place, row[1:])] for row in self.points],
+            "said": [] if self._is_curve else said,
         }
-        if not spread:
-            return [line]
-        low, high = spread
-        if not self._is_curve:
-            line["error_y"] = {
-                "type": "data",
-                "array": [top - value for top, value in zip(high, y, strict=True)],
-                "arrayminus": [value - bottom for bottom, value in zip(low, y, strict=True)],
-                "color": self.color,
-                "thickness": 1.5,
-                "width": 3,
-            }
-            return [line]
-        band = {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x + x[::-1],
-            "y": high + low[::-1],
-            "fill": "toself",
-            "fillcolor": self.color,
-            "opacity": 0.2,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-            "showlegend": False,
-            "legendgroup": name,
-        }
-        return [band, line]
 
     def draw(self, axes: Any) -> None:
         x, y, *spread = zip(*self.points, strict=True)
         label = self.label.replace("$", r"\$").lstrip("_")  # matplotlib hides what begins with _
-        look: dict[str, Any] = {"color": self.color, "linestyle": self.dash[0], "label": label}
+        dash = (0, self.dash) if self.dash else "-"
+        look: dict[str, Any] = {"color": self.color, "linestyle": dash, "label": label}
         if not self._is_curve:
-            look |= {"marker": self.marker[0], "markersize": 4.5}
+            look |= {"marker": self.marker, "markersize": 4.5}
         axes.plot(x, y, linewidth=1.5, **look)
         if spread and self._is_curve:
             axes.fill_between(x, *spread, color=self.color, alpha=0.2, linewidth=0)
@@ -388,8 +314,3 @@ class _Line:
             above = [top - value for value, top in zip(y, high, strict=True)]
             error = {"yerr": [below, above], "fmt": "none", "ecolor": self.color, "capsize": 2}
             axes.errorbar(x, y, elinewidth=1, **error)
-
-
-def _harmless(text: str) -> str:
-    """Plotly reads some HTML, and TeX between dollars; this is text."""
-    return html.escape(text, quote=False).replace("$", "&#36;").replace("%{", "%&#123;")

@@ -6,27 +6,17 @@ import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from importlib.util import find_spec
 from typing import Any
 
 from ..base.formatting import printable
-from ..base.machine import in_notebook
 from ..figures.picture import Figure
 from ..figures.table import Table
+from ..figures.widget import can_be_shown, folded, show, show_still
 from ..trace import Trace
 from ..trace.analyses.critical import CriticalPath
 from .picture import picture
 from .scene import Scene, counts, overview, pack, percent, scene
 from .script import script
-
-_WIDGET = "application/vnd.jupyter.widget-view+json"
-# Where the widget's model is gone, JupyterLab writes an error into an output without children; the
-# picture below says more.
-_STYLE = (
-    "<style>.jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-still)"
-    ">.jp-OutputArea-output.jupyter-widgets:not(:has(*)){display:none}"
-    ".lockstep-still>summary{cursor:pointer;font-size:85%}</style>"
-)
 
 
 class Timeline:
@@ -64,32 +54,27 @@ class Timeline:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         still = self._picture._repr_mimebundle_()
         shares = _shares(self.scene)._repr_mimebundle_()
+        both = still["text/html"] + shares["text/html"]
         return {
             "text/plain": repr(self),
-            "text/html": f'{_STYLE}<details open class="lockstep-still"><summary>The same as a '
-            f"picture and in numbers</summary>{still['text/html']}{shares['text/html']}</details>",
+            "text/html": folded(both, "The same as a picture and in numbers"),
             "image/png": still["image/png"],
         }
 
     def _ipython_display_(self) -> None:
-        if not in_notebook() or find_spec("anywidget") is None:
+        if not can_be_shown():
             raise NotImplementedError  # IPython then draws it as it draws all else
-        from IPython.display import display
-
-        # Two outputs, and not two forms of one: of a saved notebook JupyterLab would show the
-        # widget's form, and say that there is no widget any more. The widget first: while the
-        # picture is made, it is there already.
+        # The widget first: while the picture is made, it is there already.
         widget = _canvas()(key=uuid.uuid4().hex)
-        view = {"model_id": widget.model_id, "version_major": 2, "version_minor": 0}
         if len(self.scene.start) > _MANY:
             _send(widget, overview(self.scene))
-        display({_WIDGET: view, "text/plain": repr(self)}, raw=True)
+        show(widget, repr(self))
         _send(widget, self.scene)
         widget.fresh = False
         widget.on_msg(_Shown(self.scene).answer)
         still = self._repr_mimebundle_()
         del still["text/plain"]
-        display(still, raw=True)
+        show_still(still)
 
 
 def _shares(scene: Scene) -> Table:

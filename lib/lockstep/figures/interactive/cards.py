@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ...base.formatting import in_one_line, number
 from ...base.style import SERIES
 from ..picture import growing
-from .widget import Playable
+from ..widget import Playable
 
 _WIDE, _HIGH, _EDGE = 330, 64, 26  # of a number line, in pixels
 _REAL = SERIES[0]  # as a chart's first measurement; the learner's own has a line round it alone

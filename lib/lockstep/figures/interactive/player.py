@@ -10,8 +10,8 @@ from ...base.formatting import in_one_line, quantity
 from ...base.provenance import Provenance, simulated
 from ...models.rounds import ALGORITHMS, Algorithm, two_level
 from ..picture import PALETTE, Figure
+from ..widget import Playable
 from .messages_of_job import Heard, heard
-from .widget import Playable
 
 MOST_RANKS = 8
 _DATA = 1_200_000  # bytes that each rank reduces, if nobody says otherwise

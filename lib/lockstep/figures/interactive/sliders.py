@@ -13,12 +13,13 @@ from ...base.style import COMMUNICATION, GROUPS
 from ...models import cost as costs
 from ...models import overlap as overlaps
 from ...models import pipeline as pipelines
-from ..chart import chart
-from ..picture import PALETTE, Figure
-from .widget import Playable
+from ..chart import Chart
+from ..picture import Figure
+from ..widget import Playable
 
 Schedule = Callable[[int, int, int], Sequence[str]]
 _CURVE = 60  # points of a curve
+_SIZES = (4.0, 2.0**34)  # bytes, of the axis
 # Of a step: colour and pattern, so that forward, backward and weight steps differ in both.
 _STEPS = {
     "F": ("forward", *GROUPS[0]),
@@ -45,31 +46,6 @@ class Dial:
         """The start is one of the values, whether it is in the list or not."""
         own = tuple(sorted({*values, start}))
         return cls(name, label, own, tuple(map(say, own)), own.index(start))
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A logarithmic axis; places are shares of its length."""
-
-    label: str
-    low: float
-    high: float
-    unit: str
-
-    def place(self, value: float) -> float:
-        return round(math.log(value / self.low) / math.log(self.high / self.low), 5)
-
-    def packed(self) -> dict[str, Any]:
-        decades = range(
-            math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high)) + 1
-        )
-        every = 1 + (len(decades) - 1) // 8
-        ticks = [(self.place(10.0**d), quantity(10.0**d, self.unit)) for d in decades[::every]]
-        return {"label": self.label, "ticks": ticks}
-
-    def curve(self) -> list[float]:
-        step = math.log(self.high / self.low) / (_CURVE - 1)
-        return [self.low * math.exp(step * at) for at in range(_CURVE)]
 
 
 class Dials(Playable):
@@ -186,8 +162,7 @@ def cost(
     sizes = [2.0**k for k in range(2, 35)]
     dials.append(Dial.of("nbytes", "size", sizes, float(nbytes), lambda v: quantity(v, "B")))
     every = [seconds for own in points.values() for _, seconds in own] or [1e-6, 1.0]
-    x = Axis("size", 4.0, 2.0**34, "B")
-    y = Axis("time", 10 ** math.floor(math.log10(min(every) / 3)), max(*every, 1e-2) * 10, "s")
+    time = 10 ** math.floor(math.log10(min(every) / 3)), max(*every, 1e-2) * 10
 
     def seconds(values: Mapping[str, Any], formula: Formula, size: float) -> float:
         n = int(values.get("ranks", 2))
@@ -209,38 +184,14 @@ def cost(
             )
         return text
 
-    def draw(values: dict[str, Any]) -> dict[str, Any]:
-        lines = [
-            {
-                "label": f"{name}, model",
-                "colour": PALETTE[number % len(PALETTE)],
-                "dash": ("7 4", "2 3", "9 3 2 3", "14 4")[number % 4],
-                "points": [
-                    [x.place(size), y.place(max(seconds(values, formula, size), y.low / 1e3))]
-                    for size in x.curve()
-                ],
-            }
-            for number, (name, formula) in enumerate(formulas.items())
-        ]
-        dots = [
-            {
-                "label": f"{name}, measured",
-                "colour": PALETTE[number % len(PALETTE)],  # as the formula that it is compared with
-                "points": [[x.place(size), y.place(took)] for size, took in own],
-            }
-            for number, (name, own) in enumerate(points.items())
-        ]
-        drawn = {"x": x.packed(), "y": y.packed(), "lines": lines, "dots": dots}
-        return {"said": said(values), "chart": {**drawn, "mark": x.place(values["nbytes"])}}
-
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
+    def drawn(values: dict[str, Any]) -> Chart:
         curves = {
-            f"{name}, model": [(size, seconds(values, one, size)) for size in x.curve()]
+            f"{name}, model": [(size, seconds(values, one, size)) for size in _curve(*_SIZES)]
             for name, one in formulas.items()
         }
         models = dict(zip(points, curves.values(), strict=False))
         others = dict(list(curves.items())[len(models) :])
-        drawn = chart(
+        return Chart(
             {**points, **others},
             models=models,
             x="size (bytes)",
@@ -248,7 +199,15 @@ def cost(
             alt=f"Time over size by the α–β model. {said(values)}",
             stamp=stamps,
         )
-        return drawn._repr_mimebundle_()
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        chart = drawn(values).packed(_SIZES, time, values["nbytes"])
+        for line, name in zip(chart["lines"][len(formulas) :], formulas, strict=False):
+            line["label"] = f"{name}, model"  # which formula the points are compared with
+        return {"said": said(values), "chart": chart}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        return drawn(values).still()
 
     stamps = [*each(stamp), simulated("α–β model")]
     return Dials("What communication costs", dials, {}, draw, picture, stamps)
@@ -346,7 +305,7 @@ def overlap(
         Dial.of("bandwidth", "1/β", _steps(1e8, 1e12), _rounded(line.bandwidth),
                 lambda v: quantity(v, "B/s")),
     ]  # fmt: skip
-    x = Axis("bucket", 1e5, 2e10, "B")
+    sizes = (1e5, 2e10)
 
     def played(values: Mapping[str, Any], size: float) -> overlaps.Overlap:
         wire = costs.Line(values["alpha"], 1 / values["bandwidth"])
@@ -359,7 +318,7 @@ def overlap(
     def said(values: Mapping[str, Any]) -> str:
         own = played(values, values["bucket"])
         count = len(own.sent)
-        best = min(x.curve(), key=lambda size: played(values, size).exposed)
+        best = min(_curve(*sizes), key=lambda size: played(values, size).exposed)
         return (
             f"{count} {'bucket' if count == 1 else 'buckets'}: all-reduces take "
             f"{quantity(own.communication, 's')} together; {quantity(own.exposed, 's')} comes "
@@ -370,9 +329,16 @@ def overlap(
 
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         own = played(values, values["bucket"])
-        curve = [(size, played(values, size).exposed) for size in x.curve()]
+        curve = [(size, played(values, size).exposed) for size in _curve(*sizes)]
         seen = [exposed for _, exposed in curve if exposed > 0]
-        y = Axis("exposed", 10 ** math.floor(math.log10(min(seen))), 2 * max(seen), "s")
+        times = 10 ** math.floor(math.log10(min(seen))), 2 * max(seen)
+        chart = Chart(
+            {"exposed, model": [(size, max(took, times[0])) for size, took in curve]},
+            x="bucket (bytes)",
+            y="exposed (seconds)",
+            alt=said(values),
+            stamp=stamps,
+        )
         shares = [(start / own.end, end / own.end) for start, end in own.sent]
         if len(shares) > 400:  # what is narrower than a pixel is drawn as one
             shares = [(shares[0][0], shares[-1][1])]
@@ -392,14 +358,7 @@ def overlap(
                 ],
             },
         ]
-        line = {
-            "label": "exposed, model",
-            "colour": PALETTE[1],
-            "dash": "6 0",
-            "points": [[x.place(size), y.place(max(took, y.low))] for size, took in curve],
-        }
-        axes = {"x": x.packed(), "y": y.packed(), "lines": [line], "dots": []}
-        drawn = {"chart": {**axes, "mark": x.place(values["bucket"])}}
+        drawn = {"chart": chart.packed(sizes, times, values["bucket"])}
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes), **drawn}
 
     def picture(values: dict[str, Any]) -> dict[str, Any]:
@@ -418,6 +377,12 @@ def _steps(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     every = [float(f"{one}e{decade}") for decade in decades for one in (1, 2, 5)]
     return [value for value in every if low <= value <= high]
+
+
+def _curve(low: float, high: float) -> list[float]:
+    """Places of the points of a curve over a logarithmic axis."""
+    step = math.log(high / low) / (_CURVE - 1)
+    return [low * math.exp(step * at) for at in range(_CURVE)]
 
 
 def _rounded(value: float) -> float:

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...base.machine import in_notebook
-from ..scripts import joined
+from ..base.machine import in_notebook
+from .scripts import joined
 
 BROWSER = Path(__file__).with_name("browser")
 # Each begins with one of these, which imports from those before it.
@@ -58,22 +58,44 @@ class Playable:
         return self.still()
 
     def _ipython_display_(self) -> None:
-        if not in_notebook() or find_spec("anywidget") is None:
+        if not can_be_shown():
             raise NotImplementedError  # IPython then draws it as it draws all else
-        from IPython.display import display
-
-        # Two outputs, and not two forms of one: of a saved notebook JupyterLab would show the
-        # widget's form, and say that there is no widget any more.
-        widget = make(self)
         still = self.still()
-        view = {"model_id": widget.model_id, "version_major": 2, "version_minor": 0}
-        display({_WIDGET: view, "text/plain": still.pop("text/plain")}, raw=True)
-        opened = " open" if self.is_open else ""
-        folded = (
-            f'{_STYLE}<details{opened} class="lockstep-still"><summary>{html.escape(self.summary)}'
-            f"</summary>{still['text/html']}</details>"
-        )
-        display({**still, "text/html": folded}, raw=True)
+        show(make(self), still.pop("text/plain"))
+        show_still({**still, "text/html": folded(still["text/html"], self.summary, self.is_open)})
+
+
+def can_be_shown() -> bool:
+    """Whether there is a notebook, and what widgets are made of."""
+    return in_notebook() and find_spec("anywidget") is not None
+
+
+def show(widget: Any, text: str) -> None:
+    """Show a widget. What stays when it is gone follows by `show_still`.
+
+    Two outputs, and not two forms of one: of a saved notebook JupyterLab would show the widget's
+    form, and say that there is no widget any more.
+    """
+    from IPython.display import display
+
+    view = {"model_id": widget.model_id, "version_major": 2, "version_minor": 0}
+    display({_WIDGET: view, "text/plain": text}, raw=True)
+
+
+def show_still(bundle: Mapping[str, Any]) -> None:
+    """Show what stays below a widget."""
+    from IPython.display import display
+
+    display(dict(bundle), raw=True)
+
+
+def folded(still: str, summary: str, is_open: bool = True) -> str:
+    """HTML that stands below a widget, which folds it."""
+    opened = " open" if is_open else ""
+    return (
+        f'{_STYLE}<details{opened} class="lockstep-still"><summary>{html.escape(summary)}'
+        f"</summary>{still}</details>"
+    )
 
 
 def script(start: str) -> str:
