@@ -241,19 +241,6 @@ def recursive_doubling_all_reduce(n: int, nbytes: float, line: Line) -> float:
     return (rounds + (0 if n == 1 << rounds else 2)) * line(nbytes)
 
 
-def rabenseifner_all_reduce(n: int, nbytes: float, line: Line) -> float:
-    """2·log₂ n·α + 2(n − 1)/n·s·β: reduce-scatter by halving, then all-gather by doubling.
-
-    The rounds of recursive doubling, twice, with the bytes of a ring: each exchanges with a partner
-    half, a quarter, an eighth, … of the bytes, and then the same backwards. Thakur, Rabenseifner
-    and Gropp 2005, on all-reduce of long messages. Where n is not a power of two, see
-    `recursive_doubling_all_reduce`.
-    """
-    core = 1 << _whole(n).bit_length() - 1
-    halving = sum(line(nbytes / 2**k) for k in range(1, core.bit_length()))
-    return 2 * halving + (0 if n == core else 2) * line(nbytes)
-
-
 def tree_all_reduce(n: int, nbytes: float, line: Line) -> float:
     """2⌈log₂ n⌉·(α + s·β): a binomial tree to one rank, and back.
 
@@ -298,23 +285,6 @@ def binomial_broadcast(n: int, nbytes: float, line: Line) -> float:
     Thakur, Rabenseifner and Gropp 2005, on broadcast of short messages.
     """
     return _rounds(n) * line(nbytes)
-
-
-def pairwise_all_to_all(n: int, nbytes: float, line: Line) -> float:
-    """(n − 1)·α + (n − 1)/n·s·β: in round k, rank r sends to r + k and receives from r − k.
-
-    Thakur, Rabenseifner and Gropp 2005, on all-to-all of long messages.
-    """
-    return (_whole(n) - 1) * line(nbytes / n)
-
-
-def linear_gather(n: int, nbytes: float, line: Line) -> float:
-    """(n − 1)·(α + s/n·β): one rank receives from all others, one after the other.
-
-    Counted from Hockney's line; MPICH's tree (Thakur, Rabenseifner and Gropp 2005) needs ⌈log₂ n⌉
-    rounds for the same bytes.
-    """
-    return (_whole(n) - 1) * line(nbytes / n)
 
 
 def hierarchical_all_reduce(

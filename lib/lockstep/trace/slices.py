@@ -389,10 +389,6 @@ class Slices:
         """Only these rows (indices, or a mask of booleans); lanes and names stay."""
         return self.derive({column: values[rows] for column, values in self.columns().items()})
 
-    def stamped(self, stamp: Provenance) -> Self:
-        """The same trace with this stamp."""
-        return self.derive(stamp=stamp)
-
     @classmethod
     def from_slices(
         cls, slices: Iterable[Slice], *, stamp: Provenance | None = None, notes: Sequence[str] = ()
