@@ -10,16 +10,27 @@ from typing import Any
 
 from .slices import Column, Slices, TraceError
 
-# Bytes of an element, by PyTorch's name of the type in C++.
-_SIZES = {
-    **dict.fromkeys(("bool", "unsigned char", "signed char", "char"), 1),
-    **dict.fromkeys(("c10::Half", "c10::BFloat16", "short", "short int", "unsigned short"), 2),
-    **dict.fromkeys(("float", "int", "unsigned int", "c10::complex<c10::Half>"), 4),
-    **dict.fromkeys(("double", "long", "long int", "unsigned long", "c10::complex<float>"), 8),
-    "long long": 8,
-    "c10::complex<double>": 16,
+# PyTorch's name of a type → bytes of an element, and its names in C++.
+_TYPES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "Bool": (1, ("bool",)),
+    "Byte": (1, ("unsigned char",)),
+    "Char": (1, ("signed char", "char")),
+    "Short": (2, ("short", "short int")),
+    "UInt16": (2, ("unsigned short",)),
+    "Half": (2, ("c10::Half",)),
+    "BFloat16": (2, ("c10::BFloat16",)),
+    "Int": (4, ("int",)),
+    "UInt32": (4, ("unsigned int",)),
+    "Float": (4, ("float",)),
+    "ComplexHalf": (4, ("c10::complex<c10::Half>",)),
+    "Long": (8, ("long", "long int", "long long")),
+    "UInt64": (8, ("unsigned long",)),
+    "Double": (8, ("double",)),
+    "ComplexFloat": (8, ("c10::complex<float>",)),
+    "ComplexDouble": (16, ("c10::complex<double>",)),
 }
-_FLOAT8 = re.compile(r"c10::Float8_|float8_", re.IGNORECASE)
+_IN_C = {in_c: name for name, (_, names) in _TYPES.items() for in_c in names}
+_FLOAT8 = re.compile(r"(c10::)?float8_", re.IGNORECASE)
 _NUMBERS = re.compile(r"-?\d+")
 
 
@@ -43,7 +54,7 @@ class Input:
     @property
     def item(self) -> int:
         """Bytes of an element, 0 where the type is none of a tensor, or unknown."""
-        return 1 if _FLOAT8.match(self.type) else _SIZES.get(self.type, 0)
+        return item_size(torch_dtype(self.type))
 
     @property
     def numbers(self) -> list[int]:
@@ -54,6 +65,16 @@ class Input:
         if self.tensors:
             return f"({', '.join(map(_text, self.tensors))})"
         return _text(self.shape)
+
+
+def torch_dtype(name: str) -> str:
+    """PyTorch's name of a type for the name that C++ gives it; others stay as they are."""
+    return _IN_C.get(name, name)
+
+
+def item_size(dtype: str) -> int:
+    """Bytes of an element of a type, by PyTorch's name; 0 where it is unknown."""
+    return 1 if _FLOAT8.match(dtype) else _TYPES.get(dtype, (0,))[0]
 
 
 def inputs_in(args: dict[str, Any]) -> tuple[Input, ...] | None:

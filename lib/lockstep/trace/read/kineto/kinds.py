@@ -14,10 +14,10 @@ On the CPU it is the annotation "gloo:…" that ProcessGroupGloo sets around the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ...shapes import Input, inputs_in, item_size, torch_dtype
 from ...slices import NONE, Kind
 
 _CATEGORIES = {
@@ -92,38 +92,6 @@ _IN_KERNELS = re.compile(
     r"(AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast|CrossDeviceReduce|Reduce)",
     re.IGNORECASE,
 )
-_SIZES = {
-    "Byte": 1,
-    "Char": 1,
-    "Bool": 1,
-    "Short": 2,
-    "UInt16": 2,
-    "Half": 2,
-    "BFloat16": 2,
-    "Int": 4,
-    "UInt32": 4,
-    "Float": 4,
-    "ComplexHalf": 4,
-    "Long": 8,
-    "UInt64": 8,
-    "Double": 8,
-    "ComplexFloat": 8,
-    "ComplexDouble": 16,
-}
-_IN_C = {
-    "float": "Float",
-    "double": "Double",
-    "c10::Half": "Half",
-    "c10::BFloat16": "BFloat16",
-    "bool": "Bool",
-    "unsigned char": "Byte",
-    "signed char": "Char",
-    "short": "Short",
-    "short int": "Short",
-    "int": "Int",
-    "long": "Long",
-    "long int": "Long",
-}
 
 
 def kind(category: str, name: str) -> Kind:
@@ -178,14 +146,9 @@ def operation_of_kernel(kernel: str) -> str:
     return operation(found[1]) if found else ""
 
 
-def torch_dtype(name: str) -> str:
-    """PyTorch's name of a type for the name that C++ gives it; others stay as they are."""
-    return _IN_C.get(name, name)
-
-
 def bytes_of(elements: int, dtype: str) -> int:
     """Bytes of a message, NONE where elements or type are unknown."""
-    size = 1 if dtype.startswith("Float8") else _SIZES.get(dtype, 0)
+    size = item_size(dtype)
     return elements * size if elements >= 0 and size else NONE
 
 
@@ -194,19 +157,10 @@ def bytes_of_inputs(args: dict[str, Any]) -> tuple[int, str]:
 
     (NONE, "") where the profiler did not record shapes.
     """
-    shapes, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(shapes, list) or not isinstance(types, list) or not shapes or not types:
-        return NONE, ""
-    dtype = torch_dtype(str(types[0]))
-    return bytes_of(_elements(shapes[0]), dtype), dtype if dtype in _SIZES else ""
-
-
-def _elements(shape: Any) -> int:
-    if not isinstance(shape, Sequence) or isinstance(shape, str):
-        return NONE
-    if all(isinstance(length, int) for length in shape):
-        return prod(shape)
-    return sum(_elements(one) for one in shape)
+    first, *_ = inputs_in(args) or (Input(),)
+    dtype = torch_dtype(first.type)
+    elements = sum(map(prod, first.tensors)) if first.tensors else first.elements
+    return bytes_of(elements, dtype), dtype if item_size(dtype) else ""
 
 
 def _function(kernel: str) -> str:

@@ -32,19 +32,8 @@ class Said(NamedTuple):
 
 
 def _said(args: Args) -> Said:
-    return Said(
-        args.collective,
-        args.dtype,
-        args.elements_in,
-        args.elements_out,
-        args.bytes_in,
-        args.bytes_out,
-        args.group.strip('"'),
-        args.ranks if isinstance(args.ranks, str) else str(args.ranks),
-        args.size,
-        args.source,
-        args.destination,
-    )
+    facts = {name: getattr(args, name) for name in Said._fields}
+    return Said(**facts | {"group": args.group.strip('"'), "ranks": str(args.ranks)})
 
 
 @dataclass
