@@ -21,8 +21,8 @@ from ..base.provenance import Provenance
 from ..base.style import GROUPS, Look
 from ..trace import Kind, Trace, TraceError
 from ..trace.analyses.critical import CriticalPath
-from ..trace.intervals import Intervals, covered, union
-from ..trace.joins import computes_on_host, launch_of, on_device
+from ..trace.intervals import Intervals, covered
+from ..trace.joins import busy, computes_on_host, launch_of, on_device
 from ..trace.matching import match
 from ..trace.slices import NONE
 from ..trace.unseen import unseen
@@ -357,8 +357,7 @@ class _Piece:
             band, times = _band(trace, part, rank, pieces, first)
             rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
             lasts = (
-                _covers(trace, rows[kinds[rows] == GROUP + at], first).total
-                for at in range(len(patterns))
+                busy(trace, rows[kinds[rows] == GROUP + at]).total for at in range(len(patterns))
             )
             self.times.append(replace(times, groups=tuple(lasts)))
             if len(band[0]):
@@ -375,8 +374,7 @@ class _Piece:
                 label = _cut(trace.lanes[lane].label) or "?"
                 on_device = trace.lanes[lane].on_device
                 is_quiet = not on_device and (
-                    _covers(trace, np.arange(piece.start, piece.stop), first).total
-                    < _QUIET * self.span
+                    busy(trace, np.arange(piece.start, piece.stop)).total < _QUIET * self.span
                 )
                 self.rows += [
                     Row(part, rank, label, number, at + one, at + end, on_device, is_quiet)
@@ -457,8 +455,8 @@ def _band(
 ) -> tuple[tuple[Column, Column, Column], RankTimes]:
     """(start, duration, kind) of the band of a rank, and its times: as `breakdown` has them."""
     rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
-    compute = _covers(trace, rows[_computes(trace, rank, rows)], first)
-    communication = _covers(trace, rows[trace.kind[rows] == Kind.COMMUNICATION], first)
+    compute = busy(trace, rows[_computes(trace, rank, rows)])
+    communication = busy(trace, rows[trace.kind[rows] == Kind.COMMUNICATION])
     cuts = np.sort(np.concatenate((*compute, *communication)))
     start, end = cuts[:-1], cuts[1:]
     computes = covered(compute, start, end) > 0
@@ -483,7 +481,7 @@ def _band(
     if not len(compute.starts) or not len(communication.starts):
         kind = np.zeros_like(kind)
     shown = (kind > 0) & (lasted > 0)
-    return (start[shown], lasted[shown], kind[shown]), times
+    return (start[shown] - first, lasted[shown], kind[shown]), times
 
 
 def _computes(trace: Trace, rank: int, rows: Column) -> Column:
@@ -494,11 +492,6 @@ def _computes(trace: Trace, rank: int, rows: Column) -> Column:
     if len(rows) and (trace.stream[rows] != NONE).any():
         return (trace.kind[rows] == Kind.COMPUTE) & (trace.stream[rows] != NONE)
     return computes_on_host(trace, rows)
-
-
-def _covers(trace: Trace, rows: Column, first: int) -> Intervals:
-    start = trace.start[rows] - first
-    return union(start, start + trace.duration[rows])
 
 
 def _launches(trace: Trace, position: Column) -> tuple[Column, Column]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .intervals import Intervals, covered, union
 from .slices import NONE, Column, Kind, Slices
 
 # Operators that only hand a communication over; gloo says itself when it communicates.
@@ -54,11 +55,38 @@ def launch_of(trace: Slices, rows: Column) -> Column:
     return found
 
 
+def grouped(values: Column) -> list[tuple[int, Column]]:
+    """(value, its places, ascending) of each distinct value."""
+    order = np.argsort(values, kind="stable")
+    distinct, first = np.unique(values[order], return_index=True)
+    return list(zip(distinct.tolist(), np.split(order, first[1:]), strict=False))
+
+
 def by_thread(trace: Slices, calls: Column) -> list[tuple[int, Column]]:
     """(lane, places in `calls` of the calls that this thread made)."""
     known = np.flatnonzero(calls != NONE)
-    lanes = trace.lane[calls[known]]
-    return [(int(lane), known[lanes == lane]) for lane in np.unique(lanes)]
+    return [(lane, known[places]) for lane, places in grouped(trace.lane[calls[known]])]
+
+
+def busy(trace: Slices, rows: Column) -> Intervals:
+    """When any of these rows lasts."""
+    start = trace.start[rows]
+    return union(start, start + trace.duration[rows])
+
+
+def own_time(trace: Slices, rows: Column, within: Intervals | None = None) -> Column:
+    """For each of these rows the nanoseconds in which it was the innermost of them on its lane.
+
+    rows: in the trace's order. within: only these times.
+    """
+    own = np.zeros(len(rows), np.int64)
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    for _, here in grouped(trace.lane[rows]):
+        bounds = np.unique(np.concatenate((start[here], end[here])))
+        at = innermost(start[here], end[here], bounds[:-1])
+        lasted = np.diff(bounds) if within is None else covered(within, bounds[:-1], bounds[1:])
+        np.add.at(own, here[at[at != NONE]], lasted[at != NONE])
+    return own
 
 
 def launched_in(trace: Slices, rows: Column, wanted: Column) -> Column:

@@ -105,6 +105,14 @@ def steps(trace: Slices) -> tuple[Step, ...]:
     )
 
 
+def steps_by_rank(trace: Slices) -> dict[int, list[Step]]:
+    """The same by rank, of ranks that have slices."""
+    found: dict[int, list[Step]] = {}
+    for step in steps(trace):
+        found.setdefault(step.rank, []).append(step)
+    return found
+
+
 def _of_rank(trace: Slices, rank: int, rows: Column) -> list[Step]:
     if not len(rows):
         return _whole(trace, rank)

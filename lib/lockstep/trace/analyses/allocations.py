@@ -14,7 +14,7 @@ from ...figures.table import Table, table
 from ..intervals import Times
 from ..joins import innermost
 from ..slices import NONE, Column, Kind, Slices, TraceError
-from ..steps import Step, steps
+from ..steps import Step, steps_by_rank
 from .wording import in_text, with_notes
 
 _EVENT = "[memory]"
@@ -143,9 +143,7 @@ def allocations(trace: Slices) -> Allocations:
     operators: list[Allocator] = []
     curves: dict[tuple[int, int], tuple[Times, Times]] = {}
     notes = []
-    own_steps: dict[int, list[Step]] = {}
-    for step in steps(trace):
-        own_steps.setdefault(step.rank, []).append(step)
+    own_steps = steps_by_rank(trace)
     for rank in trace.ranks:
         times, events = _events(trace, rank)
         on_host = np.array([one["Device Id"] < 0 for one in events], bool)

@@ -13,10 +13,10 @@ from ...base.formatting import milliseconds, percent
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..device import DeviceTimes, windows
-from ..intervals import Intervals, Times, covered, join, union
-from ..joins import computes_on_host, launch_of, on_device, pieces
+from ..intervals import Times, covered, join
+from ..joins import busy, computes_on_host, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
-from ..steps import Step, steps
+from ..steps import Step, steps_by_rank
 from ..unseen import damaged, doubtful, unseen
 from .wording import in_text, with_notes
 
@@ -214,9 +214,7 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
     """
     if skip < 0:
         raise TraceError(f"skip={skip}: the number of steps to leave out must be 0 or more")
-    of_rank: dict[int, list[Step]] = {}
-    for step in steps(trace):
-        of_rank.setdefault(step.rank, []).append(step)
+    of_rank = steps_by_rank(trace)
     if not of_rank:
         raise TraceError("this trace has no slices, so there is nothing to break down")
     silent = unseen(trace)
@@ -287,8 +285,8 @@ def _on_device(work: DeviceTimes, bounds: Times) -> Times:
 def _on_host(trace: Slices, rank: int, bounds: Times) -> Times:
     """The same for a rank without a GPU."""
     rows = trace.where(rank=rank)
-    works = _covers(trace, rows[computes_on_host(trace, rows)])
-    talks = _covers(trace, trace.where(Kind.COMMUNICATION, rank=rank))
+    works = busy(trace, rows[computes_on_host(trace, rows)])
+    talks = busy(trace, trace.where(Kind.COMMUNICATION, rank=rank))
     compute, communication, either = (
         covered(times, bounds[:-1], bounds[1:]) for times in (works, talks, join(works, talks))
     )
@@ -297,11 +295,6 @@ def _on_host(trace: Slices, rank: int, bounds: Times) -> Times:
     return np.stack(
         [compute, communication, overlapped, nothing, nothing, nothing, np.diff(bounds) - either]
     )
-
-
-def _covers(trace: Slices, rows: Column) -> Intervals:
-    start = trace.start[rows]
-    return union(start, start + trace.duration[rows])
 
 
 def _notes(rank: int, own: Sequence[Step], work: DeviceTimes, bounds: Times) -> list[str]:

@@ -12,6 +12,7 @@ from ...base.formatting import in_one_line, microseconds, percent, printable, qu
 from ...figures.table import table
 from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
+from ..joins import busy, own_time
 from ..matching import Matches, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 from .wording import with_notes
@@ -378,17 +379,14 @@ def _doing(trace: Slices, rank: int, late: Intervals) -> tuple[Doing, ...]:
     """Return a rank's work in these times: on its device and, where that was idle, on its
     threads."""
     device = _within(trace, trace.where(*DEVICE_KINDS, rank=rank), late)
-    busy = union(trace.start[device], trace.start[device] + trace.duration[device])
     found = _by_name(trace, "device", device, _time_in(trace, device, late))
 
-    idle = subtract(late, busy)
+    idle = subtract(late, busy(trace, device))
     host = _within(trace, trace.where(*_HOST_KINDS, rank=rank), idle)
     host = host[trace.stream[host] == NONE]
-    own = _own_time(trace, host, _time_in(trace, host, idle))
-    found += _by_name(trace, "host", host, own)
+    found += _by_name(trace, "host", host, own_time(trace, host, idle))
 
-    known = union(trace.start[host], trace.start[host] + trace.duration[host])
-    nothing = subtract(idle, known).total
+    nothing = subtract(idle, busy(trace, host)).total
     if nothing:
         found.append(Doing("nothing recorded", "", nothing))
     return tuple(sorted(found, key=lambda one: (-one.time, one.where, one.name)))
@@ -407,24 +405,6 @@ def _by_name(trace: Slices, where: str, rows: Column, time: Column) -> list[Doin
     total = np.zeros(len(trace.names), np.int64)
     np.add.at(total, trace.name[rows], time)
     return [Doing(where, trace.names[at], int(total[at])) for at in np.flatnonzero(total).tolist()]
-
-
-def _own_time(trace: Slices, rows: Column, time: Column) -> Column:
-    """Return the time of each of these slices on threads that no slice inside it covers."""
-    own = time.copy()
-    lane = trace.lane[rows]
-    for bounds in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(lane)) + 1):
-        start = trace.start[rows[bounds]]
-        end = start + trace.duration[rows[bounds]]
-        # Slices of a thread are nested and sorted: so many have begun before, so many are over.
-        depth = np.arange(len(bounds)) - np.searchsorted(np.sort(end), start, side="right")
-        for level in range(1, int(depth.max(initial=0)) + 1):
-            inner, outer = np.flatnonzero(depth == level), np.flatnonzero(depth == level - 1)
-            parent = np.searchsorted(outer, inner) - 1
-            has = parent >= 0
-            np.subtract.at(own, bounds[outer[parent[has]]], time[bounds[inner[has]]])
-    clipped: Column = own.clip(0)
-    return clipped
 
 
 # ── Words ────────────────────────────────────────────────────────────────────────────────────

@@ -39,7 +39,7 @@ from ...base.formatting import milliseconds, percent, printable
 from ...base.provenance import Provenance, simulated
 from ...figures.table import table
 from ..intervals import covered, union
-from ..joins import innermost, launch_of
+from ..joins import grouped, innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
 from ..unseen import refuse_unseen, unseen
@@ -286,11 +286,10 @@ class _Predecessors:
         start, rank, lane = self.start[rows], trace.rank[rows], trace.lane[rows]
         stream, cross = (np.full(len(rows), NONE, np.int64) for _ in range(2))
         # Rows come by lane, and lanes by rank only in traces from `from_slices`.
-        for here in _pieces_of(lane):
+        for _, here in grouped(lane):
             stream[here] = _last_ended(*_by_end(self.end, rows[here]), start[here])
-        for here in _pieces_of(rank):
-            by_end = _by_end(self.end, rows[here])
-            self.ended[int(rank[here[0]])] = by_end
+        for one, here in grouped(rank):
+            self.ended[one] = by_end = _by_end(self.end, rows[here])
             cross[here] = _last_ended(*by_end, start[here])
         launch = launch_of(trace, rows)
         calls = np.maximum(launch, 0)
@@ -336,14 +335,6 @@ def _last_to_come(trace: Slices) -> tuple[Column, Column]:
     to_last |= np.isin(operation, (*SYNCHRONISING, "send", "recv"))
     last[rows] = np.where(to_last, latest, np.where(from_root, root, rows))
     return last, unmatched
-
-
-def _pieces_of(keys: Column) -> list[Column]:
-    """The indices of each distinct key, ascending."""
-    if not len(keys):
-        return []
-    order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
 
 
 def _by_end(end: Column, rows: Column) -> tuple[Column, Column]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,9 +13,9 @@ import numpy as np
 from ...base.formatting import milliseconds, percent, printable
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
-from ..joins import innermost, launch_of, on_device
+from ..joins import grouped, innermost, launch_of, on_device, own_time
 from ..slices import NONE, Column, Kind, Slices, TraceError
-from ..steps import steps
+from ..steps import steps_by_rank
 from .wording import shortened, with_notes
 
 _HASH = re.compile(r"(?<=CompiledFxGraph )\w+ ")
@@ -269,7 +268,7 @@ def _measure(trace: Slices, device: bool) -> _Measured:
     calls = launch_of(trace, rows)
     calls = np.where(calls == NONE, rows, calls)
     kept, number, length = _in_steps(trace, calls)
-    durations = trace.duration[rows] if device else _own_time(trace, rows)
+    durations = trace.duration[rows] if device else own_time(trace, rows)
     rows, calls, durations = rows[kept], calls[kept], durations[kept]
     known, names = trace.collective[rows], trace.name[rows]
     place, ranges = _ranges(trace, calls)
@@ -297,33 +296,12 @@ def _on_threads(trace: Slices) -> Column:
     return np.flatnonzero(works)
 
 
-def _own_time(trace: Slices, rows: Column) -> Column:
-    """For each row the nanoseconds in which it was the innermost of these on its lane."""
-    own = np.zeros(len(rows), np.int64)
-    start, end = trace.start[rows], trace.end[rows]
-    for first, last in _by_lane(trace, rows):
-        here = slice(first, last)
-        bounds = np.unique(np.concatenate((start[here], end[here])))
-        at = innermost(start[here], end[here], bounds[:-1])
-        np.add.at(own[here], at[at != NONE], np.diff(bounds)[at != NONE])
-    return own
-
-
-def _by_lane(trace: Slices, rows: Column) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) among rows in the trace's order, for each lane that has any."""
-    lanes = trace.lane[rows]
-    bounds = [0, *(np.flatnonzero(np.diff(lanes)) + 1).tolist(), len(rows)]
-    yield from ((a, b) for a, b in itertools.pairwise(bounds) if b > a)
-
-
 def _in_steps(trace: Slices, calls: Column) -> tuple[Column, int, float]:
     """Which of the calls count; how many steps there are of all ranks; their mean length."""
     kept, when, rank = np.ones(len(calls), bool), trace.start[calls], trace.rank[calls]
     number, length = 0, 0
-    every = steps(trace)
-    for one in trace.ranks:
-        own = [step for step in every if step.rank == one]
-        if own and own[0].number != NONE:
+    for one, own in steps_by_rank(trace).items():
+        if own[0].number != NONE:
             kept &= (rank != one) | ((when >= own[0].start) & (when < own[-1].end))
         number += len(own)
         length += sum(step.end - step.start for step in own)
@@ -340,15 +318,13 @@ def _ranges(trace: Slices, calls: Column) -> tuple[Column, list[str]]:
     """For each call, which of these paths of annotations it was made in; the first is ""."""
     paths = {"": 0}
     place = np.zeros(len(calls), np.int64)
-    lanes = trace.lane[calls]
-    for lane in np.unique(lanes).tolist():
+    for lane, mine in grouped(trace.lane[calls]):
         rows = trace.rows_of(lane)
         notes = rows.start + np.flatnonzero(trace.kind[rows] == Kind.ANNOTATION)
         if not len(notes):
             continue
         start, end = trace.start[notes], trace.end[notes]
         of_note = np.array([paths.setdefault(path, len(paths)) for path in _paths(trace, notes)])
-        mine = np.flatnonzero(lanes == lane)
         at = innermost(start, end, trace.start[calls[mine]])
         place[mine] = np.where(at == NONE, 0, of_note[at])
     return place, list(paths)

@@ -16,7 +16,7 @@ from ..intervals import union
 from ..joins import by_thread, launch_of, launched_in, on_device
 from ..shapes import shapes_of
 from ..slices import NONE, Column, Kind, Numbering, Slices, TraceError
-from ..steps import steps
+from ..steps import steps_by_rank
 from ..unseen import refuse_unseen
 from .wording import shortened, with_notes
 
@@ -228,15 +228,13 @@ def _by_name(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
 def _by_step(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     calls = launch_of(trace, rows)
     keys = np.full(len(rows), NONE, np.int64)
-    every = steps(trace)
-    for rank in trace.ranks:
-        own = [step for step in every if step.rank == rank]
-        if own:  # the number of a trace without steps is NONE, as is the key of what has none
-            mine = np.flatnonzero((trace.rank[rows] == rank) & (calls != NONE))
-            called = trace.start[calls[mine]]
-            at = np.searchsorted([step.start for step in own], called, side="right") - 1
-            numbers = np.array([step.number for step in own])
-            keys[mine] = np.where((at >= 0) & (called < own[-1].end), numbers[at], NONE)
+    for rank, own in steps_by_rank(trace).items():
+        mine = np.flatnonzero((trace.rank[rows] == rank) & (calls != NONE))
+        called = trace.start[calls[mine]]
+        at = np.searchsorted([step.start for step in own], called, side="right") - 1
+        # The number of a trace without steps is NONE, as is the key of what has none.
+        numbers = np.array([step.number for step in own])
+        keys[mine] = np.where((at >= 0) & (called < own[-1].end), numbers[at], NONE)
     present, keys_of = np.unique(keys[keys != NONE], return_inverse=True)
     keys[keys != NONE] = keys_of
     return keys, [f"step {number}" for number in present.tolist()]

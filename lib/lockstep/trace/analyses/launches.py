@@ -16,7 +16,7 @@ from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
-from ..steps import Step, steps
+from ..steps import steps_by_rank
 from ..unseen import LAUNCHES, refuse_unseen
 from .wording import in_text, with_notes
 
@@ -182,9 +182,7 @@ def launches(trace: Slices) -> Launches:
     refuse_unseen(trace)
     device = on_device(trace)
     calls = launch_of(trace, device)
-    own: dict[int, list[Step]] = {}
-    for step in steps(trace):
-        own.setdefault(step.rank, []).append(step)
+    own = steps_by_rank(trace)
     groups: list[Calls] = []
     queues: list[Queue] = []
     depths: dict[int, tuple[Times, Times]] = {}

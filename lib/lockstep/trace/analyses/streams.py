@@ -12,7 +12,7 @@ from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..device import DeviceTimes
 from ..intervals import covered
-from ..joins import launch_of, on_device, pieces
+from ..joins import grouped, launch_of, on_device, pieces
 from ..slices import NONE, Column, Slices, TraceError
 from ..unseen import refuse_unseen
 from .wording import in_text, shortened, with_notes
@@ -217,11 +217,9 @@ def _after_free(trace: Slices, rows: Column, calls: Column) -> Column:
     that is later, until it began."""
     order = np.lexsort((trace.start[rows], trace.lane[rows]))
     ends = trace.end[rows[order]]
-    lanes = trace.lane[rows[order]]
     free = np.empty(len(rows), np.int64)
     never = np.iinfo(np.int64).min
-    for lane in np.unique(lanes):
-        mine = lanes == lane
+    for _, mine in grouped(trace.lane[rows[order]]):
         free[order[mine]] = np.concatenate(([never], np.maximum.accumulate(ends[mine])[:-1]))
     returned = np.where(calls != NONE, trace.end[calls], trace.start[rows])
     return trace.start[rows] - np.maximum(free, returned)
