@@ -19,7 +19,7 @@ from ..figures.table import Table, table
 from . import Kind, Trace, TraceError
 from .analyses.breakdown import Spent
 from .analyses.diff import Change, diff
-from .analyses.wording import shortened, with_notes
+from .analyses.wording import Answer, shortened
 from .joins import launch_of, on_device
 from .slices import NONE
 from .unseen import damaged
@@ -81,7 +81,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Gate(Answer):
     """The gate's verdict. runs: of either side. level: false alarms that it allows, of all pairs.
 
     left_out: measures that one side or both do not have, and why.
@@ -143,13 +143,13 @@ class Gate:
 
     def markdown(self) -> str:
         """A table and sentences, for a comment below a change or a job's summary."""
-        shown = self._table()
+        (shown,) = self._tables()
         lines = [f"### {shown.caption}", "", _row(shown.columns), _row(["---"] * 6)]
         lines += [_row(row) for row in shown.rows]
-        said = [*self._sentences(), *map(str, self.stamps)]
+        said = [*self._notes(), *map(str, self.stamps)]
         return "\n".join([*lines, "", *(f"- {_plain(one)}" for one in said)]) + "\n"
 
-    def _table(self) -> Table:
+    def _tables(self) -> list[Table]:
         rows = []
         for one in self.measures:
             before, after = (_quantity(one.name, value) for value in one.medians)
@@ -158,18 +158,12 @@ class Gate:
             rows.append((one.name, before, after, growth, one.odds, grew))
         verdict = "passed" if self.passed else "FAILED"
         columns = ("measure", "before", "after", "growth", "chance by noise", "verdict")
-        return table(f"lockstep gate: {verdict}", columns, rows, stamp=self.stamps)
+        return [table(f"lockstep gate: {verdict}", columns, rows, stamp=self.stamps)]
 
-    def _sentences(self) -> list[str]:
+    def _notes(self) -> list[str]:
         said = [str(one) for one in self.measures if one.grew]
         said += [f"{name} is left out: {why}" for name, why in self.left_out.items()]
         return [*said, *self.notes]
-
-    def __str__(self) -> str:
-        return printable("\n".join([repr(self._table()), *self._sentences()]))
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes([self._table()], self._sentences())
 
 
 def gate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ..intervals import Times
 from ..joins import innermost
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps_by_rank
-from .wording import in_text, with_notes
+from .wording import Answer
 
 _EVENT = "[memory]"
 _NOWHERE = "no operator"
@@ -75,7 +74,7 @@ class Allocator:
 
 
 @dataclass(frozen=True)
-class Allocations:
+class Allocations(Answer):
     """By rank and device; operators that allocated most first.
 
     curves: (rank, device) → (times in ns, bytes allocated from then on).
@@ -88,11 +87,8 @@ class Allocations:
     stamp: Provenance
     curves: dict[tuple[int, int], tuple[Times, Times]] = field(repr=False, compare=False)
 
-    def __str__(self) -> str:
-        return in_text(self._tables(), self.notes)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(), self.notes)
+    def _notes(self) -> tuple[str, ...]:
+        return self.notes
 
     def _tables(self) -> tuple[Table, Table]:
         usage = table(

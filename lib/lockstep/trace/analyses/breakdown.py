@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..joins import busy, computes_on_host, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps_by_rank
 from ..unseen import damaged, doubtful, unseen
-from .wording import in_text, with_notes
+from .wording import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Breakdown:
+class Breakdown(Answer):
     """The time of each rank and step, split up, and each rank's total.
 
     A rank whose process drives several GPUs has an entry for each of them. left_out: for each
@@ -116,19 +115,19 @@ class Breakdown:
 
     def by_step(self, *, shares: bool = False) -> Table:
         """The table of every rank and step, in milliseconds or in shares, to be shown."""
-        times, parts = self._tables(self.steps)
+        times, parts = self._tables_of(self.steps)
         return parts if shares else times
 
-    def __str__(self) -> str:
-        return in_text(self._tables(self.totals), self.notes, self._first())
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(self.totals), self.notes, self._first())
+    def _notes(self) -> tuple[str, ...]:
+        return self.notes
 
     def _first(self) -> list[str]:
         return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]
 
-    def _tables(self, every: Sequence[Spent]) -> list[Table]:
+    def _tables(self) -> list[Table]:
+        return self._tables_of(self.totals)
+
+    def _tables_of(self, every: Sequence[Spent]) -> list[Table]:
         """Milliseconds, and the same as shares: a cell has one number."""
         heads = ["rank", "step" if every is self.steps else "steps"]
         who = [[_whose(spent), self._step(spent)] for spent in every]

@@ -31,19 +31,19 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
 from ...base.formatting import milliseconds, percent, printable
 from ...base.provenance import Provenance, simulated
-from ...figures.table import table
+from ...figures.table import Table, table
 from ..intervals import covered, union
 from ..joins import grouped, innermost, launch_of
 from ..matching import match
 from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
 from ..unseen import refuse_unseen, unseen
-from .wording import shortened, with_notes
+from .wording import Answer, shortened
 
 AT_ONCE = 10_000  # ns: what starts within this after the end of another may have waited for it
 UNTOLD = 100_000  # ns: longer than Python takes from one operator to the next
@@ -143,7 +143,7 @@ class Segments(Sequence[Segment]):
 
 
 @dataclass(frozen=True)
-class CriticalPath:
+class CriticalPath(Answer):
     """The chain of work that the end waited for.
 
     segments: in order of time; each begins where the one before ends, so that together they tile
@@ -197,10 +197,15 @@ class CriticalPath:
         return ", ".join(f"{percent(ns / whole)} {kind}" for kind, ns in self.by_kind.items())
 
     def __str__(self) -> str:
+        return printable("\n".join([self._caption(), *self._notes()]))
+
+    def _caption(self) -> str:
+        return f"critical path of {milliseconds(self.last - self.first)} ms: {self._shares()}"
+
+    def _notes(self) -> list[str]:
         whole = max(self.last - self.first, 1)
         rank, most = next(iter(self.by_rank.items()))
-        lines = [
-            f"critical path of {milliseconds(whole)} ms: {self._shares()}",
+        said = [
             f"most of it is on rank {rank} ({percent(most / whole)}): "
             + ", ".join(f"{milliseconds(ns)} ms {kind}" for kind, ns in self.on(rank).items()),
             "the longest: "
@@ -212,19 +217,19 @@ class CriticalPath:
             f"{self.by_evidence:,} links by evidence, {self.by_timing:,} by timing only",
         ]
         if self.by_kind.get("host", 0) > whole / 2 and any(self.segments.on_gpus):
-            lines.append(
+            said.append(
                 f"while the path is on a host, its GPU idles for {milliseconds(self.idle)} "
                 "ms: faster hosts would save about that much, and then the GPUs' work would "
                 "limit the end"
             )
         if self.unmatched:
-            lines.append(
+            said.append(
                 f"{self.unmatched} communications have no counterpart on another rank in the "
                 "trace: their transfer includes waiting"
             )
-        return printable("\n".join([*lines, *self.notes]))
+        return [*said, *self.notes]
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _tables(self) -> list[Table]:
         whole = max(self.last - self.first, 1)
         rows = [
             (
@@ -237,9 +242,7 @@ class CriticalPath:
             for kind, name, count, ns in self.top()
         ]
         columns = ("what", "kind", "times", "ms", "of the path")
-        caption, *notes = str(self).splitlines()
-        shown = table(caption, columns, rows, stamp=self.stamp)
-        return {**with_notes([shown], notes), "text/plain": str(self)}
+        return [table(self._caption(), columns, rows, stamp=self.stamp)]
 
 
 def critical_path(trace: Slices) -> CriticalPath:

@@ -6,20 +6,21 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ...base.formatting import milliseconds, percent, printable
+from ...base.formatting import milliseconds, percent
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..joins import grouped, innermost, launch_of, on_device, own_time
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps_by_rank
-from .wording import shortened, with_notes
+from .wording import Answer, shortened
 
 _HASH = re.compile(r"(?<=CompiledFxGraph )\w+ ")
 _SEPARATOR = " / "
+_TOP = 10  # changes in the table
 
 
 class Work(NamedTuple):
@@ -95,7 +96,7 @@ class Replaced:
 
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(Answer):
     """The changes; nanoseconds are averages over a rank's step, so that lengths do not matter.
 
     changes: all work of either trace, the largest difference first. steps: (before, after), of all
@@ -137,7 +138,7 @@ class Diff:
         ranges = [Replaced(at, tuple(gone), tuple(new)) for at, (gone, new) in found.items()]
         return tuple(sorted(ranges, key=lambda one: (-abs(one.delta), one.range)))
 
-    def _table(self, top: int = 10) -> Table:
+    def _tables(self) -> list[Table]:
         rows = [
             (
                 shortened(one.work.name, 48) + (f" [{one.work.shape}]" if one.work.shape else ""),
@@ -146,7 +147,7 @@ class Diff:
                 *map(milliseconds, one.per_step),
                 f"{one.delta / 1e6:+,.3f}",
             )
-            for one in self.changes[:top]
+            for one in self.changes[:_TOP]
             if one.delta or one.before.count * one.per[1] != one.after.count * one.per[0]
         ]
         (before, after), (long, short) = self.total, self.step
@@ -164,9 +165,9 @@ class Diff:
             "ms after",
             "difference",
         )
-        return table(caption, columns, rows, stamp=self.stamps)
+        return [table(caption, columns, rows, stamp=self.stamps)]
 
-    def _sentences(self) -> list[str]:
+    def _notes(self) -> list[str]:
         said = [
             f"{len(self.matched)} kinds of work are in both traces, {len(self.only_before)} only "
             f"before, {len(self.only_after)} only after"
@@ -179,12 +180,6 @@ class Diff:
                 f"{one.delta / 1e6:+,.3f} ms"
             )
         return [*said, *self.notes]
-
-    def __str__(self) -> str:
-        return printable("\n".join([repr(self._table()), *self._sentences()]))
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return with_notes([self._table()], self._sentences())
 
 
 def _named(place: str) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from ...base.formatting import microseconds, milliseconds, percent, printable
+from ...base.formatting import microseconds, milliseconds, percent
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..intervals import union
@@ -18,7 +17,7 @@ from ..shapes import shapes_of
 from ..slices import NONE, Column, Kind, Numbering, Slices, TraceError
 from ..steps import steps_by_rank
 from ..unseen import refuse_unseen
-from .wording import shortened, with_notes
+from .wording import Answer, shortened
 
 PHASES = ("forward and the rest", "backward", "optimizer")
 
@@ -43,7 +42,7 @@ class KernelGroup:
 
 
 @dataclass(frozen=True)
-class Kernels:
+class Kernels(Answer):
     """The groups with the largest totals, largest first.
 
     by: "name", "step", "phase", "annotation", "operator", "shape" or "module". groups: the top
@@ -93,16 +92,13 @@ class Kernels:
     def __str__(self) -> str:
         if not self.count:
             return "nothing ran on a GPU"
-        return printable("\n".join([repr(self._table()), *self._notes()]))
+        return super().__str__()
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes([self._table()], self._notes())
-
-    def _table(self) -> Table:
+    def _tables(self) -> list[Table]:
         what = "kernel" if self.by == "name" else self.by
         names = [group.name for group in self.groups]
         names = [_cut(name) for name in names] if self.by in _WHOLE else _displayed(names)
-        return table(
+        groups = table(
             f"GPU time by {what}, {len(self.groups)} of {self.distinct} · ms, means and medians µs",
             [
                 what,
@@ -127,6 +123,7 @@ class Kernels:
             stamp=self.stamp,
             right=True,
         )
+        return [groups]
 
     def _notes(self) -> list[str]:
         if self.by == "name":

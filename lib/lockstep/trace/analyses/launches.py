@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from ..joins import launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps_by_rank
 from ..unseen import LAUNCHES, refuse_unseen
-from .wording import in_text, with_notes
+from .wording import Answer
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")
@@ -87,7 +86,7 @@ class Queue:
 
 
 @dataclass(frozen=True)
-class Launches:
+class Launches(Answer):
     """Calls by rank and sort, queues by rank.
 
     depths: rank → (times, depth): depth[i] kernels are queued from times[i] to times[i + 1].
@@ -120,10 +119,10 @@ class Launches:
     def __str__(self) -> str:
         if not self.queues:
             return "nothing was launched on a GPU"
-        return in_text(self._tables(), self.notes)
+        return super().__str__()
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(), self.notes)
+    def _notes(self) -> tuple[str, ...]:
+        return self.notes
 
     def _tables(self) -> tuple[Table, Table]:
         calls = table(

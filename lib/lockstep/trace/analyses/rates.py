@@ -17,7 +17,7 @@ from ..joins import launched_in, on_device
 from ..shapes import Input, inputs_in, refuse_without_shapes
 from ..slices import NONE, Column, Kind, Slices
 from ..unseen import refuse_unseen
-from .wording import in_text, shortened, with_notes
+from .wording import Answer, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class CopyRate:
 
 
 @dataclass(frozen=True)
-class Rates:
+class Rates(Answer):
     """Operators whose work is known, those with the most GPU time first; copies by sort.
 
     time: nanoseconds of all kernels. known: of those in `operators`. notes: what is left out.
@@ -85,11 +85,8 @@ class Rates:
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def __str__(self) -> str:
-        return in_text(self._tables(), self.notes)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(), self.notes)
+    def _notes(self) -> tuple[str, ...]:
+        return self.notes
 
     def _tables(self) -> list[Table]:
         top = self.operators[:_TOP]

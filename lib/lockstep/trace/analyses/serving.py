@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Any
 
-from ...base.formatting import milliseconds, percent, printable
+from ...base.formatting import milliseconds, percent
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..slices import NONE, Slices, TraceError
 from ..steps import steps
 from .breakdown import Spent, breakdown
-from .wording import with_notes
+from .wording import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +42,20 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Serving:
+class Serving(Answer):
     """By rank and phase."""
 
     passes: tuple[Passes, ...]
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def __str__(self) -> str:
-        return printable("\n".join([repr(self._table()), *self.notes]))
+    def _notes(self) -> tuple[str, ...]:
+        return self.notes
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes([self._table()], self.notes)
-
-    def _table(self) -> Table:
+    def _tables(self) -> list[Table]:
         heads = ["rank", "phase", "passes", "requests", "tokens", "tokens/s", "median", "length"]
         heads += ["compute", "exposed communication", "exposed copies", "idle", "host-bound"]
-        return table(
+        passes = table(
             "passes of the server · ms",
             heads,
             [
@@ -78,6 +74,7 @@ class Serving:
             stamp=self.stamp,
             right=True,
         )
+        return [passes]
 
 
 def _tokens(one: Passes) -> tuple[str, str]:

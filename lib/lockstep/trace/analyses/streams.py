@@ -15,7 +15,7 @@ from ..intervals import covered
 from ..joins import grouped, launch_of, on_device, pieces
 from ..slices import NONE, Column, Slices, TraceError
 from ..unseen import refuse_unseen
-from .wording import in_text, shortened, with_notes
+from .wording import Answer, shortened
 
 US = 1_000
 
@@ -69,7 +69,7 @@ class Outlier:
 
 
 @dataclass(frozen=True)
-class Streams:
+class Streams(Answer):
     """Streams by rank and number; outliers by rank and kind, those that took most time first."""
 
     streams: tuple[Stream, ...]
@@ -82,12 +82,6 @@ class Streams:
         return sum(
             one.count for one in self.outliers if one.kind == kind and rank in (None, one.rank)
         )
-
-    def __str__(self) -> str:
-        return in_text(self._tables(), self._notes())
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(), self._notes())
 
     def _notes(self) -> list[str]:
         short, call, late = (microseconds(limit, 1) for limit in self.limits)

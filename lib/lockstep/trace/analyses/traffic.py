@@ -14,7 +14,7 @@ from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..slices import NONE, Column, Slices, TraceError
 from .collectives import Collectives
-from .wording import in_text, with_notes
+from .wording import Answer
 
 ONE, SEVERAL, UNKNOWN = "one host", "several hosts", "hosts unknown"
 
@@ -63,7 +63,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Traffic(Answer):
     """Collectives by reach, the longest first, and all-to-alls by group."""
 
     reaches: tuple[Reach, ...]
@@ -71,11 +71,8 @@ class Traffic:
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def __str__(self) -> str:
-        return in_text(self._tables(), self.notes)
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return with_notes(self._tables(), self.notes)
+    def _notes(self) -> tuple[str, ...]:
+        return self.notes
 
     def _tables(self) -> list[Table]:
         reaches = table(

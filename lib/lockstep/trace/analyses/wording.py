@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ...base.formatting import in_one_line, printable
 from ...figures.table import Table
@@ -13,22 +14,31 @@ _WIDTH = 72
 _NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
 
 
-def in_text(tables: Sequence[Table], notes: Sequence[str], first: Sequence[str] = ()) -> str:
-    """Tables of one stamp, which stands once, below the last; sentences above and below them."""
-    *above, last = tables
-    shown = [*(f"{one.without_stamp()!r}\n" for one in above), repr(last)]
-    return printable("\n".join([*first, *shown, *notes]))
+class Answer:
+    """Tables of one stamp, which stands once, below the last, between sentences."""
 
+    def _tables(self) -> Sequence[Table]:
+        raise NotImplementedError
 
-def with_notes(
-    tables: Sequence[Table], notes: Sequence[str], first: Sequence[str] = ()
-) -> dict[str, str]:
-    """The same as a notebook draws it."""
-    *above, last = tables
-    shown = [*(one.without_stamp() for one in above), last]
-    drawn = [one._repr_mimebundle_()["text/html"] for one in shown]
-    parts = [*map(_sentence, first), *drawn, *map(_sentence, notes)]
-    return {"text/plain": in_text(tables, notes, first), "text/html": "".join(parts)}
+    def _first(self) -> Sequence[str]:
+        """Sentences above the tables."""
+        return ()
+
+    def _notes(self) -> Sequence[str]:
+        """Sentences below them."""
+        return ()
+
+    def __str__(self) -> str:
+        *above, last = self._tables()
+        shown = [*(f"{one.without_stamp()!r}\n" for one in above), repr(last)]
+        return printable("\n".join([*self._first(), *shown, *self._notes()]))
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        *above, last = self._tables()
+        shown = [*(one.without_stamp() for one in above), last]
+        drawn = [one._repr_mimebundle_()["text/html"] for one in shown]
+        parts = [*map(_sentence, self._first()), *drawn, *map(_sentence, self._notes())]
+        return {"text/plain": str(self), "text/html": "".join(parts)}
 
 
 def _sentence(said: str) -> str:
