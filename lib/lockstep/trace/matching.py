@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,32 @@ class Matches:
         )
 
 
+def awaited(trace: Slices, matches: Matches) -> tuple[Column, Column]:
+    """For each collective the entry that others waited for; for each entry whether it waited.
+
+    All wait for the last to come where the collective synchronises, and both of a send and its
+    recv; in a broadcast or scatter all for the root, if it is there; in a reduce or gather the root
+    for the last. Of several that come last it is the lowest rank.
+    """
+    owner = matches.each(np.arange(len(matches)))
+    is_last = np.flatnonzero(matches.start == matches.each(matches.highest(matches.start)))
+    found = np.zeros(len(matches), np.int64)
+    found[owner[is_last][::-1]] = is_last[::-1]
+
+    def of_known(facts: list[Any]) -> Column:
+        return matches.each(np.array(facts or [False])[matches.known])
+
+    is_root = matches.rank == of_known([one.peer for one in trace.known])
+    from_root = of_known([one.operation in _FROM_ROOT for one in trace.known])
+    to_root = of_known([one.operation in _TO_ROOT for one in trace.known])
+    with_root = np.flatnonzero(is_root & from_root)
+    found[owner[with_root]] = with_root
+    waits = np.where(from_root, np.isin(owner, owner[with_root]), is_root | ~to_root)
+    return found, waits
+
+
+_FROM_ROOT = ("broadcast", "scatter")
+_TO_ROOT = ("reduce", "gather")
 _OF_A_COLLECTIVE = ("known", "number", "size", "complete", "synchronises", "assumed", "even")
 
 

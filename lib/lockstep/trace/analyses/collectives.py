@@ -13,7 +13,7 @@ from ...figures.table import table
 from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
 from ..joins import busy, own_time
-from ..matching import Matches, match
+from ..matching import Matches, awaited, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 from .wording import with_notes
 
@@ -22,8 +22,6 @@ _WITH_BUS = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"),
     *("broadcast", "reduce", "send", "recv"),
 )
-_FROM_ROOT = ("broadcast", "scatter")
-_TO_ROOT = ("reduce", "gather")
 # On a thread, what says what the program was doing; a step says nothing of that.
 _HOST_KINDS = (
     Kind.OPERATOR,
@@ -278,7 +276,8 @@ def collectives(trace: Slices) -> Collectives:
     matches = matches.select(kept[np.argsort(last_start[kept], kind="stable")])
 
     operation = np.array([one.operation for one in trace.known] or [""])[matches.known]
-    blamed, waited = _waits(trace, matches, operation, resolution)
+    blamed, waits = awaited(trace, matches)
+    waited = _waited(matches, blamed, waits, resolution)
     somebody = matches.total(waited) > 0
     last = np.where(somebody, matches.rank[blamed], NONE) if len(matches) else matches.rank[:0]
     own = matches.end[blamed] - matches.start[blamed]
@@ -307,30 +306,12 @@ def collectives(trace: Slices) -> Collectives:
     )
 
 
-def _waits(
-    trace: Slices, matches: Matches, operation: Column, resolution: int
-) -> tuple[Column, Column]:
-    """For each collective the entry of whom the others waited for; for each entry its waiting."""
-    last_start = matches.highest(matches.start)
-    is_last = np.flatnonzero(matches.start == matches.each(last_start))
-    owner = matches.each(np.arange(len(matches)))
-    blamed = np.zeros(len(matches), np.int64)
-    blamed[owner[is_last][::-1]] = is_last[::-1]  # the lowest rank, where several came together
-    waits = np.ones(len(matches.rank), bool)
-
-    roots = np.array([one.peer for one in trace.known] or [NONE])[matches.known]
-    is_root = matches.rank == matches.each(roots)
-    from_root, to_root = np.isin(operation, _FROM_ROOT), np.isin(operation, _TO_ROOT)
-    waits[matches.each(from_root)] = False
-    with_root = np.flatnonzero(is_root & matches.each(from_root))
-    blamed[owner[with_root]] = with_root
-    waits[np.isin(owner, owner[with_root])] = True
-    waits[matches.each(to_root) & ~is_root] = False
-
+def _waited(matches: Matches, blamed: Column, waits: Column, resolution: int) -> Column:
+    """Nanoseconds, one an entry."""
     until = np.minimum(matches.each(matches.start[blamed]), matches.end)
-    waited = np.where(waits, until - matches.start, 0).clip(0)
+    waited: Column = np.where(waits, until - matches.start, 0).clip(0)
     waited[waited < resolution] = 0
-    return blamed, waited
+    return waited
 
 
 def _size(trace: Slices, matches: Matches, operation: Column) -> Column:

@@ -40,8 +40,8 @@ from ...base.provenance import Provenance, simulated
 from ...figures.table import Table, table
 from ..intervals import covered, union
 from ..joins import grouped, innermost, launch_of
-from ..matching import match
-from ..slices import DEVICE_KINDS, NONE, SYNCHRONISING, Column, Kind, Slices, TraceError
+from ..matching import awaited, match
+from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 from ..unseen import refuse_unseen, unseen
 from .wording import Answer, shortened
 
@@ -315,28 +315,15 @@ def _last_to_come(trace: Slices) -> tuple[Column, Column]:
     """For each row, the row of the same communication that it waited for, itself if none is known.
 
     And whether it is a communication of which the trace holds no other rank's part (see
-    `matching`). Who waits for whom: all for the last to come where the collective synchronises,
-    and both of a send and its recv; of a broadcast or scatter, all for the root; of a reduce or
-    gather, the root for the last.
+    `matching`, also for who waits for whom).
     """
     last = np.arange(len(trace))
     unmatched = trace.kind == Kind.COMMUNICATION
     found = match(trace)
-    if not len(found):
-        return last, unmatched
-    rows = found.row
-    unmatched[rows] = False
-    which = found.each(np.arange(len(found)))
-    order = np.lexsort((found.start, which))
-    latest = found.each(rows[order[found.first[1:] - 1]])
-    known = trace.collective[rows]
-    operation = np.array([one.operation for one in trace.known])[known]
-    is_root = np.array([one.peer for one in trace.known])[known] == found.rank
-    root = found.each(found.highest(np.where(is_root, rows, NONE)))
-    from_root = np.isin(operation, ("broadcast", "scatter")) & (root != NONE)
-    to_last = np.isin(operation, ("reduce", "gather")) & is_root
-    to_last |= np.isin(operation, (*SYNCHRONISING, "send", "recv"))
-    last[rows] = np.where(to_last, latest, np.where(from_root, root, rows))
+    if len(found):
+        unmatched[found.row] = False
+        whom, waits = awaited(trace, found)
+        last[found.row] = np.where(waits, found.each(found.row[whom]), found.row)
     return last, unmatched
 
 
