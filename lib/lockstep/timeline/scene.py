@@ -201,73 +201,55 @@ def scene(
     where there is nothing to draw, a rank is not there, or a group cannot be told.
     """
     patterns = _patterns(groups or {})
-    traces = [trace] if before is None else [before, trace]
-    labels = [""] if before is None else ["before", "after"]
-    traces = [_of_ranks(one, ranks) for one in traces]
-    pieces = [_Piece(number, one, patterns) for number, one in enumerate(traces)]
-    parts, rows, times, columns = [], [], [], []
-    names: list[str] = []
-    collectives: list[dict[str, Any]] = []
-    slices = instances = 0
-    for piece, label in zip(pieces, labels, strict=True):
-        one = piece.trace
-        parts.append(
-            Part(
-                label,
-                one.provenance,
-                len(one),
-                piece.lanes,
-                tuple(times.rank for times in piece.times),
-                piece.span,
-                len(piece.times) == 1 or one.has_one_clock,
-                one.certificate.resolution if one.certificate else 0,
-                _communications(one),
-            )
-        )
-        rows += [
-            replace(row, first=row.first + slices, last=row.last + slices) for row in piece.rows
-        ]
-        times += piece.times
-        launches, launched = _launches(one, piece.position)
-        where = np.flatnonzero(one.kind == Kind.COMMUNICATION)
-        where = where[np.argsort(piece.position[where])]
-        known = one.collective[where]
-        instance = _instances(one, where)
-        columns.append(
-            {
-                "start": piece.start,
-                "duration": piece.duration,
-                "name": piece.name + len(names),
-                "kind": piece.kind,
-                "launches": launches + slices,
-                "launched": launched + slices,
-                "communications": piece.position[where] + slices,
-                "known": np.where(known == NONE, NONE, known + len(collectives)),
-                "instance": np.where(instance == NONE, NONE, instance + instances),
-            }
-        )
-        names += piece.names
-        collectives += [_described(collective) for collective in one.known]
-        slices += len(piece.start)
-        instances += int(instance.max(initial=NONE)) + 1
-    joined: dict[str, Any] = {
-        key: np.concatenate([one[key] for one in columns]) for key in columns[0]
-    }
+    traces = {"": trace} if before is None else {"before": before, "after": trace}
+    pieces = [
+        _Piece(number, label, _of_ranks(one, ranks), patterns)
+        for number, (label, one) in enumerate(traces.items())
+    ]
+    columns, rows = _joined(pieces)
+    names = [name for piece in pieces for name in piece.names]
     for at, label in enumerate(patterns):
-        if not (joined["kind"] == GROUP + at).any():
-            raise TraceError(_matches_nothing(label, patterns[label].pattern, names, joined))
+        if not (columns["kind"] == GROUP + at).any():
+            raise TraceError(_matches_nothing(label, patterns[label].pattern, names, columns))
+    last = pieces[-1]
     return Scene(
         title=title,
-        parts=tuple(parts),
-        rows=tuple(rows),
-        times=tuple(times),
-        span=max(part.span for part in parts),
+        parts=tuple(piece.part for piece in pieces),
+        rows=rows,
+        times=tuple(times for piece in pieces for times in piece.times),
+        span=max(piece.part.span for piece in pieces),
         names=tuple(names),
-        collectives=tuple(collectives),
+        collectives=tuple(_described(one) for piece in pieces for one in piece.trace.known),
         groups=tuple(patterns),
-        path=_path(path, rows, len(traces) - 1, traces[-1].span[0]) if path else (),
-        **joined,
+        path=_path(path, rows, len(pieces) - 1, last.trace.span[0]) if path else (),
+        **columns,
     )
+
+
+def _joined(pieces: Sequence[_Piece]) -> tuple[dict[str, Any], tuple[Row, ...]]:
+    """The columns and rows of all pieces, one after the other: what they count goes on."""
+    columns: dict[str, list[Column]] = {}
+    rows: list[Row] = []
+    names = slices = collectives = instances = 0
+    for piece in pieces:
+        before = {
+            "name": names,
+            **dict.fromkeys(("launches", "launched", "communications"), slices),
+            "known": collectives,
+            "instance": instances,
+        }
+        for key, values in piece.columns.items():
+            if by := before.get(key, 0):
+                values = np.where(values == NONE, NONE, values + by)
+            columns.setdefault(key, []).append(values)
+        rows += [
+            replace(one, first=one.first + slices, last=one.last + slices) for one in piece.rows
+        ]
+        names += len(piece.names)
+        slices += len(piece.columns["start"])
+        collectives += len(piece.trace.known)
+        instances += int(piece.columns["instance"].max(initial=NONE)) + 1
+    return {key: np.concatenate(values) for key, values in columns.items()}, tuple(rows)
 
 
 def _path(
@@ -329,74 +311,107 @@ def _groups(names: Sequence[str], patterns: dict[str, re.Pattern[str]]) -> Colum
 
 
 class _Piece:
-    """The rows of one trace. position: for each row of the trace, where it is in the scene."""
+    """One trace of the picture, for which it counts from 0."""
 
-    def __init__(self, part: int, trace: Trace, patterns: dict[str, re.Pattern[str]]):
+    def __init__(self, number: int, label: str, trace: Trace, patterns: dict[str, re.Pattern[str]]):
         self.trace = trace
-        first, last = trace.span
-        self.span = max(last - first, 1)
         self.names = [_cut(name) for name in trace.names]
         self.names += [LOOKS[kind].label for kind in (COMPUTES, HIDDEN, EXPOSED)]
         self.rows: list[Row] = []
         self.times: list[RankTimes] = []
-        self.position = np.empty(len(trace), np.int64)
-        group = _groups(trace.names, patterns)[trace.name] if patterns else None
-        kinds = _kinds_of(trace)
-        if group is not None:
-            kinds = np.where(group == NONE, kinds, GROUP + group)
-        kinds = kinds.astype(np.uint8)
-        start, duration, name, kind = [], [], [], []
-        at = 0
+        self._number, self._patterns = number, patterns
+        self._first, last = trace.span
+        self._span = max(last - self._first, 1)
+        self._position = np.empty(len(trace), np.int64)  # for each row of the trace, its slice
+        self._kinds = _kinds_of(trace, patterns)
+        self._pieces: list[tuple[Column, ...]] = []
         # Streams stand above threads: what the GPUs do is what one looks for.
         lanes = sorted(range(len(trace.lanes)), key=lambda lane: not trace.lanes[lane].on_device)
         lanes = [lane for lane in lanes if trace.rows_of(lane).start < trace.rows_of(lane).stop]
-        self.lanes = len(lanes)
         for rank in sorted({trace.lanes[lane].rank for lane in lanes}):
             mine = [lane for lane in lanes if trace.lanes[lane].rank == rank]
-            pieces = [trace.rows_of(lane) for lane in mine]
-            band, times = _band(trace, part, rank, pieces, first)
-            rows = np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])
-            lasts = (
-                busy(trace, rows[kinds[rows] == GROUP + at]).total for at in range(len(patterns))
-            )
-            self.times.append(replace(times, groups=tuple(lasts)))
-            if len(band[0]):
-                self.rows.append(Row(part, rank, "", 0, at, at + len(band[0])))
-                start.append(band[0])
-                duration.append(band[1])
-                kind.append(band[2])
-                name.append(band[2].astype(np.int32) - COMPUTES + len(trace.names))
-                at += len(band[0])
-            for lane, piece in zip(mine, pieces, strict=True):
-                level = levels(trace.start[piece], trace.duration[piece])
-                order = np.argsort(level, kind="stable")
-                bounds = np.concatenate(([0], np.cumsum(np.bincount(level))))
-                label = _cut(trace.lanes[lane].label) or "?"
-                on_device = trace.lanes[lane].on_device
-                is_quiet = not on_device and (
-                    busy(trace, np.arange(piece.start, piece.stop)).total < _QUIET * self.span
-                )
-                self.rows += [
-                    Row(part, rank, label, number, at + one, at + end, on_device, is_quiet)
-                    for number, (one, end) in enumerate(pairwise(bounds.tolist()))
-                ]
-                rows = order + piece.start
-                self.position[rows] = np.arange(at, at + len(rows))
-                start.append(trace.start[rows] - first)
-                duration.append(trace.duration[rows])
-                name.append(trace.name[rows])
-                kind.append(kinds[rows])
-                at += len(rows)
-        self.start, self.duration = np.concatenate(start), np.concatenate(duration)
-        self.name, self.kind = np.concatenate(name), np.concatenate(kind)
+            self._add_band(rank, [trace.rows_of(lane) for lane in mine])
+            for lane in mine:
+                self._add_lane(rank, lane)
+        drawn = map(np.concatenate, zip(*self._pieces, strict=True))
+        self.columns = dict(zip(("start", "duration", "name", "kind"), drawn, strict=True))
+        self.columns |= self._joins()
+        self.part = Part(
+            label,
+            trace.provenance,
+            len(trace),
+            len(lanes),
+            tuple(times.rank for times in self.times),
+            self._span,
+            len(self.times) == 1 or trace.has_one_clock,
+            trace.certificate.resolution if trace.certificate else 0,
+            _communications(trace),
+        )
+
+    def _add(self, *piece: Column) -> int:
+        """Add slices: start, duration, name, kind. Returns the place of the first."""
+        begun = self.rows[-1].last if self.rows else 0
+        self._pieces.append(piece)
+        return begun
+
+    def _add_band(self, rank: int, lanes: list[slice]) -> None:
+        trace = self.trace
+        band, times = _band(trace, self._number, rank, lanes, self._first)
+        rows = np.concatenate([np.arange(lane.start, lane.stop) for lane in lanes])
+        groups = (rows[self._kinds[rows] == GROUP + at] for at in range(len(self._patterns)))
+        self.times.append(replace(times, groups=tuple(busy(trace, own).total for own in groups)))
+        start, duration, kind = band
+        if len(start):
+            name = kind.astype(np.int32) - COMPUTES + len(trace.names)
+            first = self._add(start, duration, name, kind)
+            self.rows.append(Row(self._number, rank, "", 0, first, first + len(start)))
+
+    def _add_lane(self, rank: int, lane: int) -> None:
+        trace, piece, one = self.trace, self.trace.rows_of(lane), self.trace.lanes[lane]
+        level = levels(trace.start[piece], trace.duration[piece])
+        rows = np.argsort(level, kind="stable") + piece.start
+        first = self._add(
+            trace.start[rows] - self._first,
+            trace.duration[rows],
+            trace.name[rows],
+            self._kinds[rows],
+        )
+        self._position[rows] = np.arange(first, first + len(rows))
+        lasts = busy(trace, np.arange(piece.start, piece.stop)).total
+        is_quiet = not one.on_device and lasts < _QUIET * self._span
+        bounds = np.cumsum([first, *np.bincount(level)]).tolist()
+        self.rows += [
+            Row(self._number, rank, _cut(one.label) or "?", at, *ends, one.on_device, is_quiet)
+            for at, ends in enumerate(pairwise(bounds))
+        ]
+
+    def _joins(self) -> dict[str, Column]:
+        """What belongs together: launches with what they launched, collectives of several ranks."""
+        trace, position = self.trace, self._position
+        rows = on_device(trace)
+        calls = launch_of(trace, rows)
+        launched = calls != NONE
+        where = np.flatnonzero(trace.kind == Kind.COMMUNICATION)
+        where = where[np.argsort(position[where])]
+        return {
+            "launches": position[calls[launched]],
+            "launched": position[rows[launched]],
+            "communications": position[where],
+            "known": trace.collective[where],
+            "instance": _instances(trace, where),
+        }
 
 
-def _kinds_of(trace: Trace) -> Column:
-    """The kind of each row, messages apart from other communication."""
+def _kinds_of(trace: Trace, patterns: dict[str, re.Pattern[str]]) -> Column:
+    """The kind of each row: its group, if it is in one; messages apart from other communication."""
     ways = {"send": SENDS, "recv": RECEIVES}
     known = np.array([ways.get(one.operation, 0) for one in trace.known] + [0], np.uint8)
     way = known[trace.collective]  # of NONE, the last
-    return np.where((trace.kind == Kind.COMMUNICATION) & (way > 0), way, trace.kind)
+    kinds = np.where((trace.kind == Kind.COMMUNICATION) & (way > 0), way, trace.kind)
+    if patterns:
+        group = _groups(trace.names, patterns)[trace.name]
+        kinds = np.where(group == NONE, kinds, GROUP + group)
+    return kinds.astype(np.uint8)
 
 
 def _of_ranks(trace: Trace, ranks: Sequence[int] | None) -> Trace:
@@ -492,14 +507,6 @@ def _computes(trace: Trace, rank: int, rows: Column) -> Column:
     if len(rows) and (trace.stream[rows] != NONE).any():
         return (trace.kind[rows] == Kind.COMPUTE) & (trace.stream[rows] != NONE)
     return computes_on_host(trace, rows)
-
-
-def _launches(trace: Trace, position: Column) -> tuple[Column, Column]:
-    """Positions of launches and of what each has launched: several, if a graph was replayed."""
-    rows = on_device(trace)
-    calls = launch_of(trace, rows)
-    known = calls != NONE
-    return position[calls[known]], position[rows[known]]
 
 
 def _instances(trace: Trace, where: Column) -> Column:
