@@ -75,7 +75,12 @@ def hostile(trace: Trace) -> Trace:
 
 def of_traces() -> list[Any]:
     trace, other = (hostile(program(np.random.default_rng(seed))[0]) for seed in (1, 2))
-    asked = [trace.breakdown(), trace.collectives(), trace.critical_path(), trace.launches()]
+    asked: list[Any] = [
+        trace.breakdown(),
+        trace.collectives(),
+        trace.critical_path(),
+        trace.launches(),
+    ]
     asked += [trace.kernels(), trace.align().certificate, diff(trace, other)]
     asked.append(lockstep.gate([other] * 2, [trace] * 2))
     return [*asked, Timeline(trace, before=other, title=ATTACK)]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from ...base.formatting import in_one_line, microseconds, percent, printable, quantity
-from ...figures.table import table
+from ...figures.table import Table, table
 from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
 from ..joins import busy, own_time
 from ..matching import Matches, awaited, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
-from .wording import with_notes
+from .wording import Answer
 
 # Those whose bus bandwidth is defined, see `lockstep.models.cost.bus_factor`.
 _WITH_BUS = (
@@ -94,7 +93,7 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Collectives:
+class Collectives(Answer):
     """Every collective that all its ranks have recorded, in order of time.
 
     matches: who took part and when, see `Matches`; its entries have one value a collective and
@@ -180,9 +179,9 @@ class Collectives:
         return [int(index) for index in order if total[index] > 0]
 
     def __str__(self) -> str:
-        return printable("\n".join([self._headline(), *self._sentences()]))
+        return printable("\n".join([self._headline(), *self._notes()]))
 
-    def _sentences(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """Say who came last, which collectives cost most, and what was left out."""
         said = [
             f"rank {one.rank} came last {_many(one.times, 'time')} and cost the others "
@@ -208,10 +207,10 @@ class Collectives:
             f"{_time(self.waiting)} ({percent(self.share)}) waiting for others{below}"
         )
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+    def _tables(self) -> list[Table]:
         heads = ("operation", "times", "size", "share waited", "transfer", "bus bandwidth")
-        shown = table(self._headline(), heads, self._by_operation(), stamp=self.trace.provenance)
-        return {**with_notes([shown], self._sentences()), "text/plain": str(self)}
+        stamp = self.trace.provenance
+        return [table(self._headline(), heads, self._by_operation(), stamp=stamp)]
 
     def _by_operation(self) -> list[tuple[str, ...]]:
         operations = np.array([one.operation for one in self.trace.known] or [""])
