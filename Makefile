@@ -21,7 +21,7 @@ export TORCH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools labs test check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks doctor lock clean
+.PHONY: help setup tools labs test check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks texts doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ judge: tools  ## try the course's wrong and right answers with 20 seeds (LABS="0
 notebooks: tools  ## write the notebooks anew from their sources (LABS="02 03": of these labs)
 	$(BIN)/python -m lockstep.author.build $(LABS)
 	$(BIN)/python -m lockstep.author.claims
+
+texts: tools  ## the same without a run, where only texts have changed
+	$(BIN)/python -m lockstep.author.build --texts $(LABS)
 
 doctor: setup  ## say what this machine can run
 	$(BIN)/lockstep doctor

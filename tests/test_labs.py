@@ -488,6 +488,24 @@ def test_notebooks_of_one_lab(tmp_path, capsys):
     assert text(complete[-1]) == "[42]\n[42]\n"
 
 
+def test_texts_are_written_anew_without_a_run_and_code_is_not(tmp_path):
+    source = written(tmp_path / "solutions" / "source", name="00_start_here.py")
+    (tmp_path / "labs").mkdir()
+    build.main(tmp_path, ["00"])
+    paths = [tmp_path / folder / "00_start_here.ipynb" for folder in ("labs", "solutions")]
+    before = [path.read_text() for path in paths]
+    source.write_text(source.read_text().replace("1 · First", "1 · The first"))
+    build.main(tmp_path, ["00"], texts=True)
+    assert [path.read_text() for path in paths] == [
+        one.replace("1 · First", "1 · The first") for one in before
+    ]
+    source.write_text(source.read_text().replace("inside * 7", "inside * 8"))
+    after = [path.read_text() for path in paths]
+    with pytest.raises(SourceError, match="cell ranks: its code is new; use make notebooks"):
+        build.main(tmp_path, ["00"], texts=True)
+    assert [path.read_text() for path in paths] == after
+
+
 def test_the_command_names_a_lab_that_is_not_there():
     command = [sys.executable, "-m", "lockstep.author.build", "7"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

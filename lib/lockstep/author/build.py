@@ -1,5 +1,8 @@
 """Make a lab's notebooks of its source: `make notebooks`, `make notebooks LABS="02 03"`.
 
+`make texts` writes them anew where only texts have changed: it executes nothing, and keeps the
+outputs.
+
 `labs/NN_topic.ipynb` has blanks and no outputs; `solutions/NN_topic.ipynb` is complete, with the
 outputs of an execution. Where a lab goes further, `NN_topic_further.ipynb` stands beside each.
 Stored outputs are text and pictures: HTML has times in it and would differ at each execution. What
@@ -71,6 +74,20 @@ def published(notebook: Any) -> Any:
     return notebook
 
 
+def with_outputs_of(path: Path, notebook: Any) -> Any:
+    """Return a solution with the outputs of a published one, whose texts may be others. Raises
+    SourceError where the code is not the same."""
+    shown = {cell.id: cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"}
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        was = shown.get(cell.id)
+        if was is None or was.source != cell.source:
+            raise SourceError(f"{path.name}, cell {cell.id}: its code is new; use make notebooks")
+        cell.update(was)
+    return notebook
+
+
 def write(notebook: Any, path: Path) -> None:
     nbformat.validate(notebook)
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
@@ -130,8 +147,9 @@ def _publishable(output: Any) -> Any:
     return output
 
 
-def main(root: Path, numbers: Sequence[str] = ()) -> None:
-    """Write all notebooks of these labs below `root`, or of all, executing the solutions.
+def main(root: Path, numbers: Sequence[str] = (), *, texts: bool = False) -> None:
+    """Write all notebooks of these labs below `root`, or of all, executing the solutions; with
+    texts, those whose code is as published, with the outputs that they have.
 
     Raises SourceError, before anything is written, for an unknown lab and a broken source.
     """
@@ -148,13 +166,16 @@ def main(root: Path, numbers: Sequence[str] = ()) -> None:
         blanks = labs(source)
         for stem, notebook in solutions(source).items():
             name = f"{stem}.ipynb"
+            path = root / "solutions" / name
+            done = with_outputs_of(path, notebook) if texts else execute(notebook, path.parent)
             write(blanks[stem], root / "labs" / name)
-            write(execute(notebook, root / "solutions"), root / "solutions" / name)
+            write(done, path)
             print(f"wrote labs/{name} and solutions/{name}", flush=True)
 
 
 if __name__ == "__main__":
+    chosen = [one for one in sys.argv[1:] if one != "--texts"]
     try:
-        main(Path.cwd(), sys.argv[1:])
+        main(Path.cwd(), chosen, texts="--texts" in sys.argv)
     except (SourceError, NoBrowser) as error:
         sys.exit(f"make notebooks: {error}")
