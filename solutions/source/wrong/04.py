@@ -658,6 +658,30 @@ def bucket_size(layers, compute, alpha, beta):
     return min(range(1, layers + 1), key=end)
 
 
+# %% bucket_size: last-as-full
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            ready = min(begin + size, layers) * compute
+            sent = max(sent, ready) + alpha + size * beta
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: last-as-full
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            many = min(size, layers - begin)
+            sent = max(sent, (begin + size) * compute) + alpha + many * beta
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
 # %% bucket_size: in-turn
 def bucket_size(layers, compute, alpha, beta):
     def end(size):
@@ -699,6 +723,126 @@ def bucket_size(layers, compute, alpha, beta):
 # %% bucket_size: too-late
 def bucket_size(layers, compute, alpha, beta):
     return max(1, layers // 2)
+
+
+# %% bucket_size: in-a-row
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = size * compute
+        for begin in range(0, layers, size):
+            sent += alpha + min(size, layers - begin) * beta
+        return max(sent, layers * compute)
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: in-a-row
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = size * compute
+        for begin in range(0, layers, size):
+            sent += alpha + min(size, layers - begin) * beta
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: only-divisors
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for last in range(size, layers + 1, size):
+            sent = max(sent, last * compute) + alpha + size * beta
+        return sent
+
+    sizes = [size for size in range(1, layers + 1) if layers % size == 0]
+    return min(sizes, key=end)
+
+
+# %% bucket_size: never-all
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        return sent
+
+    return min(range(1, layers), key=end)
+
+
+# %% bucket_size: short-first
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent, computed, many = 0, 0, layers % size or size
+        while computed < layers:
+            computed += many
+            sent = max(sent, computed * compute) + alpha + many * beta
+            many = size
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: rest-left-out
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for last in range(size, layers + 1, size):
+            sent = max(sent, last * compute) + alpha + size * beta
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: rest-left-out
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for last in range(size, layers + 1, size):
+            sent = max(sent, last * compute) + alpha + size * beta
+        return max(sent, layers * compute)
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: stops-early
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        return sent
+
+    size = 1
+    while size < layers and end(size + 1) < end(size):
+        size += 1
+    return size
+
+
+# %% bucket_size: rounded
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            sent = int(max(sent, last * compute) + alpha + (last - begin) * beta)
+        return sent
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: rounded
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        sent = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        return int(sent)
+
+    return min(range(1, layers + 1), key=end)
 
 
 # %% prefetch: converted

@@ -12,6 +12,20 @@ def traffic(operations, kept, size):
     return sum(len(set(inputs)) for inputs, _ in operations) * size, len(read) * size
 
 
+# %% traffic: no-writes
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return sum(len(set(inputs)) for inputs, _ in operations) * size, (len(read) + len(kept)) * size
+
+
+# %% traffic: no-writes
+def traffic(operations, kept, size):
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return sum(len(set(inputs)) + 1 for inputs, _ in operations) * size, len(read) * size
+
+
 # %% traffic: last-only
 def traffic(operations, kept, size):
     made = {output for _, output in operations}
@@ -377,6 +391,11 @@ def bound(x, w, u):
     return x.shape[1] * u * (x @ w).abs()
 
 
+# %% bound: cancels
+def bound(x, w, u):
+    return x.shape[1] * u * (x @ w)
+
+
 # %% bound: root-of-terms
 def bound(x, w, u):
     return x.shape[1] ** 0.5 * u * (x.abs() @ w.abs())
@@ -390,6 +409,21 @@ def bound(x, w, u):
 # %% bound: one-sided
 def bound(x, w, u):
     return w.size(0) * u * (x.abs() @ w)
+
+
+# %% bound: one-sided
+def bound(x, w, u):
+    return x.shape[1] * u * (x @ w.abs())
+
+
+# %% bound: one-sided
+def bound(x, w, u):
+    return x.shape[1] * u * (x.abs() @ w).abs()
+
+
+# %% bound: one-sided
+def bound(x, w, u):
+    return x.shape[1] * u * (x @ w.abs()).abs()
 
 
 # %% bound: u-twice

@@ -65,6 +65,37 @@ def last_end(kernels, launch, latency, gap):
     return sum(launch + latency + one for one in kernels)
 
 
+# %% last_end: one-after-the-other
+def last_end(kernels, launch, latency, gap):
+    return len(kernels) * launch + sum(kernels)
+
+
+# %% last_end: one-after-the-other
+def last_end(kernels, launch, latency, gap):
+    return len(kernels) * launch + latency + sum(kernels)
+
+
+# %% last_end: one-after-the-other
+def last_end(kernels, launch, latency, gap):
+    between = len(kernels) - 1
+    return latency + sum(kernels) + between * (launch + gap)
+
+
+# %% last_end: one-after-the-other
+def last_end(kernels, launch, latency, gap):
+    between = len(kernels) - 1
+    return len(kernels) * launch + latency + sum(kernels) + between * gap
+
+
+# %% last_end: one-after-the-other
+def last_end(kernels, launch, latency, gap):
+    host, end = 0, -gap
+    for duration in kernels:
+        end = max(host + latency, end + gap) + duration
+        host = end
+    return end
+
+
 # %% last_end: value
 def last_end(kernels, launch, latency, gap):
     return launch + latency + max(kernels) + len(kernels) * gap
@@ -73,6 +104,11 @@ def last_end(kernels, launch, latency, gap):
 # %% last_end: no-queue
 def last_end(kernels, launch, latency, gap):
     return max(number * launch + latency + one for number, one in enumerate(kernels))
+
+
+# %% last_end: no-queue
+def last_end(kernels, launch, latency, gap):
+    return (len(kernels) - 1) * launch + latency + kernels[-1]
 
 
 # %% last_end: all-at-once
@@ -96,6 +132,14 @@ def last_end(kernels, launch, latency, gap):
     return end
 
 
+# %% last_end: earlier-of-two
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = min(number * launch + latency, end + gap) + duration
+    return end
+
+
 # %% last_end: slow-host
 def last_end(kernels, launch, latency, gap):
     host, end = 0.0, -gap
@@ -112,12 +156,25 @@ def last_end(kernels, launch, latency, gap):
     return latency + sum(max(launch, one + gap) for one in others) + last
 
 
+# %% last_end: larger-for-each
+def last_end(kernels, launch, latency, gap):
+    return latency + sum(max(launch, one + gap) for one in kernels)
+
+
 # %% last_end: rounded
 def last_end(kernels, launch, latency, gap):
     end = -gap
     for number, duration in enumerate(kernels):
         end = max(number * launch + latency, end + gap) + duration
     return int(end)
+
+
+# %% last_end: rounded
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = max(number * launch + latency, end + gap) + duration
+    return round(end)
 
 
 # %% last_end: changed
@@ -241,6 +298,22 @@ def captured(cuda, work, x):
 # %% captured: adds-up
 def captured(cuda, work, x):
     static = torch.zeros_like(x)
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        static.add_(new)
+        g.replay()
+        return out.clone()
+
+    return run
+
+
+# %% captured: adds-up
+def captured(cuda, work, x):
+    static = x.clone()
     warm(cuda, work, static)
     g = cuda.CUDAGraph()
     with cuda.graph(g):
@@ -858,6 +931,12 @@ def clipped(x, limit):
 def clipped(x, limit):
     x = x * torch.clamp(limit / x.norm(), max=1.0)
     return torch.where(x.abs() > 0.5, 0.0, x).sum()
+
+
+# %% clipped: small-kept
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() < 0.5, x, 0.0).sum()
 
 
 # %% clipped: sizes-added

@@ -6,6 +6,7 @@ kernels take 100 µs here, so that small tensors are enough to see what runs bes
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -95,18 +96,19 @@ def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> int:
 _VARIES = (0.3, 0.3, 2.4)  # times the mean that three calls of a piece of work take
 
 
-def _timed(answer: Any, first: float, each: float, repeats: int) -> Noted:
+def _timed(
+    answer: Any, each: float, repeats: int, varies: tuple[float, ...], elsewhere: bool
+) -> Noted:
     """A piece of work whose first call takes longer, and whose others differ; ms."""
     calls = 0
-    varies = _VARIES if repeats > 1 else (1.0,)
     with virtual.device("H200") as cuda:
-        current = cuda.current_stream() if repeats > 1 else cuda.Stream()
+        current = cuda.Stream() if elsewhere else cuda.current_stream()
 
         def work() -> None:
             nonlocal calls
             calls += 1
-            lasts = first if calls == 1 else each * varies[calls % len(varies)]
-            cuda._sleep(int(lasts * 1.98e6))
+            times = 8 if calls == 1 else varies[calls % len(varies)]
+            cuda._sleep(int(times * each * 1.98e6))
 
         with cuda.stream(current):
             got = answer(cuda, work, repeats)
@@ -121,13 +123,18 @@ def _timed(answer: Any, first: float, each: float, repeats: int) -> Noted:
 @judged("timed", lab="04", play=_timed)
 def timed(draw: random.Random) -> Iterator[Trial]:
     """`timed(cuda, work, repeats)`: milliseconds of the device that one call takes."""
-    # Any so many calls one after the other have the same mean.
-    for repeats in (draw.choice((9, 12)), draw.choice((3, 6)), 1):
-        each = draw.randint(40, 80) / 100
-        elsewhere = "" if repeats > 1 else ", on another stream than the default one"
+    equal = (1.0,)
+    for repeats, each, varies in (
+        # Any so many calls one after the other have the same mean.
+        (draw.choice((9, 12)), draw.randint(40, 80) / 100, _VARIES),
+        (draw.choice((3, 6)), draw.randint(40, 80) / 100, _VARIES),
+        (1, draw.randint(40, 80) / 100, equal),
+        (40, draw.choice((54, 64)) / 1000, equal),  # far from any hundredth of a millisecond
+    ):
+        elsewhere = ", on another stream than the default one" if repeats == 1 else ""
         yield Trial(
             0,
-            given=[(8 * each, each, repeats)],
+            given=[(each, repeats, varies, bool(elsewhere))],
             right=[each],
             facts={"each": each, "repeats": repeats},
             like=f"work of {each} ms and {repeats} repeat{'s' * (repeats > 1)}{elsewhere}",
@@ -354,88 +361,34 @@ collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["w
 Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
 
 
-def _end(costs: Costs, size: int) -> float:
-    """Return when all is communicated, with so many layers in a bucket."""
+def _end(
+    costs: Costs, size: int, waits_as_full: bool = False, sent_as_full: bool = False
+) -> float:
+    """Return when all is communicated, with so many layers in a bucket.
+
+    By mistake the last one is computed, or sent, as if it had as many layers as the others.
+    """
     layers, compute, alpha, beta = costs
     sent = 0.0
     for begin in range(0, layers, size):
         last = min(begin + size, layers)
-        sent = max(sent, last * compute) + alpha + (last - begin) * beta
+        ready = (begin + size if waits_as_full else last) * compute
+        sent = max(sent, ready) + alpha + (size if sent_as_full else last - begin) * beta
     return sent
 
 
-def _best(costs: Costs) -> tuple[int, bool]:
-    """The best size, and whether no other is nearly as good."""
-    ends = {size: _end(costs, size) for size in range(1, costs[0] + 1)}
-    best = min(ends, key=lambda size: ends[size])
-    return best, all(one == best or end > ends[best] * 1.005 for one, end in ends.items())
-
-
-@judged("bucket_size", lab="04")
-def bucket_size(draw: random.Random) -> Iterator[Trial]:
-    """`bucket_size(layers, compute, alpha, beta)`: how many layers a message should have."""
-    kinds: list[Callable[[int, Costs], bool]] = [
-        lambda best, costs: 1 < best < costs[0] and costs[0] % best == 0,
-        lambda best, costs: best == 1,
-        lambda best, costs: best == costs[0],
-        lambda best, costs: 1 < best < costs[0] and best != _best_by(_full, costs),
-        lambda best, costs: 1 < best < costs[0] and best != _best_by(_full_message, costs),
-        lambda best, costs: best > 1 and _best_by(_in_turn, costs) not in (1, best, costs[0]),
-        lambda best, costs: (
-            best not in (_best_by(_whole, costs), _best_by(lambda *it: int(_end(*it)), costs))
-        ),
-    ]
-    for number, wanted in enumerate(kinds, 1):
-        unit = 1 if number < len(kinds) else 16
-        while True:
-            layers = draw.randint(5, 16)
-            compute, alpha, beta = (draw.randint(*one) / unit for one in _COSTS)
-            costs = (layers, compute, alpha, beta)
-            best, alone = _best(costs)
-            if alone and wanted(best, costs):
-                break
-        yield Trial(
-            0,
-            given=[costs],
-            right=[best],
-            facts={"costs": costs, "layers": layers},
-            like=f"{layers} layers, compute {compute:g}, alpha {alpha:g} and beta {beta:g}",
-        )
-
-
-_COSTS = ((20, 150), (1, 500), (5, 120))  # from, to, µs: compute, alpha, beta
-
-
-def _too_late(run: Run, rank: int) -> Any:
-    got, costs = run.got(rank), run.trial.costs
-    if type(got) is not int or not 1 <= got <= costs[0]:
-        return False
-    return {"took": f"{_end(costs, got):.4g}", "least": f"{_end(costs, run.right(rank)):.4g}"}
-
-
-def _outside(run: Run, rank: int) -> Any:
-    got = run.got(rank)
-    return type(got) is int and not 1 <= got <= run.trial.layers
-
-
-def _best_by(end: Callable[[Costs, int], float], costs: Costs) -> int:
-    return min(range(1, costs[0] + 1), key=lambda size: end(costs, size))
-
-
-def _full(costs: Costs, size: int) -> float:
-    """As if the last bucket had as many layers as the others."""
-    layers, *others = costs
-    compute, alpha, beta = others
-    return _end((-(-layers // size) * size, compute, alpha, beta), size)
-
-
-def _full_message(costs: Costs, size: int) -> float:
-    """As if the last bucket's message were as long as the others', though it is sent when it is."""
+def _in_turn(costs: Costs, size: int) -> float:
+    """As if a message could be hidden only by the computation of one bucket."""
     layers, compute, alpha, beta = costs
-    sent = 0.0
-    for begin in range(0, layers, size):
-        sent = max(sent, min(begin + size, layers) * compute) + alpha + size * beta
-    return sent
+    buckets = [min(size, layers - begin) for begin in range(0, layers, size)]
+    return sum(max(many * compute, alpha + many * beta) for many in buckets)
+
+
+def _in_a_row(costs: Costs, size: int) -> float:
+    """As if each message followed directly on the one before."""
+    layers, compute, alpha, beta = costs
+    first = min(size, layers) * compute
+    return max(first + -(-layers // size) * alpha + layers * beta, layers * compute)
 
 
 def _whole(costs: Costs, size: int) -> int:
@@ -448,11 +401,61 @@ def _whole(costs: Costs, size: int) -> int:
     return sent
 
 
-def _in_turn(costs: Costs, size: int) -> float:
-    """As if a message could be hidden only by the computation of one bucket."""
-    layers, compute, alpha, beta = costs
-    buckets = [min(size, layers - begin) for begin in range(0, layers, size)]
-    return sum(max(many * compute, alpha + many * beta) for many in buckets)
+Model = Callable[[Costs, int], float]
+_MISTAKEN: list[Model] = [  # each is wrong in one of the trials, at least
+    functools.partial(_end, waits_as_full=True),
+    functools.partial(_end, sent_as_full=True),
+    functools.partial(_end, waits_as_full=True, sent_as_full=True),
+    _in_turn,
+    _in_a_row,
+    _whole,
+    lambda costs, size: int(_end(costs, size)),
+]
+_COSTS = ((20, 150), (1, 500), (5, 120))  # from, to, µs: compute, alpha, beta
+
+
+def _best(costs: Costs, end: Model = _end) -> int:
+    return min(range(1, costs[0] + 1), key=lambda size: end(costs, size))
+
+
+@judged("bucket_size", lab="04")
+def bucket_size(draw: random.Random) -> Iterator[Trial]:
+    """`bucket_size(layers, compute, alpha, beta)`: how many layers a message should have."""
+    kinds: list[Callable[[int, Costs], bool]] = [
+        lambda best, costs: 1 < best < costs[0] and costs[0] % best == 0,
+        lambda best, costs: best == 1,
+        lambda best, costs: best == costs[0],
+        *[lambda best, costs: 1 < best < costs[0] and costs[0] % best != 0] * 12,
+        *(lambda best, costs, model=model: _best(costs, model) != best for model in _MISTAKEN),
+    ]
+    for number, wanted in enumerate(kinds, 1):
+        unit = 1 if number < len(kinds) - 1 else 16
+        while True:
+            layers = draw.randint(5, 16)
+            compute, alpha, beta = (draw.randint(*one) / unit for one in _COSTS)
+            costs = (layers, compute, alpha, beta)
+            least, second, *_ = sorted(_end(costs, size) for size in range(1, layers + 1))
+            if second > least * 1.005 and wanted(_best(costs), costs):
+                break
+        yield Trial(
+            0,
+            given=[costs],
+            right=[_best(costs)],
+            facts={"costs": costs, "layers": layers},
+            like=f"{layers} layers, compute {compute:g}, alpha {alpha:g} and beta {beta:g}",
+        )
+
+
+def _too_late(run: Run, rank: int) -> Any:
+    got, costs = run.got(rank), run.trial.costs
+    if type(got) is not int or not 1 <= got <= costs[0]:
+        return False
+    return {"took": f"{_end(costs, got):.4g}", "least": f"{_end(costs, run.right(rank)):.4g}"}
+
+
+def _outside(run: Run, rank: int) -> Any:
+    got = run.got(rank)
+    return type(got) is int and not 1 <= got <= run.trial.layers
 
 
 bucket_size.shows("outside", _outside)

@@ -128,7 +128,12 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
     for x in batches:
         values.append(answer(make(x)))
         counts.append(len(graphs.graphs))
-    return {"values": values, "first": counts[0], "graphs": counts[-1]}
+    return {
+        "values": values,
+        "first": counts[0],
+        "graphs": counts[-1],
+        "breaks": graphs.breaks,
+    }
 
 
 @judged("adjust", lab="05", play=_captured, silent=True)
@@ -147,7 +152,7 @@ def adjust(draw: random.Random) -> Iterator[Trial]:
         yield Trial(
             1,
             given=[([Tensor.of(batch, dtype, shape) for batch in batches],)],
-            right=[{"values": values, "first": 1, "graphs": 1}],
+            right=[{"values": values, "first": 1, "graphs": 1, "breaks": 0}],
             patience=_PATIENCE,
             facts={"batches": batches, "dtype": dtype, "shape": shape},
             like=f"{length} numbers" + (f" of shape {list(shape)}" if shape else ""),
@@ -216,8 +221,8 @@ adjust.shows(
     "breaks",
     lambda run, rank: (
         _right(run, rank, "values")
-        and run.got(rank)["first"] > 1
-        and {"first": run.got(rank)["first"], "graphs": run.got(rank)["graphs"]}
+        and run.got(rank)["breaks"] > 0
+        and {name: run.got(rank)[name] for name in ("first", "graphs", "breaks")}
     ),
 )
 adjust.shows("recompiles", _has("graphs", lambda got, right: got > right))
@@ -250,7 +255,7 @@ def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
 def warmup(draw: random.Random) -> Iterator[Trial]:
     """`Warmup()`: a module whose call number n returns x · min(n, 8) / 8, in few graphs."""
     for row, dtype in ((draw.randint(2, 4), "float32"), (3, "float64")):
-        rows = [draw.randint(2, 5) for _ in range(_CALLS + 1)]
+        rows = [draw.randint(2, 9) for _ in range(_CALLS + 1)]
         numbers = [[draw.randint(1, 99) / 2 for _ in range(n * row)] for n in rows]
         shapes = [(n, row) for n in rows]
 
