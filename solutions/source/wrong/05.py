@@ -42,6 +42,15 @@ def traffic(operations, kept, size):
     return each * size, (len(read) + len(written)) * size
 
 
+# %% traffic: last-written-too
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    made = {result for _, result in operations}
+    used = {name for inputs, _ in operations for name in inputs}
+    written = (made - used) | set(kept)
+    return each * size, (len(used - made) + len(written)) * size
+
+
 # %% traffic: between-written
 def traffic(operations, kept, size):
     eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
@@ -54,6 +63,16 @@ def traffic(operations, kept, size):
     made = {output for _, output in operations}
     read = {name for inputs, _ in operations for name in inputs} - made
     return sum(len(inputs) + 1 for inputs, _ in operations) * size, (len(read) + len(kept)) * size
+
+
+# %% traffic: read-again
+def traffic(operations, kept, size):
+    each = 0
+    for inputs, _ in operations:
+        each += 2 + sum(one != other for one, other in zip(inputs, inputs[1:]))
+    made = {output for _, output in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return each * size, (len(read) + len(kept)) * size
 
 
 # %% traffic: read-by-each
@@ -83,6 +102,71 @@ def traffic(operations, kept, size):
     read = {name for inputs, _ in operations for name in inputs} - made
     eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
     return (len(read) + len(kept)) * size, eager * size
+
+
+# %% traffic: kept-not-written
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    made = {result for _, result in operations}
+    used = {name for inputs, _ in operations for name in inputs}
+    return each * size, (len(used - made) + len(set(kept) - used)) * size
+
+
+# %% traffic: kept-read
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    inside = {result for _, result in operations} - set(kept)
+    used = {name for inputs, _ in operations for name in inputs}
+    return each * size, (len(used - inside) + len(kept)) * size
+
+
+# %% traffic: kept-read
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    made = {result for _, result in operations}
+    used = {name for inputs, _ in operations for name in inputs}
+    return each * size, (len(used - made) + 2 * len(kept)) * size
+
+
+# %% traffic: short-lived
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    read, last = set(), None
+    for inputs, result in operations:
+        read |= set(inputs) - {last}
+        last = result
+    return each * size, (len(read) + len(kept)) * size
+
+
+# %% traffic: short-lived
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    reads, last = 0, None
+    for inputs, result in operations:
+        reads += len(set(inputs) - {last})
+        last = result
+    return each * size, (reads + len(kept)) * size
+
+
+# %% traffic: first-only
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return each * size, (len(set(operations[0][0])) + len(kept)) * size
+
+
+# %% traffic: read-once-apart
+def traffic(operations, kept, size):
+    made = {result for _, result in operations}
+    used = {name for inputs, _ in operations for name in inputs}
+    apart = len(used) + len(operations)
+    return apart * size, (len(used - made) + len(kept)) * size
+
+
+# %% traffic: read-once-apart
+def traffic(operations, kept, size):
+    made = {result for _, result in operations}
+    read = {name for inputs, _ in operations for name in inputs} - made
+    return (len(read) + len(operations)) * size, (len(read) + len(kept)) * size
 
 
 # %% adjust: breaks
@@ -533,3 +617,74 @@ def blocks_needed(mask, length, block):
 def blocks_needed(mask, length, block):
     pairs = sum(mask(q, k) for q in range(length) for k in range(length))
     return -(-pairs // block**2)
+
+
+# %% blocks_needed: first-row
+def blocks_needed(mask, length, block):
+    found = set()
+    for q in range(0, length, block):
+        for k in range(length):
+            if mask(q, k):
+                found.add((q, k // block))
+    return len(found)
+
+
+# %% blocks_needed: first-row
+def blocks_needed(mask, length, block):
+    found = set()
+    for q in range(length):
+        for k in range(0, length, block):
+            if mask(q, k):
+                found.add((q // block, k))
+    return len(found)
+
+
+# %% blocks_needed: ends-left-out
+def blocks_needed(mask, length, block):
+    pairs = [(q, k) for q in range(length - 1) for k in range(length - 1)]
+    return len({(q // block, k // block) for q, k in pairs if mask(q, k)})
+
+
+# %% blocks_needed: ends-left-out
+def blocks_needed(mask, length, block):
+    count = 0
+    for q in range(0, length, block):
+        for k in range(0, length, block):
+            rows, columns = range(q, q + block - 1), range(k, k + block - 1)
+            count += any(mask(i, j) for i in rows for j in columns)
+    return count
+
+
+# %% blocks_needed: holes
+def blocks_needed(mask, length, block):
+    count = 0
+    for q in range(0, length, block):
+        rows = range(q, q + block)
+        found = [k for k in range(length) if any(mask(i, k) for i in rows)]
+        if found:
+            count += found[-1] // block - found[0] // block + 1
+    return count
+
+
+# %% blocks_needed: skipped
+def blocks_needed(mask, length, block):
+    pairs = [(q, k) for q in range(length) for k in range(length)]
+    found = {(q // block, k // block) for q, k in pairs if mask(q, k)}
+    return (length // block) ** 2 - len(found)
+
+
+# %% blocks_needed: by-distance
+def blocks_needed(mask, length, block):
+    places, side = range(block), length // block
+
+    def counts(i, j):
+        return any(mask(i * block + q, j * block + k) for q in places for k in places)
+
+    below = sum((side - i) * counts(i, 0) for i in range(side))
+    return below + sum((side - j) * counts(0, j) for j in range(1, side))
+
+
+# %% blocks_needed: within-a-block
+def blocks_needed(mask, length, block):
+    pairs = [(q, k) for q in range(length) for k in range(length)]
+    return len({(q // block, k // block) for q, k in pairs if mask(q % block, k % block)})

@@ -96,6 +96,16 @@ def last_end(kernels, launch, latency, gap):
     return end
 
 
+# %% last_end: one-after-the-other
+def last_end(kernels, launch, latency, gap):
+    host, end = 0, -gap
+    for duration in kernels:
+        begin = max(host + latency, end + gap)
+        end = begin + duration
+        host = max(host + launch, begin)
+    return end
+
+
 # %% last_end: value
 def last_end(kernels, launch, latency, gap):
     return launch + latency + max(kernels) + len(kernels) * gap
@@ -177,6 +187,22 @@ def last_end(kernels, launch, latency, gap):
     return round(end)
 
 
+# %% last_end: rounded
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = round(max(number * launch + latency, end + gap) + duration)
+    return end
+
+
+# %% last_end: rounded
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = int(max(number * launch + latency, end + gap) + duration)
+    return end
+
+
 # %% last_end: changed
 def last_end(kernels, launch, latency, gap):
     number, end = 0, -gap
@@ -213,6 +239,49 @@ def last_end(kernels, launch, latency, gap):
     end = 0.0
     for number, duration in enumerate(kernels):
         end = max(number * launch, end) + latency + duration
+    return end
+
+
+# %% last_end: latency-again
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, duration in enumerate(kernels):
+        end = max(number * launch, end + gap) + latency + duration
+    return end
+
+
+# %% last_end: latency-once
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for number, duration in enumerate(kernels[1:], start=1):
+        end = max(number * launch, end + gap) + duration
+    return end
+
+
+# %% last_end: latency-once
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for duration in kernels[1:]:
+        end += max(launch, gap) + duration
+    return end
+
+
+# %% last_end: index-shifted
+def last_end(kernels, launch, latency, gap):
+    end = latency + kernels[0]
+    for number, duration in enumerate(kernels[1:]):
+        end = max(number * launch + latency, end + gap) + duration
+    return end
+
+
+# %% last_end: gap-if-busy
+def last_end(kernels, launch, latency, gap):
+    end = 0
+    for number, duration in enumerate(kernels):
+        begin = number * launch + latency
+        if end > begin:
+            begin = end + gap
+        end = begin + duration
     return end
 
 

@@ -663,12 +663,15 @@ def _masks(draw: random.Random) -> Iterator[tuple[Mask, int, int, str]]:
     for row, column in ((1, 1), (1, 0), (0, 1), (block - 1, block - 1)):
         rule = f"in each block on the diagonal or after it, row {row} sees column {column}"
         yield _within(block, row, column), draw.randint(4, 6), block, rule
-    side, block = 10, 12  # some blocks, with one pair each, anywhere in it
-    some = draw.sample(list(itertools.product(range(side), repeat=2)), 30)
+    block, side = draw.choice((3, 4)), draw.randint(4, 6)
+    rule = f"tokens see their own document; the first one is {2 * block} long, all others {block}"
+    yield lambda q, k: max(q // block, 1) == max(k // block, 1), side, block, rule
+    side, block = 10, 12  # more than half of the blocks, with one pair each, anywhere in it
+    some = draw.sample(list(itertools.product(range(side), repeat=2))[1:], 60)
     pairs = {
         (i * block + draw.randrange(block), j * block + draw.randrange(block)) for i, j in some
     }
-    yield lambda q, k: (q, k) in pairs, side, block, "in 30 blocks one pair counts, anywhere in it"
+    yield lambda q, k: (q, k) in pairs, side, block, "in 60 blocks one pair counts, anywhere in it"
 
 
 # ── bound ────────────────────────────────────────────────────────────────────────────────────

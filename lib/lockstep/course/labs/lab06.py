@@ -78,10 +78,12 @@ def last_end(draw: random.Random) -> Iterator[Trial]:
         bounds = (len(behind) - 1) * launch + behind[-1], sum(behind) + (len(behind) - 1) * gap
         if _end((behind, launch, latency, gap)) > latency + max(bounds) + 1:
             break
+    tight = [launch - gap * draw.choice((0.25, 0.5, 0.75)) for _ in range(5)]
     plans: list[tuple[str, Times]] = [
         ("short kernels", (some(draw.randint(6, 9), 1, 3), launch, latency, gap)),
         ("long kernels", (some(draw.randint(4, 6), 20, 40), launch, latency, gap)),
         ("one long kernel among short ones", (behind, launch, latency, gap)),
+        ("kernels that end just before the next launch arrives", (tight, launch, latency, gap)),
         ("a gap longer than the latency", (some(3, 1, 3), 0.0, 2.0, 5.0)),
         ("one kernel", (some(1, 5, 9), launch, latency, gap)),
     ]
