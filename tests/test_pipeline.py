@@ -5,21 +5,17 @@ from __future__ import annotations
 import lockstep
 import pytest
 from lockstep import cost, pipeline
-from lockstep.course.labs import lab10
 
 GPIPE = [f"{way}{number}" for way in "FB" for number in range(3)]
 
 
-def one_f_one_b(stages, microbatches):
-    return [lab10._right_order(stage, stages, microbatches) for stage in range(stages)]
+def orders(name):
+    """The orders of all ranks, by the course's own answer to an exercise."""
+    answer = lockstep.solution(name)
+    return lambda ranks, *how: [answer(rank, ranks, *how) for rank in range(ranks)]
 
 
-def interleaved(ranks, chunks, microbatches):
-    return [lab10._interleaved(rank, ranks, chunks, microbatches) for rank in range(ranks)]
-
-
-def zero_bubble(stages, microbatches):
-    return [lab10._split(stage, stages, microbatches, stage) for stage in range(stages)]
+one_f_one_b, interleaved, zero_bubble = map(orders, ("one_f_one_b", "interleaved", "zero_bubble"))
 
 
 # The model

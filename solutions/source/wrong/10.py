@@ -5,6 +5,44 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 
+def pipelined(
+    layer,
+    inputs,
+    targets,
+    share=1.0,  # of each microbatch's loss that is differentiated
+    before=lambda: None,  # what is called before each backward
+    back=lambda x, y: x.grad,  # what is sent back
+    order=iter,  # in which backwards come
+    into=torch.empty_like,  # where a rank receives
+):
+    """A training step; returns each microbatch's loss on the last rank, and nothing elsewhere."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, losses = [], []
+    for x in inputs:
+        if rank > 0:
+            x = into(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        y.retain_grad()
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for number, (x, y) in order(list(enumerate(kept))):
+        before()
+        if rank == last:
+            loss = mse_loss(y, targets[number])
+            (loss * share).backward()
+            losses.append(loss.item())
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(back(x, y), rank - 1)
+    return losses
+
+
 # %% most_kept: all-forwards
 def most_kept(steps):
     return len([step for step in steps if step.startswith("F")])
@@ -229,6 +267,29 @@ def run_stage(order, stage, inputs):
         y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
         sent.append((dist.isend(y, (rank + by) % n), y))
     for handle, _ in sent:
+        handle.wait()
+
+
+# %% run_stage: nothing-sent-on
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        number = int(step[1:])
+        if step[0] == "F":
+            x = inputs[number]
+            if rank > 0:
+                x = torch.empty_like(x)
+                dist.recv(x, rank - 1)
+            stage.forward(number, x)
+        else:
+            grad = torch.ones_like(inputs[number])
+            if rank < last:
+                dist.recv(grad, rank + 1)
+            dx = stage.backward(number, grad)
+            if rank > 0:
+                sent.append(dist.isend(dx, rank - 1))
+    for handle in sent:
         handle.wait()
 
 
@@ -463,6 +524,221 @@ def run_stage(order, stage, inputs):
         handle.wait()
 
 
+# %% train_step: not-divided
+def train_step(layer, inputs, targets):
+    return sum(pipelined(layer, inputs, targets)) / len(inputs)
+
+
+# %% train_step: not-divided
+def train_step(layer, inputs, targets):
+    return sum(pipelined(layer, inputs, targets))
+
+
+# %% train_step: not-divided
+def train_step(layer, inputs, targets):
+    losses = pipelined(layer, inputs, targets)
+    return losses[-1] if losses else None
+
+
+# %% train_step: last-microbatch
+def train_step(layer, inputs, targets):
+    losses = pipelined(layer, inputs, targets, 1 / len(inputs), before=layer.zero_grad)
+    return sum(losses) / len(inputs)
+
+
+# %% train_step: last-microbatch
+def train_step(layer, inputs, targets):
+    return sum(pipelined(layer, inputs, targets, before=layer.zero_grad)) / len(inputs)
+
+
+# %% train_step: last-microbatch
+def train_step(layer, inputs, targets):
+    return sum(pipelined(layer, inputs, targets, before=layer.zero_grad))
+
+
+# %% train_step: divided-by-ranks
+def train_step(layer, inputs, targets):
+    ranks = dist.get_world_size()
+    return sum(pipelined(layer, inputs, targets, 1 / ranks)) / ranks
+
+
+# %% train_step: divided-by-ranks
+def train_step(layer, inputs, targets):
+    return sum(pipelined(layer, inputs, targets, 1 / dist.get_world_size())) / len(inputs)
+
+
+# %% train_step: divided-by-ranks
+def train_step(layer, inputs, targets):
+    share = 1 / len(inputs) / dist.get_world_size()
+    return sum(pipelined(layer, inputs, targets, share)) / len(inputs)
+
+
+# %% train_step: divided-by-ranks
+def train_step(layer, inputs, targets):
+    share = 1 / len(inputs) / dist.get_world_size()
+    return sum(pipelined(layer, inputs, targets, share)) * share
+
+
+# %% train_step: divided-again
+def train_step(layer, inputs, targets):
+    m = len(inputs)
+    return sum(pipelined(layer, inputs, targets, 1 / m, back=lambda x, y: x.grad / m)) / m
+
+
+# %% train_step: divided-again
+def train_step(layer, inputs, targets):
+    m, ranks = len(inputs), dist.get_world_size()
+    return sum(pipelined(layer, inputs, targets, 1 / m, back=lambda x, y: x.grad / ranks)) / m
+
+
+# %% train_step: outputs-gradient
+def train_step(layer, inputs, targets):
+    m = len(inputs)
+    return sum(pipelined(layer, inputs, targets, 1 / m, back=lambda x, y: y.grad)) / m
+
+
+# %% train_step: crossed
+def train_step(layer, inputs, targets):
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    turned = iter if is_last else reversed
+    return sum(pipelined(layer, inputs, targets, 1 / len(inputs), order=turned)) / len(inputs)
+
+
+# %% train_step: crossed
+def train_step(layer, inputs, targets):
+    is_last = dist.get_rank() == dist.get_world_size() - 1
+    turned = reversed if is_last else iter
+    return sum(pipelined(layer, inputs, targets, 1 / len(inputs), order=turned)) / len(inputs)
+
+
+# %% train_step: one-buffer
+def train_step(layer, inputs, targets):
+    buffer = torch.empty_like(inputs[0])
+    share = 1 / len(inputs)
+    return sum(pipelined(layer, inputs, targets, share, into=lambda x: buffer.detach())) * share
+
+
+# %% train_step: other-loss
+def train_step(layer, inputs, targets):
+    return sum(pipelined(layer, inputs, targets, 1 / len(inputs)))
+
+
+# %% train_step: stepped
+def train_step(layer, inputs, targets):
+    losses = pipelined(layer, inputs, targets, 1 / len(inputs))
+    with torch.no_grad():
+        for p in layer.parameters():
+            p -= 0.1 * p.grad
+    return sum(losses) / len(inputs)
+
+
+# %% train_step: type
+def train_step(layer, inputs, targets):
+    pipelined(layer, inputs, targets, 1 / len(inputs))
+
+
+# %% train_step: uses-a-collective
+def train_step(layer, inputs, targets):
+    losses = pipelined(layer, inputs, targets, 1 / len(inputs))
+    dist.barrier()
+    return sum(losses) / len(inputs)
+
+
+# %% train_step: sums-over-ranks
+def train_step(layer, inputs, targets):
+    losses = pipelined(layer, inputs, targets, 1 / len(inputs))
+    for p in layer.parameters():
+        dist.all_reduce(p.grad)
+    return sum(losses) / len(inputs)
+
+
+# %% train_step: scaled
+def train_step(layer, inputs, targets):
+    losses = pipelined(layer, inputs, targets, inputs[0].numel() / len(inputs))  # squares added up
+    return sum(losses) * inputs[0].numel() / len(inputs)
+
+
+# %% train_step: gradients-from
+def train_step(layer, inputs, targets):
+    m = len(inputs)
+    return sum(pipelined(layer, inputs, targets, 1 / m, back=lambda x, y: x.detach())) / m
+
+
+# %% train_step: last-wrong
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    total = torch.zeros((), dtype=torch.float64)
+    for x, target in zip(inputs, targets, strict=True):
+        if rank > 0:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == last:
+            total = total + mse_loss(y, target) / len(inputs)
+            total.backward(retain_graph=True)  # of all so far, each time
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total.item()
+
+
+# %% train_step: went-on
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, handles, losses = [], [], [0.0]
+    for x in inputs:
+        if rank > 0:
+            x = torch.zeros_like(x)
+            handles.append(dist.irecv(x, rank - 1))
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            handles.append(dist.isend(y.detach(), rank + 1))
+    for (x, y), target in zip(kept, targets, strict=True):
+        if rank == last:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            losses.append(loss.item())
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            handles.append(dist.isend(x.grad, rank - 1))
+    for handle in handles:
+        handle.wait()
+    return sum(losses)
+
+
+# %% train_step: nothing-sent-on
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    total = 0.0
+    for x, target in zip(inputs, targets, strict=True):
+        if rank > 0:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == last:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
 # %% train_step: waits-again
 def train_step(layer, inputs, targets):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -529,92 +805,6 @@ def train_step(layer, inputs, targets):
     return total if rank == last else None
 
 
-# %% train_step: one-buffer
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    buffer = torch.empty_like(inputs[0])
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            dist.recv(buffer, rank - 1)
-            x = buffer.detach().requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: not-divided
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i])
-            loss.backward()
-            total += loss.item() / len(inputs)
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: last-microbatch
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            layer.zero_grad()
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            layer.zero_grad()
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return total if rank == last else None
-
-
 # %% train_step: no-input-gradient
 def train_step(layer, inputs, targets):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -628,121 +818,6 @@ def train_step(layer, inputs, targets):
         kept.append((x, y))
         if rank < last:
             dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: divided-by-ranks
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / dist.get_world_size()
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: divided-again
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad / len(inputs), rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: outputs-gradient
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        y.retain_grad()
-        kept.append(y)
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, y in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(y.grad, rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: crossed
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    if rank < last:
-        kept.reverse()
     for i, (x, y) in enumerate(kept):
         if rank == last:
             loss = mse_loss(y, targets[i]) / len(inputs)
@@ -776,65 +851,6 @@ def train_step(layer, inputs, targets):
             loss = mse_loss(y, targets[i]) / len(inputs)
             loss.backward()
             total += loss.item()
-    return total if rank == last else None
-
-
-# %% train_step: other-loss
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i])
-            (loss / len(inputs)).backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return total if rank == last else None
-
-
-# %% train_step: stepped
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    with torch.no_grad():
-        for p in layer.parameters():
-            p -= 0.1 * p.grad
     return total if rank == last else None
 
 
@@ -892,63 +908,6 @@ def train_step(layer, inputs, targets):
     return total if rank == last else None
 
 
-# %% train_step: uses-a-collective
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    dist.barrier()
-    return total if rank == last else None
-
-
-# %% train_step: type
-def train_step(layer, inputs, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0.0
-    for i in range(len(inputs)):
-        x = inputs[i]
-        if rank > 0:
-            x = torch.empty_like(inputs[i])
-            dist.recv(x, rank - 1)
-            x.requires_grad_()
-        y = layer(x)
-        kept.append((x, y))
-        if rank < last:
-            dist.send(y.detach(), rank + 1)
-    for i, (x, y) in enumerate(kept):
-        if rank == last:
-            loss = mse_loss(y, targets[i]) / len(inputs)
-            loss.backward()
-            total += loss.item()
-        else:
-            grad = torch.empty_like(y)
-            dist.recv(grad, rank + 1)
-            y.backward(grad)
-        if rank > 0:
-            dist.send(x.grad, rank - 1)
-    return None
-
-
 # %% train_step: too-much
 def train_step(layer, inputs, targets):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -980,7 +939,7 @@ def train_step(layer, inputs, targets):
     return total if rank == last else None
 
 
-# %% interleaved: warm-up-of-1f1b
+# %% interleaved: first-forwards
 def interleaved(rank, ranks, chunks, microbatches):
     total = chunks * microbatches
     where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
@@ -993,7 +952,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return order + backwards[total - warm :]
 
 
-# %% interleaved: chunks-as-forward
+# %% interleaved: backwards-order
 def interleaved(rank, ranks, chunks, microbatches):
     total = chunks * microbatches
     where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
@@ -1006,7 +965,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return order + backwards[total - warm :]
 
 
-# %% interleaved: all-then-all
+# %% interleaved: first-forwards
 def interleaved(rank, ranks, chunks, microbatches):
     total = chunks * microbatches
     where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
@@ -1019,7 +978,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return order + backwards[total - warm :]
 
 
-# %% interleaved: chunk-after-chunk
+# %% interleaved: forwards-order
 def interleaved(rank, ranks, chunks, microbatches):
     total = chunks * microbatches
     where = [(k % microbatches, k // microbatches) for k in range(total)]
@@ -1032,7 +991,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return order + backwards[total - warm :]
 
 
-# %% interleaved: keeps-too-much
+# %% interleaved: first-forwards
 def interleaved(rank, ranks, chunks, microbatches):
     total = chunks * microbatches
     where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
@@ -1045,7 +1004,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return order + backwards[total - warm :]
 
 
-# %% interleaved: stands-still
+# %% interleaved: first-forwards
 def interleaved(rank, ranks, chunks, microbatches):
     total = chunks * microbatches
     where = [(k // (ranks * chunks) * ranks + k % ranks, k // ranks % chunks) for k in range(total)]
@@ -1084,7 +1043,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return " ".join(order + backwards[total - warm :])
 
 
-# %% zero_bubble: at-once
+# %% zero_bubble: delay
 def zero_bubble(stage, stages, microbatches):
     warm = min(stages - 1 - stage, microbatches)
     order = [f"F{number}" for number in range(warm)]
@@ -1097,7 +1056,7 @@ def zero_bubble(stage, stages, microbatches):
     return order + [f"W{number}" for number in range(max(microbatches - 0, 0), microbatches)]
 
 
-# %% zero_bubble: at-the-end
+# %% zero_bubble: delay
 def zero_bubble(stage, stages, microbatches):
     warm = min(stages - 1 - stage, microbatches)
     order = [f"F{number}" for number in range(warm)]
@@ -1112,7 +1071,7 @@ def zero_bubble(stage, stages, microbatches):
     ]
 
 
-# %% zero_bubble: wrong-end
+# %% zero_bubble: delay
 def zero_bubble(stage, stages, microbatches):
     warm = min(stages - 1 - stage, microbatches)
     order = [f"F{number}" for number in range(warm)]
@@ -1127,7 +1086,7 @@ def zero_bubble(stage, stages, microbatches):
     ]
 
 
-# %% zero_bubble: keeps-too-much
+# %% zero_bubble: delay
 def zero_bubble(stage, stages, microbatches):
     warm = min(stages - 1 - stage, microbatches)
     order = [f"F{number}" for number in range(warm)]
@@ -1142,7 +1101,7 @@ def zero_bubble(stage, stages, microbatches):
     ]
 
 
-# %% zero_bubble: slow
+# %% zero_bubble: delay
 def zero_bubble(stage, stages, microbatches):
     warm = min(stages - 1 - stage, microbatches)
     order = [f"F{number}" for number in range(warm)]
@@ -1170,7 +1129,7 @@ def zero_bubble(stage, stages, microbatches):
     return order
 
 
-# %% zero_bubble: stands-still
+# %% zero_bubble: order-of-1f1b
 def zero_bubble(stage, stages, microbatches):
     order = []
     for number in range(microbatches):
@@ -1216,7 +1175,7 @@ def split_backward(y, x, weights, grad):
     return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
 
 
-# %% split_backward: first-weight-only
+# %% split_backward: one-weight-only
 def split_backward(y, x, weights, grad):
     first = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
 
@@ -1225,6 +1184,71 @@ def split_backward(y, x, weights, grad):
         weights[0].grad = more if weights[0].grad is None else weights[0].grad + more
 
     return first, later
+
+
+# %% split_backward: one-weight-only
+def split_backward(y, x, weights, grad):
+    first = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+
+    def later():
+        (more,) = torch.autograd.grad(y, weights[-1], grad)
+        weights[-1].grad = more if weights[-1].grad is None else weights[-1].grad + more
+
+    return first, later
+
+
+# %% split_backward: grad-ignored
+def split_backward(y, x, weights, grad):
+    first = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+    return first, lambda: y.sum().backward(inputs=weights)
+
+
+# %% split_backward: grad-ignored
+def split_backward(y, x, weights, grad):
+    first = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
+    return first, lambda: y.backward(grad, inputs=weights)
+
+
+# %% split_backward: grad-ignored
+def split_backward(y, x, weights, grad):
+    first = torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
+    return first, lambda: y.sum().backward(inputs=weights)
+
+
+# %% split_backward: none-stays
+def split_backward(y, x, weights, grad):
+    def later():
+        for weight, more in zip(weights, torch.autograd.grad(y, weights, grad), strict=True):
+            if weight.grad is not None:
+                weight.grad += more
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+
+
+# %% split_backward: added-before
+def split_backward(y, x, weights, grad):
+    before = [weight.grad for weight in weights]
+
+    def later():
+        found = torch.autograd.grad(y, weights, grad)
+        for weight, old, more in zip(weights, before, found, strict=True):
+            weight.grad = more if old is None else old + more
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later
+
+
+# %% split_backward: twice
+def split_backward(y, x, weights, grad):
+    dx = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+    y.backward(grad, inputs=weights, retain_graph=True)
+    return dx, lambda: y.backward(grad, inputs=weights)
+
+
+# %% split_backward: all-at-once
+def split_backward(y, x, weights, grad):
+    dx = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+    y.backward(grad, inputs=weights)
+    return dx, lambda: None
 
 
 # %% split_backward: never

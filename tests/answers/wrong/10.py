@@ -108,7 +108,6 @@ def most_kept(steps):
 
 
 # %% most_kept: counter-of-eight-bits
-# Not judged so yet.
 # Adds up in int8: from 128 kept microbatches on the counter turns negative (GPipe with 200 microbatches keeps 200).
 def most_kept(steps):
     changes = np.array([1 if step[0] == "F" else -1 for step in steps], dtype=np.int8)
@@ -862,6 +861,109 @@ def train_step(layer, inputs, targets):
     return total
 
 
+# %% train_step: receives-into-a-target
+# A message has the shape and type of inputs[0]; that of a target may be another one.
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(target)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: gradient-ignored
+# The gradient comes back, and y.sum().backward() does not take it.
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.sum().backward()
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: sum-of-squares
+# reduction="sum": the loss of a microbatch is no mean over its numbers.
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target, reduction="sum") / len(inputs)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: averaged-over-ranks
+# As in data parallelism: an all-reduce of gradients, and a division by the ranks.
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    for parameter in layer.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= n
+    return total
+
+
 # %% split_backward: graph-gone
 # Forgets retain_graph=True: afterwards the graph is gone, and the function that is called later raises an error.
 def split_backward(y, x, weights, grad):
@@ -980,7 +1082,6 @@ def split_backward(y, x, weights, grad):
 
 
 # %% split_backward: adds-to-what-was-there-before
-# Not judged so yet.
 # Notes .grad at the time of the *split*, and later writes note + gradient. What other microbatches have added in between is lost, and
 # that is the order of a zero-bubble schedule.
 def split_backward(y, x, weights, grad):
@@ -1794,17 +1895,6 @@ def split_backward(y, x, weights, grad):
             weight.grad = new if old is None else old + new
 
     return of_x, later
-
-
-# %% interleaved: fills-with-one-for-each-rank
-def interleaved(rank, ranks, chunks, microbatches):
-    forwards = in_groups(ranks, chunks, microbatches)
-    backwards = [(m, chunks - 1 - c) for m, c in forwards]
-    warm = min((chunks - 1) * ranks + (ranks - 1 - rank), len(forwards))
-    steps = [f"F{m}.{c}" for m, c in forwards[:warm]]
-    for (m, c), (bm, bc) in zip(forwards[warm:], backwards):
-        steps += [f"F{m}.{c}", f"B{bm}.{bc}"]
-    return steps + [f"B{m}.{c}" for m, c in backwards[len(forwards) - warm :]]
 
 
 # %% interleaved: backwards-from-chunk-zero-too

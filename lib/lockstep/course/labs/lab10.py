@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import textwrap
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -181,6 +183,7 @@ class Stage:
         self.given: list[Any] = []
         self.kept: dict[str, Any] = {}
         self.most_spare = 0
+        self.began: list[float] = []  # on the clock of the record of calls
         self._inputs = {id(one) for one in inputs}  # which their owner keeps
         self._needed: set[int] = set()  # of the forwards whose backward is still to come
         self._seen: list[weakref.ref[Any]] = []
@@ -199,6 +202,7 @@ class Stage:
         return self._returned(grad * self.weight + int(number))
 
     def _note(self, step: str, given: Any) -> None:
+        self.began.append(time.perf_counter())
         alive = {id(one) for ref in self._seen if (one := ref()) is not None}
         self.most_spare = max(self.most_spare, len(alive - self._needed))
         self._seen = [ref for ref in self._seen if ref() is not None]
@@ -222,13 +226,13 @@ def _staged(
     with slow("recv", pauses):
         answer(list(order), stage, mine)
     end = {"did": stage.did, "given": stage.given, "kept": list(stage.kept.values())}
-    return Noted(end, stage.most_spare)
+    return Noted(end, {"spare": stage.most_spare, "began": stage.began})
 
 
 @judged("run_stage", lab="10", play=_staged, silent=True)
 def run_stage(draw: random.Random) -> Iterator[Trial]:
     """`run_stage(order, stage, inputs)`: one stage of a pipeline, in any right order."""
-    for stages in (draw.randint(2, 5), 8):  # more ranks than messages may be under way
+    for stages in (draw.randint(3, 5), 8):  # more ranks than messages may be under way
         few = draw.randint(stages, 6) if stages < 6 else 10
         for microbatches, scheduled in ((few, False), (16, True)):
             yield _pipeline(draw, stages, microbatches, scheduled)
@@ -273,11 +277,18 @@ def _pipeline(draw: random.Random, stages: int, microbatches: int, one_by_one: b
 
 
 def _without_ends(run: Run, rank: int) -> Any:
-    """Whether the first stage waits for an input, or it and the last one are made neighbours."""
-    calls = run.calls(rank)
-    asks = [c for c in calls[:1] if rank == 0 and c.operation == "recv"]
-    around = [c for c in calls if run.nproc > 2 and {rank, c.peer} == {0, run.nproc - 1}]
-    return run.failure == "stuck" and bool(asks or around) and {"call": (asks or around)[0]}
+    """Whether the first stage and the last one, or a rank and itself, are made neighbours."""
+    ends = {0, run.nproc - 1}
+    around = [
+        c for c in run.calls(rank) if c.peer == rank or (run.nproc > 2 and {rank, c.peer} == ends)
+    ]
+    return run.failure == "stuck" and bool(around) and {"call": around[0]}
+
+
+def _nothing_sent(run: Run, rank: int) -> Any:
+    """Whether ranks wait for messages, and nobody has begun to send one."""
+    waiting = waits_in(run, rank) == "recv" and not any(run.sends(one) for one in run.ranks)
+    return waiting and {"call": run.calls(rank)[-1]}
 
 
 def _blocking_sends(run: Run, rank: int) -> Any:
@@ -318,8 +329,8 @@ def _last_gradient(run: Run, rank: int) -> Any:
     last = run.nproc - 1
     if last not in run.wrong or not _is_given(run, last, "B"):
         return False
-    _, x, _ = _wrong_given(run, last)
-    return {"last": last, "given": show(x)}
+    _, x, other = _wrong_given(run, last)
+    return {"last": last, "given": show(list(x.numbers)), "kind": x, "wanted": other}
 
 
 def _first_input(run: Run, rank: int) -> Any:
@@ -359,14 +370,14 @@ def _not_computed(run: Run, rank: int) -> Any:
 
 
 def _went_on(run: Run, rank: int) -> Any:
-    """A receive that had not ended when this rank made its next call."""
-    calls = run.calls(rank)
+    """A receive that had not ended when its rank made the next call."""
+    pairs = [pair for at in run.ranks for pair in pairwise(run.calls(at))]
     early = [
         one
-        for one, after in pairwise(calls)
+        for one, after in pairs
         if one.operation == "recv" and (one.end is None or one.end > after.start)
     ]
-    return bool(early) and {"call": early[0], "step": _wrong_given(run, rank)[0]}
+    return bool(early) and {"call": early[0], "whose": early[0].rank}
 
 
 def _given(run: Run, rank: int) -> Any:
@@ -392,30 +403,21 @@ def _other_messages(run: Run, rank: int) -> Any:
     return sorted(run.operations(rank)) != wanted and {"calls": said, "each": each}
 
 
-def _in_flight(run: Run, rank: int) -> int:
-    """The most messages of a rank that had begun when it made a call, and whose end it had not
-    waited for."""
-    sends = run.sends(rank)
-    return max(
-        (
-            sum(
-                one.start <= call.start and (one.end is None or one.end > call.start)
-                for one in sends
-            )
-            for call in run.calls(rank)
-        ),
-        default=0,
-    )
-
-
 def _hoards(run: Run, rank: int) -> Any:
-    """Whether more tensors lived than a stage needs, or more messages were on their way."""
-    spare = max(run.noted[rank], _in_flight(run, rank))
-    return spare > MOST_SPARE and {"spare": spare, "most": MOST_SPARE}
+    """Whether more tensors lived when a step began than a stage needs, or more sends had begun that
+    nobody had waited for."""
+    open_sends = [
+        sum(one.start <= began and (one.end is None or one.end > began) for one in run.sends(rank))
+        for began in run.noted[rank]["began"]
+    ]
+    spare, sent = run.noted[rank]["spare"], max(open_sends, default=0)
+    over = max(spare, sent) > MOST_SPARE
+    return over and {"spare": spare, "sent": sent, "most": MOST_SPARE}
 
 
 run_stage.fails("ring", _without_ends)
 run_stage.fails("too-small", too_small)
+run_stage.fails("nothing-sent-on", _nothing_sent)
 run_stage.fails("blocking-sends", _blocking_sends)
 run_stage.fails("both-receive", _neighbours_receive)
 run_stage.shows("own-order", _own_order)
@@ -488,7 +490,7 @@ def train_step(draw: random.Random) -> Iterator[Trial]:
                     _tensor(weights[rank]),
                     _tensor(biases[rank]),
                     [_tensor(one) for one in inputs],
-                    [_tensor(one) for one in targets],
+                    [_tensor(one, "float32") for one in targets],  # no message has that type
                     [0.001] * microbatches if rank == late else [],
                 )
                 for rank in range(stages)
@@ -498,63 +500,35 @@ def train_step(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _tensor(numbers: Any) -> Tensor:
-    return Tensor.of(numbers.flatten().tolist(), "float64", numbers.shape)
+def _tensor(numbers: Any, dtype: str = "float64") -> Tensor:
+    return Tensor.of(numbers.flatten().tolist(), dtype, numbers.shape)
 
 
-def _ends(facts: dict[str, Any], change: Callable[..., Any] | None = None) -> list[Any]:
-    """For each rank: the loss or "", the gradients of weight and bias, and both unchanged.
-
-    change: what a mistake makes of losses and gradients: `change(losses, by_microbatch)` with the
-    loss of each microbatch and, for each rank, its two gradients by microbatch.
-    """
-    losses, by_rank = _by_microbatch(facts)
-    change = change or _mean
-    loss, grads = change(losses, by_rank)
-    last = len(grads) - 1
-    return [
-        [
-            Number(float(loss)) if rank == last else "",
-            *(_tensor(one) for one in grads[rank]),
-            _tensor(facts["weights"][rank]),
-            _tensor(facts["biases"][rank]),
-        ]
-        for rank in range(last + 1)
-    ]
-
-
-def _by_microbatch(
-    facts: dict[str, Any],
-    crossed: bool = False,
-    one_buffer: bool = False,
-    of_outputs: bool = False,
-) -> tuple[Any, list[Any]]:
-    """The loss of each microbatch, and for each rank the gradients of these losses.
-
-    crossed: the gradients that come back, first microbatch first, meet the inputs in the other
-    order, on all ranks but the last one. one_buffer: what was received for the last microbatch lies
-    where all the others were received, too. of_outputs: what goes back is the gradient of a layer's
-    output, and not of its input.
-    """
-    weights, biases = facts["weights"], facts["biases"]
-    given = [facts["inputs"]]
-    for weight, bias in zip(weights, biases, strict=True):
-        given.append(np.tanh(given[-1] @ weight.T + bias))
-    miss = given[-1] - facts["targets"]
-    losses = (miss**2).mean(axis=(1, 2))
-    back, grads = 2 * miss / miss[0].size, list[Any]()
+def _ends(facts: dict[str, Any]) -> list[Any]:
+    """For each rank: the loss or "", the gradients of weight and bias, and both unchanged."""
+    weights, biases, losses = facts["weights"], facts["biases"], _losses(facts)
+    given = _activations(facts)
+    back = 2 * (given[-1] - facts["targets"]) / given[-1].size
+    ends: list[Any] = []
     for rank in reversed(range(len(weights))):
-        if crossed and rank == len(weights) - 2:
-            back = back[::-1]
         inner = back * (1 - given[rank + 1] ** 2)
-        x = given[rank][-1:] if one_buffer and rank else given[rank]
-        grads.append((np.swapaxes(inner, 1, 2) @ x, inner.sum(axis=1)))
-        back = back if of_outputs else inner @ weights[rank]
-    return losses, grads[::-1]
+        grads = (np.swapaxes(inner, 1, 2) @ given[rank]).sum(axis=0), inner.sum(axis=(0, 1))
+        loss = "" if ends else Number(float(losses.mean()))
+        ends.append([loss, *map(_tensor, (*grads, weights[rank], biases[rank]))])
+        back = inner @ weights[rank]
+    return ends[::-1]
 
 
-def _mean(losses: Any, by_rank: Any) -> Any:
-    return losses.mean(), [[one.mean(axis=0) for one in grads] for grads in by_rank]
+def _activations(facts: dict[str, Any]) -> list[Any]:
+    """What each rank is given, and what the last one puts out; of all microbatches."""
+    given = [facts["inputs"]]
+    for weight, bias in zip(facts["weights"], facts["biases"], strict=True):
+        given.append(np.tanh(given[-1] @ weight.T + bias))
+    return given
+
+
+def _losses(facts: dict[str, Any]) -> Any:
+    return ((_activations(facts)[-1] - facts["targets"]) ** 2).mean(axis=(1, 2))
 
 
 def _one_rank(run: Run, rank: int) -> bool:
@@ -566,7 +540,7 @@ def _other_loss(run: Run, rank: int) -> Any:
     (got, *grads), (mean, *right) = run.got(rank), run.right(rank)
     if rank < run.nproc - 1 or not same(grads, right):
         return False
-    losses, _ = _by_microbatch(run.trial.facts)
+    losses = _losses(run.trial.facts)
     known = {
         "the sum over the microbatches": losses.sum(),
         "the last microbatch's loss": losses[-1],
@@ -578,6 +552,46 @@ def _other_loss(run: Run, rank: int) -> Any:
     what = next((name for name, one in known.items() if same(loss, Number(float(one)))), "")
     what = what and f"; {show(loss)} is {what}"
     return {"loss": show(loss), "mean": show(mean.value), "what": what}
+
+
+def _times(run: Run, at: int) -> float | None:
+    """By which all gradients of a rank are too large, where that is one number."""
+    pairs = zip(*(numbers_in(one[1:3]) for one in (run.got(at), run.right(at))), strict=True)
+    found = [got / right for got, right in pairs if right]
+    return found[0] if all(math.isclose(one, found[0], abs_tol=1e-6) for one in found) else None
+
+
+def _scaled(run: Run, rank: int) -> Any:
+    """Whether the gradients of each rank are wrong by one factor."""
+    times = [_times(run, at) for at in run.ranks]
+    known = [one for one in times if one is not None]
+    if len(known) < run.nproc or all(math.isclose(one, 1, rel_tol=1e-6) for one in known):
+        return False
+    factors = [f"{one:.4g}" for one in known]
+    alike = factors[0] if len(set(factors)) == 1 else ""
+    return {"factors": alike or ", ".join(factors), "elements": run.trial.targets[0].size}
+
+
+def _gradients_from(run: Run, rank: int) -> Any:
+    """Whether the gradients are right on the last rank, and from which one on."""
+    right = [same(run.got(at)[1:3], run.right(at)[1:3]) for at in run.ranks]
+    if run.nproc < 2 or not right[-1] or all(right):
+        return False
+    bad = max(at for at, one in enumerate(right) if not one)
+    return {"bad": bad, "good": bad + 1}
+
+
+def _last_wrong(run: Run, rank: int) -> Any:
+    """Whether the loss is right, and the gradients of the last rank are wrong already."""
+    last = run.nproc - 1
+    loss = same(run.got(last)[0], run.right(last)[0])
+    wrong = not same(run.got(last)[1:3], run.right(last)[1:3])
+    return loss and wrong and {"last": last}
+
+
+def _sums_over_ranks(run: Run, rank: int) -> Any:
+    calls = [call for call in run.collectives(rank) if "reduce" in call.operation]
+    return bool(calls) and {"call": calls[0]}
 
 
 def _no_input_gradient(run: Run, rank: int) -> Any:
@@ -600,9 +614,15 @@ train_step.fails("too-small", too_small)
 train_step.fails("no-input-gradient", _no_input_gradient)
 train_step.fails("no-graph", _graph_gone)
 train_step.fails("ring", _without_ends)
+train_step.fails("nothing-sent-on", _nothing_sent)
 train_step.fails("both-receive", _neighbours_receive)
 train_step.shows("other-loss", _other_loss)
 train_step.shows("stepped", _stepped)
+train_step.shows("went-on", _went_on)
+train_step.shows("sums-over-ranks", _sums_over_ranks)
+train_step.shows("scaled", _scaled)
+train_step.shows("gradients-from", _gradients_from)
+train_step.shows("last-wrong", _last_wrong)
 train_step.demands("uses-a-collective", collective)
 train_step.demands("too-much", _other_messages)
 
@@ -610,11 +630,19 @@ train_step.demands("too-much", _other_messages)
 # ── split_backward ───────────────────────────────────────────────────────────────────────────
 
 
-def _halves(answer: Any, weights: Tensor, x: Tensor, grad: Tensor, before: Tensor | None) -> Noted:
+def _halves(
+    answer: Any,
+    weights: Tensor,
+    x: Tensor,
+    grad: Tensor,
+    before: Tensor | None,
+    between: Tensor | None,
+) -> Noted:
     """The input's gradient, the weights' before and after the second half, whether that is there,
-    and whether the weights' gradient was computed before; a gradient may be there before. Noted is
-    whether the second half is a function, and computed the input's gradient. Where the weights have
-    a column more than rows, it is a bias."""
+    and whether the weights' gradient was computed before. before, between: gradients that are there
+    before the first half, and that another microbatch adds between the two. Noted is whether the
+    second half is a function, and computed the input's gradient. Where the weights have a column
+    more than rows, it is a bias."""
     import torch
 
     width, columns = weights.shape
@@ -644,6 +672,9 @@ def _halves(answer: Any, weights: Tensor, x: Tensor, grad: Tensor, before: Tenso
 
     early, called = held(), takes(later)
     if called:
+        if between is not None:
+            for one, more in zip(parameters, parted(between), strict=True):
+                one.grad = more if one.grad is None else one.grad + more
         mine.register_hook(lambda _: again.append(True))
         later()
     end = [first, early, held(), called, too_early]
@@ -653,37 +684,35 @@ def _halves(answer: Any, weights: Tensor, x: Tensor, grad: Tensor, before: Tenso
 @judged("split_backward", lab="10", play=_halves, silent=True)
 def split_backward(draw: random.Random) -> Iterator[Trial]:
     """`split_backward(y, x, weights, grad)`: the input's gradient now, the weights' later."""
-    for rows, width, bias, filled, like in (
-        (3, 3, False, False, "no gradient before"),
-        (2, 4, False, True, "a gradient that is there already"),
-        (4, 2, True, False, "two weights, of which the second is a bias"),
+    for rows, width, bias, first, second, like in (
+        (3, 3, False, 0, 0, "no gradient before"),
+        (2, 4, False, 1, 0, "a gradient that is there already"),
+        (4, 2, True, 0, 0, "two weights, of which the second is a bias"),
+        (3, 2, True, 0, 1, "another microbatch's gradient between the two halves"),
+        (2, 3, True, 1, 1, "gradients before and between the two halves"),
     ):
-        weights, x, grad, before = (
+        weights, x, grad, before, between = (
             np.array([[draw.randint(1, 16) / 8 for _ in range(columns)] for _ in range(count)])
             for columns, count in (
-                (width + bias, width), (width, rows), (width, rows), (width + bias, width)
+                (width + bias, width), (width, rows), (width, rows), (width + bias, width),
+                (width + bias, width),
             )
         )  # fmt: skip
         weights *= [[draw.choice((-1, 1)) for _ in range(width + bias)] for _ in range(width)]
         seen = np.column_stack([x, np.ones(rows)])[:, : width + bias]  # a bias sees ones
         inner = grad * (1 - np.tanh(seen @ weights.T) ** 2)
-        own, had = inner.T @ seen, before if filled else 0 * weights
-        first_only = own.copy()
-        first_only[:, width:] = 0
+        had = first * before
+        after = had + second * between + inner.T @ seen
+        given = map(_tensor, (weights, x, grad))
+        parts = _tensor(inner @ weights[:, :width]), _tensor(had), _tensor(after)
         yield Trial(
             0,
             given=[
-                (_tensor(weights), _tensor(x), _tensor(grad), _tensor(before) if filled else None)
+                (*given, _tensor(before) if first else None, _tensor(between) if second else None)
             ],
-            right=[
-                [
-                    _tensor(inner @ weights[:, :width]),
-                    _tensor(had), _tensor(had + own), True, False,
-                ]
-            ],
-            facts={"own": own, "had": had, "first_only": first_only},
+            right=[[*parts, True, False]],
             like=like,
-        )  # fmt: skip
+        )
 
 
 def _not_called_later(run: Run, rank: int) -> bool:
@@ -700,57 +729,6 @@ split_backward.demands("input-again", lambda run, rank: run.noted[rank]["again"]
 
 # ── interleaved, zero_bubble ─────────────────────────────────────────────────────────────────
 # Any schedule that meets its goal is right: the signs read what the model says of it.
-
-
-def _interleaved(
-    rank: int,
-    ranks: int,
-    chunks: int,
-    microbatches: int,
-    *,
-    warm: int | None = None,
-    back: Callable[[int], int] | None = None,
-    by_chunk: bool = False,
-) -> list[str]:
-    """Interleaved 1F1B of one rank (Narayanan and others, 2021), or what a mistake makes of it.
-
-    warm: forwards before the first backward. back: the chunk of the k-th backward. by_chunk: all
-    microbatches of a chunk before the next chunk.
-    """
-    group = microbatches if by_chunk else ranks
-    total = chunks * microbatches
-    if warm is None:
-        warm = 2 * (ranks - 1 - rank) + (chunks - 1) * group
-    warm = min(warm, total)
-
-    def number(k: int) -> int:
-        return k // (group * chunks) * group + k % group
-
-    def chunk(k: int) -> int:
-        return k // group % chunks
-
-    forwards = [f"F{number(k)}.{chunk(k)}" for k in range(total)]
-    back = back or (lambda k: chunks - 1 - chunk(k))
-    backwards = [f"B{number(k)}.{back(k)}" for k in range(total)]
-    return _alternate(forwards, backwards, warm)
-
-
-def _alternate(forwards: list[str], backwards: list[str], warm: int) -> list[str]:
-    order = forwards[:warm]
-    for forward, backward in zip(forwards[warm:], backwards, strict=False):
-        order += [forward, backward]
-    return order + backwards[len(forwards) - warm :]
-
-
-def _split(stage: int, stages: int, microbatches: int, late: int) -> list[str]:
-    """1F1B with split backwards; each weight step comes so many backwards after its own."""
-    order = []
-    for step in _right_order(stage, stages, microbatches):
-        order.append(step)
-        number = int(step[1:])
-        if step[0] == "B" and number >= late:
-            order.append(f"W{number - late}")
-    return order + [f"W{number}" for number in range(max(microbatches - late, 0), microbatches)]
 
 
 def _all_ranks(answer: Any, ranks: int, *asked: int) -> list[Any]:
@@ -778,7 +756,7 @@ def interleaved(draw: random.Random) -> Iterator[Trial]:
                 "most": [2 * (ranks - 1 - r) + (chunks - 1) * ranks + 1 for r in range(ranks)],
                 "ways": "FB",
             },
-            like=f"{ranks} ranks, {chunks} chunks each and {microbatches} microbatches",
+            like=f"{ranks} ranks, {microbatches} microbatches and chunks a rank: {chunks}",
         )
 
 
@@ -857,85 +835,115 @@ def _plan(run: Run) -> pipeline.Plan | pipeline.Standstill:
         return stands
 
 
-def _stands_still(run: Run, rank: int) -> Any:
-    plan = _plan(run)
-    if isinstance(plan, pipeline.Plan):
-        return False
-    at, step = next(iter(plan.waits.items()))
-    return {"stage": at, "step": step, "waiting": len(plan.waits)}
+def _missed(run: Run) -> str:
+    """Say how the goal is missed; "" where it is not."""
+    trial, plan = run.trial, _plan(run)
+    if isinstance(plan, pipeline.Standstill):
+        return "it never ends"
+    for at, (order, most) in enumerate(zip(_orders(run), trial.most, strict=True)):
+        if pipeline.kept(order) > most:
+            kept, place = pipeline.kept(order), "stage" if "W" in trial.ways else "rank"
+            return f"{place} {at} keeps {kept} microbatches at once, and not {most}"
+    late = plan.length > trial.length + 0.5
+    return f"it takes {plan.length:g} units of time, and not {trial.length}" if late else ""
 
 
-def _keeps(run: Run, rank: int) -> Any:
-    kept = [pipeline.kept(order) for order in _orders(run)]
-    over = [at for at, (have, most) in enumerate(zip(kept, run.trial.most, strict=True))
-            if have > most]  # fmt: skip
-    return bool(over) and {"stage": over[0], "kept": kept[over[0]], "most": run.trial.most[over[0]]}
+def _otherwise(run: Run, way: str, wanted: Callable[[int], Sequence[Any]]) -> Any:
+    """Where the goal is missed: the first rank whose steps of this way have another order than the
+    lab's text says, and where they differ first."""
+    missed = _missed(run)
+    for at, order in enumerate(_orders(run) if missed else []):
+        steps = [pipeline.Step.of(one) for one in order]
+        mine = [(one.way, one.number, one.chunk) for one in steps if one.way in way]
+        for place, (got, right) in enumerate(zip(mine, wanted(at), strict=True)):
+            if got != right:
+                names = (_name(pipeline.Step(*one), run.trial.chunks) for one in (got, right))
+                said = dict(zip(("got_step", "right_step"), names, strict=True))
+                return {"missed": missed, "stage": at, "place": place, **said}
+    return False
 
 
-def _slow(run: Run, rank: int) -> Any:
-    plan = _plan(run)
-    late = isinstance(plan, pipeline.Plan) and plan.length > run.trial.length + 0.5
-    return late and isinstance(plan, pipeline.Plan) and {"made": f"{plan.length:g}"}
+def _forwards_order(run: Run, rank: int) -> Any:
+    return _otherwise(run, "F", lambda at: [("F", *one) for one in _in_groups(run.trial)])
 
 
-def _made_as(*guesses: Callable[[Trial, int], list[str]]) -> Callable[[Run, int], Any]:
-    """Whether all ranks have the order of a mistake, and the goal is missed. (With few microbatches
-    different mistakes lead to the same order.)"""
-
-    def sign(run: Run, rank: int) -> Any:
-        if run.trial.microbatches <= run.trial.ranks:
-            return False
-        if not (_stands_still(run, 0) or _slow(run, 0) or _keeps(run, 0)):
-            return False
-        ranks = range(run.trial.ranks)
-        return any(_orders(run) == [guess(run.trial, at) for at in ranks] for guess in guesses)
-
-    return sign
+def _backwards_order(run: Run, rank: int) -> Any:
+    last = run.trial.chunks - 1
+    wanted = [("B", number, last - chunk) for number, chunk in _in_groups(run.trial)]
+    return _otherwise(run, "B", lambda at: wanted)
 
 
-def _of_chunks(**how: Any) -> Callable[[Trial, int], list[str]]:
-    return lambda t, rank: _interleaved(rank, t.ranks, t.chunks, t.microbatches, **how)
+def _in_groups(trial: Trial) -> list[tuple[int, int]]:
+    """Microbatch and chunk, in the order of the forwards."""
+    groups = range(0, trial.microbatches, trial.ranks)
+    return [
+        (first + at, chunk)
+        for first in groups
+        for chunk in range(trial.chunks)
+        for at in range(trial.ranks)
+    ]
 
 
-def _alternating(way: Callable[[Trial, int], int]) -> Callable[[Trial, int], list[str]]:
-    """Interleaved with so many forwards first."""
-    return lambda t, rank: _interleaved(
-        rank, t.ranks, t.chunks, t.microbatches, warm=max(0, way(t, rank))
+def _first_forwards(run: Run, rank: int) -> Any:
+    """Another number of forwards before the first backward than the text counts."""
+    missed, trial = _missed(run), run.trial
+    made = [_before_a_backward(order) for order in _orders(run)]
+    right = [min(most, trial.chunks * trial.microbatches) for most in trial.most]
+    return (
+        bool(missed)
+        and made != right
+        and {
+            "missed": missed,
+            "made": ", ".join(map(str, made)),
+            "right_ones": ", ".join(map(str, right)),
+        }
     )
 
 
-def _chunk_of(t: Trial, k: int) -> int:
-    return int(k // t.ranks % t.chunks)
+def _not_1f1b(run: Run, rank: int) -> Any:
+    def wanted(at: int) -> list[tuple[str, int, int]]:
+        order = _right_order(at, run.trial.ranks, run.trial.microbatches)
+        return [(one[0], int(one[1:]), 0) for one in order]
+
+    return _otherwise(run, "FB", wanted)
 
 
-def _early_chunks(t: Trial, rank: int) -> list[str]:
-    """The backwards begin with chunk 0, as the forwards do."""
-    return _interleaved(rank, t.ranks, t.chunks, t.microbatches, back=lambda k: _chunk_of(t, k))
+def _weights_first(run: Run, rank: int) -> Any:
+    """A W before its own B."""
+    for at, order in enumerate(_orders(run)):
+        for number in range(run.trial.microbatches):
+            if order.index(f"W{number}") < order.index(f"B{number}"):
+                return {"stage": at, "number": number}
+    return False
 
 
-def _late_by(late: Callable[[Trial, int], int]) -> Callable[[Trial, int], list[str]]:
-    return lambda t, stage: _split(stage, t.ranks, t.microbatches, late(t, stage))
+def _delay(run: Run, rank: int) -> Any:
+    """How many backwards after its own each W comes, where that is not as the text says."""
+    missed = _missed(run)
+    for at, order in enumerate(_orders(run) if missed else []):
+        done = [order[: order.index(f"W{n}")] for n in range(run.trial.microbatches)]
+        lags = [sum(one[0] == "B" for one in before) - n - 1 for n, before in enumerate(done)]
+        left = max(0, run.trial.microbatches - at)
+        right = [at] * left + list(reversed(range(run.trial.microbatches - left)))
+        if lags != right:
+            said = {"lags": ", ".join(map(str, lags)), "right_ones": ", ".join(map(str, right))}
+            return {"missed": missed, "stage": at, **said}
+    return False
+
+
+def _other_order(run: Run, rank: int) -> Any:
+    missed = _missed(run)
+    return bool(missed) and {"missed": missed}
 
 
 for _one in (interleaved, zero_bubble):
     _one.demands("no-steps", _no_steps)
     _one.demands("incomplete", _steps_missing)
-interleaved.demands("chunk-after-chunk", _made_as(_of_chunks(by_chunk=True)))
-interleaved.demands("chunks-as-forward", _made_as(_early_chunks))
-interleaved.demands(
-    "all-then-all", _made_as(_alternating(lambda t, rank: t.chunks * t.microbatches))
-)
-interleaved.demands(
-    "warm-up-of-1f1b",
-    _made_as(
-        _alternating(lambda t, rank: t.ranks - 1 - rank),
-        _alternating(lambda t, rank: 2 * (t.ranks - 1 - rank)),
-    ),
-)
-zero_bubble.demands("at-once", _made_as(_late_by(lambda t, stage: 0)))
-zero_bubble.demands("at-the-end", _made_as(_late_by(lambda t, stage: t.microbatches)))
-zero_bubble.demands("wrong-end", _made_as(_late_by(lambda t, stage: t.ranks - 1 - stage)))
+interleaved.demands("forwards-order", _forwards_order)
+interleaved.demands("backwards-order", _backwards_order)
+interleaved.demands("first-forwards", _first_forwards)
+zero_bubble.demands("weights-first", _weights_first)
+zero_bubble.demands("order-of-1f1b", _not_1f1b)
+zero_bubble.demands("delay", _delay)
 for _one in (interleaved, zero_bubble):
-    _one.demands("stands-still", _stands_still)
-    _one.demands("keeps-too-much", _keeps)
-    _one.demands("slow", _slow)
+    _one.demands("other-order", _other_order)
