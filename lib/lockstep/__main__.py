@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import errno
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 from . import __version__, progress
 from .base.formatting import printable
 from .base.machine import probe
+from .base.refused import Refused, writing
 from .course import copies
 from .course.doctor import diagnose, held_in_reserve, runs_live
 from .course.syllabus import LABS
@@ -46,13 +46,20 @@ def _main(argv: list[str]) -> int:
         prog="lockstep", description="Hands-on labs for PyTorch on several GPUs."
     )
     parser.add_argument("--version", action="version", version=f"lockstep {__version__}")
-    commands = parser.add_subparsers(metavar="command", required=True)
+    commands = parser.add_subparsers(metavar="command", required=True, dest="name")
     for add in (*_ADD, teaching.add):
         add(commands)
     arguments = _parsed(parser, commands, argv)
-    with _sigterm_as_interrupt() if "interruptible" in arguments else nullcontext():
-        exit_code: int = arguments.command(arguments)
-    return exit_code
+    try:
+        with _sigterm_as_interrupt() if "interruptible" in arguments else nullcontext():
+            exit_code: int = arguments.command(arguments)
+        return exit_code
+    except (Refused, LaunchError, TraceError, GateError) as error:
+        return refuse(arguments.name, error)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("lockstep"):
+            raise
+        return refuse(arguments.name, f"needs {missing.name}: pip install 'lockstep[labs]'")
 
 
 def _parsed(parser: argparse.ArgumentParser, commands: Any, argv: list[str]) -> argparse.Namespace:
@@ -114,18 +121,14 @@ def _add_labs(commands: Any) -> None:
 
 
 def _labs(arguments: argparse.Namespace) -> int:
-    try:
-        done = copies.copy(arguments.folder, arguments.newer)
-    except copies.CannotCopy as error:
-        return refuse("labs", error)
+    done = copies.copy(arguments.folder, arguments.newer)
     if str(done):
         print(printable(done))
     if arguments.copy_only:
         return 0
     opened = copies.jupyterlab(arguments.folder, arguments.options, os.environ)
     if opened is None:
-        print("lockstep labs needs jupyterlab: pip install 'lockstep[labs]'", file=sys.stderr)
-        return 2
+        return refuse("labs", "needs jupyterlab: pip install 'lockstep[labs]'")
     if copies.is_remote(os.environ):
         print(printable(copies.how_to_reach(os.environ)))
     sys.stdout.flush()
@@ -210,22 +213,17 @@ def _add_run(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    try:
-        from .author import execute
-    except ModuleNotFoundError as missing:
-        print(f"lockstep run needs {missing.name}: pip install 'lockstep[labs]'", file=sys.stderr)
-        return 2
+    from .author import execute
+
     done: list[execute.Execution] = []
     interrupted = False
+    parameters = execute.parse(arguments.parameters)
+    notebooks = execute.find(arguments.folder, arguments.numbers, Path.cwd())
+    execute.refuse_misfits(parameters, notebooks)
+    keep, force, bar = arguments.keep, arguments.force, sys.stderr.isatty()
     try:
-        parameters = execute.parse(arguments.parameters)
-        notebooks = execute.find(arguments.folder, arguments.numbers, Path.cwd())
-        execute.refuse_misfits(parameters, notebooks)
-        keep, force, bar = arguments.keep, arguments.force, sys.stderr.isatty()
         for one in execute.run(notebooks, parameters, keep, force, progress=bar):
             done.append(one)
-    except execute.BadInput as error:
-        return refuse("run", error)
     except KeyboardInterrupt:
         print("lockstep run: interrupted", file=sys.stderr)
         interrupted = True
@@ -250,8 +248,6 @@ def _agent(arguments: argparse.Namespace) -> int:
 
     try:
         agent.serve(arguments.ticket)
-    except LaunchError as error:
-        return refuse("agent", error)
     except KeyboardInterrupt:
         print("lockstep agent: interrupted; its ranks have ended", file=sys.stderr)
         return 130
@@ -298,16 +294,12 @@ def _cluster(arguments: argparse.Namespace) -> int:
     said = {name: getattr(arguments, name) for name in names}
     said["options"] = arguments.option and tuple(arguments.option)
     said = {name: value for name, value in said.items() if value is not None}
-    try:
-        keep = arguments.step == "init"
-        if said and not keep:
-            raise LaunchError(f"check uses the profile; it takes no --{next(iter(said))}")
-        cluster = Slurm(**said) if keep else profile.read()
+    keep = arguments.step == "init"
+    if said and not keep:
+        raise Refused(f"check uses the profile; it takes no --{next(iter(said))}")
+    cluster = Slurm(**said) if keep else profile.read()
+    with writing():
         return 0 if check_cluster(cluster, lambda line: print(printable(line)), keep=keep) else 1
-    except BrokenPipeError:
-        raise
-    except (LaunchError, OSError) as error:
-        return refuse("cluster", error)
 
 
 def _add_trace(commands: Any) -> None:
@@ -357,17 +349,11 @@ def _trace(arguments: argparse.Namespace) -> int:
     if run is not None:
         run = run.removeprefix("./").rstrip("/")
         run = "" if run == "." else run
-    try:
-        source = paths[0] if len(paths) == 1 else paths
-        trace, sections = summary.of(source, arguments.skip, run=run, more=arguments.more)
+    source = paths[0] if len(paths) == 1 else paths
+    trace, sections = summary.of(source, arguments.skip, run=run, more=arguments.more)
+    with writing():
         _say_trace(arguments, trace, sections)
         _export_trace(arguments, trace, sections)
-    except BrokenPipeError:
-        raise
-    except TraceError as error:
-        return refuse("trace", error)
-    except OSError as error:
-        return refuse("trace", _why_unwritten(error))
     return 0
 
 
@@ -438,39 +424,15 @@ def _add_gate(commands: Any) -> None:
 
 
 def _gate(arguments: argparse.Namespace) -> int:
-    try:
-        found = gate(arguments.baseline, arguments.new, skip=arguments.skip, level=arguments.level)
-        print(found)
+    found = gate(arguments.baseline, arguments.new, skip=arguments.skip, level=arguments.level)
+    print(found)
+    with writing():
         if arguments.junit is not None:
             arguments.junit.write_text(found.junit(), encoding="utf-8")
         if arguments.markdown is not None:  # what GitHub's $GITHUB_STEP_SUMMARY is for
             with arguments.markdown.open("a", encoding="utf-8") as file:
                 file.write(found.markdown())
-    except BrokenPipeError:
-        raise
-    except (GateError, TraceError) as error:
-        return refuse("gate", error)
-    except OSError as error:
-        return refuse("gate", _why_unwritten(error))
     return 0 if found.passed else 1
-
-
-# Why something was not written; what cannot be read is a TraceError.
-_INSTEAD = {
-    errno.EISDIR: "it is a folder; name a file",
-    errno.EEXIST: "it is a file; name a folder",
-    errno.ENOTDIR: "a part of the path is a file, not a folder; name another place",
-    errno.ENOENT: "its folder does not exist; create it first",
-    errno.EACCES: "you have no permission to write there; name another place",
-    errno.ENOSPC: "the disk is full; free some space, or name another place",
-}
-
-
-def _why_unwritten(error: OSError) -> str:
-    if error.filename is None:
-        return str(error)
-    why = _INSTEAD.get(error.errno or 0, error.strerror)
-    return f"{error.filename2 or error.filename} cannot be written: {why}"
 
 
 _ADD = (

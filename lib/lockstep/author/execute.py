@@ -35,6 +35,7 @@ from tqdm import tqdm
 
 from ..base.formatting import in_one_line
 from ..base.paths import MATERIAL
+from ..base.refused import Refused
 from ..course.exercises import MIME, NOT_YET, PASS, TRY_AGAIN
 from ..figures.table import Table
 from ..launch.interrupts import defer_signals
@@ -52,7 +53,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what it logs is in the table
 
 
-class BadInput(ValueError):
+class BadInput(Refused):
     """Something that was asked for cannot be run; the message says what, where, and what to do."""
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.paths import MATERIAL
+from ..base.refused import Refused
 from .links import FURTHER, file_name
 from .syllabus import LABS
 
@@ -26,7 +27,7 @@ _HASHES = ".lockstep.json"
 _JUPYTER = Path(__file__).parent / "jupyter"  # a folder of Jupyter's configuration
 
 
-class CannotCopy(Exception):
+class CannotCopy(Refused):
     """The labs cannot be copied there; the message says why and what to do."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..base import machine
 from ..base.formatting import in_one_line, printable
+from ..base.refused import Refused, writing
 
 
 def add(commands: Any) -> None:
@@ -91,10 +92,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    try:
-        from . import report, sandbox, tables
-    except ModuleNotFoundError as missing:
-        return refuse("report", f"needs {missing.name}: pip install 'lockstep[labs]'")
+    from . import report, sandbox, tables
 
     weaker, gigabyte = arguments.without_walls, 10**9
     limits = sandbox.Limits(
@@ -126,7 +124,7 @@ def _report(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return refuse("report", error)
+        raise Refused(str(error)) from error
     except KeyboardInterrupt:
         print("lockstep report: interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -201,16 +199,12 @@ def _add_sheet(commands: Any) -> None:
 def _sheet(arguments: argparse.Namespace) -> int:
     from . import sheet
 
-    try:
-        text = sheet.sheet(arguments.number)
-        if arguments.to is None:
-            print(printable(text))
-        else:
+    text = sheet.sheet(arguments.number)
+    if arguments.to is None:
+        print(printable(text))
+    else:
+        with writing():
             arguments.to.write_text(text + "\n", encoding="utf-8")
-    except BrokenPipeError:
-        raise
-    except (sheet.NoSheet, OSError) as error:
-        return refuse("sheet", error)
     return 0
 
 
@@ -240,13 +234,9 @@ def _add_preflight(commands: Any) -> None:
 
 
 def _preflight(arguments: argparse.Namespace) -> int:
-    try:
-        from ..author import execute
-        from ..launch import LaunchError
-        from ..launch.cluster import profile
-        from . import preflight
-    except ModuleNotFoundError as missing:
-        return refuse("preflight", f"needs {missing.name}: pip install 'lockstep[labs]'")
+    from ..launch import LaunchError
+    from ..launch.cluster import profile
+    from . import preflight
 
     done: list[preflight.LabResult] = []
     interrupted = False
@@ -260,10 +250,10 @@ def _preflight(arguments: argparse.Namespace) -> int:
             done.append(one)
             if arguments.on:  # which may take long, and shows no bar
                 print(f"{one.runs[0].notebook}: {one.runs[0].state}", file=sys.stderr)
-    except (execute.BadInput, LaunchError) as error:
+    except (Refused, LaunchError):
         if done and not arguments.json:
             print(printable(preflight.table(done)))
-        return refuse("preflight", error)
+        raise
     except KeyboardInterrupt:
         print("lockstep preflight: interrupted", file=sys.stderr)
         interrupted = True
@@ -291,18 +281,12 @@ def _add_demo(commands: Any) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    try:
-        from ..author import execute
-        from . import demo
-    except ModuleNotFoundError as missing:
-        return refuse("demo", f"needs {missing.name}: pip install 'lockstep[labs]'")
+    from . import demo
 
     if not arguments.recorded:
         print("running it once, to find out how long each cell takes here …", flush=True)
     try:
         demo.show(arguments.number, arguments.recorded, arguments.options)
-    except execute.BadInput as error:
-        return refuse("demo", error)
     except demo.CannotShow as error:
         refuse("demo", error)
         return 1

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import paths
+from ..base.refused import Refused
 from ..course.exercises import Exercise, exercises
 from ..course.judging import words
 from ..course.links import FURTHER
@@ -77,7 +78,7 @@ class Section:
     further: bool = False
 
 
-class NoSheet(ValueError):
+class NoSheet(Refused):
     """There is no such lab, or no published solution of it."""
 
 
