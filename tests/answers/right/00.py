@@ -82,3 +82,23 @@ class Average:
 
 def average(x):
     return Average()(x)
+
+
+# %% average: share-of-each-first
+# Each rank gives its share; the sum of the shares is the mean.
+
+
+def average(x):
+    share = x / dist.get_world_size()
+    dist.all_reduce(share)
+    return share
+
+
+# %% average: gathered-and-added-by-python
+# All parts on each rank, and Python's sum.
+
+
+def average(x):
+    parts = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return sum(parts) / len(parts)

@@ -79,6 +79,22 @@ def local_gpu(env):
     return Place(env).gpu
 
 
+# %% local_gpu: parsed-as-json
+# A number's text is JSON.
+
+
+def local_gpu(env):
+    return json.loads(env["LOCAL_RANK"])
+
+
+# %% local_gpu: zero-where-it-is-not-set
+# A program that was started by hand has no such variable, and one GPU is enough for it.
+
+
+def local_gpu(env):
+    return int(env.get("LOCAL_RANK", "0"), base=10)
+
+
 # %% meet: wait-then-map
 # One wait for all keys, then a map over get; bytes in, bytes decoded by operator.methodcaller.
 
@@ -155,6 +171,32 @@ def meet(store, rank, world_size, address):
     store.set(f"line {line}", json.dumps([rank, address]))
     lines = [json.loads(store.get(f"line {n + 1}")) for n in range(world_size)]
     return [who for _, who in sorted(lines)]
+
+
+# %% meet: keys-with-leading-zeros
+# Names of equal length, waited for together, then read.
+
+
+def meet(store, rank, world_size, address):
+    keys = [f"{other:05d}" for other in range(world_size)]
+    store.set(keys[rank], address.encode())
+    store.wait(keys)
+    return [bytes.decode(store.get(key)) for key in keys]
+
+
+# %% meet: last-one-says-so
+# A counter says who is the last; the others wait for its word, and then read.
+
+
+def meet(store, rank, world_size, address):
+    store.set(f"at/{rank}", address)
+    if store.add("arrived", 1) == world_size:
+        store.set("complete", "")
+    store.wait(["complete"])
+    found = {}
+    for other in reversed(range(world_size)):
+        found[other] = store.get(f"at/{other}").decode()
+    return [found[other] for other in sorted(found)]
 
 
 # %% store_barrier: last-one-opens
@@ -234,6 +276,27 @@ def store_barrier(store, name, world_size):
         store.get(flag)
 
 
+# %% store_barrier: waits-for-the-last-count
+# Each leaves a key with its count; the last count's is waited for.
+
+
+def store_barrier(store, name, world_size):
+    store.set(f"{name}/{store.add(name + '/count', 1)}", "")
+    store.wait([f"{name}/{world_size}"])
+
+
+# %% store_barrier: hand-in-hand-backwards
+# Who came k-th waits for the (k + 1)-th, and then lets the (k - 1)-th go.
+
+
+def store_barrier(store, name, world_size):
+    place = store.add(f"{name}.places", 1)
+    if place < world_size:
+        store.get(f"{name}.free.{place}")
+    if place > 1:
+        store.set(f"{name}.free.{place - 1}", "go")
+
+
 # %% axis_groups: swapaxes
 # Exchanges two axes of the NumPy grid: the groups come in another order, which is free.
 
@@ -302,6 +365,29 @@ def axis_groups(sizes, axis):
     rest = lambda rank: divmod(rank, step * sizes[axis])[0] * step + rank % step
     ranks = sorted(range(math.prod(sizes.values())), key=lambda rank: (-rest(rank), rank))
     return [list(line) for _, line in itertools.groupby(ranks, key=rest)]
+
+
+# %% axis_groups: by-the-other-coordinates
+# Ranks that agree in all places but one.
+
+
+def axis_groups(sizes, axis):
+    at = list(sizes).index(axis)
+    groups = {}
+    for rank, place in enumerate(np.ndindex(*sizes.values())):
+        groups.setdefault(place[:at] + place[at + 1 :], []).append(rank)
+    return list(groups.values())
+
+
+# %% axis_groups: three-dimensions-are-enough
+# Whatever comes before, the axis, whatever comes after.
+
+
+def axis_groups(sizes, axis):
+    lengths = list(sizes.values())
+    at = list(sizes).index(axis)
+    grid = np.arange(math.prod(lengths)).reshape(math.prod(lengths[:at]), lengths[at], -1)
+    return [column.tolist() for block in grid for column in block.T]
 
 
 # %% make_groups: list-then-index
@@ -373,6 +459,28 @@ def make_groups(groups):
     return mine.group
 
 
+# %% make_groups: all-by-a-comprehension
+# All are made, and then one is chosen by asking which rank this is in it.
+
+
+def make_groups(groups):
+    made = [dist.new_group(ranks, backend=dist.get_backend()) for ranks in groups]
+    [mine] = [group for ranks, group in zip(groups, made, strict=True) if dist.get_rank() in ranks]
+    return mine
+
+
+# %% make_groups: sorted-in-the-same-way
+# Another order, which is the same on all ranks.
+
+
+def make_groups(groups):
+    mine = None
+    for ranks in sorted(groups, key=max, reverse=True):
+        group = dist.new_group(ranks=tuple(ranks))
+        mine = group if dist.get_rank() in ranks else mine
+    return mine
+
+
 # %% from_first: group-src
 # Says the place in the group; x is changed, and nothing is returned.
 
@@ -432,6 +540,25 @@ def from_first(x, group):
 
 def from_first(x, group):
     return funcol.wait_tensor(funcol.broadcast(x, 0, group))
+
+
+# %% from_first: result-of-the-call
+# The call works in place; that it returns None is no matter.
+
+
+def from_first(x, group):
+    return dist.broadcast(x, group=group, group_src=0)
+
+
+# %% from_first: in-a-clone
+# The argument stays as it is; the answer is another tensor.
+
+
+def from_first(x, group):
+    y = x.detach().clone()
+    work = dist.broadcast(y, dist.get_global_rank(group, 0), group, async_op=True)
+    work.wait()
+    return y
 
 
 # %% shrink: a-prefix-for-each-generation
@@ -514,6 +641,31 @@ def shrink(store, me, alive, generation):
         own = dist.PrefixStore(f"after-shrinking-{generation}-times", store)
         stack.callback(meet, store=own, rank=[*alive].index(me))
         stack.callback(dist.destroy_process_group)
+
+
+# %% shrink: prefix-with-the-members
+# The new world's name says its generation and who is in it.
+
+
+def shrink(store, me, alive, generation):
+    place = {old: new for new, old in enumerate(alive)}
+    name = f"{generation}:" + ",".join(str(one) for one in alive)
+    settings = {"backend": dist.get_backend(), "world_size": len(place), "rank": place[me]}
+    dist.destroy_process_group(dist.group.WORLD)
+    dist.init_process_group(store=dist.PrefixStore(name, store), **settings)
+
+
+# %% shrink: one-prefix-in-another
+# A prefix for each generation so far.
+
+
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    for _ in range(generation):
+        store = dist.PrefixStore("smaller", store)
+    dist.destroy_process_group()
+    dist.init_process_group(backend, store=store, rank=alive.index(me), world_size=len(alive))
+    dist.barrier()
 
 
 # %% StoreGroup: stack-and-reduce
@@ -749,4 +901,73 @@ class StoreGroup(dist.ProcessGroup):
         if self.rank() == 0:
             self.store.set(f"{call}/all", pickle.dumps(root))
         tensors[0].copy_(pickle.loads(self.store.get(f"{call}/all")))
+        return DoneWork()
+
+
+# %% StoreGroup: combined-one-by-one
+# A function of two tensors, over the parts in the order of ranks.
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        call, self.calls = self.calls, self.calls + 1
+        combine = {dist.ReduceOp.SUM: torch.add, dist.ReduceOp.MAX: torch.maximum}[opts.reduceOp.op]
+        self.store.set(f"call {call} rank {self.rank()}", pickle.dumps(tensors[0].detach()))
+        parts = (pickle.loads(self.store.get(f"call {call} rank {r}")) for r in range(self.size()))
+        tensors[0].copy_(functools.reduce(combine, parts))
+        return DoneWork()
+
+
+# %% StoreGroup: rank-zero-computes
+# One rank reads all parts and writes one result, which all read.
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        key = f"{self.calls:08d}/"
+        (x,) = tensors
+        if self.rank():
+            self.store.set(key + str(self.rank()), pickle.dumps(x))
+        else:
+            result = x.clone()
+            for other in range(1, self.size()):
+                part = pickle.loads(self.store.get(key + str(other)))
+                result = torch.max(result, part) if opts.reduceOp == dist.ReduceOp.MAX else result + part
+            self.store.set(key + "result", pickle.dumps(result))
+        x.copy_(pickle.loads(self.store.get(key + "result")))
         return DoneWork()

@@ -86,6 +86,7 @@ class _Swapper:
 
 swap_in_turn = _Swapper()
 
+
 # %% swap_in_turn: generator
 # A generator makes one call at each step and is run to its end; the lower rank's begins with the send.
 
@@ -113,6 +114,35 @@ swap_in_turn = lambda x, other, empty=torch.empty_like: (  # noqa: E731
     if dist.get_rank() - other < 0
     else (lambda y: (dist.recv(y, other), dist.send(x, other), y)[-1])
 )(empty(x))
+
+
+# %% swap_in_turn: a-loop-over-senders
+# First the one with the smaller number sends, then the other.
+
+
+def swap_in_turn(x, other):
+    came = torch.full_like(x, 0)
+    for sender in sorted([dist.get_rank(), other]):
+        if sender == other:
+            dist.recv(came, sender)
+        else:
+            dist.send(x, other)
+    return came
+
+
+# %% swap_in_turn: higher-rank-first
+# The higher of two sends first; keyword arguments.
+
+
+def swap_in_turn(x, other):
+    result = x.new_empty(x.shape)
+    calls = [lambda: dist.send(x, dst=other), lambda: dist.recv(result, src=other)]
+    if other > dist.get_rank():
+        calls.reverse()
+    for call in calls:
+        call()
+    return result
+
 
 # %% swap: batch
 # batch_isend_irecv with a comprehension over the two directions.
@@ -192,6 +222,29 @@ def swap(x, other):
     for work in batch_isend_irecv(ops[::order]):
         work.wait()
     return theirs
+
+
+# %% swap: blocking-receive-while-the-send-is-open
+# A send is begun; the receive is a call that begins and waits; then the send is waited for.
+
+
+def swap(x, other):
+    y = torch.empty_like(x)
+    sending = dist.isend(x, other)
+    dist.recv(y, other)
+    sending.wait()
+    return y
+
+
+# %% swap: both-described-as-pairs
+# A batch, its operations from a list of pairs, receive first.
+
+
+def swap(x, other):
+    y = torch.zeros_like(x)
+    ops = [dist.P2POp(way, t, other) for way, t in ((dist.irecv, y), (dist.isend, x))]
+    all(work.wait() for work in dist.batch_isend_irecv(ops))
+    return y
 
 
 # %% shift: modulo
@@ -310,6 +363,41 @@ def shift(x, by):
         ):
             stack.callback(work.wait)
     return came
+
+
+# %% shift: distance-first
+# How far it is from 0 to N - 1; nothing to do at 0.
+
+
+def shift(x, by):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    by %= n
+    result = x.clone()
+    if by:
+        send = dist.P2POp(dist.isend, x, rank + by if rank + by < n else rank + by - n)
+        receive = dist.P2POp(dist.irecv, result, rank - by if rank >= by else rank - by + n)
+        [work.wait() for work in dist.batch_isend_irecv([receive, send])]
+    return result
+
+
+# %% shift: a-rotated-list
+# The ring as a deque that is turned.
+
+
+def shift(x, by):
+    ring = collections.deque(range(dist.get_world_size()))
+    rank = dist.get_rank()
+    ring.rotate(by)
+    source = ring[rank]
+    ring.rotate(-2 * by)
+    target = ring[rank]
+    if source == rank:
+        return torch.clone(x)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    ops = [dist.P2POp(dist.isend, x.contiguous(), target), dist.P2POp(dist.irecv, y, source)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
 
 
 # %% one_way: two-calls-in-an-order
@@ -471,6 +559,63 @@ def one_way(nbytes, repeats):
     return float(np.nanmedian(times)) * 0.5 if rank == 0 else None
 
 
+# %% one_way: each-trip-in-a-function
+# A function for a trip, called once before, and half of the median of its times.
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    x = torch.empty(nbytes, dtype=torch.uint8, device=lockstep.device())
+    first = dist.get_rank() == 0
+
+    def trip():
+        start = now()
+        if first:
+            dist.send(x, 1)
+        dist.recv(x, 1 - dist.get_rank())
+        if not first:
+            dist.send(x, 0)
+        return now() - start
+
+    trip()
+    return 0.5 * statistics.median([trip() for _ in range(repeats)])
+
+
+# %% one_way: two-tensors
+# One goes there, another comes back; the median by numbers in order.
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    out = torch.ones(nbytes, dtype=torch.uint8, device=lockstep.device())
+    back = torch.ones_like(out)
+    halves = []
+    for turn in range(1 + repeats):
+        if dist.get_rank() == 1:
+            dist.recv(back, 0)
+            dist.send(back, 0)
+            continue
+        begin = now()
+        dist.send(out, 1)
+        dist.recv(back, 1)
+        end = now()
+        if turn > 0:
+            halves.append((end - begin) / 2)
+    if dist.get_rank() == 0:
+        halves = sorted(halves)
+        return (halves[(repeats - 1) // 2] + halves[repeats // 2]) / 2
+
+
 # %% relay: recv-then-isend
 # A blocking recv for each piece, an isend that is waited for in the end.
 
@@ -582,6 +727,42 @@ def relay(x, chunks):
         sends += begin(dist.isend, number, rank + 1)
     for work in sends:
         work.wait()
+
+
+# %% relay: all-receives-begun-at-the-start
+# Every piece is asked for at once, and passed on when it is there.
+
+
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    pieces = torch.chunk(x, chunks)
+    incoming = [dist.irecv(piece, rank - 1) for piece in pieces] if rank > 0 else [None] * len(pieces)
+    outgoing = []
+    for piece, receiving in zip(pieces, incoming, strict=True):
+        if receiving is not None:
+            receiving.wait()
+        if rank < last:
+            outgoing.append(dist.isend(piece, rank + 1))
+    while outgoing:
+        outgoing.pop(0).wait()
+
+
+# %% relay: one-send-open-at-a-time
+# The send of a piece is waited for when the next piece has come.
+
+
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    sending = None
+    for piece in x.chunk(chunks):
+        if rank != 0:
+            dist.irecv(piece, src=rank - 1).wait()
+        if sending is not None:
+            sending.wait()
+        if rank != n - 1:
+            sending = dist.isend(piece, dst=rank + 1)
+    if sending is not None:
+        sending.wait()
 
 
 # %% transfer: one-header
@@ -742,3 +923,55 @@ def transfer(x, src, dst):
         came = label.hear(src)
         dist.recv(came, src)
         return came
+
+
+# %% transfer: number-of-axes-first
+# Three messages: type and number of axes, the sizes, the numbers.
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    here, rank = lockstep.device(), dist.get_rank()
+    if rank == src:
+        dist.send(torch.tensor([KINDS.index(x.dtype), x.dim()], device=here), dst)
+        dist.send(torch.tensor([*x.shape, 0], dtype=torch.int64, device=here), dst)
+        dist.send(x.contiguous(), dst)
+        return None
+    if rank != dst:
+        return None
+    about = torch.zeros(2, dtype=torch.int64, device=here)
+    dist.recv(about, src)
+    kind, axes = about.tolist()
+    sizes = torch.zeros(axes + 1, dtype=torch.int64, device=here)
+    dist.recv(sizes, src)
+    result = torch.zeros(*sizes[:-1].tolist(), dtype=KINDS[kind], device=here)
+    dist.recv(result, src)
+    return result
+
+
+# %% transfer: sizes-until-minus-one
+# One header; -1 stands behind the last size; the numbers travel flat.
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    rank, device = dist.get_rank(), lockstep.device()
+    header = torch.full((10,), -1, dtype=torch.int64, device=device)
+    if rank == src:
+        header[: x.dim()] = torch.tensor(x.shape, dtype=torch.int64, device=device)
+        header[9] = KINDS.index(x.dtype)
+        dist.send(header, dst)
+        dist.send(x.flatten().clone(), dst)
+    elif rank == dst:
+        dist.recv(header, src)
+        *sizes, kind = header.tolist()
+        sizes = sizes[: sizes.index(-1)]
+        flat = torch.empty(torch.Size(sizes).numel(), dtype=KINDS[kind], device=device)
+        dist.recv(flat, src)
+        return flat.reshape(sizes)

@@ -86,6 +86,29 @@ def global_mean(values):
     return (total / count).item()
 
 
+# %% global_mean: average-of-both
+# The mean of the sums over the mean of the counts.
+
+
+def global_mean(values):
+    both = torch.tensor([values.double().sum(), values.numel()], dtype=torch.float64, device=values.device)
+    dist.all_reduce(both, op=dist.ReduceOp.AVG)
+    total, count = both.tolist()
+    return total / count
+
+
+# %% global_mean: counts-by-ones
+# A row of values and a row of ones, summed over both.
+
+
+def global_mean(values):
+    rows = torch.stack([values, torch.ones_like(values)]).sum(dim=1, dtype=torch.float64)
+    everybody = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, rows)
+    total, count = torch.stack(everybody).sum(0)
+    return float(total / count)
+
+
 # %% two_step_all_reduce: lists-of-views
 # The usual way: the list of chunks is both what is scattered and what is gathered into.
 
@@ -154,6 +177,28 @@ def two_step_all_reduce(x):
     part = torch.empty_like(rows[0])
     dist.reduce_scatter(part, [*rows])
     dist.all_gather([row.view(torch.uint8) for row in rows.unbind()], part.view(torch.uint8))
+
+
+# %% two_step_all_reduce: in-one-tensor
+# The calls that take one tensor in place of a list.
+
+
+def two_step_all_reduce(x):
+    part = x.new_zeros(x.numel() // dist.get_world_size())
+    dist.reduce_scatter_tensor(part, x.clone())
+    dist.all_gather_into_tensor(x, part)
+
+
+# %% two_step_all_reduce: with-handles
+# Both calls with a handle, each waited for at once.
+
+
+def two_step_all_reduce(x):
+    views = [*x.tensor_split(dist.get_world_size())]
+    mine = views[dist.get_rank()].clone()
+    dist.reduce_scatter(mine, views, async_op=True).wait()
+    dist.all_gather(views, mine, async_op=True).wait()
+    return x
 
 
 # %% ring_all_reduce: as-in-the-table
@@ -306,6 +351,51 @@ def ring_all_reduce(x):
             ring.reduce(columns)
 
 
+# %% ring_all_reduce: one-index-that-falls
+# One index goes down through both halves.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    mine = rank
+    for step in range(2 * (n - 1)):
+        came = torch.empty_like(chunks[mine])
+        swap(chunks[mine], right, came, left)
+        mine = (mine - 1) % n
+        if step < n - 1:
+            chunks[mine].add_(came)
+        else:
+            chunks[mine].copy_(came)
+
+
+# %% ring_all_reduce: own-messages
+# Messages without a batch; a matrix with a row for each chunk.
+
+
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    rows = x.view(n, -1)
+    came = torch.empty_like(rows[0])
+    for step in range(n - 1):
+        out = dist.isend(rows[(rank - step) % n], (rank + 1) % n)
+        dist.irecv(came, (rank - 1) % n).wait()
+        out.wait()
+        rows[(rank - step - 1) % n] += came
+    for step in range(1, n):
+        out = dist.isend(rows[(rank - step + 2) % n], (rank + 1) % n)
+        dist.irecv(rows[(rank - step + 1) % n], (rank - 1) % n).wait()
+        out.wait()
+
+
 # %% doubling_all_reduce: distance-doubles
 # A while loop over the distance, with the notebook's swap.
 
@@ -422,6 +512,43 @@ def doubling_all_reduce(x):
         x += came.view(x.shape)
 
 
+# %% doubling_all_reduce: far-ones-first
+# The largest distance first.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), dist.get_world_size() // 2
+    while distance:
+        buffer = torch.empty_like(x)
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x += buffer
+        distance //= 2
+
+
+# %% doubling_all_reduce: partner-in-the-other-half
+# The partner in the other half of a block, by division.
+
+
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    half = 1
+    while half < n:
+        partner = rank + half if rank // half % 2 == 0 else rank - half
+        works = [dist.isend(x, partner), dist.irecv(buffer, partner)]
+        for work in works:
+            work.wait()
+        torch.add(x, buffer, out=x)
+        half += half
+
+
 # %% flat_all_reduce: cat-and-split
 # One concatenation, one call, and the pieces copied back in their shapes.
 
@@ -498,3 +625,33 @@ def flat_all_reduce(tensors):
         end = begin + tensor.numel()
         tensor.masked_scatter_(torch.ones_like(tensor, dtype=torch.bool), flat[begin:end])
         begin = end
+
+
+# %% flat_all_reduce: filled-in-place
+# A bucket of the right size, filled and emptied by slices.
+
+
+def flat_all_reduce(tensors):
+    sizes = [t.numel() for t in tensors]
+    bucket = torch.empty(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
+    parts = bucket.split(sizes)
+    for part, t in zip(parts, tensors, strict=True):
+        part.view(t.shape).copy_(t)
+    dist.all_reduce(bucket)
+    for part, t in zip(parts, tensors, strict=True):
+        t.copy_(part.view(t.shape))
+
+
+# %% flat_all_reduce: zeroed-then-added
+# Each is set to zero, and its part is added.
+
+
+def flat_all_reduce(tensors):
+    flat = torch.hstack([t.ravel() for t in tensors])
+    work = dist.all_reduce(flat, async_op=True)
+    work.wait()
+    start = 0
+    for t in tensors:
+        end = start + t.numel()
+        t.zero_().add_(flat[start:end].unflatten(0, t.shape) if t.dim() else flat[start])
+        start = end

@@ -129,3 +129,52 @@ def average(x):
         passing = coming
         total += passing
     return total / size
+
+
+# %% average: only-rank-zero-divides
+# The division is left to one rank: the others return the sum.
+
+
+def average(x):
+    dist.all_reduce(x)
+    if dist.get_rank() == 0:
+        x /= dist.get_world_size()
+    return x
+
+
+# %% average: broadcast-in-place-of-a-sum
+# Everybody gets rank 0's tensor, and nobody's numbers are added.
+
+
+def average(x):
+    dist.broadcast(x, src=0)
+    return x
+
+
+# %% average: divides-what-the-call-returns
+# `all_reduce` works in place and returns None.
+
+
+def average(x):
+    return dist.all_reduce(x) / dist.get_world_size()
+
+
+# %% average: middle-rank-by-value
+# The median over ranks: not the mean, from three ranks on.
+
+
+def average(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return torch.stack(parts).median(dim=0).values
+
+
+# %% average: largest-and-smallest
+# Between the largest and the smallest of all ranks' values: the mean only for two ranks.
+
+
+def average(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    stack = torch.stack(parts)
+    return (stack.amax(0) + stack.amin(0)) / 2

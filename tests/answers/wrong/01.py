@@ -117,6 +117,39 @@ def local_gpu(env):
     return remembered[0]
 
 
+# %% local_gpu: name-of-the-device
+# What `.to()` would take, where the goal asks for the index.
+
+
+def local_gpu(env):
+    return f"cuda:{env['LOCAL_RANK']}"
+
+
+# %% local_gpu: quotient-for-remainder
+# divmod's first number is the node, where nodes are alike.
+
+
+def local_gpu(env):
+    gpu, node = divmod(int(env["RANK"]), int(env["LOCAL_WORLD_SIZE"]))
+    return gpu
+
+
+# %% local_gpu: one-character
+# The number of a character: no number has two of them on nodes of up to ten GPUs.
+
+
+def local_gpu(env):
+    return ord(env["LOCAL_RANK"]) - ord("0")
+
+
+# %% local_gpu: from-the-end-of-the-world
+# Counts from the last rank: an index on the last node only.
+
+
+def local_gpu(env):
+    return int(env["WORLD_SIZE"]) - 1 - int(env["RANK"])
+
+
 # %% meet: bytes
 # get returns bytes, and so does this: the goal wants a list of strings.
 
@@ -241,6 +274,48 @@ def meet(store, rank, world_size, address):
     if rank > 0:
         return [address]
     return [store.get(f"address/{r}").decode() for r in range(world_size)]
+
+
+# %% meet: own-address-first
+# This rank's address, then those of the others.
+
+
+def meet(store, rank, world_size, address):
+    store.set(str(rank), address)
+    others = [other for other in range(world_size) if other != rank]
+    return [address] + [store.get(str(other)).decode() for other in others]
+
+
+# %% meet: counted-from-one
+# The ranks read are 1 to N, and nobody is rank N: all wait for ever.
+
+
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return [store.get(f"address/{other}").decode() for other in range(1, world_size + 1)]
+
+
+# %% meet: waits-for-its-own-key
+# The wait is for the key that this rank has just written; of the others it takes what is there.
+
+
+def meet(store, rank, world_size, address):
+    store.set(f"{rank}", address)
+    store.wait([f"{rank}"])
+    found = []
+    for other in range(world_size):
+        key = f"{other}"
+        found.append(store.get(key).decode() if store.check([key]) else "")
+    return found
+
+
+# %% meet: host-without-port
+# Only what stands before the colon.
+
+
+def meet(store, rank, world_size, address):
+    store.set(f"host{rank}", address.split(":")[0])
+    return [store.get(f"host{r}").decode() for r in range(world_size)]
 
 
 # %% store_barrier: asks-again-and-again
@@ -377,6 +452,46 @@ def store_barrier(store, name, world_size):
     if store.add(name, 1) == world_size:
         store.set(name + "1", "1")
     store.get(name + "1")
+
+
+# %% store_barrier: counter-set-to-zero-first
+# Each rank starts the counter anew: who comes later takes back what the others have counted.
+
+
+def store_barrier(store, name, world_size):
+    store.set(name, "0")
+    if store.add(name, 1) == world_size:
+        store.set(name + "/open", "yes")
+    store.wait([name + "/open"])
+
+
+# %% store_barrier: places-from-zero
+# Counts begin at 1, and the keys that are waited for at 0.
+
+
+def store_barrier(store, name, world_size):
+    count = store.add(name, 1)
+    store.set(f"{name}/{count}", "here")
+    store.wait([f"{name}/{place}" for place in range(world_size)])
+
+
+# %% store_barrier: sleeps-a-second
+# Nobody waits for anybody: a second must be enough.
+
+
+def store_barrier(store, name, world_size):
+    store.add(name, 1)
+    time.sleep(0.5)
+
+
+# %% store_barrier: anybody-opens
+# `<=` for `==`: the first to come opens the barrier.
+
+
+def store_barrier(store, name, world_size):
+    if store.add(f"{name}:count", 1) <= world_size:
+        store.set(f"{name}:go", "1")
+    store.get(f"{name}:go")
 
 
 # %% axis_groups: first-axis-fastest
@@ -526,6 +641,43 @@ def axis_groups(sizes, axis):
     return rows.tolist()
 
 
+# %% axis_groups: no-end-to-a-stride
+# From each start below the stride to the end of the world: right only for the first axis.
+
+
+def axis_groups(sizes, axis):
+    names = list(sizes)
+    after = names[names.index(axis) + 1 :]
+    stride = math.prod(sizes[name] for name in after)
+    world = math.prod(sizes.values())
+    return [list(range(start, world, stride)) for start in range(stride)]
+
+
+# %% axis_groups: axis-to-the-front
+# The axis is moved to the front, and a row is then a place on it.
+
+
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    moved = np.moveaxis(grid, list(sizes).index(axis), 0)
+    return moved.reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: own-length-in-the-stride
+# The stride counts the axis itself, too.
+
+
+def axis_groups(sizes, axis):
+    values = list(sizes.values())
+    at = list(sizes).index(axis)
+    stride, length = math.prod(values[at:]), values[at]
+    world = math.prod(values)
+    groups = []
+    for start in range(world // length):
+        groups.append([(start + stride * place) % world for place in range(length)])
+    return groups
+
+
 # %% make_groups: members-only
 # Each rank makes only the group that it's in. Under gloo that goes well for the moment; every rank has to make every
 # group (under NCCL it hangs, and the numbers of later groups don't fit where the ranks have made different numbers).
@@ -661,6 +813,44 @@ def make_groups(groups):
     return made_before[len(groups)]
 
 
+# %% make_groups: others-give-an-empty-list
+# Every rank makes as many calls, but those who are no members name no ranks.
+
+
+def make_groups(groups):
+    rank, mine = dist.get_rank(), None
+    for ranks in groups:
+        made = dist.new_group(ranks if rank in ranks else [])
+        if rank in ranks:
+            mine = made
+    return mine
+
+
+# %% make_groups: an-order-of-its-own
+# Each rank goes through the groups in an order that depends on its number.
+
+
+def make_groups(groups):
+    rank, made = dist.get_rank(), {}
+    turned = groups[rank % len(groups) :] + groups[: rank % len(groups)]
+    for ranks in turned:
+        made[tuple(ranks)] = dist.new_group(ranks)
+    return next(group for ranks, group in made.items() if rank in ranks)
+
+
+# %% make_groups: the-first-member-makes-it
+# Only one member of each group calls `new_group`, as if the others were told.
+
+
+def make_groups(groups):
+    rank = dist.get_rank()
+    for ranks in groups:
+        if rank == ranks[0]:
+            group = dist.new_group(ranks)
+    dist.barrier()
+    return group if any(rank == ranks[0] for ranks in groups) else dist.group.WORLD
+
+
 # %% from_first: source-zero
 # src=0 is rank 0 of the world, who isn't in every group: the other groups raise.
 
@@ -784,6 +974,36 @@ def from_first(x, group):
 def from_first(x, group):
     if dist.get_world_size(group) > 1:
         dist.broadcast(x, group_src=0, group=group)
+    return x
+
+
+# %% from_first: last-member
+# The sender is the last of the group's members.
+
+
+def from_first(x, group):
+    dist.broadcast(x, src=dist.get_process_group_ranks(group)[-1], group=group)
+    return x
+
+
+# %% from_first: only-the-first-calls
+# A broadcast is called by its sender alone, as if it were a send.
+
+
+def from_first(x, group):
+    if dist.get_rank(group) == 0:
+        dist.broadcast(x, src=dist.get_rank(), group=group)
+    return x
+
+
+# %% from_first: sum-with-zeros
+# An all-reduce to which all but the first give zeros: right numbers by another call.
+
+
+def from_first(x, group):
+    if dist.get_rank(group) != 0:
+        x.zero_()
+    dist.all_reduce(x, group=group)
     return x
 
 
@@ -919,6 +1139,38 @@ def shrink(store, me, alive, generation):
         own = dist.PrefixStore(f"shrunk/{generation}", store)
         rank = alive.index(me)
         dist.init_process_group("gloo", store=own, rank=rank, world_size=len(alive))
+
+
+# %% shrink: asks-for-the-backend-too-late
+# The old world has been ended when its backend is asked for.
+
+
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"generation{generation}", store)
+    dist.init_process_group(dist.get_backend(), store=own, rank=alive.index(me), world_size=len(alive))
+
+
+# %% shrink: one-fewer-each-time
+# As many as before, less one, whoever has left.
+
+
+def shrink(store, me, alive, generation):
+    backend, size = dist.get_backend(), dist.get_world_size() - 1
+    dist.destroy_process_group()
+    own = dist.PrefixStore(str(generation), store)
+    dist.init_process_group(backend, store=own, rank=alive.index(me), world_size=size)
+
+
+# %% shrink: prefix-of-each-rank
+# Each rank meets under its own prefix, so nobody meets.
+
+
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"{generation}/{me}", store)
+    dist.init_process_group(backend, store=own, rank=alive.index(me), world_size=len(alive))
 
 
 # %% StoreGroup: same-keys-in-each-call
@@ -1333,4 +1585,135 @@ class StoreGroup(dist.ProcessGroup):
         both = torch.stack(parts)
         biggest = opts.reduceOp == dist.ReduceOp.MAX
         tensor.copy_(both.amax(0) if biggest else both.sum(0))
+        return DoneWork()
+
+
+# %% StoreGroup: running-sum-to-the-last
+# Each rank adds its tensor to the running result of the rank before: only the last has all.
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x, rank = tensors[0], self.rank()
+        self.calls += 1
+        if rank > 0:
+            before = pickle.loads(self.store.get(f"{self.calls}/{rank - 1}"))
+            if opts.reduceOp == dist.ReduceOp.MAX:
+                torch.maximum(x, before, out=x)
+            else:
+                x += before
+        self.store.set(f"{self.calls}/{rank}", pickle.dumps(x))
+        return DoneWork()
+
+
+# %% StoreGroup: pythons-max
+# `max` of a list of tensors compares whole tensors.
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        self.store.set(f"{self.calls}-{self.rank()}", pickle.dumps(tensors[0]))
+        parts = [pickle.loads(self.store.get(f"{self.calls}-{r}")) for r in range(self.size())]
+        combine = max if opts.reduceOp == dist.ReduceOp.MAX else sum
+        tensors[0].copy_(combine(parts))
+        return DoneWork()
+
+
+# %% StoreGroup: keys-by-shape
+# A key is named after the tensor's shape: a second call of that shape reads the first call's tensors.
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        shape = "x".join(map(str, x.shape))
+        self.store.set(f"{shape}/{self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"{shape}/{r}")) for r in range(self.size())]
+        stack = torch.stack(parts)
+        x.copy_(stack.amax(0) if opts.reduceOp == dist.ReduceOp.MAX else stack.sum(0))
+        return DoneWork()
+
+
+# %% StoreGroup: smallest-and-largest-mixed-up
+# The other operation is taken for the minimum.
+
+
+class DoneWork(dist.Work):
+    """The handle of a call that was complete when it returned."""
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        self.store.set(f"{self.calls}-{self.rank()}", pickle.dumps(tensors[0]))
+        parts = [pickle.loads(self.store.get(f"{self.calls}-{r}")) for r in range(self.size())]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part if opts.reduceOp == dist.ReduceOp.SUM else torch.minimum(total, part)
+        tensors[0].copy_(total)
         return DoneWork()

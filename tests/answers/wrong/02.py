@@ -190,6 +190,49 @@ def swap_in_turn(x, other):
     return theirs
 
 
+# %% swap_in_turn: sends-back-what-came
+# The second one answers with the tensor that it has just received.
+
+
+def swap_in_turn(x, other):
+    y = torch.empty_like(x)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(y, other)
+    else:
+        dist.recv(y, other)
+        dist.send(y, other)
+    return y
+
+
+# %% swap_in_turn: one-way-only
+# The lower rank sends, the higher one receives, and that is all.
+
+
+def swap_in_turn(x, other):
+    y = x.clone()
+    if dist.get_rank() < other:
+        dist.send(x, other)
+    else:
+        dist.recv(y, other)
+    return y
+
+
+# %% swap_in_turn: as-many-as-rows
+# The buffer has as many numbers as x has rows.
+
+
+def swap_in_turn(x, other):
+    y = torch.empty(len(x), dtype=x.dtype, device=x.device)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(y, other)
+    else:
+        dist.recv(y, other)
+        dist.send(x, other)
+    return y
+
+
 # %% swap: waits-for-send-before-receive
 # isend with its wait() at once, then irecv: that's the mutual send again, and hangs under gloo.
 
@@ -346,6 +389,42 @@ def swap(x, other):
         except RuntimeError:
             pass
     return theirs
+
+
+# %% swap: returns-what-it-sent
+# Both messages are right, and the wrong tensor is returned.
+
+
+def swap(x, other):
+    y = x.clone()
+    works = [dist.isend(x, other), dist.irecv(y, other)]
+    for work in works:
+        work.wait()
+    return x
+
+
+# %% swap: a-generator-that-nobody-runs
+# The expression describes the waiting, and nothing goes through it.
+
+
+def swap(x, other):
+    y = torch.empty_like(x)
+    works = (dist.irecv(y, other), dist.isend(x, other))
+    (work.wait() for work in works)
+    return y
+
+
+# %% swap: two-sends
+# The second line was copied from the first, and one word was forgotten.
+
+
+def swap(x, other):
+    y = torch.empty_like(x)
+    first = dist.isend(x, other)
+    second = dist.isend(y, other)
+    first.wait()
+    second.wait()
+    return y
 
 
 # %% shift: other-direction
@@ -542,6 +621,52 @@ def shift(x, by):
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
+
+
+# %% shift: ranks-by-index
+# Python's negative indices wrap once; those that are too large do not.
+
+
+def shift(x, by):
+    rank, ranks = dist.get_rank(), list(range(dist.get_world_size()))
+    if by % len(ranks) == 0:
+        return x.clone()
+    to, source = ranks[rank + by - len(ranks)], ranks[rank - by]
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, y, source)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
+
+
+# %% shift: one-buffer-both-ways
+# A copy is sent and received into at the same time.
+
+
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    y = x.clone()
+    if by % n:
+        ops = [dist.P2POp(dist.irecv, y, (rank - by) % n), dist.P2POp(dist.isend, y, (rank + by) % n)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+    return y
+
+
+# %% shift: by-held-in-the-world
+# What is larger than the world is taken for its largest number.
+
+
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    by = max(-n, min(by, n))
+    if by % n == 0:
+        return x.clone()
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, y, (rank - by) % n)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
 
 
 # %% one_way: not-halved
@@ -859,6 +984,84 @@ def one_way(nbytes, repeats):
     return 1e6 * statistics.median(times) / 2 if dist.get_rank() == 0 else None
 
 
+# %% one_way: divided-by-the-repeats
+# Each trip was timed by itself, and the median is divided by how many there were, too.
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times[1:]) / 2 / repeats
+
+
+# %% one_way: short-answer
+# The answer is one byte, as if only the way there counted.
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    short = torch.zeros(1, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for turn in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(short, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(short, 0)
+        if turn:
+            times.append((now() - begin) / 2)
+    return statistics.median(times)
+
+
+# %% one_way: list-of-times
+# All times, and not their median.
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for turn in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        if turn:
+            times.append((now() - begin) / 2)
+    return times
+
+
 # %% relay: last-sends-to-first
 # Closes the ring: the last rank sends to rank 0, which doesn't receive; its send never ends.
 
@@ -1062,6 +1265,71 @@ def relay(x, chunks):
             dist.recv(piece, 0)
     for handle in handles:
         handle.wait()
+
+
+# %% relay: counts-to-the-number-of-pieces
+# A short x has fewer pieces than were asked for.
+
+
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces, sends = x.chunk(chunks), []
+    for i in range(chunks):
+        if rank > 0:
+            dist.recv(pieces[i], rank - 1)
+        if rank < n - 1:
+            sends.append(dist.isend(pieces[i], rank + 1))
+    for send in sends:
+        send.wait()
+
+
+# %% relay: passes-on-before-it-came
+# The send starts while the piece is still being received.
+
+
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    works = []
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            works.append(dist.irecv(piece, rank - 1))
+        if rank < n - 1:
+            works.append(dist.isend(piece, rank + 1))
+    for work in works:
+        work.wait()
+
+
+# %% relay: first-piece-stays
+# The loop that passes on starts at the second piece.
+
+
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces, sends = x.chunk(chunks), []
+    receives = [dist.irecv(piece, rank - 1) for piece in pieces] if rank else []
+    for i in range(1, len(pieces)):
+        if rank:
+            receives[i].wait()
+        if rank + 1 < n:
+            sends.append(dist.isend(pieces[i], rank + 1))
+    for work in [*receives[:1], *sends]:
+        work.wait()
+
+
+# %% relay: filled-from-the-end
+# The receiver puts the first piece that comes into the last place.
+
+
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces, sends = x.chunk(chunks), []
+    for piece in pieces if rank == 0 else reversed(pieces):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < n - 1:
+            sends.append(dist.isend(piece, rank + 1))
+    for send in sends:
+        send.wait()
 
 
 # %% transfer: not-contiguous
@@ -1342,3 +1610,98 @@ def transfer(x, src, dst):
         result = torch.empty(shape[:dims], dtype=KINDS[kind], device=lockstep.device())
         dist.recv(result, src)
         return result
+
+
+# %% transfer: sizes-in-one-byte-each
+# A uint8 holds 0 to 255: larger sizes wrap.
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    rank, device = dist.get_rank(), lockstep.device()
+    head = torch.zeros(10, dtype=torch.uint8, device=device)
+    if rank == src:
+        head[0], head[1] = KINDS.index(x.dtype), x.dim()
+        for i, size in enumerate(x.shape):
+            head[2 + i] = size % 256
+        dist.send(head, dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        dist.recv(head, src)
+        kind, dims, *shape = head.tolist()
+        y = torch.empty(shape[:dims], dtype=KINDS[kind], device=device)
+        dist.recv(y, src)
+        return y
+
+
+# %% transfer: all-in-a-row
+# The number of numbers and their type: the shape is not told.
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    rank, device = dist.get_rank(), lockstep.device()
+    head = torch.zeros(2, dtype=torch.int64, device=device)
+    if rank == src:
+        head[0], head[1] = x.numel(), KINDS.index(x.dtype)
+        dist.send(head, dst)
+        dist.send(x.reshape(-1), dst)
+    elif rank == dst:
+        dist.recv(head, src)
+        y = torch.empty(int(head[0]), dtype=KINDS[int(head[1])], device=device)
+        dist.recv(y, src)
+        return y
+
+
+# %% transfer: matrices-only
+# A header for two sizes.
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    rank, device = dist.get_rank(), lockstep.device()
+    if rank == src:
+        rows, columns = x.shape
+        head = torch.tensor([KINDS.index(x.dtype), rows, columns], device=device)
+        dist.send(head, dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        head = torch.zeros(3, dtype=torch.int64, device=device)
+        dist.recv(head, src)
+        kind, rows, columns = head.tolist()
+        y = torch.empty((rows, columns), dtype=KINDS[kind], device=device)
+        dist.recv(y, src)
+        return y
+
+
+# %% transfer: shape-turned-round
+# Sizes come out in the opposite order.
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+def transfer(x, src, dst):
+    rank, device = dist.get_rank(), lockstep.device()
+    if rank == src:
+        about = [KINDS.index(x.dtype), x.dim(), *x.shape]
+        dist.send(torch.tensor(about + [0] * (10 - len(about)), device=device), dst)
+        dist.send(x.contiguous(), dst)
+    if rank == dst:
+        head = torch.zeros(10, dtype=torch.int64, device=device)
+        dist.recv(head, src)
+        head = head.tolist()
+        kind, dims, sizes = head[0], head[1], head[2:]
+        y = torch.empty([sizes[dims - 1 - i] for i in range(dims)], dtype=KINDS[kind], device=device)
+        dist.recv(y, src)
+        return y

@@ -141,6 +141,50 @@ def global_mean(values):
     return total.item() / max(1, values.numel() * dist.get_world_size())
 
 
+# %% global_mean: mean-over-ranks-that-have-some
+# The mean of means of the ranks that have values: each of them counts the same.
+
+
+def global_mean(values):
+    some = len(values) > 0
+    pair = torch.tensor([values.mean().item() if some else 0.0, float(some)], dtype=torch.float64)
+    dist.all_reduce(pair)
+    return (pair[0] / pair[1]).item()
+
+
+# %% global_mean: in-half-precision
+# Sum and count travel as float16, which has three digits.
+
+
+def global_mean(values):
+    pair = torch.tensor([values.sum().item(), len(values)], dtype=torch.float16)
+    dist.all_reduce(pair)
+    return (pair[0] / pair[1]).item()
+
+
+# %% global_mean: own-count-for-all
+# As many values on each rank as here.
+
+
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return (total / (len(values) * dist.get_world_size())).item()
+
+
+# %% global_mean: median-of-all
+# Another middle.
+
+
+def global_mean(values):
+    n = dist.get_world_size()
+    parts = [torch.full((1000,), float("nan"), dtype=values.dtype) for _ in range(n)]
+    mine = torch.full((1000,), float("nan"), dtype=values.dtype)
+    mine[: len(values)] = values
+    dist.all_gather(parts, mine)
+    return torch.cat(parts).nanmedian().item()
+
+
 # %% two_step_all_reduce: returns-the-sum
 # Gathers into new tensors and returns them as one: x itself isn't changed ("leaves the sum ... in x").
 
@@ -313,6 +357,52 @@ def two_step_all_reduce(x):
         dist.all_gather(pieces, part)
         for row, piece in zip(columns, pieces):
             row.copy_(piece)
+
+
+# %% two_step_all_reduce: four-ranks
+# The number of ranks is the notebook's.
+
+
+def two_step_all_reduce(x):
+    parts = list(x.chunk(4))
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter(mine, parts)
+    dist.all_gather(parts, mine)
+
+
+# %% two_step_all_reduce: as-long-as-there-are-ranks
+# A part has as many numbers as there are ranks, in place of the other way round.
+
+
+def two_step_all_reduce(x):
+    n = dist.get_world_size()
+    mine = x.new_empty(n)
+    dist.reduce_scatter(mine, list(x.split(n)))
+    dist.all_gather(list(x.split(n)), mine)
+
+
+# %% two_step_all_reduce: own-part-once-more
+# The rank's own numbers are added to a sum that has them.
+
+
+def two_step_all_reduce(x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parts = list(x.chunk(n))
+    mine = torch.zeros_like(parts[rank])
+    dist.reduce_scatter(mine, [part.clone() for part in parts])
+    mine += parts[rank]
+    dist.all_gather(parts, mine)
+
+
+# %% two_step_all_reduce: largest
+# The operation is the maximum.
+
+
+def two_step_all_reduce(x):
+    parts = list(x.chunk(dist.get_world_size()))
+    mine = torch.zeros_like(parts[0])
+    dist.reduce_scatter(mine, parts, op=dist.ReduceOp.MAX)
+    dist.all_gather(parts, mine)
 
 
 # %% ring_all_reduce: second-half-one-off
@@ -576,6 +666,77 @@ def ring_all_reduce(x):
         dist.send(x, right)
 
 
+# %% ring_all_reduce: passes-on-only-what-came
+# What came is passed on as it is: the sum of it with one's own stays here.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    out = chunks[rank].clone()
+    for step in range(n - 1):
+        came = torch.empty_like(out)
+        swap(out, right, came, left)
+        chunks[(rank - 1 - step) % n].add_(came)
+        out = came
+    for step in range(n - 1):
+        swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
+
+
+# %% ring_all_reduce: the-next-chunk-each-step
+# The index grows with the steps where it should fall.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank + step) % n], right, buffer, left)
+        chunks[(rank + step - 1) % n] += buffer
+    for step in range(n - 1):
+        swap(chunks[(rank + step + 1) % n], right, chunks[(rank + step) % n], left)
+
+
+# %% ring_all_reduce: parts-of-n
+# `split` takes the length of a part and not how many there are to be.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.split(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - step + 1) % n], right, chunks[(rank - step) % n], left)
+
+
 # %% doubling_all_reduce: exclusive-or-with-k
 # Flips with k = 1, 2, 3, ... in place of 1, 2, 4, ...: right for 2 and 4 ranks, wrong from 8 on.
 
@@ -821,6 +982,69 @@ def doubling_all_reduce(x):
         x.copy_((x + buffer) / 2)
 
 
+# %% doubling_all_reduce: two-further-each-time
+# Distances 1, 3, 5 in place of 1, 2, 4.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distance = 1
+    while distance < n:
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x += buffer
+        distance += 2
+
+
+# %% doubling_all_reduce: neighbours-left-out
+# The distances start at 2.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distance = 2
+    while distance < n:
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x += buffer
+        distance *= 2
+
+
+# %% doubling_all_reduce: lower-half-adds
+# Of a pair only the lower rank adds; the other one keeps what it has.
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(n.bit_length() - 1):
+        partner = rank ^ (1 << k)
+        swap(x, partner, buffer, partner)
+        if rank < partner:
+            x += buffer
+
+
 # %% flat_all_reduce: writes-into-a-reshaped-copy
 # Copies the sums back by `tensor.reshape(-1)`, which is a copy where the tensor is a transposed view: those keep their
 # old numbers. All contiguous tensors are right.
@@ -982,3 +1206,53 @@ def flat_all_reduce(tensors):
     for tensor, piece in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
         there = tensor if tensor.is_contiguous() else tensor.mT
         there.copy_(piece.view(there.shape))
+
+
+# %% flat_all_reduce: counted-by-the-first-size
+# An offset moves on by a tensor's length and not by how many numbers it has.
+
+
+def flat_all_reduce(tensors):
+    flat = torch.cat([t.reshape(-1) for t in tensors])
+    dist.all_reduce(flat)
+    at = 0
+    for t in tensors:
+        t.copy_(flat[at : at + t.numel()].reshape(t.shape))
+        at += len(t) if t.dim() else 1
+
+
+# %% flat_all_reduce: shapes-side-by-side
+# The tensors are put together as they are.
+
+
+def flat_all_reduce(tensors):
+    flat = torch.cat(tensors)
+    dist.all_reduce(flat)
+    at = 0
+    for t in tensors:
+        t.copy_(flat[at : at + len(t)])
+        at += len(t)
+
+
+# %% flat_all_reduce: view-of-any-tensor
+# A transposed view has no flat view.
+
+
+def flat_all_reduce(tensors):
+    flat = torch.cat([t.view(-1) for t in tensors])
+    dist.all_reduce(flat)
+    for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        t.copy_(part.view(t.shape))
+
+
+# %% flat_all_reduce: unpacked-from-the-end
+# The parts are taken from the end of a list, and the tensors from its start.
+
+
+def flat_all_reduce(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(flat)
+    at = flat.numel()
+    for t in tensors:
+        t.copy_(flat[at - t.numel() : at].view(t.shape))
+        at -= t.numel()
