@@ -96,6 +96,11 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(parts)
 
 
+def counted(number: int, what: str) -> str:
+    """1 slice, 2,000 slices."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def ranks_count(nproc: int) -> str:
     return "1 rank" if nproc == 1 else f"{nproc} ranks"
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import formatting, style
-from ..base.formatting import by_value
+from ..base.formatting import by_value, counted
 from ..base.provenance import Provenance
 from ..base.style import GROUPS, Look
 from ..trace import Kind, Trace, TraceError
@@ -660,11 +660,10 @@ def counts(scene: Scene) -> str:
     said = []
     for part in scene.parts:
         label = f"{part.label}: " if part.label else ""
-        ranks = "1 rank" if len(part.ranks) == 1 else f"{len(part.ranks)} ranks"
-        lanes = "1 lane" if part.lanes == 1 else f"{part.lanes} lanes"
-        slices = "1 slice" if part.slices == 1 else f"{part.slices:,} slices"
-        what = part.communications if part.stamp.kind == "live" else f"{lanes}, {slices}"
-        said.append(f"{label}{ranks}, {what}")
+        what = f"{counted(part.lanes, 'lane')}, {counted(part.slices, 'slice')}"
+        if part.stamp.kind == "live":
+            what = part.communications
+        said.append(f"{label}{counted(len(part.ranks), 'rank')}, {what}")
     title = f" {scene.title!r}" if scene.title else ""
     return f"timeline{title}: " + "; ".join(said)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..base.formatting import milliseconds
+from ..base.formatting import counted, milliseconds
 from . import Trace, TraceError
 from .analyses.headline import headline
 from .read.kineto.load import Source
@@ -97,7 +97,6 @@ def _without_stamp(text: str, trace: Trace) -> str:
 
 
 def _size(trace: Trace) -> str:
-    ranks = "1 rank" if len(trace.ranks) == 1 else f"{len(trace.ranks)} ranks"
     first, last = trace.span
-    lanes, length = len(trace.lanes), milliseconds(last - first)
-    return f"{len(trace):,} slices of {ranks} in {lanes} lanes, {length} ms"
+    ranks, length = counted(len(trace.ranks), "rank"), milliseconds(last - first)
+    return f"{len(trace):,} slices of {ranks} in {len(trace.lanes)} lanes, {length} ms"

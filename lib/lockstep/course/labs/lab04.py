@@ -361,9 +361,7 @@ collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["w
 Costs = tuple[int, float, float, float]  # layers; compute, alpha and beta in µs
 
 
-def _end(
-    costs: Costs, size: int, waits_as_full: bool = False, sent_as_full: bool = False
-) -> float:
+def _end(costs: Costs, size: int, waits_as_full: bool = False, sent_as_full: bool = False) -> float:
     """Return when all is communicated, with so many layers in a bucket.
 
     By mistake the last one is computed, or sent, as if it had as many layers as the others.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...base.formatting import in_one_line, quantity
+from ...base.formatting import counted, in_one_line, quantity
 from ...base.provenance import Provenance, simulated
 from ...models.rounds import ALGORITHMS, Algorithm, two_level
 from ..picture import PALETTE, Figure
@@ -78,10 +78,9 @@ class Film:
     @property
     def summary(self) -> str:
         busiest = max(self.sent[-1], default=0.0)
-        rounds = "1 round" if len(self.rounds) == 1 else f"{len(self.rounds)} rounds"
         return (
-            f"{rounds}, {sum(map(len, self.rounds))} messages; the busiest rank sends "
-            f"{quantity(busiest, 'B')}, all together {quantity(sum(self.sent[-1]), 'B')}"
+            f"{counted(len(self.rounds), 'round')}, {sum(map(len, self.rounds))} messages; "
+            f"the busiest rank sends {quantity(busiest, 'B')}, all together {quantity(sum(self.sent[-1]), 'B')}"
         )
 
     def packed(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.formatting import in_one_line, percent, quantity
+from ...base.formatting import counted, in_one_line, percent, quantity
 from ...base.provenance import Provenance, each, simulated
 from ...base.style import COMMUNICATION, GROUPS
 from ...models import cost as costs
@@ -317,10 +317,9 @@ def overlap(
 
     def said(values: Mapping[str, Any]) -> str:
         own = played(values, values["bucket"])
-        count = len(own.sent)
         best = min(_curve(*sizes), key=lambda size: played(values, size).exposed)
         return (
-            f"{count} {'bucket' if count == 1 else 'buckets'}: all-reduces take "
+            f"{counted(len(own.sent), 'bucket')}: all-reduces take "
             f"{quantity(own.communication, 's')} together; {quantity(own.exposed, 's')} comes "
             f"after the backward ({percent(own.exposed / own.end)} of all time). The least comes "
             f"after it with buckets of about {quantity(best, 'B')}: "

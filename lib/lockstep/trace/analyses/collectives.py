@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...base.formatting import in_one_line, microseconds, percent, printable, quantity
+from ...base.formatting import counted, in_one_line, microseconds, percent, printable, quantity
 from ...figures.table import Table, table
 from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
@@ -184,7 +184,7 @@ class Collectives(Answer):
     def _notes(self) -> list[str]:
         """Say who came last, which collectives cost most, and what was left out."""
         said = [
-            f"rank {one.rank} came last {_many(one.times, 'time')} and cost the others "
+            f"rank {one.rank} came last {counted(one.times, 'time')} and cost the others "
             f"{_time(one.caused)}; meanwhile: {'; '.join(map(str, one.doing[:3]))}"
             for one in self.stragglers[:_TOP]
         ]
@@ -203,8 +203,8 @@ class Collectives(Answer):
             return "no collective was recorded by all its ranks"
         below = f", none below {_time(self.resolution)} counted" if self.resolution else ""
         return (
-            f"{_many(len(self), 'collective')}, {_time(self.duration)} summed over ranks, of which "
-            f"{_time(self.waiting)} ({percent(self.share)}) waiting for others{below}"
+            f"{counted(len(self), 'collective')}, {_time(self.duration)} summed over ranks, of "
+            f"which {_time(self.waiting)} ({percent(self.share)}) waiting for others{below}"
         )
 
     def _tables(self) -> list[Table]:
@@ -398,10 +398,6 @@ def _time(nanoseconds: int) -> str:
 
 def _middle(values: Column, unit: str) -> str:
     return quantity(float(np.median(values)), unit) if len(values) else "unknown"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _name(one: Meeting) -> str:

@@ -10,22 +10,12 @@ from typing import Protocol
 
 import numpy as np
 
+from ...base.formatting import counted
 from ...base.provenance import Provenance, live
 from ...calls.record import ANY_SOURCE, Call
 from ..slices import NONE, Collective, Kind, Slice, Slices, TraceError
+from .kineto import kinds
 from .kineto.load import load
-
-# What gloo's slices, and our Collective, call an operation of the call record.
-_FAMILIES = {
-    "all_reduce_coalesced": "all_reduce",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_coalesced": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_to_all_single": "all_to_all",
-    "monitored_barrier": "barrier",
-}
 
 
 class Job(Protocol):
@@ -71,8 +61,11 @@ def of(job: Job) -> Slices:
         )
     slices = [_slice(call) for calls in job.calls for call in calls if not call.group.is_internal]
     unfinished = sum(call.end is None for calls in job.calls for call in calls)
-    calls = "1 call" if unfinished == 1 else f"{unfinished} calls"
-    notes = [f"{calls} never ended: drawn until the last event"] if unfinished else []
+    notes = (
+        [f"{counted(unfinished, 'call')} never ended: drawn until the last event"]
+        if unfinished
+        else []
+    )
     return Slices.from_slices(_ended(slices), stamp=live(job), notes=notes)
 
 
@@ -98,9 +91,14 @@ def _ended(slices: list[Slice]) -> list[Slice]:
     ]
 
 
+def _family(call: Call) -> str:
+    """What gloo's slices, and our Collective, call an operation of the call record."""
+    return kinds.operation(call.operation) or call.operation
+
+
 def _collective(call: Call) -> Collective:
     return Collective(
-        operation=_FAMILIES.get(call.operation, call.operation),
+        operation=_family(call),
         group=call.group.name,
         ranks=call.group.ranks,
         bytes_in=call.bytes,
@@ -122,7 +120,7 @@ def _with_calls(trace: Slices, calls: list[list[Call]]) -> Slices:
     for rank, own in enumerate(calls):
         recorded: defaultdict[str, list[Call]] = defaultdict(list)
         for call in own:
-            recorded[_FAMILIES.get(call.operation, call.operation)].append(call)
+            recorded[_family(call)].append(call)
         rows = trace.where(Kind.COMMUNICATION, rank=rank)
         rows = rows[trace.stream[rows] == NONE]
         seen: defaultdict[str, list[int]] = defaultdict(list)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....base.formatting import counted
 from ...slices import (
     COLUMNS,
     DEVICE_KINDS,
@@ -66,15 +67,15 @@ def read(path: Path) -> File:
     notes = [*text.damage]
     damage = list(notes)
     if rows.unreadable:
-        many = _count(len(rows.unreadable), "event")
+        many = counted(len(rows.unreadable), "event")
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
     if lost := join_halves(rows):
-        notes.append(f"{_count(lost, 'event')} of begin or end without the other half left out")
+        notes.append(f"{counted(lost, 'event')} of begin or end without the other half left out")
     if not rows.pieces:
         because = ": did the run reach a step that its profiler's schedule records?"
         if notes:
             because = f" ({'; '.join(notes)})"
-        raise TraceError(f"{path} has no slices among its {_count(number, 'event')}{because}")
+        raise TraceError(f"{path} has no slices among its {counted(number, 'event')}{because}")
     file = _finish(rows, path, text.about, notes)
     return replace(file, about=file.about | ({"damage": damage} if damage else {}))
 
@@ -145,7 +146,7 @@ def _unread(column: Column, categories: list[str], notes: list[str]) -> dict[str
         return {}
     which = ", ".join(list(unread)[:5])
     notes.append(
-        f"{_count(sum(unread.values()), 'slice')} of unknown categories ({which}): they are "
+        f"{counted(sum(unread.values()), 'slice')} of unknown categories ({which}): they are "
         "not counted"
     )
     return {"unread": unread}
@@ -163,7 +164,7 @@ def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: l
     def leave_out(which: Mask, why: str) -> None:
         nonlocal keep
         if many := int((keep & which).sum()):
-            notes.append(f"{_count(many, 'slice')} {why}: left out")
+            notes.append(f"{counted(many, 'slice')} {why}: left out")
             keep = keep & ~which
 
     nowhere = ~is_place[columns["place"]]
@@ -186,14 +187,14 @@ def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: l
     row = thread[columns["place"]]
     nowhere = on_device & (stream < 0)
     if many := int((keep & nowhere & (row >= 0)).sum()):
-        which = f"{_count(many, 'slice')} of the GPU without a stream"
+        which = f"{counted(many, 'slice')} of the GPU without a stream"
         notes.append(f"{which}: their row's number (tid) taken for it")
     leave_out(nowhere & (row < 0), "of the GPU without a stream")
     stream[nowhere] = row[nowhere]
     annotated = (columns["kind"] == Kind.GPU_ANNOTATION) & (stream < 0)
     stream[annotated] = row[annotated]
     if len(large := np.unique(stream[stream >= 2**31])):
-        notes.append(f"{_count(len(large), 'stream')} with a number above 2^31: renumbered")
+        notes.append(f"{counted(len(large), 'stream')} with a number above 2^31: renumbered")
         anew = stream >= 2**31
         stream[anew] = 2**31 - 1 - np.searchsorted(large, stream[anew])
     return keep
@@ -224,9 +225,5 @@ def _used(column: Column, names: list[str], notes: list[str]) -> tuple[Column, l
             name = f"{name[:LONGEST_NAME]}…"
         place.append(numbering[name])
     if too_long:
-        notes.append(f"{_count(too_long, 'name')} of more than {LONGEST_NAME:,} characters cut")
+        notes.append(f"{counted(too_long, 'name')} of more than {LONGEST_NAME:,} characters cut")
     return np.array(place, np.int32)[column], list(numbering)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
