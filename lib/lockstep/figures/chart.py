@@ -35,7 +35,19 @@ _UNITS = {"bytes": "B", "bytes/s": "B/s", "seconds": "s"}
 
 
 class Chart(Playable):
-    """Lines over an axis; draws itself in a notebook. See `chart`."""
+    """Lines over an axis: in a notebook points say their values, and a picture and words stay.
+
+    lines: for each label its points: (x, y), or (x, y, low, high) where the value scatters. A line
+    of more than 40 points is drawn as a curve, others with a marker at each point. x, y: what the
+    axes show. A label that ends in "(bytes)", "(seconds)" or "(bytes/s)" gets ticks such as 1 MB,
+    10 µs and 100 GB/s. alt: one or two sentences that say what is seen. stamp: as in
+    `lockstep.figure`, or several where live stands beside recorded. models: by the label of a
+    line, what a model says of it: dashes of its colour. log: both axes are logarithmic, none is
+    (False), or one of them ("x", "y").
+
+    Raises ValueError for a chart without words or lines, for points that cannot be drawn, and for a
+    model of a line that is not there.
+    """
 
     start = "dials"
 
@@ -140,32 +152,6 @@ class Chart(Playable):
         canvas.legend(loc="outside upper left", ncols=columns, frameon=False, handlelength=3)
 
 
-def chart(
-    lines: Mapping[str, Sequence[Point]],
-    *,
-    x: str,
-    y: str,
-    alt: str,
-    stamp: Provenance | Sequence[Provenance],
-    models: Mapping[str, Sequence[Point]] | None = None,
-    log: bool | str = True,
-) -> Chart:
-    """Draw lines over an axis: in a notebook points say their values, and a picture and words stay.
-
-    lines: for each label its points: (x, y), or (x, y, low, high) where the value scatters. A line
-    of more than 40 points is drawn as a curve, others with a marker at each point. x, y: what the
-    axes show. A label that ends in "(bytes)", "(seconds)" or "(bytes/s)" gets ticks such as 1 MB,
-    10 µs and 100 GB/s. alt: one or two sentences that say what is seen. stamp: as in
-    `lockstep.figure`, or several where live stands beside recorded. models: by the label of a
-    line, what a model says of it: dashes of its colour. log: both axes are logarithmic, none is
-    (False), or one of them ("x", "y").
-
-    Raises ValueError for a chart without words or lines, for points that cannot be drawn, and for a
-    model of a line that is not there.
-    """
-    return Chart(lines, x=x, y=y, alt=alt, stamp=stamp, models=models, log=log)
-
-
 @dataclass(frozen=True)
 class _Axis:
     label: str
@@ -204,11 +190,15 @@ class _Scale:
         return round((value - self.low) / (self.high - self.low), 5)
 
     def packed(self) -> dict[str, Any]:
-        every = (_ticks if self.axis.log else _even_ticks)(self.low, self.high)
-        ticks = [one for one in every if self.low <= one <= self.high]
-        ticks = ticks[:: 1 + (len(ticks) - 1) // _MOST_TICKS]
-        said = [(self.place(one), self.axis.say(one)) for one in ticks]
+        shown = ticks(self.low, self.high, self.axis.log)
+        shown = shown[:: 1 + (len(shown) - 1) // _MOST_TICKS]
+        said = [(self.place(one), self.axis.say(one)) for one in shown]
         return {"label": in_one_line(self.axis.label), "ticks": said}
+
+
+def ticks(low: float, high: float, log: bool) -> list[float]:
+    """Return the ticks of an axis from `low` to `high`."""
+    return [one for one in (_ticks if log else _even_ticks)(low, high) if low <= one <= high]
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -314,3 +304,6 @@ class _Curve:
             above = [top - value for value, top in zip(y, high, strict=True)]
             error = {"yerr": [below, above], "fmt": "none", "ecolor": self.color, "capsize": 2}
             axes.errorbar(x, y, elinewidth=1, **error)
+
+
+chart = Chart  # as labs call it

@@ -33,11 +33,15 @@ _SWITCH = (
 
 
 class Figure:
-    """A picture (PNG), what it shows in words, and its stamp. It draws itself in a notebook.
+    """A picture (PNG) for the light theme and the dark one, what it shows in words, and its stamp.
 
-    The words are the picture's alternative text: they are what a screen reader, a text-only viewer
-    and the comparison of stored outputs get. Their first sentence stands above it as its caption;
-    all of them unfold below it, and are in the PNG, too.
+    draw: gets an empty matplotlib Figure and draws into it, with colours from `PALETTE`; texts and
+    axes have the theme's colour already. alt: one or two sentences that say what is seen; they are
+    what a screen reader, a text-only viewer and the comparison of stored outputs get. The first one
+    stands above the picture as its caption; all of them unfold below it, and are in the PNG, too.
+    stamp: `lockstep.live(job)`, `recorded(...).stamp` or `simulated(...)`; it stands in the
+    picture. size: inches. sharpness: 2 for a picture with small letters, which then has twice the
+    pixels. Raises ValueError where alt is empty.
     """
 
     def __init__(
@@ -49,7 +53,6 @@ class Figure:
         size: tuple[float, float] = (7.0, 3.0),
         sharpness: int = 1,
     ):
-        """sharpness: 2 for a picture with small letters, which then has twice the pixels."""
         if not alt.strip():
             raise ValueError("a figure needs words for those who do not see it: alt=…")
         (self.stamp,) = required(stamp, "the figure")
@@ -77,21 +80,7 @@ class Figure:
         }
 
 
-def figure(
-    draw: Callable[[Any], None],
-    *,
-    alt: str,
-    stamp: Provenance,
-    size: tuple[float, float] = (7.0, 3.0),
-) -> Figure:
-    """Draw a figure, once for the light theme and once for the dark one.
-
-    draw: gets an empty matplotlib Figure and draws into it, with colours from `PALETTE`; texts and
-    axes have the theme's colour already. alt: one or two sentences that say what is seen. stamp:
-    `lockstep.live(job)`, `recorded(...).stamp` or `simulated(...)`; it stands in the picture.
-    size: inches. Raises ValueError where alt is empty.
-    """
-    return Figure(draw, alt=alt, stamp=stamp, size=size)
+figure = Figure  # as labs call it
 
 
 def growing(pixels: int) -> str:

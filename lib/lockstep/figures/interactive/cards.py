@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ...base.formatting import in_one_line, number
 from ...base.style import SERIES
+from ..chart import ticks
 from ..picture import growing
 from ..widget import Playable
 
@@ -106,15 +107,17 @@ def _drawn(
     least, most = min(marks.values()), max(marks.values())
     logarithmic = least > 0 and most / least >= _FAR
     if logarithmic:
-        low, high = math.log10(least) - 0.3, math.log10(most) + 0.3
+        low, high = least / 2, 2 * most
     else:
         low, high = 1.15 * min(least, 0.0), 1.15 * max(most, 0.0)
         if low == high:
             high = 1.0
 
     def x(value: float) -> float:
-        at = math.log10(value) if logarithmic else value
-        place = _EDGE + (_WIDE - 2 * _EDGE) * (at - low) / (high - low)
+        share = (value - low) / (high - low)
+        if logarithmic:
+            share = math.log(max(value, low) / low) / math.log(high / low)
+        place = _EDGE + (_WIDE - 2 * _EDGE) * share
         return round(min(max(place, _EDGE), _WIDE - _EDGE), 1)
 
     middle = _HIGH // 2
@@ -128,7 +131,7 @@ def _drawn(
     parts.append(_line(_EDGE, middle, _WIDE - _EDGE, middle, ink, 1.5))
     parts += [
         _line(x(value), middle - 3, x(value), middle + 3, ink, 1)
-        for value in _ticks(low, high, logarithmic)
+        for value in ticks(low, high, logarithmic)
     ]
     for place, (name, value) in enumerate(marks.items()):
         at, above = x(value), place == 0
@@ -154,11 +157,3 @@ def _drawn(
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float) -> str:
     return f'<path d="M{x1} {y1}L{x2} {y2}" stroke="{colour}" stroke-width="{width}"/>'
-
-
-def _ticks(low: float, high: float, logarithmic: bool) -> list[float]:
-    if logarithmic:
-        return [10.0**at for at in range(math.ceil(low), math.floor(high) + 1)]
-    step = 10.0 ** math.floor(math.log10(high - low))
-    step = next(one for one in (step / 5, step / 2, step) if (high - low) / one <= 12)
-    return [at * step for at in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -80,7 +80,8 @@ class Film:
         busiest = max(self.sent[-1], default=0.0)
         return (
             f"{counted(len(self.rounds), 'round')}, {sum(map(len, self.rounds))} messages; "
-            f"the busiest rank sends {quantity(busiest, 'B')}, all together {quantity(sum(self.sent[-1]), 'B')}"
+            f"the busiest rank sends {quantity(busiest, 'B')}, all together "
+            f"{quantity(sum(self.sent[-1]), 'B')}"
         )
 
     def packed(self) -> dict[str, Any]:

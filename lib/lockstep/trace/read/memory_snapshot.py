@@ -17,7 +17,7 @@ import numpy as np
 from ...base.formatting import BYTES, binary, fitting, printable
 from ...base.provenance import Provenance, simulated
 from ...base.style import ERROR
-from ...figures.picture import PALETTE, Figure, figure
+from ...figures.picture import PALETTE, Figure
 from ...figures.table import table
 from ..slices import NONE, Column, TraceError
 from .pickles import read_plain
@@ -153,7 +153,7 @@ class Memory:
             canvas.legend(loc="outside upper left", ncols=5, frameon=False, fontsize=8)
 
         alt = f"Memory of GPU {self.device} over time. " + "; ".join(self._sentences()) + "."
-        return figure(draw, alt=alt, stamp=stamp or self.stamp)
+        return Figure(draw, alt=alt, stamp=stamp or self.stamp)
 
 
 def memory(
