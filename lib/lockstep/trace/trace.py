@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from ..base.provenance import Provenance
-from .analyses.allocations import Allocations, allocations
-from .analyses.breakdown import Breakdown, breakdown
+from .analyses.allocations import allocations as _allocations
+from .analyses.breakdown import breakdown as _breakdown
 from .analyses.cause import Cause, cause
-from .analyses.clock import align
+from .analyses.clock import align as _align
 from .analyses.collectives import Collectives, collectives
 from .analyses.critical import CriticalPath, critical_path
-from .analyses.diff import Diff, diff
+from .analyses.diff import diff as _diff
 from .analyses.kernels import Kernels, kernels
-from .analyses.launches import Launches, launches
-from .analyses.rates import Rates, rates
-from .analyses.serving import Serving, serving
-from .analyses.streams import US, Streams, streams
+from .analyses.launches import launches as _launches
+from .analyses.rates import rates as _rates
+from .analyses.serving import serving as _serving
+from .analyses.streams import streams as _streams
 from .analyses.traffic import Traffic, traffic
 from .read import jobs
-from .read.flight import Hang, flight
+from .read.flight import flight as _flight
 from .read.kineto.load import Source, load, load_runs
-from .read.memory_snapshot import Memory, memory
+from .read.memory_snapshot import memory as _memory
 from .slices import Slices, once
 from .steps import Step, steps
-from .write.frames import to_pandas, to_polars
+from .write.frames import to_pandas as _to_pandas
+from .write.frames import to_polars as _to_polars
 
-_aligned = once(align)
+_aligned = once(_align)
 
 
 def _on_one_clock(trace: Slices) -> Slices:
@@ -75,19 +73,24 @@ class Trace(Slices):
         """Read a job's profiles, or its call record: see `lockstep.trace.read.jobs`."""
         return cls.of_slices(jobs.of(job))
 
-    # ── Questions ────────────────────────────────────────────────────────────────────────────
+    # ── Questions, each answered by the function of a module ─────────────────────────────────
 
-    def align(self) -> Trace:
-        """One clock for all ranks, with a certificate: see `lockstep.trace.analyses.clock`."""
-        return align(self)
+    align = _align
+    breakdown = _breakdown
+    launches = _launches
+    rates = _rates
+    serving = _serving
+    streams = _streams
+    allocations = _allocations
+    diff = _diff
 
     def steps(self) -> tuple[Step, ...]:
         """The steps of every rank: see `lockstep.trace.steps`."""
         return steps(self)
 
-    def breakdown(self, *, skip: int = 0) -> Breakdown:
-        """Split up each rank's time: see `lockstep.trace.analyses.breakdown`."""
-        return breakdown(self, skip=skip)
+    def kernels(self, top: int = 10) -> Kernels:
+        """Split up the GPU's time: see `lockstep.trace.analyses.kernels`."""
+        return kernels(self, top)
 
     def collectives(self) -> Collectives:
         """Collectives across ranks, on one clock: see `lockstep.trace.analyses.collectives`."""
@@ -97,33 +100,6 @@ class Trace(Slices):
     def traffic(self, ranks_per_host: int | None = None) -> Traffic:
         """Imbalance of all-to-alls, what leaves hosts: see `lockstep.trace.analyses.traffic`."""
         return traffic(self, self.collectives(), ranks_per_host)
-
-    def launches(self) -> Launches:
-        """Launch latency and queue depth: see `lockstep.trace.analyses.launches`."""
-        return launches(self)
-
-    def kernels(self, top: int = 10) -> Kernels:
-        """Split up the GPU's time: see `lockstep.trace.analyses.kernels`."""
-        return kernels(self, top)
-
-    def rates(self) -> Rates:
-        """Return the rates of kernels and copies, by shapes: see
-        `lockstep.trace.analyses.rates`."""
-        return rates(self)
-
-    def serving(self, *, skip: int = 0) -> Serving:
-        """Return the cost of a server's passes, by phase: see `lockstep.trace.analyses.serving`."""
-        return serving(self, skip=skip)
-
-    def streams(
-        self, *, short: int = 10 * US, call: int = 50 * US, late: int = 100 * US
-    ) -> Streams:
-        """Each stream by itself, and what stands out: see `lockstep.trace.analyses.streams`."""
-        return streams(self, short=short, call=call, late=late)
-
-    def allocations(self) -> Allocations:
-        """Memory by the profiler's own events: see `lockstep.trace.analyses.allocations`."""
-        return allocations(self)
 
     def critical_path(self) -> CriticalPath:
         """Find the critical path, on one clock: see `lockstep.trace.analyses.critical`."""
@@ -138,33 +114,12 @@ class Trace(Slices):
     def _moved(self, aligned: Slices) -> list[str]:
         return [] if aligned is self else [str(aligned.certificate)]
 
-    def diff(self, after: Trace) -> Diff:
-        """Compare with a later trace: see `lockstep.trace.analyses.diff`."""
-        return diff(self, after)
-
     # ── Questions to other records of a run ──────────────────────────────────────────────────
 
-    @staticmethod
-    def memory(
-        snapshot: str | Path | Mapping[str, Any],
-        *,
-        device: int | None = None,
-        stamp: Provenance | None = None,
-    ) -> Memory:
-        """A GPU's memory, by a snapshot: see `lockstep.trace.read.memory_snapshot`."""
-        return memory(snapshot, device=device, stamp=stamp)
-
-    @staticmethod
-    def flight(folder: str | Path, *, stamp: Provenance | None = None) -> Hang:
-        """Diagnose a hang by the ranks' flight recorders: see `lockstep.trace.read.flight`."""
-        return flight(folder, stamp=stamp)
+    memory = staticmethod(_memory)
+    flight = staticmethod(_flight)
 
     # ── Other tools ──────────────────────────────────────────────────────────────────────────
 
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame: see `lockstep.trace.write.frames`."""
-        return to_pandas(self)
-
-    def to_polars(self) -> Any:
-        """A polars DataFrame: see `lockstep.trace.write.frames`."""
-        return to_polars(self)
+    to_pandas = _to_pandas
+    to_polars = _to_polars
