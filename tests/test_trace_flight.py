@@ -59,8 +59,8 @@ def test_it_names_the_rank_that_never_called(tmp_path):
     )
     (missing,) = found.missing
     assert (missing.waiting, missing.missing) == ((0, 2), (1,))
-    assert [found.entered[rank].number for rank in found.ranks] == [3, 2, 3]
-    assert [found.completed[rank].number for rank in found.ranks] == [2, 2, 2]
+    assert [found.entered[rank].call.number for rank in found.ranks] == [3, 2, 3]
+    assert [found.completed[rank].call.number for rank in found.ranks] == [2, 2, 2]
     assert not found.mismatches and not found.stuck and not found.notes
     lines = str(found).splitlines()
     assert lines[2].startswith("rank 1: last called all_reduce #2") and "(running)" in lines[1]
@@ -77,7 +77,7 @@ def test_it_says_where_ranks_called_different_things(tmp_path):
     assert "rank 0 passed float32[8], rank 1 passed float32[9]" in str(flight(tmp_path))
     dump(tmp_path, 1, [entry(1, state="started")], ranks=(0, 1))
     found = flight(tmp_path)
-    assert not found.mismatches and [one.number for one in found.stuck] == [1]
+    assert not found.mismatches and [one.call.number for one in found.stuck] == [1]
     assert "All ranks have entered all_reduce #1" in found.verdict
 
 
@@ -103,7 +103,7 @@ def test_a_full_recorder_that_forgot_a_group_is_not_blamed(tmp_path):
     dump(tmp_path, 1, [entry(70, record=2_069)])
     dump(tmp_path, 2, [entry(1)])
     found = flight(tmp_path)
-    assert not found.missing or found.missing[0].entry.group.is_default
+    assert not found.missing or found.missing[0].entry.call.group.is_default
     assert "rank 1: the recorder was full" in str(found)
 
 
@@ -111,14 +111,14 @@ def test_done_everywhere_is_no_hang_and_messages_have_no_number(tmp_path):
     for rank in (0, 1):
         dump(tmp_path, rank, [entry(1), entry(1, "send 0->1", state="started")], ranks=(0, 1))
     found = flight(tmp_path)
-    assert "nothing hangs" in found.verdict and found.entered[0].operation == "all_reduce"
+    assert "nothing hangs" in found.verdict and found.entered[0].call.operation == "all_reduce"
     assert found._repr_mimebundle_()["text/plain"] == str(found)
 
 
 def test_retired_means_done_for_gloo_which_says_no_state_and_not_for_nccl(tmp_path):
     scheduled = {**entry(1, state="scheduled"), "retired": True}
     dump(tmp_path, 0, [{**scheduled, "profiling_name": "gloo:all_reduce"}], ranks=(0,))
-    assert flight(tmp_path).completed[0].number == 1
+    assert flight(tmp_path).completed[0].call.number == 1
     dump(tmp_path, 0, [scheduled], ranks=(0,))
     assert flight(tmp_path).completed[0] is None
 
@@ -182,5 +182,5 @@ def test_real_dumps_of_two_ranks_in_both_formats(tmp_path):
         (missing,) = found.missing
         assert (missing.waiting, missing.missing) == ((0,), (1,))
         assert str(missing.entry) == "all_reduce #2 of float32[2, 3] on the default group"
-        assert [found.entered[rank].number for rank in (0, 1)] == [2, 1]
+        assert [found.entered[rank].call.number for rank in (0, 1)] == [2, 1]
         assert "do not say which ranks are in a group" in found.notes[0]

@@ -15,14 +15,14 @@ import json
 import math
 import re
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ...base.formatting import printable, ranks_text
 from ...base.provenance import Provenance
 from ...calls.diagnose import contradiction
-from ...calls.flight import COALESCED, PARTS, Recorded, recorded
+from ...calls.flight import COALESCED, PARTS, recorded
 from ...calls.record import Call, Group
 from ...figures.table import table
 from ..slices import TraceError
@@ -36,27 +36,18 @@ _STATES = {"scheduled": "queued", "started": "running", "completed": "done"}
 class Entry:
     """One collective of one rank, as its recorder has it.
 
-    number: of the collective in its group, from 1. state: "queued" (called; that NCCL has begun it
-    is only known under TORCH_NCCL_ENABLE_TIMING=1), "running" or "done". where: the innermost
-    Python line outside of torch that called it, "" if unknown.
-    created: nanoseconds since the Unix epoch.
+    call: its number counts from 1, and its start from the Unix epoch; recorders do not say the
+    root. state: "queued" (called; that NCCL has begun it is only known under
+    TORCH_NCCL_ENABLE_TIMING=1), "running" or "done". where: the innermost Python line outside of
+    torch that called it, "" if unknown.
     """
 
-    rank: int
-    group: Group
-    number: int
-    call: Recorded
+    call: Call
     state: str
     where: str
-    created: int
-
-    @property
-    def operation(self) -> str:
-        """As `torch.distributed` calls it."""
-        return self.call.operation
 
     def __str__(self) -> str:
-        return str(_call(self))
+        return str(self.call)
 
 
 @dataclass(frozen=True)
@@ -231,18 +222,24 @@ def _entries(rank: int, dump: Mapping[str, Any]) -> list[Entry]:
         ranks = members.get(str(name), ())
         name = "default" if description == "default_pg" else str(name)
         over = call.backend == "gloo" and one.get("retired")
-        found.append(
-            Entry(
-                rank=rank,
-                group=Group(name, ranks),
-                number=int(one["collective_seq_id"]),
-                call=call,
-                state="done" if over else _STATES.get(one["state"], one["state"]),
-                where=_where(one.get("frames") or ()),
-                created=int(one["time_created_ns"]),
-            )
+        state = "done" if over else _STATES.get(one["state"], one["state"])
+        start = int(one["time_created_ns"]) / 1e9
+        made = Call(
+            rank=rank,
+            operation=call.operation,
+            group=Group(name, ranks),
+            number=int(one["collective_seq_id"]),
+            shapes=call.shapes,
+            dtype=call.dtype,
+            bytes=call.bytes,
+            peer=None,
+            tag=0,
+            asynchronous=False,
+            start=start,
+            end=start if state == "done" else None,
         )
-    return sorted(found, key=lambda entry: entry.created)
+        found.append(Entry(made, state, _where(one.get("frames") or ())))
+    return sorted(found, key=lambda entry: entry.call.start)
 
 
 def _where(frames: Iterable[Mapping[str, Any]]) -> str:
@@ -258,7 +255,7 @@ def _with_members(entries: dict[int, list[Entry]]) -> tuple[dict[int, list[Entry
     users: dict[str, set[int]] = {}
     for rank, own in entries.items():
         for one in own:
-            users.setdefault(one.group.name, set()).add(rank)
+            users.setdefault(one.call.group.name, set()).add(rank)
     assumed = False
 
     def known(group: Group) -> Group:
@@ -270,7 +267,7 @@ def _with_members(entries: dict[int, list[Entry]]) -> tuple[dict[int, list[Entry
         return Group(group.name, tuple(ranks))
 
     whole = {
-        rank: [Entry(**{**vars(one), "group": known(one.group)}) for one in own]
+        rank: [replace(one, call=replace(one.call, group=known(one.call.group))) for one in own]
         for rank, own in entries.items()
     }
     return whole, assumed
@@ -283,64 +280,42 @@ def _judge(
     reached: dict[tuple[Group, int], int] = {}  # (group, rank) → the last number that it called
     for rank, own in entries.items():
         for one in own:
-            calls.setdefault((one.group, one.number), {})[rank] = one
-            key = (one.group, rank)
-            reached[key] = max(one.number, reached.get(key, 0))
+            call = one.call
+            calls.setdefault((call.group, call.number), {})[rank] = one
+            key = (call.group, rank)
+            reached[key] = max(call.number, reached.get(key, 0))
 
     def unknown(rank: int) -> float:
         """The last number of a rank without an entry: any, where the ring has lost some."""
         return math.inf if rank in full else 0
 
     missing, mismatches, stuck = [], [], []
-    in_order = sorted(calls.values(), key=lambda of: min(one.created for one in of.values()))
+    in_order = sorted(calls.values(), key=lambda of: min(one.call.start for one in of.values()))
     for of in in_order:
-        verdict = contradiction({rank: _call(one) for rank, one in sorted(of.items())})
+        verdict = contradiction({rank: one.call for rank, one in sorted(of.items())})
         if verdict:
             mismatches.append(verdict.sentence)
-        one = of[min(of)]
+        first = of[min(of)].call
         late = [
             rank
-            for rank in one.group.ranks
-            if rank in entries and reached.get((one.group, rank), unknown(rank)) < one.number
+            for rank in first.group.ranks
+            if rank in entries and reached.get((first.group, rank), unknown(rank)) < first.number
         ]
         waiting = sorted(rank for rank, entry in of.items() if entry.state != "done")
         if late and waiting:
             missing.append(Missing(of[waiting[0]], tuple(waiting), tuple(late)))
         elif waiting and not verdict:
             stuck.append(of[waiting[0]])
-    last_done = {
-        rank: max(
-            (one for one in own if one.state == "done"), key=lambda e: e.created, default=None
-        )
-        for rank, own in entries.items()
-    }
+    done = {rank: [one for one in own if one.state == "done"] for rank, own in entries.items()}
     members = {rank for group, _ in calls for rank in group.ranks}
     return Hang(
         ranks=tuple(sorted(entries)),
         absent=tuple(sorted(members - entries.keys())),
         entered={rank: own[-1] if own else None for rank, own in entries.items()},
-        completed=last_done,
+        completed={rank: own[-1] if own else None for rank, own in done.items()},
         missing=tuple(missing),
         mismatches=tuple(mismatches),
         stuck=tuple(stuck),
         notes=tuple(notes),
         stamp=stamp,
-    )
-
-
-def _call(one: Entry) -> Call:
-    """As `calls.diagnose` knows it, for the same words. Recorders do not say the root."""
-    return Call(
-        rank=one.rank,
-        operation=one.call.operation,
-        group=one.group,
-        number=one.number,
-        shapes=one.call.shapes,
-        dtype=one.call.dtype,
-        bytes=one.call.bytes,
-        peer=None,
-        tag=0,
-        asynchronous=False,
-        start=one.created / 1e9,
-        end=None if one.state != "done" else one.created / 1e9,
     )
