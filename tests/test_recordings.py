@@ -27,9 +27,8 @@ from experiments import (
     reserve,
     sweeps,
 )
-from experiments import command as command_module
 from experiments.__main__ import main
-from experiments.command import EXPERIMENTS, find, record, record_all
+from experiments.command import EXPERIMENTS, find, record
 from experiments.experiment import (
     CannotRecord,
     Experiment,
@@ -573,40 +572,6 @@ def test_what_was_recorded_elsewhere_is_taken_in_with_its_entries(copied, tmp_pa
     assert "sweeps/mine.json is not what was recorded" in capsys.readouterr().err
     assert main(["--from", str(tmp_path / "nowhere"), "--to", str(copied)]) == 2
     assert "nowhere: there is no such folder" in capsys.readouterr().err
-
-
-def test_everything_is_recorded_whatever_becomes_of_the_others(tmp_path):
-    def named(name, **options):
-        return replace(experiment(Result(f"{name}.json", "a", 1)), name=name, **options)
-
-    def run(machine, nproc):
-        yield Result("half.json", "a", 1)
-        raise ValueError("on purpose")
-
-    several = [
-        named("first"),
-        replace(named("half"), run=run),
-        named("large", gpus=True, least=150),
-        named("last"),
-    ]
-    done = list(record_all(None, tmp_path, "python -m experiments --all", several))
-    assert [one.experiment.name for one in done] == ["first", "half", "large", "last"]
-    assert str(done[1]) == "half: failed: ValueError: on purpose"
-    assert str(done[2]).startswith("large: not here: large needs a GPU for each of its 150 ranks")
-    assert [one["file"] for one in entries(tmp_path)] == ["first.json", "half.json", "last.json"]
-    assert {one["command"] for one in entries(tmp_path)} == {"python -m experiments --all"}
-    assert manifest.doubts(tmp_path) == []
-
-
-@pytest.mark.parametrize(("fails", "code"), [(False, 0), (True, 1)])
-def test_the_exit_code_says_whether_one_failed(tmp_path, monkeypatch, capsys, fails, code):
-    of_all = [experiment(Result("a.json", "a", 1)), experiment(gpus=True, least=150)]
-    of_all += [experiment(ExperimentFailed("on purpose"))] if fails else []
-    monkeypatch.setattr(command_module.record_all, "__defaults__", (of_all,))
-    assert main(["--all", "--to", str(tmp_path)]) == code
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + fails and lines[1].startswith("test: not here: ")
-    assert main(["sweeps", "--all"]) == 2
 
 
 def test_the_list_says_what_is_needed_and_when_it_was_recorded(capsys, tmp_path):

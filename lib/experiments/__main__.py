@@ -21,16 +21,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code. `argv` is without the program's name."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        usage=f"{PROGRAM} [NAME ... | --all | --from FOLDER] [-n N] [--to FOLDER]",
+        usage=f"{PROGRAM} [NAME ... | --from FOLDER] [-n N] [--to FOLDER]",
         description="Run experiments and write what they found, and where and how, below data/. "
         "Without a name: list them. Exit code: 1 if one failed, 2 where one cannot be recorded "
         "here, else 0.",
     )
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="experiments; course/02 is lab 02 of that one"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="all that this machine can, and say what it cannot"
     )
     parser.add_argument(
         "--from",
@@ -42,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", type=int, metavar="N", help="ranks (default: the experiment's own)")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="write here and not into data/")
     arguments = parser.parse_intermixed_args(argv)
-    if bool(arguments.names) + arguments.all + (arguments.other is not None) > 1:
-        print(f"{PROGRAM}: names, --all or --from, not several of them", file=sys.stderr)
+    if arguments.names and arguments.other is not None:
+        print(f"{PROGRAM}: names or --from, not both", file=sys.stderr)
         return 2
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -64,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _typed(arguments: argparse.Namespace) -> str:
     """Return the command as it was typed, for the manifest."""
-    words = [*arguments.names, *(["--all"] if arguments.all else [])]
+    words = list(arguments.names)
     words += ["-n", str(arguments.n)] if arguments.n is not None else []
     words += ["--to", str(arguments.to)] if arguments.to else []
     return shlex.join([*PROGRAM.split(), *words])
@@ -74,12 +71,6 @@ def _run(arguments: argparse.Namespace, typed: str) -> int:
     if arguments.other is not None:
         print("\n".join(command.adopt(arguments.other, arguments.to)))
         return 0
-    if arguments.all:
-        failed = False
-        for one in command.record_all(arguments.n, arguments.to, typed):
-            print(one, flush=True)
-            failed |= isinstance(one, command.NotRecorded) and one.failed
-        return int(failed)
     if not arguments.names:
         print(command.listing(arguments.to))
         return 0

@@ -57,19 +57,6 @@ class Recorded:
         return f"{self.experiment.name}: {files} in {self.seconds:.0f} s"
 
 
-@dataclass(frozen=True)
-class NotRecorded:
-    """An experiment that could not be recorded, here or now. failed: it began, and broke off."""
-
-    experiment: Experiment
-    why: str
-    failed: bool
-
-    def __str__(self) -> str:
-        how = "failed" if self.failed else "not here"
-        return f"{self.experiment.name}: {how}: {self.why}"
-
-
 def find(names: Sequence[str]) -> list[Experiment]:
     """Return the experiments of these names; of one that has parts "course/02" is one of them.
 
@@ -104,28 +91,6 @@ def record(
     ranks = [experiment.ranks_on(machine, nproc) for experiment in experiments]
     for experiment, count in zip(experiments, ranks, strict=True):
         yield _record(experiment, machine, count, folder, command)
-
-
-def record_all(
-    nproc: int | None,
-    folder: Path | None,
-    command: str,
-    experiments: Sequence[Experiment] = EXPERIMENTS,
-) -> Iterator[Recorded | NotRecorded]:
-    """Run every experiment that this machine can run, whatever becomes of the others.
-
-    Raises CannotRecord for a folder in which nothing can be written.
-    """
-    folder = _checked(folder)
-    machine = machines.probe()
-    for experiment in experiments:
-        try:
-            count = experiment.ranks_on(machine, nproc)
-            yield _record(experiment, machine, count, folder, command)
-        except CannotRecord as error:
-            yield NotRecorded(experiment, str(error), failed=False)
-        except Exception as error:  # of whatever kind: the others are to be recorded
-            yield NotRecorded(experiment, f"{type(error).__name__}: {error}", failed=True)
 
 
 def _checked(folder: Path | None) -> Path:
