@@ -9,11 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from . import __version__, progress
+from .base.commands import add_to, command, option
 from .base.formatting import printable
 from .base.machine import probe
 from .base.refused import Refused, writing
@@ -47,11 +48,11 @@ def _main(argv: list[str]) -> int:
     )
     parser.add_argument("--version", action="version", version=f"lockstep {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True, dest="name")
-    for add in (*_ADD, teaching.add):
-        add(commands)
+    for function in _COMMANDS:
+        add_to(commands, function)
     arguments = _parsed(parser, commands, argv)
     try:
-        with _sigterm_as_interrupt() if "interruptible" in arguments else nullcontext():
+        with _sigterm_as_interrupt() if arguments.interruptible else nullcontext():
             exit_code: int = arguments.command(arguments)
         return exit_code
     except (Refused, LaunchError, TraceError, GateError) as error:
@@ -91,35 +92,31 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _add_labs(commands: Any) -> None:
-    parser = commands.add_parser(
-        "labs",
-        usage="lockstep labs [DIR] [--newer] [--copy-only] [-- OPTION ...]",
-        help="copy the labs to a folder of your own, once, and open them in JupyterLab",
-        description="Copy the labs and their solutions to a folder of your own, once, and "
-        f"open lab {LABS[0].number} in JupyterLab. A notebook that you have "
-        "changed is never overwritten; the command names those of which the "
-        "course has a newer version. OPTIONs after -- go to JupyterLab, such as "
-        "--port 8899. Exit code: 2 if nothing can be copied or JupyterLab is not "
-        "installed.",
-    )
-    parser.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        default=copies.FOLDER,
-        metavar="DIR",
-        help="your folder (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--newer",
-        action="store_true",
-        help="put newer versions beside your notebooks, under another name",
-    )
-    parser.add_argument("--copy-only", action="store_true", help="do not open JupyterLab")
-    parser.set_defaults(command=_labs)
-
-
+@command(
+    "labs",
+    usage="lockstep labs [DIR] [--newer] [--copy-only] [-- OPTION ...]",
+    help="copy the labs to a folder of your own, once, and open them in JupyterLab",
+    description="Copy the labs and their solutions to a folder of your own, once, and "
+    f"open lab {LABS[0].number} in JupyterLab. A notebook that you have "
+    "changed is never overwritten; the command names those of which the "
+    "course has a newer version. OPTIONs after -- go to JupyterLab, such as "
+    "--port 8899. Exit code: 2 if nothing can be copied or JupyterLab is not "
+    "installed.",
+)
+@option(
+    "folder",
+    nargs="?",
+    type=Path,
+    default=copies.FOLDER,
+    metavar="DIR",
+    help="your folder (default: %(default)s)",
+)
+@option(
+    "--newer",
+    action="store_true",
+    help="put newer versions beside your notebooks, under another name",
+)
+@option("--copy-only", action="store_true", help="do not open JupyterLab")
 def _labs(arguments: argparse.Namespace) -> int:
     done = copies.copy(arguments.folder, arguments.newer)
     if str(done):
@@ -136,17 +133,13 @@ def _labs(arguments: argparse.Namespace) -> int:
     os.execve(command[0], command, environment)
 
 
-def _add_doctor(commands: Any) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="check what works on this machine and say how to fix the rest",
-        description="Check what works on this machine and say how to fix the rest. Exit "
-        "code: 1 if there is a problem, else 0.",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(command=_doctor)
-
-
+@command(
+    "doctor",
+    help="check what works on this machine and say how to fix the rest",
+    description="Check what works on this machine and say how to fix the rest. Exit "
+    "code: 1 if there is a problem, else 0.",
+)
+@option("--json", action="store_true", help="print JSON instead of a table")
 def _doctor(arguments: argparse.Namespace) -> int:
     machine = probe()
     diagnosis = diagnose(machine, reserved=held_in_reserve(machine))
@@ -160,58 +153,47 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return diagnosis.exit_code
 
 
-def _add_progress(commands: Any) -> None:
-    parser = commands.add_parser(
-        "progress",
-        help="show which exercises you have done",
-        description="Show which exercises you have done.",
-    )
-    parser.add_argument(
-        "lab",
-        nargs="?",
-        choices=[lab.number for lab in LABS],
-        help="only this lab: %(choices)s",
-        metavar="lab",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.set_defaults(command=_progress)
-
-
+@command(
+    "progress",
+    help="show which exercises you have done",
+    description="Show which exercises you have done.",
+)
+@option(
+    "lab",
+    nargs="?",
+    choices=[lab.number for lab in LABS],
+    help="only this lab: %(choices)s",
+    metavar="lab",
+)
+@option("--json", action="store_true", help="print JSON instead of text")
 def _progress(arguments: argparse.Namespace) -> int:
     shown = progress(arguments.lab)
     print(json.dumps(shown.as_dict(), indent=2) if arguments.json else printable(shown))
     return 0
 
 
-def _add_run(commands: Any) -> None:
-    parser = commands.add_parser(
-        "run",
-        usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] "
-        "[--force] [--json]",
-        help="execute notebooks in a terminal or in CI and say how each went",
-        description="Execute notebooks in a terminal or in CI and say how each went. Exit "
-        "code: 1 if one failed, 2 for bad input, else 0.",
-    )
-    parser.add_argument("folder", choices=("labs", "solutions"), help="which notebooks")
-    parser.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
-    parser.add_argument(
-        "-p",
-        action="append",
-        default=[],
-        dest="parameters",
-        metavar="NAME=VALUE",
-        help="set a parameter of the notebooks, such as NPROC=8; may be repeated",
-    )
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="save the executed notebooks here"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="overwrite notebooks that --keep finds there"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(command=_run, interruptible=True)
-
-
+@command(
+    "run",
+    interruptible=True,
+    usage="lockstep run {labs,solutions} [NN ...] [-p NAME=VALUE ...] [--keep FOLDER] "
+    "[--force] [--json]",
+    help="execute notebooks in a terminal or in CI and say how each went",
+    description="Execute notebooks in a terminal or in CI and say how each went. Exit "
+    "code: 1 if one failed, 2 for bad input, else 0.",
+)
+@option("folder", choices=("labs", "solutions"), help="which notebooks")
+@option("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+@option(
+    "-p",
+    action="append",
+    default=[],
+    dest="parameters",
+    metavar="NAME=VALUE",
+    help="set a parameter of the notebooks, such as NPROC=8; may be repeated",
+)
+@option("--keep", type=Path, metavar="FOLDER", help="save the executed notebooks here")
+@option("--force", action="store_true", help="overwrite notebooks that --keep finds there")
+@option("--json", action="store_true", help="print JSON instead of a table")
 def _run(arguments: argparse.Namespace) -> int:
     from .author import execute
 
@@ -231,18 +213,14 @@ def _run(arguments: argparse.Namespace) -> int:
     return 130 if interrupted else int(any(one.problems for one in done))
 
 
-def _add_agent(commands: Any) -> None:
-    parser = commands.add_parser(
-        "agent",
-        help="run ranks on this host for a notebook on another host",
-        description="Run ranks on this host for the notebook that wrote the ticket (see "
-        "lockstep.Nodes), until the notebook lets go of them. Exit code: 2 if "
-        "the notebook does not answer, else 0.",
-    )
-    parser.add_argument("ticket", type=Path, help="the ticket, a file that lockstep.Nodes names")
-    parser.set_defaults(command=_agent)
-
-
+@command(
+    "agent",
+    help="run ranks on this host for a notebook on another host",
+    description="Run ranks on this host for the notebook that wrote the ticket (see "
+    "lockstep.Nodes), until the notebook lets go of them. Exit code: 2 if "
+    "the notebook does not answer, else 0.",
+)
+@option("ticket", type=Path, help="the ticket, a file that lockstep.Nodes names")
 def _agent(arguments: argparse.Namespace) -> int:
     from .launch import agent
 
@@ -254,46 +232,32 @@ def _agent(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_CLUSTER_WORDS = {
-    "partition": "as for sbatch",
-    "time": "limit of a job, in minutes or as 2:00:00",
-    "account": "as for sbatch",
-    "qos": "as for sbatch",
-    "memory": "of each node, as for sbatch",
-    "setup": "shell commands that run first on each node, such as: module load cuda",
-    "address": "of this host, as the nodes reach it",
-}
-
-
-def _add_cluster(commands: Any) -> None:
-    parser = commands.add_parser(
-        "cluster",
-        usage="lockstep cluster {init,check} [options]",
-        help="describe your Slurm cluster in a profile, and test it",
-        description="Both run a job that says hello from each node. init, whose options are "
-        "those of lockstep.Slurm, writes them to a profile once Slurm has given the nodes: "
-        'on="slurm" and %%torchrun --on slurm use it. check uses the profile that exists. '
-        "Exit code: 1 if something is wrong, 2 for bad options, else 0.",
-    )
-    parser.add_argument("step", choices=("init", "check"))
-    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
-    for name, meaning in _CLUSTER_WORDS.items():
-        parser.add_argument(f"--{name}", metavar=name.upper(), help=meaning)
-    for name in ("gpus", "cpus"):
-        parser.add_argument(f"--{name}-per-node", type=int, metavar="N", help="as for sbatch")
-    parser.add_argument(
-        "--option", action="append", metavar="=--X=Y", help="one more option of sbatch"
-    )
-    parser.set_defaults(command=_cluster)
-
-
+@command(
+    "cluster",
+    usage="lockstep cluster {init,check} [options]",
+    help="describe your Slurm cluster in a profile, and test it",
+    description="Both run a job that says hello from each node. init, whose options are "
+    "those of lockstep.Slurm, writes them to a profile once Slurm has given the nodes: "
+    'on="slurm" and %%torchrun --on slurm use it. check uses the profile that exists. '
+    "Exit code: 1 if something is wrong, 2 for bad options, else 0.",
+)
+@option("step", choices=("init", "check"))
+@option("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
+@option("--partition", help="as for sbatch")
+@option("--time", help="limit of a job, in minutes or as 2:00:00")
+@option("--account", help="as for sbatch")
+@option("--qos", help="as for sbatch")
+@option("--memory", help="of each node, as for sbatch")
+@option("--setup", help="shell commands that run first on each node, such as: module load cuda")
+@option("--address", help="of this host, as the nodes reach it")
+@option("--gpus-per-node", type=int, metavar="N", help="as for sbatch")
+@option("--cpus-per-node", type=int, metavar="N", help="as for sbatch")
+@option("--option", action="append", dest="options", metavar="=--X=Y", help="one more of sbatch's")
 def _cluster(arguments: argparse.Namespace) -> int:
     from .launch.cluster_check import check_cluster
 
-    names = ("nodes", *_CLUSTER_WORDS, "gpus_per_node", "cpus_per_node")
-    said = {name: getattr(arguments, name) for name in names}
-    said["options"] = arguments.option and tuple(arguments.option)
-    said = {name: value for name, value in said.items() if value is not None}
+    asked = {field.name: getattr(arguments, field.name, None) for field in fields(Slurm)}
+    said = {name: value for name, value in asked.items() if value is not None}
     keep = arguments.step == "init"
     if said and not keep:
         raise Refused(f"check uses the profile; it takes no --{next(iter(said))}")
@@ -302,46 +266,36 @@ def _cluster(arguments: argparse.Namespace) -> int:
         return 0 if check_cluster(cluster, lambda line: print(printable(line)), keep=keep) else 1
 
 
-def _add_trace(commands: Any) -> None:
-    parser = commands.add_parser(
-        "trace",
-        help="say where the time of N ranks went, from their traces",
-        description="Align the Kineto traces of N ranks on one clock and say where their "
-        "time went. Exit code: 2 if the traces cannot be read, else 0.",
-    )
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="FOLDER", help="a folder of traces, or the files"
-    )
-    parser.add_argument(
-        "--skip", type=int, default=0, metavar="N", help="leave out the first N steps"
-    )
-    parser.add_argument("--run", metavar="NAME", help="which run, if the folder holds several")
-    parser.add_argument(
-        "--more",
-        action="store_true",
-        help="add sections: servers' passes, streams, outliers, shapes, rates, memory, "
-        "traffic (reads the files again)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON: every answer as plain rows"
-    )
-    parser.add_argument("--csv", type=Path, metavar="FOLDER", help="write a table for each answer")
-    parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write one page, for any browser, that needs no network",
-    )
-    parser.add_argument(
-        "--perfetto",
-        type=Path,
-        metavar="FILE",
-        help="write one trace of all ranks for Perfetto, with shapes and counters",
-    )
-    parser.add_argument("--open", action="store_true", help="open it in Perfetto, until Ctrl-C")
-    parser.set_defaults(command=_trace)
-
-
+@command(
+    "trace",
+    help="say where the time of N ranks went, from their traces",
+    description="Align the Kineto traces of N ranks on one clock and say where their "
+    "time went. Exit code: 2 if the traces cannot be read, else 0.",
+)
+@option("paths", nargs="+", type=Path, metavar="FOLDER", help="a folder of traces, or the files")
+@option("--skip", type=int, default=0, metavar="N", help="leave out the first N steps")
+@option("--run", metavar="NAME", help="which run, if the folder holds several")
+@option(
+    "--more",
+    action="store_true",
+    help="add sections: servers' passes, streams, outliers, shapes, rates, memory, "
+    "traffic (reads the files again)",
+)
+@option("--json", action="store_true", help="print JSON: every answer as plain rows")
+@option("--csv", type=Path, metavar="FOLDER", help="write a table for each answer")
+@option(
+    "--html",
+    type=Path,
+    metavar="FILE",
+    help="write one page, for any browser, that needs no network",
+)
+@option(
+    "--perfetto",
+    type=Path,
+    metavar="FILE",
+    help="write one trace of all ranks for Perfetto, with shapes and counters",
+)
+@option("--open", action="store_true", help="open it in Perfetto, until Ctrl-C")
 def _trace(arguments: argparse.Namespace) -> int:
     from .trace import summary
 
@@ -395,34 +349,30 @@ def _export_trace(
             perfetto_page.open_in_perfetto(perfetto.export(trace, Path(folder) / "trace.json.gz"))
 
 
-def _add_gate(commands: Any) -> None:
-    parser = commands.add_parser(
-        "gate",
-        help="fail if steps became slower than noise explains",
-        description="Compare the steps of two runs, or of several repeats of each: step "
-        "time, exposed communication, launches, peak memory. Exit code: 1 if one "
-        "of them grew beyond noise, 2 if the runs cannot be compared, else 0.",
-    )
-    folders = (
-        "a folder with the traces of N ranks, or a folder of such folders, one for each repeat"
-    )
-    parser.add_argument("baseline", type=Path, metavar="BASELINE", help=folders)
-    parser.add_argument("new", type=Path, metavar="NEW", help="the same, after the change")
-    parser.add_argument(
-        "--skip", type=int, default=0, metavar="N", help="leave out the first N steps"
-    )
-    parser.add_argument(
-        "--level",
-        type=float,
-        default=0.01,
-        metavar="P",
-        help="how often the gate may fail for equal programs (default: 0.01)",
-    )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write a report as JUnit XML")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="append a table as Markdown")
-    parser.set_defaults(command=_gate)
-
-
+@command(
+    "gate",
+    help="fail if steps became slower than noise explains",
+    description="Compare the steps of two runs, or of several repeats of each: step "
+    "time, exposed communication, launches, peak memory. Exit code: 1 if one "
+    "of them grew beyond noise, 2 if the runs cannot be compared, else 0.",
+)
+@option(
+    "baseline",
+    type=Path,
+    metavar="BASELINE",
+    help="a folder with the traces of N ranks, or a folder of such folders, one for each repeat",
+)
+@option("new", type=Path, metavar="NEW", help="the same, after the change")
+@option("--skip", type=int, default=0, metavar="N", help="leave out the first N steps")
+@option(
+    "--level",
+    type=float,
+    default=0.01,
+    metavar="P",
+    help="how often the gate may fail for equal programs (default: 0.01)",
+)
+@option("--junit", type=Path, metavar="FILE", help="write a report as JUnit XML")
+@option("--markdown", type=Path, metavar="FILE", help="append a table as Markdown")
 def _gate(arguments: argparse.Namespace) -> int:
     found = gate(arguments.baseline, arguments.new, skip=arguments.skip, level=arguments.level)
     print(found)
@@ -435,15 +385,9 @@ def _gate(arguments: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-_ADD = (
-    _add_labs,
-    _add_doctor,
-    _add_progress,
-    _add_run,
-    _add_agent,
-    _add_cluster,
-    _add_trace,
-    _add_gate,
+_COMMANDS = (
+    *(_labs, _doctor, _progress, _run, _agent, _cluster, _trace, _gate),
+    *teaching.COMMANDS,
 )
 
 if __name__ == "__main__":

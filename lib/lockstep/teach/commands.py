@@ -10,14 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..base import machine
+from ..base.commands import command, option
 from ..base.formatting import in_one_line, printable
 from ..base.refused import Refused, writing
-
-
-def add(commands: Any) -> None:
-    """Add them to the subcommands of `lockstep` (argparse's)."""
-    for add_one in (_add_report, _add_clean, _add_sheet, _add_preflight, _add_demo):
-        add_one(commands)
 
 
 def refuse(command: str, why: object) -> int:
@@ -34,63 +29,59 @@ def show_results(done: Sequence[Any], table: Callable[[Any], str], as_json: bool
         print(printable(table(done)))
 
 
-def _add_report(commands: Any) -> None:
-    parser = commands.add_parser(
-        "report",
-        usage="lockstep report FOLDER [NN ...] [--to FOLDER] [--seconds S] [--memory GB] "
-        "[--disk GB] [--at-once N] [--without-walls]",
-        help="execute and judge what learners have handed in, in a sandbox",
-        description="Execute the notebooks in FOLDER, which has a folder or a file for each "
-        "learner, in a sandbox without network, and judge their answers with the "
-        "course's own checks in another sandbox. Writes a page, JSON, and tables "
-        "for spreadsheets and gradebooks. Exit code: 1 if a notebook could not "
-        "be judged, 2 for bad input, else 0.",
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
-    parser.add_argument("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
-    parser.add_argument(
-        "--to",
-        type=Path,
-        default=Path("lockstep-report"),
-        metavar="FOLDER",
-        help="write the report here (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=600,
-        metavar="S",
-        help="time limit of a notebook (default: 600)",
-    )
-    parser.add_argument(
-        "--memory",
-        type=float,
-        default=6,
-        metavar="GB",
-        help="memory limit of a notebook (default: 6)",
-    )
-    parser.add_argument(
-        "--disk",
-        type=float,
-        default=1,
-        metavar="GB",
-        help="limit on the files of a notebook (default: 1)",
-    )
-    parser.add_argument(
-        "--at-once",
-        type=int,
-        metavar="N",
-        help="number of notebooks at the same time (default: as many as cores and memory allow)",
-    )
-    parser.add_argument(
-        "--without-walls",
-        action="store_true",
-        help="go on where this machine has no namespaces: notebooks then run as you, without "
-        "a sandbox",
-    )
-    parser.set_defaults(command=_report, interruptible=True)
-
-
+@command(
+    "report",
+    interruptible=True,
+    usage="lockstep report FOLDER [NN ...] [--to FOLDER] [--seconds S] [--memory GB] "
+    "[--disk GB] [--at-once N] [--without-walls]",
+    help="execute and judge what learners have handed in, in a sandbox",
+    description="Execute the notebooks in FOLDER, which has a folder or a file for each "
+    "learner, in a sandbox without network, and judge their answers with the "
+    "course's own checks in another sandbox. Writes a page, JSON, and tables "
+    "for spreadsheets and gradebooks. Exit code: 1 if a notebook could not "
+    "be judged, 2 for bad input, else 0.",
+)
+@option("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
+@option("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+@option(
+    "--to",
+    type=Path,
+    default=Path("lockstep-report"),
+    metavar="FOLDER",
+    help="write the report here (default: %(default)s)",
+)
+@option(
+    "--seconds",
+    type=float,
+    default=600,
+    metavar="S",
+    help="time limit of a notebook (default: 600)",
+)
+@option(
+    "--memory",
+    type=float,
+    default=6,
+    metavar="GB",
+    help="memory limit of a notebook (default: 6)",
+)
+@option(
+    "--disk",
+    type=float,
+    default=1,
+    metavar="GB",
+    help="limit on the files of a notebook (default: 1)",
+)
+@option(
+    "--at-once",
+    type=int,
+    metavar="N",
+    help="number of notebooks at the same time (default: as many as cores and memory allow)",
+)
+@option(
+    "--without-walls",
+    action="store_true",
+    help="go on where this machine has no namespaces: notebooks then run as you, without a sandbox",
+)
 def _report(arguments: argparse.Namespace) -> int:
     from . import report, sandbox, tables
 
@@ -142,18 +133,14 @@ def _most_at_once() -> int:
     return max(1, min(machine.usable_cores() // 2, memory))
 
 
-def _add_clean(commands: Any) -> None:
-    parser = commands.add_parser(
-        "clean",
-        help="remove what crashes left behind: processes, temporary folders, shared memory",
-        description="Show what crashes left behind on this machine, and remove it if you "
-        "agree. Lists only what is yours and what nothing running uses. Exit "
-        "code: 1 if something could not be removed, else 0.",
-    )
-    parser.add_argument("--yes", action="store_true", help="remove it without asking")
-    parser.set_defaults(command=_clean)
-
-
+@command(
+    "clean",
+    help="remove what crashes left behind: processes, temporary folders, shared memory",
+    description="Show what crashes left behind on this machine, and remove it if you "
+    "agree. Lists only what is yours and what nothing running uses. Exit "
+    "code: 1 if something could not be removed, else 0.",
+)
+@option("--yes", action="store_true", help="remove it without asking")
 def _clean(arguments: argparse.Namespace) -> int:
     from . import cleanup
 
@@ -181,21 +168,15 @@ def _clean(arguments: argparse.Namespace) -> int:
     return int(failed > 0)
 
 
-def _add_sheet(commands: Any) -> None:
-    parser = commands.add_parser(
-        "sheet",
-        help="print a run sheet for a lab: minutes, what to say, common mistakes",
-        description="Print a run sheet for a lab as Markdown: its sections with minutes, "
-        "what to say at each prediction, and common mistakes in the words of the "
-        "checks. Exit code: 2 for bad input, else 0.",
-    )
-    parser.add_argument("number", metavar="NN", help="the lab, such as 01")
-    parser.add_argument(
-        "--to", type=Path, metavar="FILE", help="write it to this file instead of printing it"
-    )
-    parser.set_defaults(command=_sheet)
-
-
+@command(
+    "sheet",
+    help="print a run sheet for a lab: minutes, what to say, common mistakes",
+    description="Print a run sheet for a lab as Markdown: its sections with minutes, "
+    "what to say at each prediction, and common mistakes in the words of the "
+    "checks. Exit code: 2 for bad input, else 0.",
+)
+@option("number", metavar="NN", help="the lab, such as 01")
+@option("--to", type=Path, metavar="FILE", help="write it to this file instead of printing it")
 def _sheet(arguments: argparse.Namespace) -> int:
     from . import sheet
 
@@ -208,31 +189,26 @@ def _sheet(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_preflight(commands: Any) -> None:
-    parser = commands.add_parser(
-        "preflight",
-        usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
-        help="before class: run every lab where it will be given, and compare it with the "
-        "published outputs",
-        description="Execute the solutions of the labs on this machine, or on nodes of "
-        "Slurm, and say how long each took and how its output differs from what "
-        "is published: texts, verdicts of claims, and quantities beyond noise. "
-        "On Slurm the labs run on the first node, and parts for two nodes find "
-        "the others. Exit code: 1 if a lab failed, 2 for bad input, else 0.",
-    )
-    parser.add_argument("numbers", nargs="*", metavar="NN", help="labs (default: all)")
-    parser.add_argument(
-        "--repeats", type=int, default=1, metavar="N", help="number of runs of each lab"
-    )
-    parser.add_argument(
-        "--on",
-        choices=["slurm"],
-        help="run as one job on nodes of the cluster in your profile (lockstep cluster init)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.set_defaults(command=_preflight, interruptible=True)
-
-
+@command(
+    "preflight",
+    interruptible=True,
+    usage="lockstep preflight [NN ...] [--repeats N] [--on slurm] [--json]",
+    help="before class: run every lab where it will be given, and compare it with the "
+    "published outputs",
+    description="Execute the solutions of the labs on this machine, or on nodes of "
+    "Slurm, and say how long each took and how its output differs from what "
+    "is published: texts, verdicts of claims, and quantities beyond noise. "
+    "On Slurm the labs run on the first node, and parts for two nodes find "
+    "the others. Exit code: 1 if a lab failed, 2 for bad input, else 0.",
+)
+@option("numbers", nargs="*", metavar="NN", help="labs (default: all)")
+@option("--repeats", type=int, default=1, metavar="N", help="number of runs of each lab")
+@option(
+    "--on",
+    choices=["slurm"],
+    help="run as one job on nodes of the cluster in your profile (lockstep cluster init)",
+)
+@option("--json", action="store_true", help="print JSON instead of a table")
 def _preflight(arguments: argparse.Namespace) -> int:
     from ..launch import LaunchError
     from ..launch.cluster import profile
@@ -261,25 +237,21 @@ def _preflight(arguments: argparse.Namespace) -> int:
     return 130 if interrupted else int(any(one.problems for one in done))
 
 
-def _add_demo(commands: Any) -> None:
-    parser = commands.add_parser(
-        "demo",
-        usage="lockstep demo NN [--recorded] [-- OPTION ...]",
-        help="show a lab's solution to a class, in large type",
-        description="Open a lab's solution in JupyterLab, in large type and without outputs, "
-        "to be run cell by cell; each cell says how long it took here just "
-        "before. OPTIONs after -- go to JupyterLab. Exit code: 1 if the solution "
-        "does not run here, 2 for bad input or where there is no JupyterLab.",
-    )
-    parser.add_argument("number", metavar="NN", help="the lab, such as 01")
-    parser.add_argument(
-        "--recorded",
-        action="store_true",
-        help="run nothing: each cell shows its recorded output, and says so",
-    )
-    parser.set_defaults(command=_demo)
-
-
+@command(
+    "demo",
+    usage="lockstep demo NN [--recorded] [-- OPTION ...]",
+    help="show a lab's solution to a class, in large type",
+    description="Open a lab's solution in JupyterLab, in large type and without outputs, "
+    "to be run cell by cell; each cell says how long it took here just "
+    "before. OPTIONs after -- go to JupyterLab. Exit code: 1 if the solution "
+    "does not run here, 2 for bad input or where there is no JupyterLab.",
+)
+@option("number", metavar="NN", help="the lab, such as 01")
+@option(
+    "--recorded",
+    action="store_true",
+    help="run nothing: each cell shows its recorded output, and says so",
+)
 def _demo(arguments: argparse.Namespace) -> int:
     from . import demo
 
@@ -291,3 +263,6 @@ def _demo(arguments: argparse.Namespace) -> int:
         refuse("demo", error)
         return 1
     return refuse("demo", "needs jupyterlab: pip install 'lockstep[labs]'")
+
+
+COMMANDS = (_report, _clean, _sheet, _preflight, _demo)
