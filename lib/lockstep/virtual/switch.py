@@ -35,6 +35,9 @@ class _Backend(ModuleType):
     def device_count(self) -> int:
         return 1
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
     def _is_in_bad_fork(self) -> bool:
         return False
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def in_buckets(layers: torch.nn.Sequential) -> list[list[torch.nn.Parameter]]:
     """The weights from the last layer on, a small bucket first."""
     last_first = list(layers.parameters())[::-1]
     ends = [0, *range(FIRST, LAYERS, EACH), LAYERS]
-    return [last_first[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [last_first[a:b] for a, b in pairwise(ends)]
 
 
 def replicate(groups: list[list[torch.nn.Parameter]]) -> Callable[[], None]:

@@ -253,7 +253,7 @@ def replicate(model, groups):
 
 # %% replicate: flat-buffers
 def replicate(model, groups):
-    flats = [torch.zeros(sum(w.numel() for w in g), dtype=g[0].dtype, device=g[0].device) for g in groups]
+    flats = [torch.cat([torch.zeros_like(w).flatten() for w in group]) for group in groups]
     views = {}
     for at, (group, flat) in enumerate(zip(groups, flats, strict=True)):
         for weight, view in zip(group, flat.split([w.numel() for w in group]), strict=True):
@@ -311,7 +311,8 @@ def replicate(model, groups):
             work.wait()
             flat.mul_(1 / n)
             grads = [w.grad for w in group]
-            for grad, new in zip(grads, torch._utils._unflatten_dense_tensors(flat, grads), strict=True):
+            every = torch._utils._unflatten_dense_tensors(flat, grads)
+            for grad, new in zip(grads, every, strict=True):
                 grad.copy_(new)
         works.clear()
         waiting.clear()

@@ -127,7 +127,7 @@ def buckets(sizes, cap, first_cap):
         if size >= (cap if found else first_cap):
             found.append(bucket)
             bucket, size = [], 0
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: reversed-afterwards
@@ -139,7 +139,7 @@ def buckets(sizes, cap, first_cap):
         if size >= (cap if found else first_cap):
             found.append(bucket)
             bucket, size = [], 0
-    return [one[::-1] for one in (found + [bucket] if bucket else found)][::-1]
+    return [one[::-1] for one in ([*found, bucket] if bucket else found)][::-1]
 
 
 # %% buckets: ascending-inside
@@ -151,7 +151,7 @@ def buckets(sizes, cap, first_cap):
         if size >= (cap if found else first_cap):
             found.append(bucket)
             bucket, size = [], 0
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: never-above
@@ -163,7 +163,7 @@ def buckets(sizes, cap, first_cap):
             bucket, size = [], 0
         bucket.append(number)
         size += sizes[number]
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: only-above
@@ -175,7 +175,7 @@ def buckets(sizes, cap, first_cap):
         if size > (cap if found else first_cap):
             found.append(bucket)
             bucket, size = [], 0
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: one-cap
@@ -187,7 +187,7 @@ def buckets(sizes, cap, first_cap):
         if size >= cap:
             found.append(bucket)
             bucket, size = [], 0
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: first-cap-for-all
@@ -199,7 +199,7 @@ def buckets(sizes, cap, first_cap):
         if size >= first_cap:
             found.append(bucket)
             bucket, size = [], 0
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: last-lost
@@ -234,7 +234,7 @@ def buckets(sizes, cap, first_cap):
         if sum(bucket) >= (cap if found else first_cap):
             found.append(bucket)
             bucket = []
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% buckets: never-emptied
@@ -246,7 +246,7 @@ def buckets(sizes, cap, first_cap):
         if size >= (cap if found else first_cap):
             found.append(bucket)
             bucket = []
-    return found + [bucket] if bucket else found
+    return [*found, bucket] if bucket else found
 
 
 # %% replicate: not-divided
@@ -760,8 +760,8 @@ def top_k(state, bucket):
     gradient, n = bucket.buffer(), dist.get_world_size()
     places = gradient.abs().topk(max(1, int(state["share"] * len(gradient)))).indices
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -774,8 +774,8 @@ def top_k(state, bucket):
     places = gradient.abs().topk(max(1, int(state["share"] * len(gradient)))).indices
     state["residuals"][bucket.index()] = gradient
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -789,8 +789,8 @@ def top_k(state, bucket):
     own[places] = 0
     state["residuals"][bucket.index()] = own
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -802,8 +802,8 @@ def top_k(state, bucket):
         gradient += residual
     places = gradient.abs().topk(max(1, int(state["share"] * len(gradient)))).indices
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
+        mean[where] += sent / n
     state["residuals"][bucket.index()] = gradient - mean
     return done(mean)
 
@@ -818,8 +818,8 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"][bucket.index()] = gradient
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -833,8 +833,8 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"][bucket.index()] = gradient
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -849,8 +849,8 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"][bucket.index()] = gradient
     total = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        total[where] += values
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        total[where] += sent
     return done(total)
 
 
@@ -865,8 +865,8 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"][bucket.index()] = gradient
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        mean[where] = values / n
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        mean[where] = sent / n
     return done(mean)
 
 
@@ -912,8 +912,8 @@ def top_k(state, bucket):
     left[places] = 0
     state["residuals"][bucket.index()] = left
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -927,8 +927,8 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"][bucket.index()] = gradient
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)
 
 
@@ -943,6 +943,6 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"]["all"] = gradient
     mean = torch.zeros_like(gradient)
-    for values, where in zip(everybodys(values), everybodys(places), strict=True):
-        mean[where] += values / n
+    for sent, where in zip(everybodys(values), everybodys(places), strict=True):
+        mean[where] += sent / n
     return done(mean)

@@ -1,0 +1,1514 @@
+# %% [markdown] id="title"
+# # 08 · Data parallelism
+#
+# **Two sittings, 90 and 70 minutes · needs: CPU** (the same cells use GPUs and NCCL where there are some; times on GPUs
+# come from a virtual GPU where there are none)
+#
+# In data parallelism each rank works on its own part of the batch. Afterwards you can
+#
+# - say when the mean over ranks is the gradient of the whole batch, and when it is not,
+# - group gradients into buckets, and predict what that saves,
+# - write a small DDP that communicates while the backward pass runs,
+# - compute how many bytes a parameter takes in each stage of ZeRO, and shard a layer by hand,
+# - recognise in the record what `DistributedDataParallel` (DDP) and `fully_shard` (FSDP2) call.
+#
+# Do labs 03 (`all_reduce`, `all_gather`, `reduce_scatter`) and 04 (streams and overlap) first.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook, 2 at least
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+print(lockstep.virtual.MACHINES["H200"])
+
+# %% [markdown] id="machine-text"
+# The line above describes the virtual GPU of lab 04, which stands in where there is no GPU. The next cell (its code is
+# folded) defines `on_gpus(program, …)`: it runs `program(cuda, …)` on two ranks with one GPU each, and returns
+# their timelines.
+
+# %% id="on-gpus" tags=["plumbing"]
+import tempfile
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from lockstep.base.provenance import Provenance
+
+
+def _on_rank(program, args, values):
+    if dist.get_backend() != "nccl":
+        with lockstep.virtual.device("H200", values=values) as cuda:
+            return program(cuda, *args), lockstep.virtual.trace()
+    program(torch.cuda, *args)  # the first call loads kernels
+    result = program(torch.cuda, *args)  # not profiled, as profiling takes time
+    second = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    with torch.profiler.profile(schedule=second) as profiler:
+        for _ in range(2):
+            program(torch.cuda, *args)
+            dist.barrier()
+            torch.cuda.synchronize()
+            profiler.step()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+        stamp = Provenance("live", torch.cuda.get_device_name())
+        return result, lockstep.Trace.load(folder, stamp=stamp)
+
+
+@dataclass
+class Seen:
+    result: Any
+    trace: Any
+    stamp = property(lambda self: self.trace.stamp)
+
+    def compare(self, prediction, value, unit=""):
+        way = "computed" if self.stamp.kind == "simulated" else "measured"
+        return lockstep.compare(prediction, **{way: value}, unit=unit)
+
+    def row(self):
+        """Rank 0's collectives: µs, µs of it exposed, the share hidden."""
+        spent = self.trace.breakdown().of(0)
+        total, hidden = spent.communication / 1e3, spent.overlapped / 1e3
+        share = f"{100 * hidden / total:.0f} %" if total else "–"
+        return [f"{total:,.0f}", f"{total - hidden:,.0f}", share]
+
+
+def on_gpus(program, *args, values=False):
+    """Run program(cuda, *args) on two ranks' GPUs; the result is rank 0's."""
+    ways = {"nproc_per_node": 2, "show": False}
+    job = lockstep.torchrun(_on_rank, program, args, values, **ways)
+    results, traces = zip(*job.results, strict=True)
+    return Seen(results[0], lockstep.virtual.joined(traces))
+
+
+# %% [markdown] id="whole-text"
+# ## 1 · The gradient of the whole batch
+#
+# Each rank computes the gradient for *its part* of the batch, and then the ranks average. The goal is the gradient
+# that one process would compute for all rows together.
+#
+# Take a model with a single weight *w*, and as the loss the mean of *x·w* over the rows. Its gradient is the mean of
+# *x*. All rows of rank *r* are 10(*r* + 1). Rank 0 has **three** rows of 10; every other rank has one row: rank 1 a
+# 20, rank 2 a 30, and so on. The cell prints each rank's gradient, and their mean.
+#
+# **Predict:** which gradient would one process compute for all rows?
+
+# %% id="whole-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = (3 * 10 + sum(10 * (r + 1) for r in range(1, NPROC))) / (NPROC + 2)
+
+
+# %% id="whole"
+def gradient_of(x):
+    """The gradient of this rank's rows, and the mean over ranks."""
+    w = torch.zeros(1, requires_grad=True, device=lockstep.device())
+    (x.to(w.device) * w).mean().backward()
+    own = w.grad.item()
+    dist.all_reduce(w.grad)
+    return own, w.grad.item() / dist.get_world_size()
+
+
+def of_a_part():
+    rank = dist.get_rank()
+    return gradient_of(torch.full((1 if rank else 3, 1), 10.0 * (rank + 1)))
+
+
+parts = lockstep.torchrun(of_a_part, **on_ranks)
+rows = [10.0] * 3 + [10.0 * (rank + 1) for rank in range(1, NPROC)]
+rows, one_rank = torch.tensor(rows)[:, None], on_ranks | {"nproc_per_node": 1}
+whole = lockstep.torchrun(gradient_of, rows, **one_rank)
+print("gradients of the parts:", *(own for own, _ in parts.results))
+print("their mean:", parts[0][1])
+lockstep.compare(predicted=prediction, measured=round(whole[0][0], 4))
+
+# %% [markdown] id="whole-explained"
+# The mean over ranks gives rank 0's three rows the weight of one. It equals the gradient of the whole batch only if
+#
+# - all parts have the same number of rows, or each rank's gradient is weighted by its rows,
+# - the loss is a *mean* over rows,
+# - all ranks start with the same parameters and buffers.
+#
+# Real models add four complications. A **frozen** parameter (`requires_grad` is False) has no gradient. A **tied**
+# parameter has two names and one gradient; `model.parameters()` lists it once. A parameter that this rank's rows did
+# not use has `None` in `.grad`, while another rank may have numbers there. And a rank may have **no rows** at all.
+#
+# ### Exercise 1: average gradients
+#
+# **Goal:** `average_gradients(model, rows)` is called on all ranks after the backward pass. On each rank `.grad` is the
+# gradient of the mean over its own `rows` rows (or `None`). Afterwards `.grad` is on every rank the gradient of the mean
+# over the rows of *all* ranks, for every parameter that some rank used; a `None` counts as zeros. Frozen parameters
+# keep `None`. Where no rank used a parameter, `None` and zeros are both right. At least one rank has rows. Use any
+# collectives.
+
+
+# %% id="average_gradients"
+import torch
+import torch.distributed as dist
+
+
+def average_gradients(model, rows):
+    # BEGIN SOLUTION
+    device = next(model.parameters()).device
+    total = torch.tensor(float(rows), device=device)
+    dist.all_reduce(total)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            weight.grad *= rows / total.item()
+            dist.all_reduce(weight.grad)
+    # END SOLUTION
+
+
+# %% id="average_gradients-check"
+lockstep.check("average_gradients", average_gradients)
+
+# %% [markdown] id="batch-claim-text"
+# ### Claim: "DDP gives the gradients of one process with the larger batch"
+#
+# Many introductions explain DDP this way; PyTorch's
+# [documentation of DDP](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+# names exceptions. The cell runs DDP in four cases, each time beside one process that has the same rows. **Guess**
+# (`"holds"`, `"does not hold"`, or `"depends"`: true in some of the cases).
+
+# %% id="batch-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="batch"
+def gradients(case):
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    norm = "BatchNorm" in case
+    middle = torch.nn.BatchNorm1d(8) if norm else torch.nn.Tanh()
+    layers = torch.nn.Linear(4, 8), middle, torch.nn.Linear(8, 1)
+    model = torch.nn.Sequential(*layers).to(device)
+    rows = torch.randn(6 * NPROC, 4).to(device)
+    if n > 1:
+        model = DistributedDataParallel(model)
+        sizes = [6] * n
+        if "unequal" in case:
+            sizes[0], sizes[-1] = 9, 3
+        rows = rows.split(sizes)[rank]
+    y = model(rows).square()
+    (y.sum() if "sum" in case else y.mean()).backward()
+    return torch.cat([w.grad.flatten().cpu() for w in model.parameters()])
+
+
+# %% id="batch-claim"
+cases = "mean", "sum", "mean, unequal parts", "mean, with BatchNorm"
+off = {}
+for case in cases:
+    ddp = lockstep.torchrun(gradients, case, **on_ranks)
+    one = lockstep.torchrun(gradients, case, **on_ranks | {"nproc_per_node": 1})
+    off[case] = float((ddp[0] - one[0]).norm() / one[0].norm())
+ok = [part < 1e-5 for part in off.values()]
+lockstep.claim(
+    "DDP gives the gradients of one process with the larger batch.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(
+        f"{case}: {'the same' if same else f'off by {100 * off[case]:.0f} %'}"
+        for case, same in zip(cases, ok, strict=True)
+    ),
+    stamp=lockstep.live(ddp),
+)
+
+# %% [markdown] id="batch-explained"
+# It holds for a mean and equal parts. With a sum, DDP divides by the number of ranks where one process does not.
+# BatchNorm computes its statistics from the rows that it sees, which are one rank's own (`SyncBatchNorm` uses those of
+# all ranks). The third condition is DDP's own work: when you wrap a model, DDP broadcasts
+# parameters and buffers from rank 0.
+
+# %% [markdown] id="small-text"
+# ## 2 · Buckets
+#
+# A model with 60 weights has 60 gradients. Each could have an all-reduce of its own, or several could travel together
+# in one: a **bucket**. An all-reduce of *s* bytes takes α + β*s* (lab 03). For two virtual H200s, α is 11.5 µs and 1/β is
+# 320 GB/s.
+#
+# **Predict:** how many µs do 60 all-reduces of 262,144 bytes take, one after the other? (On paper, too: four of
+# 3,932,160 bytes.)
+
+# %% id="small-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 60 * (11.5 + 262_144 / 320e9 * 1e6)
+
+
+# %% id="small"
+def many(cuda, count):
+    """µs for 60 gradients together, in so many all-reduces."""
+    gradients = torch.zeros(60 * 65_536, device="cuda")
+    dist.all_reduce(gradients)  # the first one connects the ranks
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    for part in gradients.chunk(count):
+        dist.all_reduce(part)
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e6
+
+
+took = {count: on_gpus(many, count) for count in (60, 4, 1)}
+rows = []
+for count, seen in took.items():
+    computed = count * 11.5 + 60 * 262_144 / 320e9 * 1e6
+    rows.append([count, f"{seen.result:,.0f}", f"{computed:,.0f}"])
+columns = ["all-reduces", "µs", "by α and β"]
+stamp = took[60].stamp
+display(lockstep.table("60 gradients, 15.7 MB", columns, rows, stamp=stamp))
+took[60].compare(prediction, took[60].result, "µs")
+
+# %% [markdown] id="buckets-text"
+# Few calls are better than many, and one call would be best if nothing else were going on. But the backward pass
+# produces gradients one after the other, and a bucket can only be sent when it is complete (section 3). So DDP fills
+# buckets in the order in which gradients become ready, and closes a bucket when it has enough bytes. The backward pass
+# runs from the model's end to its beginning: the *last* parameter's gradient is ready first.
+#
+# The first bucket may be smaller than the others: nothing can be sent before it is complete.
+# (DDP's limits are 1 MiB for the first bucket and 25 MiB for the others; `bucket_cap_mb=` sets one limit for all.)
+#
+# ### Exercise 2: fill the buckets
+#
+# **Goal:** `buckets(sizes, cap, first_cap)` gets the bytes of each parameter, in the order of `model.parameters()`.
+# It returns a list of buckets, the first to be sent first. Each bucket is a list of parameter numbers (0 is the first
+# of `sizes`), in the order in which their gradients become ready. A bucket is closed as soon as it has `cap` bytes or
+# more; the first bucket, as soon as it has `first_cap` or more. The last bucket has what is left. No bucket is empty.
+
+
+# %% id="buckets"
+def buckets(sizes, cap, first_cap):
+    # BEGIN SOLUTION
+    found, bucket, size = [], [], 0
+    for number in reversed(range(len(sizes))):
+        bucket.append(number)
+        size += sizes[number]
+        if size >= (cap if found else first_cap):
+            found.append(bucket)
+            bucket, size = [], 0
+    return found + [bucket] if bucket else found
+    # END SOLUTION
+
+
+# %% id="buckets-check"
+lockstep.check("buckets", buckets)
+
+# %% [markdown] id="ddp-text"
+# Does PyTorch's DDP do the same? Its calls are in the record. The model below has six weights of 8,192, 24,576, 49,152,
+# 81,920, 122,880 and 172,032 bytes; `bucket_cap_mb=0.1` closes every bucket, the first one too, at 104,857 bytes.
+#
+# **Predict:** how many all-reduces does a step have? (Apply `buckets`, on paper or by a call.)
+
+# %% id="ddp-prediction" tags=["prediction"]
+prediction = 4  # [5], [4], [3, 2], [1, 0]
+
+
+# %% id="ddp"
+def steps_of_ddp():
+    """The times at which three steps begin."""
+    import time
+
+    torch.manual_seed(0)
+    widths = [32 * number for number in range(1, 8)]
+    layers = [torch.nn.Linear(a, b, bias=False) for a, b in pairwise(widths)]
+    model = torch.nn.Sequential(*layers).to(lockstep.device())
+    model, began = DistributedDataParallel(model, bucket_cap_mb=0.1), []
+    for _ in range(3):
+        began.append(time.perf_counter())
+        model(torch.randn(4, 32, device=lockstep.device())).sum().backward()
+    return began
+
+
+job = lockstep.torchrun(steps_of_ddp, **on_ranks)
+reduced = [[] for _ in range(4)]  # before the first step, and in each of three
+for call in job.calls[0]:
+    step = sum(call.start > begin for begin in job[0])
+    if call.operation == "all_reduce":
+        reduced[step].append(call.bytes)
+
+# %% id="ddp-compared"
+rows = [[step, ", ".join(map(str, reduced[step]))] for step in (1, 2, 3)]
+columns = ["step", "all-reduces, bytes of each"]
+stamp = lockstep.live(job)
+display(lockstep.table("The calls of DDP", columns, rows, stamp=stamp))
+sizes = [8_192, 24_576, 49_152, 81_920, 122_880, 172_032]
+buckets = lockstep.carry_on("buckets", buckets)
+found = buckets(sizes, 104_857, 104_857)
+ours = [sum(sizes[number] for number in bucket) for bucket in found]
+print("the buckets of exercise 2:", ours == reduced[3] and "the same", ours)
+lockstep.compare(predicted=prediction, measured=len(reduced[3]))
+
+# %% [markdown] id="ddp-explained"
+# From the second step on, DDP's buckets are those of your function. The first step has a single bucket, because DDP does
+# not know yet in which order gradients become ready. It records that order, and rebuilds its buckets.
+
+# %% [markdown] id="hook-text"
+# ## 3 · Overlap
+#
+# A gradient is ready long before the backward pass ends. A **hook** is a function that PyTorch calls at
+# that moment:
+
+
+# %% id="hook-shown"
+def with_hooks():
+    names, layers = {}, [torch.nn.Linear(2, 2) for _ in range(2)]
+    model = torch.nn.Sequential(*layers)
+
+    def ready(weight):  # weight.grad is complete now
+        print("ready:", names[weight], "· gradient", weight.grad.flatten()[0])
+
+    for name, weight in model.named_parameters():
+        names[weight] = name
+        weight.register_post_accumulate_grad_hook(ready)
+    model(torch.ones(1, 2)).sum().backward()
+    print("the backward pass is over")
+
+
+lockstep.torchrun(with_hooks, nproc_per_node=1, init=False).ok
+
+# %% [markdown] id="replicate-text"
+# So a hook can start an all-reduce with `async_op=True`, which returns a handle. The backward pass goes on, and after it
+# the program waits for all handles. (On a GPU the all-reduce runs on a stream of its own, lab 04.)
+#
+# All ranks must start the same calls in the same order (lab 03). But gradients may become ready in another order on
+# another rank, and a parameter that this rank's rows did not use calls no hook at all. The remedy: start a bucket when
+# it is complete *and* all buckets before it have been started. What is missing after the backward pass counts as zeros.
+#
+# ### Exercise 3: your own DDP
+#
+# **Goal:** `replicate(model, groups)` gets a list of buckets, each a list of parameters. Fill in its three functions:
+#
+# - `start()` starts every bucket that is complete and whose turn it is, with *one* all-reduce of exactly the bucket's bytes;
+# - `ready(weight)` is the hook of each parameter;
+# - `finish()` is called after each backward pass. It starts the buckets that are left, waits for all, and puts the
+#   *mean* over the ranks into each `.grad`. Then everything is ready for the next step.
+#
+# Buckets start in the order of `groups`, each as early as that allows, and the program waits in `finish` only. On the
+# check's virtual GPU, at least 95 % as much of the all-reduces must be hidden as with the course's answer.
+
+
+# %% id="replicate"
+import torch
+import torch.distributed as dist
+
+
+def gradients_of(group):
+    """A bucket: the gradients of its parameters, as one flat tensor."""
+    grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in group]
+    return torch.cat([grad.flatten() for grad in grads])
+
+
+def put_back(flat, group):
+    pieces = flat.split([weight.numel() for weight in group])
+    for weight, piece in zip(group, pieces, strict=True):
+        weight.grad = piece.view_as(weight)
+
+
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]  # gradients of each bucket
+    started = []  # a flat tensor and a handle for each bucket, in order
+
+    def start():
+        # BEGIN SOLUTION
+        while len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+        # END SOLUTION
+
+    def ready(weight):
+        # BEGIN SOLUTION
+        missing[bucket_of[weight]] -= 1
+        start()
+        # END SOLUTION
+
+    def finish():
+        # BEGIN SOLUTION
+        missing[:] = [0] * len(groups)
+        start()
+        for group, (flat, handle) in zip(groups, started, strict=True):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+        # END SOLUTION
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% id="replicate-check"
+lockstep.check("replicate", replicate)
+
+# %% [markdown] id="last-text"
+# Now on GPUs: twelve layers of 4096 × 4096 in bfloat16, 33.5 MB each. The first bucket has one layer, the others
+# have three, four and four. The last bucket cannot be hidden: it is complete when the backward pass is over.
+#
+# **Predict:** how many µs does its all-reduce take? (α = 11.5 µs, 320 GB/s.)
+
+# %% id="last-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 11.5 + 4 * 4096 * 4096 * 2 / 320e9 * 1e6
+
+
+# %% id="overlap"
+def in_order(weights):
+    """One weight in the first bucket, from the end of the model on."""
+    last_first = weights[::-1]
+    return [last_first[a:b] for a, b in pairwise([0, 1, 4, 8, 12])]
+
+
+def step(cuda, how):
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [torch.nn.Linear(4096, 4096, False, **shape) for _ in range(12)]
+    model = torch.nn.Sequential(*layers)
+    weights = [layer.weight for layer in layers]
+    groups = in_order(weights)
+    if how == "wrong order":
+        groups = groups[::-1]
+    finish = how != "after" and replicate(model, groups)
+    x = torch.randn(4096, 4096, **shape)
+    cuda.synchronize()
+    dist.barrier()  # both ranks have their models
+    model(x).square().mean().backward()
+    if not finish:
+        for weight in weights[::-1]:
+            dist.all_reduce(weight.grad)
+    else:
+        finish()
+    cuda.synchronize()
+
+
+# %% id="overlap-run"
+replicate = lockstep.carry_on("replicate", replicate)
+runs = {how: on_gpus(step, how) for how in ("after", "in hooks", "wrong order")}
+seen = runs["in hooks"]
+rows = [[how, *one.row()] for how, one in runs.items()]
+columns = ["all-reduces", "together, µs", "of it exposed", "hidden"]
+title = "12 layers in 4 buckets, by the trace"
+display(lockstep.table(title, columns, rows, stamp=seen.stamp))
+last = [one for one in seen.trace if one.rank == 0 and one.collective][-1]
+seen.compare(prediction, last.duration / 1e3, "µs")
+
+# %% id="overlap-timeline"
+title = "Gradients after the backward pass; then in hooks"
+lockstep.Timeline(seen.trace, before=runs["after"].trace, title=title)
+
+# %% id="wrong-order-timeline"
+title = "Buckets in the wrong order: nothing can start"
+lockstep.Timeline(runs["wrong order"].trace, title=title)
+
+# %% [markdown] id="overlap-explained"
+# In the wrong order the first bucket is the one that is complete last. All others wait for it, and little is
+# hidden (only behind the copies out of the buckets). That is why DDP records the order.
+#
+# **Break.** The first sitting ends here. You have written a DDP, and know what PyTorch's calls. In the second sitting
+# you break it, and then keep less than the whole model on each rank.
+
+# %% [markdown] id="accumulate-text"
+# ## 4 · Steps that differ
+#
+# If a batch is too large for the memory, its gradients are added up over several **microbatches** before the optimizer
+# steps. DDP communicates in *each* backward pass. Inside `with model.no_sync():` it does not; the gradients add up on
+# each rank.
+#
+# **Predict:** a DDP model has four buckets. How many all-reduces do four microbatches make if the first three run
+# inside `no_sync()`?
+
+# %% id="accumulate-prediction" tags=["prediction"]
+prediction = 4  # those of the last microbatch
+
+
+# %% id="accumulate"
+def accumulate(careful):
+    from contextlib import nullcontext
+
+    layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(4)]
+    model = torch.nn.Sequential(*layers).to(lockstep.device())
+    model = DistributedDataParallel(model, bucket_cap_mb=0.01)
+    x = torch.ones(4, 64, device=lockstep.device())
+    for _ in range(2):  # then DDP has its four buckets
+        model(x).sum().backward()
+    dist.barrier()
+    for number in range(4):
+        here = model.no_sync() if careful and number < 3 else nullcontext()
+        with here:
+            model(x).sum().backward()
+
+
+def reduces_after_barrier(job):
+    names = [call.operation for call in job.calls[0]]
+    return names[names.index("barrier") :].count("all_reduce")
+
+
+both = [lockstep.torchrun(accumulate, way, **on_ranks) for way in (False, True)]
+plain, careful = map(reduces_after_barrier, both)
+print("all-reduces without no_sync:", plain, "· with it:", careful)
+print(lockstep.live(both[1]))
+lockstep.compare(predicted=prediction, measured=careful)
+
+# %% [markdown] id="unused-text"
+# ### A bug to diagnose
+#
+# The next cell is **broken on purpose**: the model has a branch, and rank 1's rows do not use it. Look in the report
+# for two things: in which call do the other ranks wait, and what does rank 1 raise?
+
+
+# %% id="unused"
+class Branch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = (torch.nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x, use):
+        x = self.always(x)
+        return self.sometimes(x) if use else x
+
+
+def with_a_branch(**how):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Branch().to(lockstep.device()), **how)
+    x = torch.ones(2, 4, device=lockstep.device())
+    for _ in range(3):
+        model(x, dist.get_rank() != 1).sum().backward()
+    return float(sum(w.grad.double().sum() for w in model.parameters()))
+
+
+options = {"nproc_per_node": NPROC, "backend": "gloo", "may_fail": True}
+job = lockstep.torchrun(with_a_branch, **options)
+
+# %% [markdown] id="unused-explained"
+# Rank 1 calls no hook for the branch, so its bucket is never complete, and it does not start the all-reduce that
+# the others wait in. Its own backward pass ends without a word. DDP notices when the next forward begins, and names
+# the parameters by their numbers. A program with one step would not have been told.
+#
+# DDP has two switches for this. `find_unused_parameters=True` searches the graph after each forward, and counts
+# unused parameters as ready. `static_graph=True` is a promise: every step uses the same parameters. Your
+# `replicate` needs neither, as it sends zeros; but it cannot leave `.grad` as `None` where nobody used a parameter.
+#
+# **What changes under NCCL:** the host does not wait in an all-reduce, so the others notice later, where they
+# read a result or synchronize.
+
+# %% [markdown] id="weighs-text"
+# ## 5 · What a parameter weighs
+#
+# DDP keeps everything on each rank. With mixed precision and Adam that is, for each parameter: a weight and a gradient
+# in bfloat16, for the products; and in float32 a *master* weight, so that small updates are not lost, and the two
+# moments of Adam.
+#
+# **Predict:** how many bytes is that for each parameter?
+
+# %% id="weighs-prediction" tags=["prediction"]
+prediction = 2 + 2 + 3 * 4
+
+
+# %% id="weighs"
+def bytes_of_a_step():
+    low = torch.nn.Linear(256, 256, bias=False, dtype=torch.bfloat16)
+    master = torch.nn.Parameter(low.weight.detach().float())
+    optimizer = torch.optim.Adam([master])
+    low(torch.ones(4, 256, dtype=torch.bfloat16)).sum().backward()
+    master.grad = low.weight.grad.float()  # only while the optimizer steps
+    optimizer.step()
+    state = optimizer.state[master]
+    moments = [state["exp_avg"], state["exp_avg_sq"]]
+    kept = [low.weight, low.weight.grad, master, *moments]
+    return sum(one.nbytes for one in kept) / master.numel()
+
+
+job = lockstep.torchrun(bytes_of_a_step, **on_ranks | {"nproc_per_node": 1})
+lockstep.compare(predicted=prediction, measured=job[0])
+
+# %% [markdown] id="zero-text"
+# N ranks keep all of it N times. **ZeRO** ([Rajbhandari and others, 2020](https://arxiv.org/abs/1910.02054)) gives each
+# rank an N-th part of some of it. There are three stages; stage 0 is DDP:
+#
+# | stage | each rank has all of | and a part of |
+# | --- | --- | --- |
+# | 0 (DDP) | everything | – |
+# | 1 | weights, gradients | master weights, moments |
+# | 2 | weights | gradients, master weights, moments |
+# | 3 (FSDP) | – | everything |
+#
+# ### Exercise 4: bytes a rank
+#
+# **Goal:** `bytes_per_rank(parameters, ranks, stage)` returns how many bytes one rank keeps of weights, gradients, master
+# weights and moments, as above. `parameters` is a multiple of `ranks`.
+
+
+# %% id="bytes_per_rank"
+def bytes_per_rank(parameters, ranks, stage):
+    # BEGIN SOLUTION
+    optimizer = 12 / ranks if stage >= 1 else 12
+    gradient = 2 / ranks if stage >= 2 else 2
+    weight = 2 / ranks if stage >= 3 else 2
+    return parameters * (weight + gradient + optimizer)
+    # END SOLUTION
+
+
+# %% id="bytes_per_rank-check"
+lockstep.check("bytes_per_rank", bytes_per_rank)
+
+# %% [markdown] id="play-text"
+# Change the number of parameters below. A GPU has 80 GB (H100) or 141 GB (H200), and activations need a part of that.
+
+# %% id="play"
+PARAMETERS, RANKS = 7_000_000_000, (1, 2, 4, 8, 16, 32, 64)
+bytes_per_rank = lockstep.carry_on("bytes_per_rank", bytes_per_rank)
+kept = {
+    f"stage {stage}": [(n, bytes_per_rank(PARAMETERS, n, stage)) for n in RANKS]
+    for stage in range(4)
+}
+for name, size in (("an H100", 80e9), ("an H200", 141e9)):
+    kept[name] = [(n, size) for n in RANKS]
+lockstep.chart(
+    kept,
+    x="ranks",
+    y="each keeps (bytes)",
+    alt="Bytes that a rank keeps of 7 billion parameters over the ranks: stage "
+    "0 stays at 112 GB, stage 3 halves with each doubling.",
+    stamp=lockstep.simulated("16 bytes a parameter, divided by stage"),
+)
+
+# %% [markdown] id="shard-text"
+# ## 6 · Sharding by hand
+#
+# In stage 3 a rank has only a part of a layer's weight, its **shard**:
+#
+# 1. Forward: an all-gather collects all ranks' shards;
+# 2. the layer computes with the whole weight, and drops it.
+# 3. Backward: the whole weight is needed again, so there is another all-gather.
+# 4. A reduce-scatter leaves each rank its part of the sum of all ranks' gradients.
+# 5. The optimizer changes the shard.
+#
+# **Predict:** a model has 1,200 kB of weights, and gradients as large. Under DDP a rank sends 2(N − 1)/N of that, by
+# one all-reduce (lab 03). How many kB does each of `NPROC` ranks send in a step if the model is sharded?
+
+# %% id="volume-prediction" tags=["prediction"]
+prediction = 3 * (NPROC - 1) / NPROC * 1200  # two all-gathers, a reduce-scatter
+
+# %% [markdown] id="sharded-text"
+# Autograd would keep the whole weight from the forward to the backward. So the layer is an `autograd.Function`, which
+# says itself what to keep: `ctx.save_for_backward`. `forward` gets what `apply` is given. `backward` gets the gradient
+# of the result, and returns a gradient for each argument of `apply`. If *y = x·Wᵀ* and *g* is the gradient of *y*, then
+# the gradient of *x* is *g·W*, and that of *W* is *gᵀ·x*. `dist.reduce_scatter(part, pieces)` takes a list with a
+# piece for each rank.
+#
+# ### Exercise 5: a sharded layer
+#
+# **Goal:** `sharded_linear(x, shard)` returns `x @ whole.T`, where the rows of `whole` are the shards of all ranks, in
+# the order of the ranks. The backward pass gives `x` its gradient, and `shard` its part of the *mean* over the
+# ranks' gradients of `whole`. Forward and backward together call two all-gathers and one reduce-scatter. Between
+# forward and backward nothing as large as `whole` is kept. `x` has two dimensions.
+
+
+# %% id="sharded_linear"
+import torch
+import torch.distributed as dist
+
+
+def gathered(shard):
+    """The whole weight: all ranks' shards, one below the other."""
+    pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(pieces, shard)
+    return torch.cat(pieces)
+
+
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        # BEGIN SOLUTION
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        # BEGIN SOLUTION
+        x, shard = ctx.saved_tensors
+        n, part = dist.get_world_size(), torch.empty_like(shard)
+        dist.reduce_scatter(part, list((grad.T @ x).chunk(n)))
+        return grad @ gathered(shard), part / n
+        # END SOLUTION
+
+
+def sharded_linear(x, shard):
+    return ShardedLinear.apply(x, shard)
+
+
+# %% id="sharded_linear-check"
+lockstep.check("sharded_linear", sharded_linear)
+
+# %% [markdown] id="same-text"
+# Does it train as DDP does? Three layers, 1,200 kB of weights, three steps of SGD: once with your layer, once with your
+# own DDP, with the same initial weights and rows. Only the order in which ranks are summed may differ.
+
+# %% id="same"
+sharded_linear = lockstep.carry_on("sharded_linear", sharded_linear)
+replicate = lockstep.carry_on("replicate")
+
+
+def trained(sharded):
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    sizes = (400, 250), (200, 400), (600, 200)
+    weights = [(torch.randn(a, b) / b**0.5).to(device) for a, b in sizes]
+    rows = torch.randn(8 * n, 250).to(device).chunk(n)[rank]
+    model = torch.nn.ParameterList(
+        one.chunk(n)[rank].clone() if sharded else one for one in weights
+    )
+    if not sharded:
+        finish = replicate(model, [list(model)[::-1]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        y = rows
+        for weight in model:
+            y = sharded_linear(y, weight) if sharded else y @ weight.T
+            y = torch.tanh(y)
+        optimizer.zero_grad()
+        y.square().mean().backward()
+        if not sharded:
+            finish()
+        optimizer.step()
+    return [one.detach().cpu() for one in model]
+
+
+# %% id="same-run"
+def kilobytes_sent(calls, n):
+    """What a rank sends in these calls, if each is a ring (lab 03)."""
+    total = 0
+    for call in calls:
+        if call.operation == "all_reduce":
+            total += 2 * (n - 1) / n * call.bytes
+        elif call.operation.startswith("reduce_scatter"):
+            total += (n - 1) / n * call.bytes
+        elif call.operation.startswith("all_gather"):
+            total += (n - 1) * call.bytes  # the bytes of a shard
+    return total / 1000
+
+
+def largest_difference(shards, whole):
+    """Between the shards of all ranks and the whole weights of DDP."""
+    pairs = [
+        (shard, weight.chunk(len(shards))[rank])
+        for rank, mine in enumerate(shards)
+        for shard, weight in zip(mine, whole, strict=True)
+    ]
+    return max(float((one - other).abs().max()) for one, other in pairs)
+
+
+ours, ddp = (lockstep.torchrun(trained, way, **on_ranks) for way in (1, 0))
+off = largest_difference(ours.results, ddp[0])
+print("no weight differs by 1e-6:", off < 1e-6)
+sent = [kilobytes_sent(job.calls[0], NPROC) / 3 for job in (ours, ddp)]
+print(f"kB a rank sends in a step: sharded {sent[0]:,.0f}, DDP {sent[1]:,.0f}")
+print(lockstep.live(ours))
+lockstep.compare(predicted=prediction, measured=round(sent[0], 6))
+
+# %% [markdown] id="fsdp-text"
+# ### FSDP2
+#
+# PyTorch's `fully_shard(module)` does this to any module: it shards the parameters that no inner module has
+# sharded before, gathers them before the forward and again before the backward, and reduce-scatters their gradients.
+# So you call it from the inside out: first for each block, then for the model.
+#
+# The next cell does so with eight layers, in three ways: the root only, so that the whole model is gathered at once;
+# block by block; and block by block with `reshard_after_forward=False`, where a block stays gathered until its
+# backward. PyTorch's `FSDPMemTracker` notes the largest number of bytes alive.
+
+
+# %% id="fsdp"
+def sharded_by_torch(ways):
+    """The peak in bytes of a step, for each way; a barrier follows each."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+    from torch.distributed.fsdp import fully_shard
+
+    peaks, device = {}, lockstep.device()
+    for way in ways:
+        layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(8)]
+        model = torch.nn.Sequential(*layers).to(device)
+        keep = {"reshard_after_forward": way != "gathered until its backward"}
+        for block in model if way != "one root" else ():
+            fully_shard(block, **keep)
+        fully_shard(model, **keep)
+        tracker = FSDPMemTracker(model)
+        tracker.track_inputs((torch.ones(4, 256, device=device),))
+        with tracker:
+            model(torch.ones(4, 256, device=device)).sum().backward()
+        peaks[way] = tracker.get_tracker_snapshot("peak")[device]["Total"]
+        dist.barrier()
+    return peaks
+
+
+WAYS = "one root", "block by block", "gathered until its backward"
+job = lockstep.torchrun(sharded_by_torch, WAYS, **on_ranks)
+
+# %% id="fsdp-calls"
+calls_of, now = {way: [] for way in job[0]}, iter(job[0])
+way = next(now)
+for call in job.calls[0]:
+    if call.operation == "barrier":
+        way = next(now, None)
+    elif call.operation.startswith(("all_gather", "reduce_scatter")):
+        calls_of[way].append(call)
+rows, model_kB = [], 8 * 256 * 256 * 4 / 1000
+for way, calls in calls_of.items():
+    short = ["G" if c.operation[0] == "a" else "S" for c in calls]
+    sent = f"{kilobytes_sent(calls, NPROC):,.0f}"
+    peak = f"{job[0][way] / 1000:,.0f}"
+    rows.append([way, "".join(short), sent, peak])
+columns = ["gathered", "calls (G: all-gather, S: reduce-scatter)"]
+columns += ["kB sent a rank", "kB alive at most"]
+title = f"fully_shard: a step of a model of {model_kB:,.0f} kB"
+lockstep.table(title, columns, rows, stamp=lockstep.live(job))
+
+# %% [markdown] id="fsdp-claim-text"
+# Block by block, the calls are those of your layer: two all-gathers and one reduce-scatter for each block. In the
+# backward FSDP2 gathers one block ahead, so two G stand before the first S.
+#
+# ### Claim: "sharding everything costs half as much communication again"
+#
+# [Section 7 of the ZeRO paper](https://arxiv.org/abs/1910.02054) computes it: at most 1.5 times the volume of plain data
+# parallelism. **Guess:** does each of the three ways send 1.5 times what DDP would?
+
+# %% id="volume-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="fsdp-claim"
+ddp = 2 * (NPROC - 1) / NPROC * model_kB
+times = {w: kilobytes_sent(calls, NPROC) / ddp for w, calls in calls_of.items()}
+ok = [abs(one - 1.5) < 0.01 for one in times.values()]
+lockstep.claim(
+    "Sharding everything costs half as much communication again.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(f"{way}: {x:.2f} × DDP's" for way, x in times.items()),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="prefetch-text"
+# A block that stays gathered needs no second all-gather; but then all blocks are gathered at the end of the forward.
+# What does gathering cost in *time*? That needs GPUs. The next cell runs a forward pass by hand on two, with eight
+# layers of 4096 × 4096 in bfloat16. Each block is gathered when it is needed, or one block ahead, while the block
+# before it computes, or all eight at the start.
+
+
+# %% id="prefetch"
+def forward(cuda, ahead):
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    shards = [torch.randn(2048, 4096, **shape) for _ in range(8)]
+    x, n = torch.randn(4096, 4096, **shape), dist.get_world_size()
+
+    def gather(number):
+        """The block's weight, and a handle to wait for."""
+        whole = torch.empty(4096, 4096, **shape)
+        pieces, shard = list(whole.chunk(n)), shards[number]
+        return whole, dist.all_gather(pieces, shard, async_op=True)
+
+    cuda.synchronize()
+    dist.barrier()
+    coming = [gather(number) for number in range(ahead)]
+    for number in range(8):
+        if number + ahead < 8:
+            coming.append(gather(number + ahead))
+        whole, handle = coming.pop(0)
+        handle.wait()
+        x = x @ whole.T
+    cuda.synchronize()
+    return cuda.max_memory_allocated() / 1e6
+
+
+runs = {ahead: on_gpus(forward, ahead) for ahead in (0, 1, 8)}
+rows = [[n, *one.row(), f"{one.result:,.0f}"] for n, one in runs.items()]
+columns = ["blocks ahead", "all-gathers, µs", "exposed", "hidden", "peak, MB"]
+stamp = runs[1].stamp
+lockstep.table("Eight blocks gathered by hand", columns, rows, stamp=stamp)
+
+# %% id="prefetch-timeline"
+title = "Each block gathered when needed; then one block ahead"
+lockstep.Timeline(runs[1].trace, before=runs[0].trace, title=title)
+
+# %% [markdown] id="prefetch-explained"
+# One block ahead is enough: only the first all-gather is exposed, for the memory of one more block. Further ahead
+# nothing is gained, and the memory grows to that of the whole model. On a GPU, FSDP2 gathers one block ahead by
+# default: in the forward because its host runs ahead of the device, in the backward by an explicit order.
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - The mean over ranks is the gradient of the whole batch if parts are equal, the loss is a mean, and no layer looks at
+#   more than one row.
+# - DDP puts gradients into buckets in the order in which they become ready, and starts a bucket's all-reduce in a hook.
+#   The last bucket cannot be hidden. A rank that does not use a parameter makes all others wait, unless DDP was told.
+# - With Adam and mixed precision a parameter takes 16 bytes; the stages of ZeRO divide 12, 14 or 16 of them by the ranks.
+# - A sharded layer is gathered twice, and its gradient is reduce-scattered once: 3(N − 1)/N of the model, against
+#   2(N − 1)/N. Gathered one block ahead, all-gathers are hidden, for the memory of one block.
+#
+# **What is still slow:** each rank computes all of a layer. If a single layer is too large for that, or the batch too
+# small to be divided, the layer itself must be cut: tensor parallelism. The further notebook sends fewer bytes, by
+# compressing gradients.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("08")
+
+# %% [markdown] id="further"
+# # 08 · Data parallelism: going further
+#
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
+
+# %% [markdown] id="compression-text"
+# ## Compression
+#
+# About 45 minutes; a CPU is enough. An exercise: Top-K with error feedback, as a hook of DDP.
+#
+# Most numbers of a gradient are small. **Top-K** sends only the largest, say one in a hundred, as values and their
+# places. What it leaves out is not lost if the rank keeps it and adds it to the next step's gradient: this is the
+# **residual**, or *error feedback*. The places differ from rank to rank, so no all-reduce can add the values up: each
+# rank sends its values (4 bytes each) and places (8 bytes each) to all others, by all-gathers.
+#
+# With `model.register_comm_hook(state, hook)` you replace what DDP does with a bucket. It calls `hook(state, bucket)`
+# for each complete bucket: `bucket.buffer()` is a flat tensor with the gradients, `bucket.index()` the bucket's
+# number. The hook returns a `torch.futures.Future`, whose result takes the buffer's place. This hook does what DDP does
+# without one:
+
+
+# %% id="hook"
+def plain_hook(state, bucket):
+    n = dist.get_world_size()
+    state.append((bucket.index(), bucket.buffer().numel()))
+    work = dist.all_reduce(bucket.buffer() / n, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def hooked():
+    layers = [torch.nn.Linear(64, 64) for _ in range(3)]
+    model = torch.nn.Sequential(*layers).to(lockstep.device())
+    model, state = DistributedDataParallel(model, bucket_cap_mb=0.02), []
+    model.register_comm_hook(state, plain_hook)
+    for _ in range(2):
+        model(torch.ones(4, 64, device=lockstep.device())).sum().backward()
+    return state
+
+
+print(*lockstep.torchrun(hooked, **on_ranks)[0])
+
+# %% [markdown] id="top_k-text"
+# The first pair is the first step's only bucket. Then DDP rebuilt its buckets, and bucket 0 has another length: a
+# residual of the first step does not fit it, and is dropped.
+#
+# ### Exercise: Top-K with error feedback
+#
+# **Goal:** `top_k(state, bucket)` is such a hook. `state` is a dict: `state["share"]` is the part that is sent, and
+# `state["residuals"]` is an empty dict at first, in which the hook may keep what it likes. For each bucket: add the
+# residual, if there is one of this length. Of a bucket of *P* numbers, send the int(share · *P*) that are largest in
+# absolute value, but at least one, and keep the others as the residual. The result is the sum of what all ranks sent,
+# divided by the number of ranks. No rank gives more than 12 bytes to its calls for each number that it sends, and the
+# buffer is not changed. `done(tensor)` makes the future.
+
+
+# %% id="top_k"
+import torch
+import torch.distributed as dist
+
+
+def done(tensor):
+    """A future that has its result."""
+    devices = [tensor.device] if tensor.is_cuda else None
+    future = torch.futures.Future(devices=devices)
+    future.set_result(tensor)
+    return future
+
+
+def top_k(state, bucket):
+    # BEGIN SOLUTION
+    gradient, n = bucket.buffer().clone(), dist.get_world_size()
+    residual = state["residuals"].get(bucket.index())
+    if residual is not None and len(residual) == len(gradient):
+        gradient += residual
+    count = max(1, int(state["share"] * len(gradient)))
+    places = gradient.abs().topk(count).indices
+    values = gradient[places]
+    gradient[places] = 0
+    state["residuals"][bucket.index()] = gradient
+    all_values = [torch.empty_like(values) for _ in range(n)]
+    all_places = [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(all_values, values)
+    dist.all_gather(all_places, places)
+    mean = torch.zeros_like(gradient)
+    for values, places in zip(all_values, all_places, strict=True):
+        mean[places] += values / n
+    return done(mean)
+    # END SOLUTION
+
+
+# %% id="top_k-check"
+lockstep.check("top_k", top_k)
+
+# %% [markdown] id="learns-text"
+# Which hook still learns? A small network learns a function of 32 numbers, in 150 steps of SGD: with DDP as it is, with
+# Top-K of a hundredth of the gradient, with the same without a residual, and with two hooks of PyTorch. One of these
+# sends float16; the other is [PowerSGD](https://arxiv.org/abs/1905.13727), which sends two thin matrices whose product
+# is close to the gradient.
+#
+# ### Claim: "almost all of the gradient exchange is redundant"
+#
+# The abstract of [Deep Gradient Compression](https://arxiv.org/abs/1712.01887) says so of 99.9 %, and names what it
+# adds to Top-K so that nothing is lost. Here 99 % are left out. Let a hook learn as well if its loss at the end
+# is at most 1.5 times that of plain DDP. **Guess:** does Top-K learn as well, with a residual and without?
+
+# %% id="learns-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="learned"
+def learned(model, rank, n, device):
+    """The loss after 150 steps."""
+    rows = torch.randn(64 * n, 32).to(device)
+    target = torch.sin(rows @ torch.ones(32, 1, device=device) / 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(150):
+        off = model(rows.chunk(n)[rank]) - target.chunk(n)[rank]
+        optimizer.zero_grad()
+        off.square().mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        return float((model.module(rows) - target).square().mean())
+
+
+# %% id="learns"
+def train(hook):
+    from torch.distributed.algorithms import ddp_comm_hooks as hooks
+
+    torch.manual_seed(0)
+    device, rank, n = lockstep.device(), dist.get_rank(), dist.get_world_size()
+    layers = torch.nn.Linear(32, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
+    state = {"share": 0.01, "residuals": {}}
+    if hook == "Top-K":
+        model.register_comm_hook(state, top_k)
+    elif hook == "Top-K, no residual":
+        forget = lambda state, bucket: top_k(state | {"residuals": {}}, bucket)
+        model.register_comm_hook(state, forget)
+    elif hook == "float16":
+        model.register_comm_hook(None, hooks.default_hooks.fp16_compress_hook)
+    elif hook == "PowerSGD":
+        power = hooks.powerSGD_hook
+        state = power.PowerSGDState(None, 1, start_powerSGD_iter=2)
+        model.register_comm_hook(state, power.powerSGD_hook)
+    return learned(model, rank, n, device)
+
+
+# %% id="learns-jobs"
+top_k = lockstep.carry_on("top_k", top_k)
+hooks = "none", "Top-K", "Top-K, no residual", "float16", "PowerSGD"
+jobs = {hook: lockstep.torchrun(train, hook, **on_ranks) for hook in hooks}
+
+# %% id="learns-claim"
+loss = {hook: job[0] for hook, job in jobs.items()}
+rows = []
+for hook, job in jobs.items():
+    kB = sum(c.bytes for c in job.calls[0]) / 150e3
+    rows.append([hook, f"{loss[hook]:.4f}", f"{kB:.1f}"])
+stamp = lockstep.live(jobs["none"])
+columns = ["hook", "loss at the end", "kB given to calls, each step"]
+display(lockstep.table("150 steps of SGD", columns, rows, stamp=stamp))
+times = {hook: loss[hook] / loss["none"] for hook in hooks[1:3]}
+ok = [one <= 1.5 for one in times.values()]
+lockstep.claim(
+    "Almost all of the gradient exchange is redundant.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(f"{hook}: {x:.1f} × the loss" for hook, x in times.items()),
+    stamp=stamp,
+)
+
+# %% [markdown] id="pays-text"
+# With the residual every number is sent sooner or later. Without it the small ones never are, and the weights that need
+# them do not learn. (PowerSGD keeps a residual, too.)
+#
+# ### When does it pay?
+#
+# Compression saves bytes and costs time, and nothing hides that time: the bucket is complete, and cannot be sent yet.
+# Take a bucket of 25 MB (6,250,000 float32) on 8 ranks, and links of 25 GB/s, as between nodes. An all-reduce sends
+# 2 · 7/8 of the bucket. Top-K of a hundredth sends 7 times 12 bytes for each of 62,500 numbers. (α is small beside both.)
+#
+# **Predict:** how many µs may compressing and unpacking take at most, if Top-K is to be faster?
+
+# %% id="pays-prediction" tags=["prediction"]
+# your number, in µs
+prediction = (2 * 7 / 8 * 25e6 - 7 * 12 * 62_500) / 25e9 * 1e6
+
+
+# %% id="pays"
+def saved(bandwidth, ranks=8, places=6_250_000, share=0.01):
+    """µs that Top-K saves of an all-reduce, by rings of this bandwidth."""
+    line = lockstep.cost.Line(alpha=0, beta=1 / bandwidth)
+    dense = lockstep.cost.ring_all_reduce(ranks, 4 * places, line)
+    count = ranks * 12 * share * places  # of all ranks
+    return 1e6 * (dense - lockstep.cost.ring_all_gather(ranks, count, line))
+
+
+links = {"320 GB/s": 320e9, "25 GB/s": 25e9, "1 GB/s": 1e9}
+rows = [[name, f"{saved(link):,.0f}"] for name, link in links.items()]
+stamp = lockstep.simulated("rings of 8 ranks by α and β")
+columns = ["links", "saves, µs"]
+display(lockstep.table("Top-K of 25 MB", columns, rows, stamp=stamp))
+lockstep.compare(predicted=prediction, computed=saved(25e9), unit="µs")
+
+# %% [markdown] id="order-text"
+# ## The order of the buckets
+#
+# About 5 minutes; a CPU is enough.
+#
+# ### Claim: "DDP reduces gradients in the reverse order of model.parameters()"
+#
+# PyTorch's [note on DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html) says that buckets follow roughly the
+# reverse order of `Model.parameters()`, as DDP expects gradients to become ready in that order. The model below
+# has three weights, of 64, 128 and 192 bytes, each a bucket of its own, and can use them in any order. **Guess** for the
+# orders 0, 1, 2 and 2, 0, 1.
+
+# %% id="order-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="order-model"
+class Listed(torch.nn.Module):
+    """Weights of 64, 128 and 192 bytes, used in any order."""
+
+    def __init__(self, order):
+        super().__init__()
+        weights = [torch.nn.Parameter(torch.ones(n, 16)) for n in (1, 2, 3)]
+        self.weights, self.order = torch.nn.ParameterList(weights), order
+
+    def forward(self, x):
+        for number in self.order:
+            x = torch.tanh(x * self.weights[number].sum(0))
+        return x
+
+
+def order_of_ddp(order):
+    model = Listed(order).to(lockstep.device())
+    model = DistributedDataParallel(model, bucket_cap_mb=1e-6)
+    for _ in range(3):
+        model(torch.ones(4, 16, device=lockstep.device())).sum().backward()
+
+
+# %% id="order-claim"
+found = {}
+for order in ((0, 1, 2), (2, 0, 1)):
+    job = lockstep.torchrun(order_of_ddp, order, **on_ranks)
+    calls = [c for c in job.calls[0] if c.operation == "all_reduce"]
+    found[order] = [call.bytes // 64 - 1 for call in calls[-3:]]
+ok = [reduced == [2, 1, 0] for reduced in found.values()]
+lockstep.claim(
+    "DDP reduces gradients in the reverse order of model.parameters().",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(
+        f"used in the order {list(order)}, reduced in the order {reduced}"
+        for order, reduced in found.items()
+    ),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="order-explained"
+# DDP starts with the reverse order, and from the second step on takes the order in which gradients became ready in the
+# first step. The two agree only where the model uses its parameters in the order in which it lists them.
+
+# %% [markdown] id="larger-text"
+# ## How large should a bucket be?
+#
+# About 10 minutes; a CPU is enough.
+#
+# ### Claim: "larger buckets are faster"
+#
+# People say so because each all-reduce costs α. The cell runs a backward pass on two GPUs, with your buckets of 1, 4,
+# 12 and 48 layers: first with 48 layers of 512 × 512, then with 48 of 4096 × 4096. **Guess:** is the step with the
+# largest buckets the fastest one in both cases?
+
+# %% id="larger-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="larger"
+replicate = lockstep.carry_on("replicate")
+
+
+def step_in_buckets(cuda, width, each):
+    """µs for a backward pass of 48 layers, so many of them in a bucket."""
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [torch.nn.Linear(width, width, False, **shape) for _ in range(48)]
+    weights = [layer.weight for layer in layers[::-1]]
+    groups = [weights[at : at + each] for at in range(0, 48, each)]
+    model = torch.nn.Sequential(*layers)
+    finish = replicate(model, groups)
+    y = model(torch.randn(4096, width, **shape))
+    cuda.synchronize()
+    dist.barrier()
+    begin = lockstep.virtual.perf_counter()
+    y.square().mean().backward()
+    finish()
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) * 1e6
+
+
+EACH, took = (1, 4, 12, 48), {}
+for width in (512, 4096):
+    took[width] = {n: on_gpus(step_in_buckets, width, n) for n in EACH}
+
+# %% id="larger-claim"
+rows = []
+for width, runs in took.items():
+    rows.append([f"{width}²", *(f"{one.result:,.0f}" for one in runs.values())])
+columns = ["layers", *(f"{each} in a bucket" for each in EACH)]
+stamp = took[512][1].stamp
+display(lockstep.table("A backward pass, µs", columns, rows, stamp=stamp))
+best = {w: min(EACH, key=lambda n: runs[n].result) for w, runs in took.items()}
+ok = [each == max(EACH) for each in best.values()]
+lockstep.claim(
+    "Larger buckets are faster.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(f"{w}²: {n} layers in a bucket" for w, n in best.items()),
+    stamp=stamp,
+)
+
+# %% [markdown] id="larger-explained"
+# One bucket for the whole model hides nothing: it is complete when the backward pass is over. Many small buckets
+# cost α each, and a copy in and out. So the best size is between, where an all-reduce takes much longer than α and
+# much less than the backward pass.
+
+# %% [markdown] id="switches-text"
+# ## A branch that not every rank uses
+#
+# About 5 minutes; a CPU is enough. In section 4 of the lab, rank 1 did not use a branch of the model, and DDP hung. The
+# two switches below are for models with unused parameters. Each rank's `.grad` is added up at the end; ranks that have
+# the same sum very likely have the same gradients.
+
+
+# %% id="switches"
+class TwoLayers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = (torch.nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x, use):
+        x = self.always(x)
+        return self.sometimes(x) if use else x
+
+
+def without_hanging(**how):
+    torch.manual_seed(0)
+    model = TwoLayers().to(lockstep.device())
+    model = DistributedDataParallel(model, **how)
+    x = torch.ones(2, 4, device=lockstep.device())
+    for _ in range(3):
+        model(x, dist.get_rank() != 1).sum().backward()
+    return float(sum(w.grad.double().sum() for w in model.parameters()))
+
+
+rows = []
+for name in ("find_unused_parameters", "static_graph"):
+    job = lockstep.torchrun(without_hanging, **on_ranks, **{name: True})
+    calls = [c for c in job.calls[0] if c.operation == "all_reduce"]
+    same = len(set(job.results)) == 1
+    sizes = ", ".join(str(call.bytes) for call in calls)
+    rows.append([name, len(calls), sizes, "yes" if same else "no"])
+columns = ["switch", "all-reduces in three steps", "bytes", "same gradients"]
+stamp = lockstep.live(job)
+lockstep.table("A branch that rank 1 does not use", columns, rows, stamp=stamp)
+
+# %% [markdown] id="view-text"
+# ## Gradients inside buckets
+#
+# About 5 minutes; a CPU is enough. DDP copies each gradient into a bucket and the result back, so it keeps all gradients
+# twice. With `gradient_as_bucket_view=True`, `.grad` is a view of the bucket.
+#
+# ### Claim: "gradient_as_bucket_view saves as much memory as the gradients take"
+#
+# So says the [documentation of DDP](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html).
+# A hook notes where each bucket lies; the cell adds up the gradients that lie outside of all buckets. **Guess**.
+
+# %% id="view-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="view"
+def outside_of_buckets(view):
+    """Bytes of gradients outside of buckets, and of all gradients."""
+    layers = [torch.nn.Linear(64, 64) for _ in range(8)]
+    model, memory = torch.nn.Sequential(*layers).to(lockstep.device()), set()
+    how = {"bucket_cap_mb": 0.05, "gradient_as_bucket_view": view}
+    model = DistributedDataParallel(model, **how)
+
+    def hook(state, bucket):
+        memory.add(bucket.buffer().untyped_storage().data_ptr())
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    model.register_comm_hook(None, hook)
+    for _ in range(3):
+        model.zero_grad(set_to_none=not view)
+        model(torch.ones(4, 64, device=lockstep.device())).sum().backward()
+    grads = [weight.grad for weight in model.parameters()]
+    places = {grad: grad.untyped_storage().data_ptr() for grad in grads}
+    own = sum(grad.nbytes for grad in grads if places[grad] not in memory)
+    return own, sum(grad.nbytes for grad in grads)
+
+
+# %% id="view-claim"
+jobs = [lockstep.torchrun(outside_of_buckets, v, **on_ranks) for v in (0, 1)]
+(own, every), (with_view, _) = jobs[0][0], jobs[1][0]
+lockstep.claim(
+    "gradient_as_bucket_view saves as much memory as the gradients take.",
+    guess=guess,
+    verdict="holds" if own - with_view == every else "does not hold",
+    because=f"of {every:,} B of gradients, outside of buckets: without it "
+    f"{own:,} B, with it {with_view:,} B",
+    stamp=lockstep.live(jobs[1]),
+)
+
+# %% [markdown] id="one-text"
+# ## ZeRO stage 1 by PyTorch
+#
+# About 5 minutes; a CPU is enough. `ZeroRedundancyOptimizer` gives each parameter to one rank, which alone keeps its
+# moments, updates it, and sends it to all.
+#
+# ### Claim: "each rank keeps one part in N of the optimizer's states"
+#
+# So says its [documentation](https://docs.pytorch.org/docs/stable/distributed.optim.html), "approximately".
+# **Guess** for two models: eight equal layers, and an embedding in front of them that is 16 times as large as a layer.
+# (Approximately is taken as at most a tenth more, on every rank.)
+
+# %% id="one-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="one"
+def bytes_of_states(sizes):
+    """Bytes of Adam's moments on this rank, and of all of them together."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    device = lockstep.device()
+    weights = [torch.nn.Parameter(torch.ones(n, device=device)) for n in sizes]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer = ZeroRedundancyOptimizer(weights, torch.optim.Adam, lr=0.1)
+    optimizer.step()
+    states = [state["exp_avg"] for state in optimizer.optim.state.values()]
+    return 2 * sum(one.nbytes for one in states), 2 * 4 * sum(sizes)
+
+
+# %% id="one-claim"
+layers = [1000] * 8
+models = {"equal layers": layers, "a large embedding": [16_000, *layers]}
+share = {}
+for name, sizes in models.items():
+    job = lockstep.torchrun(bytes_of_states, sizes, **on_ranks)
+    share[name] = max(own for own, _ in job.results) / job[0][1]
+ok = [one <= 1.1 / NPROC for one in share.values()]
+lockstep.claim(
+    "Each rank keeps one part in N of the optimizer's states.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(f"{n}: {100 * x:.0f} % on a rank" for n, x in share.items()),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="one-explained"
+# A parameter is never divided, so the largest one decides. FSDP2 divides each parameter by its rows.
+
+# %% [markdown] id="join-text"
+# ## Unequal numbers of batches
+#
+# About 5 minutes; a CPU is enough. If rank 0 has a batch more than the others, its last all-reduce waits for ever. Inside
+# `with model.join():` a rank that is done goes on taking part with zeros, until all are.
+#
+# **Predict:** all ranks have two batches, and rank 0 has a third one. Each rank's own gradient of a batch is 1. What is
+# the gradient on rank 0 after its third batch?
+
+# %% id="join-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = 1 / NPROC  # the others send zeros, and the sum is divided by all
+
+
+# %% id="join"
+def with_join():
+    """The gradient after each batch."""
+    model = torch.nn.Linear(1, 1, bias=False).to(lockstep.device())
+    model, found = DistributedDataParallel(model), []
+    with model.join():
+        for _ in range(3 if dist.get_rank() == 0 else 2):
+            model.zero_grad()
+            model(torch.ones(1, 1, device=lockstep.device())).sum().backward()
+            found.append(model.module.weight.grad.item())
+    return found
+
+
+job = lockstep.torchrun(with_join, **on_ranks)
+print("rank 0:", job[0], "· rank 1:", job[1])
+print(lockstep.live(job))
+lockstep.compare(predicted=prediction, measured=job[0][-1])
+
+# %% [markdown] id="join-explained"
+# So the last batch counts less. `join(divide_by_initial_world_size=False)` divides by the ranks that still have
+# batches.
+
+# %% [markdown] id="local-text"
+# ## Local SGD
+#
+# About 5 minutes; a CPU is enough. Instead of gradients at each step, ranks may average their *parameters* every now and
+# then, and take steps of their own between.
+#
+# ### Claim: "local SGD learns as well with far less communication"
+#
+# [Lin and others](https://arxiv.org/abs/1808.07217) say so, with more conditions. Here a small network is trained in 160
+# steps with the parameters averaged every 1, 8 or 40 steps. Let it learn as well if its loss is at most 1.5 times that
+# of averaging at each step. **Guess**.
+
+# %% id="local-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="local"
+def locally(every):
+    """The loss after 160 steps that average every so many."""
+    torch.manual_seed(0)
+    device, rank, n = lockstep.device(), dist.get_rank(), dist.get_world_size()
+    layers = torch.nn.Linear(32, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1)
+    model = torch.nn.Sequential(*layers).to(device)
+    rows = torch.randn(64 * n, 32).to(device)
+    target = torch.sin(rows @ torch.ones(32, 1, device=device) / 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(1, 161):
+        off = model(rows.chunk(n)[rank]) - target.chunk(n)[rank]
+        optimizer.zero_grad()
+        off.square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for weight in model.parameters() if number % every == 0 else ():
+                dist.all_reduce(weight)
+                weight /= n
+    with torch.no_grad():
+        return float((model(rows) - target).square().mean())
+
+
+# %% id="local-claim"
+jobs = {n: lockstep.torchrun(locally, n, **on_ranks) for n in (1, 8, 40)}
+loss = {every: job[0] / jobs[1][0] for every, job in jobs.items()}
+ok = [loss[every] <= 1.5 for every in (8, 40)]
+kB = {n: sum(c.bytes for c in job.calls[0]) / 1e3 for n, job in jobs.items()}
+lockstep.claim(
+    "Local SGD learns as well with far less communication.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(f"{n} steps: {kB[n]:,.0f} kB, {loss[n]:.2f} × the loss" for n in jobs),
+    stamp=lockstep.live(jobs[1]),
+)
