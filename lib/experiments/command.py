@@ -18,6 +18,7 @@ from . import (
     claims,
     compile,
     course,
+    data_parallel,
     launching,
     manifest,
     overlap,
@@ -39,6 +40,7 @@ EXPERIMENTS = (
     compile.EXPERIMENT,
     claims.EXPERIMENT,
     overlap.EXPERIMENT,
+    data_parallel.EXPERIMENT,
     course.EXPERIMENT,
 )
 

@@ -550,9 +550,26 @@ def reduces_after_barrier(job):
 
 both = [lockstep.torchrun(accumulate, way, **on_ranks) for way in (False, True)]
 plain, careful = map(reduces_after_barrier, both)
-print("all-reduces without no_sync:", plain, "· with it:", careful)
 print(lockstep.live(both[1]))
 lockstep.compare(predicted=prediction, measured=careful)
+
+# %% [markdown] id="accumulate-claim-text"
+# ### Claim: "without no_sync, accumulating costs as many times the communication as there are microbatches"
+#
+# [Hugging Face's guide](https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization) warns of
+# communication in every backward pass. **Guess:** is it four times as many all-reduces in the cell above?
+
+# %% id="accumulate-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="accumulate-claim"
+lockstep.claim(
+    "Without no_sync, N microbatches cost N times the communication.",
+    guess=guess,
+    verdict="holds" if plain == 4 * careful else "does not hold",
+    because=f"4 microbatches: {plain} all-reduces, with no_sync {careful}",
+    stamp=lockstep.live(both[0]),
+)
 
 # %% [markdown] id="unused-text"
 # ### A bug to diagnose
@@ -1236,7 +1253,7 @@ lockstep.claim(
 # largest buckets the fastest one in both cases?
 
 # %% id="larger-guess" tags=["guess"]
-guess = "does not hold"
+guess = "depends"
 
 
 # %% id="larger"
@@ -1290,9 +1307,17 @@ lockstep.claim(
 # %% [markdown] id="switches-text"
 # ## A branch that not every rank uses
 #
-# About 5 minutes; a CPU is enough. In section 4 of the lab, rank 1 did not use a branch of the model, and DDP hung. The
-# two switches below are for models with unused parameters. Each rank's `.grad` is added up at the end; ranks that have
-# the same sum very likely have the same gradients.
+# About 5 minutes; a CPU is enough. In section 4 of the lab, rank 1 did not use a branch of the model, and DDP hung.
+#
+# ### Claim: "find_unused_parameters=True lets DDP train such a model"
+#
+# [DDP's documentation](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+# says that parameters which receive no gradient count as ready, and that `static_graph=True` allows for them, too. The
+# cell takes three steps with each switch, and compares the gradients with the mean over ranks by hand. **Guess** for
+# both.
+
+# %% id="switches-guess" tags=["guess"]
+guess = "holds"
 
 
 # %% id="switches"
@@ -1306,26 +1331,47 @@ class TwoLayers(torch.nn.Module):
         return self.sometimes(x) if use else x
 
 
-def without_hanging(**how):
+def gradients_with(how):
+    """All gradients after three steps; by hand if no switch is named."""
     torch.manual_seed(0)
-    model = TwoLayers().to(lockstep.device())
-    model = DistributedDataParallel(model, **how)
+    model, n = TwoLayers().to(lockstep.device()), dist.get_world_size()
+    wrapped = DistributedDataParallel(model, **{how: True}) if how else model
     x = torch.ones(2, 4, device=lockstep.device())
     for _ in range(3):
-        model(x, dist.get_rank() != 1).sum().backward()
-    return float(sum(w.grad.double().sum() for w in model.parameters()))
+        wrapped(x, dist.get_rank() != 1).sum().backward()
+    weights = list(model.parameters())
+    grads = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+    flat = torch.cat([grad.flatten() for grad in grads])
+    if not how:
+        dist.all_reduce(flat)
+        flat /= n
+    return flat.cpu()
 
 
+# %% id="switches-claim"
+by_hand, ok = lockstep.torchrun(gradients_with, "", **on_ranks)[0], {}
 rows = []
 for name in ("find_unused_parameters", "static_graph"):
-    job = lockstep.torchrun(without_hanging, **on_ranks, **{name: True})
+    job = lockstep.torchrun(gradients_with, name, **on_ranks)
     calls = [c for c in job.calls[0] if c.operation == "all_reduce"]
-    same = len(set(job.results)) == 1
-    sizes = ", ".join(str(call.bytes) for call in calls)
-    rows.append([name, len(calls), sizes, "yes" if same else "no"])
-columns = ["switch", "all-reduces in three steps", "bytes", "same gradients"]
+    ok[name] = all(torch.allclose(one, by_hand) for one in job.results)
+    rows.append([name, ", ".join(str(call.bytes) for call in calls)])
+columns = ["switch", "all-reduces in three steps, bytes"]
 stamp = lockstep.live(job)
-lockstep.table("A branch that rank 1 does not use", columns, rows, stamp=stamp)
+title = "A branch that rank 1 does not use"
+display(lockstep.table(title, columns, rows, stamp=stamp))
+said = [f"{name}: {'right' if one else 'wrong'}" for name, one in ok.items()]
+lockstep.claim(
+    "find_unused_parameters and static_graph allow for an unused branch.",
+    guess=guess,
+    verdict="holds" if all(ok.values()) else "depends",
+    because="gradients by " + "; ".join(said),
+    stamp=stamp,
+)
+
+# %% [markdown] id="switches-explained"
+# With `find_unused_parameters`, each step has a second, small all-reduce, in which the ranks tell each other which
+# parameters they used; and the search goes through the whole graph. `static_graph` needs that only in the first step.
 
 # %% [markdown] id="view-text"
 # ## Gradients inside buckets
@@ -1477,7 +1523,7 @@ lockstep.compare(predicted=prediction, measured=job[0][-1])
 # of averaging at each step. **Guess**.
 
 # %% id="local-guess" tags=["guess"]
-guess = "holds"
+guess = "depends"
 
 
 # %% id="local"
@@ -1517,4 +1563,53 @@ lockstep.claim(
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(said),
     stamp=lockstep.live(jobs[1]),
+)
+
+# %% [markdown] id="hybrid-text"
+# ## Sharding within a host, copies between hosts
+#
+# About 5 minutes; a CPU is enough, with four ranks. **Hybrid sharding** (HSDP) shards a model over the ranks of one host,
+# and every host has a copy. In FSDP2 you ask for it by a mesh of two dimensions: `fully_shard(module, mesh=mesh)`.
+#
+# ### Claim: "hybrid sharding sends between hosts a G-th part of what plain data parallelism sends"
+#
+# [Section 3.2.2 of the FSDP paper](https://arxiv.org/abs/2304.11277) computes so for hosts of G ranks. The cell has two
+# groups of two ranks in place of hosts. What goes between them is an all-reduce of each shard's gradient; DDP
+# would send all gradients by all-reduces. **Guess**.
+
+# %% id="hybrid-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="hybrid"
+def hybrid():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = torch.device(lockstep.device()).type
+    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("hosts", "ranks"))
+    layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(8)]
+    model = torch.nn.Sequential(*layers).to(device)
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model(torch.ones(4, 256, device=device)).sum().backward()
+
+
+# %% id="hybrid-claim"
+job = lockstep.torchrun(hybrid, **on_ranks | {"nproc_per_node": 4})
+kB, rows = {}, []
+for call in job.calls[0]:
+    kB.setdefault(call.operation, []).append(call.bytes / 1e3)
+for operation, each in kB.items():
+    rows.append([operation, len(each), f"{each[0]:,.0f}"])
+stamp, columns = lockstep.live(job), ["operation", "calls", "kB of each"]
+display(lockstep.table("A step of eight layers", columns, rows, stamp=stamp))
+between, ddp = sum(kB["all_reduce"]), 8 * 256**2 * 4 / 1e3
+lockstep.claim(
+    "Hybrid sharding sends between hosts a G-th part of what DDP sends.",
+    guess=guess,
+    verdict="holds" if abs(2 * between / ddp - 1) < 0.01 else "does not hold",
+    because=f"all-reduces of {between:,.0f} kB; with DDP {ddp:,.0f} kB; G is 2",
+    stamp=stamp,
 )

@@ -1,0 +1,14 @@
+"""What `python -m experiments data-parallel` measures, under gloo: the same code."""
+
+from __future__ import annotations
+
+from experiments import data_parallel
+from lockstep.base import machine
+
+
+def test_every_way_takes_a_step_under_gloo() -> None:
+    (result,) = data_parallel.run(machine.probe(), 2)
+    assert result.content["world_size"] == 2
+    assert [step["how"] for step in result.content["steps"]] == list(data_parallel.ways())
+    assert all(step["seconds"] > 0 for step in result.content["steps"])
+    assert not data_parallel.EXPERIMENT.stale("data-parallel/cpu-x2.json", result.content)
